@@ -1,0 +1,32 @@
+"""What is on the wire: records, Avro, header and topic names. Knows no Kafka client."""
+
+from serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
+from serde.errors import DecodeError, SerdeError, UnknownSchemaError
+from serde.records import (
+    CheckRequest,
+    DeadLetter,
+    DeadReason,
+    HalfMetadata,
+    Op,
+    OpKind,
+    OpSource,
+)
+from serde.topics import TopicNames
+
+__all__ = [
+    "CHECK_REQUEST",
+    "DEAD_LETTER",
+    "HALF_METADATA",
+    "OP",
+    "CheckRequest",
+    "DeadLetter",
+    "DeadReason",
+    "DecodeError",
+    "HalfMetadata",
+    "Op",
+    "OpKind",
+    "OpSource",
+    "SerdeError",
+    "TopicNames",
+    "UnknownSchemaError",
+]

@@ -1,0 +1,76 @@
+"""Header names, and what a half record's headers say. The only place that knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from serde.avro import HALF_METADATA
+from serde.errors import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from serde.records import HalfMetadata
+
+HALF = "RMQ_HALF"
+CHECK = "RMQ_CHECK"
+DEAD = "RMQ_DEAD"
+TRANSACTION_ID = "__transactionId__"
+BORN_TIMESTAMP = "__bornTimestamp__"
+RESERVED = frozenset((HALF, CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP))
+
+Header = tuple[str, "bytes | None"]
+Headers = list[Header]
+
+
+@dataclass(frozen=True, slots=True)
+class HalfHeaders:
+    """A half record's headers, taken apart.
+
+    Attributes:
+        metadata: The decoded RMQ_HALF.
+        user: The user's headers, byte-exact and in order.
+        flaw: Why this message must never be delivered (reserved name among the user's headers,
+            a second RMQ_HALF); empty when all is well.
+    """
+
+    metadata: HalfMetadata
+    user: Headers
+    flaw: str
+
+
+def parse_half(headers: Sequence[Header] | None) -> HalfHeaders:
+    """Return what a half record's headers say.
+
+    Raises:
+        DecodeError: no RMQ_HALF, or one that cannot be read; the record's writer must act.
+    """
+    if not headers:
+        raise DecodeError(f"no {HALF} header", None)
+    if headers[-1][0] == HALF:  # where the client and the daemon put it
+        mine, user = headers[-1][1], list(headers[:-1])
+    else:
+        mine = next((value for name, value in headers if name == HALF), None)
+        user = [header for header in headers if header[0] != HALF]
+    if mine is None:
+        raise DecodeError(f"no {HALF} header", None)
+    metadata = HALF_METADATA.decode(mine)
+    return HalfHeaders(metadata, user, _flaw(headers) if len(headers) > 1 else "")
+
+
+def real_headers(user: Headers, transaction_id: str, born_timestamp: int) -> Headers:
+    """Return the headers of a real record: the user's, then the id and the birth, in ASCII."""
+    return [
+        *user,
+        (TRANSACTION_ID, transaction_id.encode()),
+        (BORN_TIMESTAMP, b"%d" % born_timestamp),
+    ]
+
+
+def _flaw(headers: Sequence[Header]) -> str:
+    names = [name for name, _ in headers]
+    if names.count(HALF) > 1:
+        return f"more than one {HALF} header"
+    forged = [name for name in names if name in RESERVED and name != HALF]
+    return f"reserved header {forged[0]}" if forged else ""

@@ -1,0 +1,59 @@
+"""Names of topics and consumer groups. The only place that knows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_SYSTEM = "RMQ_SYS_"
+_HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
+_OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+_CHECK = "RMQ_SYS_TRANS_CHECK_"
+_DEAD = "TRANS_CHECK_MAX_TIME_TOPIC"
+_DAEMON_GROUP = "CID_RMQ_SYS_TRANS"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNames:
+    """The names of one installation; several share a cluster by different prefixes.
+
+    Source: RocketMQ TopicValidator and MixAll; the check topics are ours (RocketMQ pushes
+    checks down a producer's connection).
+    """
+
+    prefix: str = ""
+
+    @property
+    def half(self) -> str:
+        """Topic of the half messages."""
+        return self.prefix + _HALF
+
+    @property
+    def op(self) -> str:
+        """Topic of the op messages."""
+        return self.prefix + _OP
+
+    @property
+    def dead(self) -> str:
+        """Topic of the dead letters."""
+        return self.prefix + _DEAD
+
+    @property
+    def daemon_group(self) -> str:
+        """Consumer group of the daemon, on half and op topics."""
+        return self.prefix + _DAEMON_GROUP
+
+    def check(self, producer_group: str) -> str:
+        """Return the topic on which `producer_group` is asked."""
+        return f"{self.prefix}{_CHECK}{producer_group}"
+
+    def check_group(self, producer_group: str) -> str:
+        """Return the consumer group of `producer_group`'s check responders."""
+        return f"{self.prefix}CID_{producer_group}"
+
+    def is_internal(self, topic: str) -> bool:
+        """Tell whether `topic` can never be a real topic.
+
+        That is: ours, with or without the prefix, or the cluster's own (`__...`).
+        """
+        bare = topic.removeprefix(self.prefix)
+        return any(name.startswith((_SYSTEM, "__")) or name == _DEAD for name in (topic, bare))
