@@ -1,0 +1,1 @@
+"""The producer client: half messages, decisions, and the answers to checks."""

@@ -1,0 +1,115 @@
+"""Errors of the client and of everything that speaks to Kafka, split by who must act.
+
+BridgeError
+├─ RetriableError            the same call may be repeated, now or later
+│  └─ BackpressureError      too much in flight; slow down
+├─ AbortableError            the daemon aborts its kafka_txn and starts from the offsets
+├─ HalfNotStoredError        no ack for a half message: do not run the local transaction
+├─ OutcomeUnknownError       in doubt: the check settles it; only the same decision may be repeated
+├─ FatalError                close this producer, make a new one
+│  ├─ ProducerFencedError    another instance holds the transactional id
+│  ├─ ProducerClosedError    used before start or after close
+│  └─ ForkedProcessError     made before a fork; make one in the child
+├─ TopicSetupError           an operator makes topics; the text names the command
+├─ InvalidMessageError       (also ValueError) the caller changes the message
+└─ ConfigError               (also ValueError) whoever wrote the configuration corrects it
+
+Outside on purpose: serde.SerdeError, and IllegalTransitionError (RuntimeError), a caller's bug.
+"""
+
+from __future__ import annotations
+
+
+class BridgeError(Exception):
+    """Something between this process and Kafka, or in what it was given, is not as needed."""
+
+
+class RetriableError(BridgeError):
+    """Nothing happened and the same call may be repeated."""
+
+
+class BackpressureError(RetriableError):
+    """No room for another message in time; the brokers are slower than the caller."""
+
+
+class AbortableError(BridgeError):
+    """The kafka_txn must be aborted; its inputs are read again."""
+
+
+class HalfNotStoredError(BridgeError):
+    """A half message was not acknowledged: the local transaction must not run.
+
+    Only `rollback` is allowed on the transaction now. The message may stand in the half topic
+    all the same; it is then rolled back, or checked.
+
+    Attributes:
+        transaction_id: The message transaction.
+    """
+
+    def __init__(self, message: str, *, transaction_id: str = "") -> None:
+        super().__init__(message)
+        self.transaction_id = transaction_id
+
+
+class OutcomeUnknownError(BridgeError):
+    """A decision was sent and its acknowledgement did not come: it stands in the op log or not.
+
+    Nothing is lost: the check settles it. Only the same decision may be repeated.
+
+    Attributes:
+        transaction_id: The message transaction.
+    """
+
+    def __init__(self, message: str, *, transaction_id: str = "") -> None:
+        super().__init__(message)
+        self.transaction_id = transaction_id
+
+
+class FatalError(BridgeError):
+    """This client instance is of no more use; close it and make a new one."""
+
+
+class ProducerFencedError(FatalError):
+    """Another instance took over the transactional id (or the broker timed the kafka_txn out)."""
+
+
+class ProducerClosedError(FatalError):
+    """The producer is not started, or closed already."""
+
+
+class ForkedProcessError(FatalError):
+    """The producer was made in a parent process; librdkafka's threads do not survive a fork."""
+
+
+class TopicSetupError(BridgeError):
+    """A topic is missing or has the wrong shape; the text names the command that mends it."""
+
+
+class InvalidMessageError(BridgeError, ValueError):
+    """A message cannot be sent as it is; nothing was sent.
+
+    Attributes:
+        field: The part of the message that is wrong, such as `key` or `headers`.
+    """
+
+    def __init__(self, message: str, *, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ConfigError(BridgeError, ValueError):
+    """A setting is wrong.
+
+    Attributes:
+        field: Name of the setting, as in the dataclass.
+        value: The bad value as text; `***` where it is secret.
+        origin: Where it came from, such as `HALFBRIDGE_CHECK_COUNT_MAX` or `--check-count-max`.
+        allowed: What is allowed.
+    """
+
+    def __init__(self, *, field: str, value: str, origin: str, allowed: str) -> None:
+        super().__init__(f"{field}: {value} (from {origin}) is not allowed; allowed: {allowed}")
+        self.field = field
+        self.value = value
+        self.origin = origin
+        self.allowed = allowed
