@@ -1,0 +1,260 @@
+"""The judge: what clients did against what came out, offline and without a broker."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from halfbridge.testkit.history import Anomaly, Finding, Outcome, Verdict, digest_of
+from halfbridge.testkit.ruling import rule_by_claims, rule_by_op_log
+from serde import headers as header_names
+from serde.avro import DEAD_LETTER
+from serde.errors import DecodeError
+from serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, DeadReason, OpKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from halfbridge.testkit.history import (
+        ClientTransaction,
+        Headers,
+        ReadOp,
+        ReadRecord,
+        SentMessage,
+    )
+    from halfbridge.testkit.ruling import Ruling
+
+_PER_MESSAGE = frozenset((DeadReason.EXTRA, DeadReason.LATE))
+_DISCARDED = frozenset((DeadReason.CHECK_TIMES, DeadReason.AGE, DeadReason.OPERATOR))
+_OURS = frozenset((header_names.TRANSACTION_ID, header_names.BORN_TIMESTAMP))
+_FIELDS = ("value", "key", "headers", "topic", "partition")
+
+
+def judge(
+    clients: Iterable[ClientTransaction],
+    *,
+    real: Iterable[ReadRecord],
+    dead: Iterable[ReadRecord] = (),
+    ops: Iterable[ReadOp] | None = None,
+    accepted_dead: frozenset[DeadReason] = frozenset(),
+) -> Verdict:
+    """Return what is wrong with a history.
+
+    Args:
+        clients: Every transaction that any client began.
+        real: Every record of the real topics, from offset zero; the same position may come
+            more than once (several readers).
+        dead: Every record of the dead-letter topic.
+        ops: Every readable op of the op topic; None where it could not be read, and then
+            what clients were told is all that binds.
+        accepted_dead: Reasons for which a committed transaction may be dead-lettered whole.
+    """
+    known = {tx.transaction_id: tx for tx in clients}
+    trial = _Trial(known, accepted_dead)
+    for record in _positions(real, trial):
+        trial.deliver(record)
+    for record in _positions(dead, trial):
+        trial.bury(record)
+    if ops is None:
+        rulings = rule_by_claims(known)
+    else:
+        rulings, found = rule_by_op_log(known, ops)
+        trial.findings += found
+    for transaction_id, tx in known.items():
+        trial.rule(tx, rulings[transaction_id])
+    trial.check_order_within()
+    trial.check_order_by_key(rulings)
+    return Verdict(
+        tuple(trial.findings),
+        {tid: len(found) for tid, found in trial.landed.items()},
+        {tid: len(found) for tid, found in trial.buried.items()},
+    )
+
+
+class _Trial:
+    """Collects what came out of each transaction, then the findings."""
+
+    def __init__(
+        self, known: Mapping[str, ClientTransaction], accepted_dead: frozenset[DeadReason]
+    ) -> None:
+        self.findings: list[Finding] = []
+        self.landed: dict[str, dict[int, ReadRecord]] = defaultdict(dict)
+        self.buried: dict[str, dict[int, DeadReason]] = defaultdict(dict)
+        self._known = known
+        self._accepted_dead = accepted_dead
+        self._owners: dict[str, list[tuple[str, SentMessage]]] = defaultdict(list)
+        for tid, tx in known.items():
+            for message in tx.messages:
+                self._owners[message.digest].append((tid, message))
+
+    def find(self, anomaly: Anomaly, transaction_id: str, detail: str) -> None:
+        self.findings.append(Finding(anomaly, transaction_id, detail))
+
+    def deliver(self, record: ReadRecord) -> None:
+        """Take one record of a real topic."""
+        named = dict(record.headers).get(header_names.TRANSACTION_ID) or b""
+        tid = named.decode("ascii", "replace")
+        alike = self._owners.get(digest_of(record.value), [])
+        if tid not in self._known:
+            if not alike:
+                return self.find(Anomaly.PHANTOM, tid, f"{_at(record)}: sent by nobody")
+            tid = alike[0][0]
+            self.find(Anomaly.CORRUPTED, tid, f"{_at(record)}: its transaction id reads {named!r}")
+        found = self.landed[tid]
+        # A value is unique, so it names the message; a damaged one fits what is missing best.
+        candidates = [message for owner, message in alike if owner == tid] or [
+            message for message in self._known[tid].messages if message.topic == record.topic
+        ]
+        headers = tuple(header for header in record.headers if header[0] not in _OURS)
+        message, flaw = _best(candidates, record, headers=headers, taken=found)
+        if message is None:
+            return self.find(Anomaly.PHANTOM, tid, f"{_at(record)}: not of this transaction")
+        if flaw:
+            self.find(Anomaly.CORRUPTED, tid, f"{_at(record)}: {flaw} differs")
+        if message.outcome is Outcome.FAILED:
+            self.find(Anomaly.PHANTOM, tid, f"{_at(record)}: its send had failed")
+        if message.index in found:
+            where = _at(found[message.index])
+            return self.find(Anomaly.DUPLICATED, tid, f"{_at(record)}: also at {where}")
+        found[message.index] = record
+        return None
+
+    def bury(self, record: ReadRecord) -> None:
+        """Take one record of the dead-letter topic; foreign junk there is no anomaly."""
+        named = dict(record.headers)
+        try:
+            half = header_names.parse_half(list(record.headers))
+            letter = DEAD_LETTER.decode(named.get(header_names.DEAD) or b"")
+        except DecodeError:
+            return None
+        tid, index = half.metadata.transaction_id, half.metadata.message_index
+        tx = self._known.get(tid)
+        if tx is None:
+            return self.find(Anomaly.PHANTOM, tid, f"{_at(record)}: dead letter sent by nobody")
+        message = next((one for one in tx.messages if one.index == index), None)
+        if message is None:
+            return self.find(Anomaly.PHANTOM, tid, f"{_at(record)}: no message {index}")
+        headers = tuple(header for header in half.user if header[0] != header_names.DEAD)
+        flaw = next((name for name in _misfits(message, record, headers)[:3] if name), "")
+        if flaw:
+            self.find(Anomaly.CORRUPTED, tid, f"{_at(record)}: {flaw} differs")
+        if index in self.buried[tid]:
+            self.find(Anomaly.DUPLICATED, tid, f"{_at(record)}: message {index} is there already")
+        self.buried[tid][index] = letter.reason
+        return None
+
+    def rule(self, tx: ClientTransaction, ruling: Ruling) -> None:
+        """Compare what came out of `tx` with what may have decided it."""
+        tid = tx.transaction_id
+        landed = self.landed.get(tid, {})
+        buried = self.buried.get(tid, {})
+        for index in landed.keys() & buried.keys():
+            self.find(Anomaly.DUPLICATED, tid, f"message {index} delivered and dead-lettered")
+        reasons = {reason for reason in buried.values() if reason not in _PER_MESSAGE}
+        count = ruling.message_count
+        required = {
+            message.index
+            for message in tx.messages
+            if message.outcome is Outcome.OK and (count == COUNT_UNKNOWN or message.index < count)
+        }
+        if landed:
+            self._rule_delivered(tid, ruling, missing=required - landed.keys())
+        elif reasons:
+            self._rule_dead(tid, ruling, reasons=reasons, missing=required - buried.keys())
+        elif not ruling.kinds:
+            told = any(claim.outcome is Outcome.OK for claim in tx.claims)
+            if required and not told:  # told: found as a lost decision
+                self.find(Anomaly.UNDECIDED, tid, "nothing decided it")
+        elif OpKind.ROLLBACK not in ruling.kinds and not ruling.vague:
+            for index in sorted(required):
+                self.find(Anomaly.LOST, tid, f"message {index}: {ruling}, and it is nowhere")
+
+    def _rule_delivered(self, tid: str, ruling: Ruling, *, missing: set[int]) -> None:
+        if OpKind.COMMIT not in ruling.kinds:
+            for index, record in self.landed[tid].items():
+                self.find(Anomaly.PHANTOM, tid, f"{_at(record)}: message {index}, but {ruling}")
+        elif missing:
+            self.find(Anomaly.TORN, tid, f"delivered without messages {sorted(missing)}")
+
+    def _rule_dead(
+        self, tid: str, ruling: Ruling, *, reasons: set[DeadReason], missing: set[int]
+    ) -> None:
+        names = "/".join(sorted(reasons))
+        discarded = OpKind.DISCARD in ruling.kinds and reasons <= _DISCARDED
+        if missing:
+            self.find(Anomaly.TORN, tid, f"dead-lettered ({names}) without {sorted(missing)}")
+        elif not discarded and not reasons <= self._accepted_dead:
+            wrong = Anomaly.LOST if OpKind.COMMIT in ruling.kinds else Anomaly.PHANTOM
+            self.find(wrong, tid, f"dead-lettered ({names}), but {ruling}")
+
+    def check_order_within(self) -> None:
+        """A transaction's own messages come in the order sent, per real partition."""
+        for tid, found in self.landed.items():
+            highest: dict[tuple[str, int], int] = {}
+            for index in sorted(found):
+                record = found[index]
+                place = (record.topic, record.partition)
+                if record.offset < highest.get(place, -1):
+                    self.find(Anomaly.REORDERED, tid, f"{_at(record)}: message {index} too early")
+                highest[place] = max(record.offset, highest.get(place, -1))
+
+    def check_order_by_key(self, rulings: Mapping[str, Ruling]) -> None:
+        """Messages with one key come in the order of the decisions, per op partition."""
+        flow: dict[tuple[str, int, bytes, int], list[tuple[int, int, str]]] = defaultdict(list)
+        for tid, found in self.landed.items():
+            position = rulings[tid].commit_at
+            for record in found.values() if position is not None else ():
+                if record.key is not None and position is not None:
+                    lane = (record.topic, record.partition, record.key, position[0])
+                    flow[lane].append((record.offset, position[1], tid))
+        for (topic, partition, key, _), deliveries in flow.items():
+            newest = -1
+            for offset, op_offset, tid in sorted(deliveries):
+                if op_offset < newest:
+                    where = f"{topic}[{partition}]@{offset}"
+                    why = f"key {key!r}, decided at {op_offset}, comes after {newest}"
+                    self.find(Anomaly.REORDERED, tid, f"{where}: {why}")
+                newest = max(newest, op_offset)
+
+
+def _at(record: ReadRecord) -> str:
+    return f"{record.topic}[{record.partition}]@{record.offset}"
+
+
+def _positions(records: Iterable[ReadRecord], trial: _Trial) -> list[ReadRecord]:
+    """Return one record a position; two readers that saw different things are a finding."""
+    seen: dict[tuple[str, int, int], ReadRecord] = {}
+    for record in records:
+        first = seen.setdefault((record.topic, record.partition, record.offset), record)
+        if first != record:
+            trial.find(Anomaly.CORRUPTED, "", f"{_at(record)}: read twice, with two contents")
+    return [seen[position] for position in sorted(seen)]
+
+
+def _misfits(message: SentMessage, record: ReadRecord, headers: Headers) -> tuple[str, ...]:
+    """Return what differs, in the order of _FIELDS; an empty name where nothing does."""
+    same = (
+        message.digest == digest_of(record.value),
+        message.key == record.key,
+        message.headers == headers,
+        message.topic == record.topic,
+        message.partition in (PARTITION_BY_KEY, record.partition),
+    )
+    return tuple("" if fits else name for name, fits in zip(_FIELDS, same, strict=True))
+
+
+def _best(
+    candidates: list[SentMessage],
+    record: ReadRecord,
+    *,
+    headers: Headers,
+    taken: Mapping[int, ReadRecord],
+) -> tuple[SentMessage | None, str]:
+    """Return the candidate that fits `record` best, one that is not taken first, and a misfit."""
+    best: tuple[int, SentMessage | None, str] = (0, None, "")
+    for message in candidates:
+        misfits = [name for name in _misfits(message, record, headers) if name]
+        score = 10 * (len(_FIELDS) - len(misfits)) + (message.index not in taken)
+        if score > best[0]:
+            best = (score, message, misfits[0] if misfits else "")
+    return best[1], best[2]
