@@ -56,6 +56,8 @@ def parse_half(headers: Sequence[Header] | None) -> HalfHeaders:
     if mine is None:
         raise DecodeError(f"no {HALF} header", None)
     metadata = HALF_METADATA.decode(mine)
+    if metadata.message_index < 0 or not metadata.producer_group or not metadata.real_topic:
+        raise DecodeError(f"{HALF} names no message index, producer group or real topic", mine)
     return HalfHeaders(metadata, user, _flaw(headers) if len(headers) > 1 else "")
 
 

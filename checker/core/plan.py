@@ -1,0 +1,107 @@
+"""What the ledger wants done: one kafka_txn's worth of writing, and checks beside it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from checker.core.events import HalfRead, JunkRead
+    from serde.records import DeadReason, HalfMetadata, Op
+
+
+class Count(Enum):
+    """What is counted on the way; each becomes a metric."""
+
+    DUPLICATE = "duplicate"
+    CONFLICT = "conflict"
+    INVALID_OP = "invalid op"
+    ORPHAN_OP = "orphan op"
+    ANSWER_COUNTED = "answer counted"
+    ANSWER_NOT_COUNTED = "answer not counted"
+    CHECK_EXPIRED = "check expired"
+    ROLLED_BACK = "rolled back"
+
+
+class PutBackRule(Enum):
+    """Why an undecided transaction is put back."""
+
+    ANSWER = "answer"
+    WINDOW = "window"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Messages of one committed transaction, in the order sent; deliver all or none."""
+
+    transaction_id: str
+    producer_group: str
+    messages: tuple[HalfRead, ...]
+    check_times: int
+    first_append_ms: int
+    op_offset: int
+    op_append_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadHalf:
+    """A half message for the dead-letter topic."""
+
+    half: HalfRead
+    reason: DeadReason
+    detail: str
+    check_times: int
+    op_offset: int
+    op_append_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadJunk:
+    """An unreadable record for the dead-letter topic, reason INVALID."""
+
+    record: JunkRead
+    is_op: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """Append a copy of `half` with this metadata at the end of its half partition."""
+
+    half: HalfRead
+    metadata: HalfMetadata
+    rule: PutBackRule
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Ask the producer group about this transaction; `half` is its first message."""
+
+    half: HalfRead
+    check_number: int
+    attempt: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """One batch of writing for one partition pair, in order.
+
+    Attributes:
+        deliveries, dead, junk, put_backs, discards: Goes into the kafka_txn.
+        records, size_bytes: How much that is.
+        counts: What was counted.
+        notes: Conflicts and refused ops, for the log.
+        rolled_back: Real topic -> messages rolled back.
+    """
+
+    deliveries: list[Delivery] = field(default_factory=list)
+    dead: list[DeadHalf] = field(default_factory=list)
+    junk: list[DeadJunk] = field(default_factory=list)
+    put_backs: list[PutBack] = field(default_factory=list)
+    discards: list[Op] = field(default_factory=list)
+    records: int = 0
+    size_bytes: int = 0
+    counts: Counter[Count] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    rolled_back: Counter[str] = field(default_factory=Counter)

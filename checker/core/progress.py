@@ -1,0 +1,124 @@
+"""How far a partition has come, in the words that are committed beside its offsets.
+
+H, O, R, T and P of one partition pair:
+
+    half p:  0 ........ H ............. P ....... R
+                        |               |         copies written, not yet read back, end here
+                        |               half records below P have had their effect
+                        nothing undecided below H (committed offset of half p)
+    op p:    0 ... T ........ O
+                   |          next op to apply (committed offset of op p)
+                   decisions about transactions with a record at or above H begin here
+
+H and O are the committed offsets themselves; R, T and P travel, with H once more, in the
+metadata of op p's offset: `v1;H;R;T;P;<crc>`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+_VERSION = "v1"
+_FIELDS = 6
+
+
+class ProgressError(ValueError):
+    """Committed progress cannot be trusted: the partition stops until an operator acts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Committed progress of one partition pair.
+
+    Attributes:
+        half: H, committed low half offset.
+        op: O, next op offset to apply.
+        rebuild_to: R, half offset up to which a rebuild reads before it applies anything.
+        ops_from: T, lowest op offset that a rebuild needs.
+        position: P, half records below it had their effect (dead letters of unreadable and late
+            ones); P <= R.
+    """
+
+    half: int
+    op: int
+    rebuild_to: int
+    ops_from: int
+    position: int
+
+    def metadata(self) -> str:
+        """Return the text committed with op p's offset: ASCII, far below Kafka's 4,096 limit.
+
+        The checksum covers O too, so that a tool that moves the offset and keeps the text is
+        found out.
+        """
+        text = f"{_VERSION};{self.half};{self.rebuild_to};{self.ops_from};{self.position}"
+        return f"{text};{_checksum(text, self.op)}"
+
+
+START = Progress(half=0, op=0, rebuild_to=0, ops_from=0, position=0)
+
+
+def parse_progress(half_offset: int, op_offset: int, metadata: str | None) -> Progress:
+    """Return the progress that was committed.
+
+    Args:
+        half_offset: Committed offset of half p; negative when there is none.
+        op_offset: Committed offset of op p; negative when there is none.
+        metadata: Text committed with op p's offset.
+
+    Raises:
+        ProgressError: offset or text missing, damaged, of a newer version, or contradicting
+            each other. O itself may be wrong then, and guessing delivers twice or loses.
+    """
+    if half_offset < 0 or op_offset < 0:
+        raise ProgressError("no committed offset: expired, deleted or never initialised")
+    if not metadata:
+        raise ProgressError("committed offset without metadata: offsets were reset by a tool")
+    parts = metadata.split(";")
+    if parts[0] != _VERSION:
+        raise ProgressError(f"offset metadata of unknown version {parts[0][:16]!r}")
+    if len(parts) != _FIELDS or parts[5] != _checksum(metadata.rpartition(";")[0], op_offset):
+        raise ProgressError(f"offset metadata is damaged or not of this offset: {metadata[:80]!r}")
+    half, rebuild_to, ops_from, position = (int(part) for part in parts[1:5])
+    if half != half_offset:
+        raise ProgressError(f"half offset {half_offset} differs from H={half} in the metadata")
+    if not half <= position <= rebuild_to or ops_from > op_offset:
+        raise ProgressError(f"offset metadata contradicts itself: {metadata!r}, O={op_offset}")
+    return Progress(half, op_offset, rebuild_to, ops_from, position)
+
+
+def check_against_log(
+    progress: Progress, half_range: tuple[int, int], op_range: tuple[int, int]
+) -> None:
+    """Make sure that the log still holds what `progress` points at.
+
+    Args:
+        progress: What was committed.
+        half_range: Log start and end (read_uncommitted) of half p.
+        op_range: The same of op p.
+
+    Raises:
+        ProgressError: the topic was truncated or recreated, or records a rebuild needs are gone.
+    """
+    spans = (
+        ("H", progress.half, *half_range, "half"),
+        ("R", progress.rebuild_to, *half_range, "half"),
+        ("T", progress.ops_from, *op_range, "op"),
+        ("O", progress.op, *op_range, "op"),
+    )
+    for name, offset, start, end, topic in spans:
+        if offset > end:
+            raise ProgressError(
+                f"{name}={offset} is beyond the end {end} of the {topic} partition: "
+                "the topic was truncated or recreated"
+            )
+        if offset < start:
+            raise ProgressError(
+                f"{name}={offset} is below the log start {start} of the {topic} partition: "
+                "records that are still needed were deleted"
+            )
+
+
+def _checksum(text: str, op_offset: int) -> str:
+    return f"{zlib.crc32(f'{op_offset}|{text}'.encode()):08x}"

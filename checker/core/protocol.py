@@ -1,0 +1,83 @@
+"""The protocol, as a table: what an op does to a transaction in each state.
+
+First decision wins: only an undecided transaction is changed by an op. Everything else here is
+what the loser is called.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from serde.records import Op, OpKind, OpSource
+
+
+class State(Enum):
+    """Where a transaction stands."""
+
+    UNDECIDED = "undecided"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    DISCARDED = "discarded"
+
+
+class Effect(Enum):
+    """What applying an op does."""
+
+    DELIVER = "deliver the messages"
+    DROP = "forget the messages"
+    DEAD_LETTER = "dead-letter the messages"
+    ANSWER = "count the answer, or ask again later"
+    DUPLICATE = "nothing: it says what stands already"
+    CONFLICT = "nothing: it contradicts what stands"
+    IGNORED = "nothing: an answer or a discard that came too late"
+    INVALID = "nothing: this writer may not say this"
+
+
+S, K, E = State, OpKind, Effect
+
+EFFECTS: dict[tuple[State, OpKind], Effect] = {
+    (S.UNDECIDED, K.COMMIT): E.DELIVER,
+    (S.UNDECIDED, K.ROLLBACK): E.DROP,
+    (S.UNDECIDED, K.UNKNOWN): E.ANSWER,
+    (S.UNDECIDED, K.DISCARD): E.DEAD_LETTER,
+    (S.COMMITTED, K.COMMIT): E.DUPLICATE,
+    (S.COMMITTED, K.ROLLBACK): E.CONFLICT,
+    (S.COMMITTED, K.UNKNOWN): E.IGNORED,
+    (S.COMMITTED, K.DISCARD): E.CONFLICT,
+    (S.ROLLED_BACK, K.COMMIT): E.CONFLICT,
+    (S.ROLLED_BACK, K.ROLLBACK): E.DUPLICATE,
+    (S.ROLLED_BACK, K.UNKNOWN): E.IGNORED,
+    (S.ROLLED_BACK, K.DISCARD): E.CONFLICT,
+    (S.DISCARDED, K.COMMIT): E.CONFLICT,
+    (S.DISCARDED, K.ROLLBACK): E.CONFLICT,
+    (S.DISCARDED, K.UNKNOWN): E.IGNORED,
+    (S.DISCARDED, K.DISCARD): E.DUPLICATE,
+}
+
+STATE_AFTER: dict[Effect, State] = {
+    E.DELIVER: S.COMMITTED,
+    E.DROP: S.ROLLED_BACK,
+    E.DEAD_LETTER: S.DISCARDED,
+}
+
+# Words that a CHECKER's DISCARD gives as its reason. An AGE discard is conditional: it takes
+# effect only when its own append time proves the age.
+REASON_CHECK_TIMES = "CHECK_TIMES"
+REASON_AGE = "AGE"
+
+
+def effect_of(op: Op, state: State) -> Effect:
+    """Return what `op` does to a transaction in `state`; pure and total."""
+    if op.kind is OpKind.DISCARD and op.source not in (OpSource.CHECKER, OpSource.OPERATOR):
+        return Effect.INVALID
+    effect = EFFECTS[state, op.kind]
+    if effect is Effect.CONFLICT and op.source is OpSource.CHECKER:
+        return Effect.IGNORED  # the daemon's discard lost against a decision: as it should
+    return effect
+
+
+def proves_its_age(op: Op, op_append_ms: int, first_append_ms: int, age_ms_max: int) -> bool:
+    """Tell whether a discard may take effect; only the daemon's AGE discard can fail here."""
+    if op.kind is not OpKind.DISCARD or op.source is not OpSource.CHECKER:
+        return True
+    return op.reason != REASON_AGE or op_append_ms - first_append_ms >= age_ms_max

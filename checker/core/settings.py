@@ -1,0 +1,43 @@
+"""What the ledger needs to know of the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Rule 7: how long, and how many, decisions stay known after H has passed them, so that a late
+# duplicate half does not become a new transaction. 10 s covers a producer's in-flight retries;
+# 100,000 entries are about 40 MB.
+RECENT_MS = 10_000
+RECENT_MAX = 100_000
+# Rule 1: how long an op waits for its half offset before the half partition's end is asked.
+OP_WAIT_MS = 1_000
+# The window rule lets this many window records pass per undecided half, so that copies stay
+# below 1/3 of what is read.
+WINDOW_PER_UNDECIDED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSettings:
+    """Limits of one ledger; names and defaults as in CheckerConfig.
+
+    Attributes:
+        allows: (producer group, real topic) -> may that group deliver there? Pure.
+        actor: Name that discards carry.
+    """
+
+    transaction_timeout_ms: int
+    check_interval_ms: int
+    check_count_max: int
+    transaction_age_ms_max: int
+    check_backoff_ms_max: int
+    republish_window_records: int
+    republish_window_bytes: int
+    ledger_bytes_max: int
+    unanswered_before_discard: int
+    readiness_before_discard_ms: int
+    actor: str
+    allows: Callable[[str, str], bool]
