@@ -1,0 +1,1 @@
+"""The daemon: delivers what was committed, asks about what was never decided."""

@@ -1,0 +1,189 @@
+"""All settings of the daemon, as one frozen object that is validated once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from bridge.errors import ConfigError
+from bridge.settings import check, setting
+from serde.topics import TopicNames
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+_SECOND_MS = 1000
+_MINUTE_MS = 60 * _SECOND_MS
+_HOUR_MS = 60 * _MINUTE_MS
+# Kafka's transaction.max.timeout.ms, beyond which the broker refuses a transactional producer.
+_KAFKA_TXN_TIMEOUT_MS_MAX = 15 * _MINUTE_MS
+# More than three producers in turn gained nothing when measured (design 5.5).
+_PRODUCERS_MAX = 4
+_PORT_MAX = 65535
+_LOG_LEVELS = ("debug", "info", "warning", "error")
+
+# Client properties on which exactly-once rests: set by the daemon from its own settings.
+OWNED_KAFKA_KEYS = {
+    "bootstrap.servers": "bootstrap_servers",
+    "metadata.broker.list": "bootstrap_servers",
+    "session.timeout.ms": "session_timeout_ms",
+    "transaction.timeout.ms": "kafka_txn_timeout_ms",
+    "transactional.id": "slot",
+    "group.instance.id": "slot",
+    "group.id": "topic_prefix",
+}
+UNSAFE_KAFKA_KEYS = frozenset(
+    (
+        *("acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee"),
+        *("max.in.flight", "max.in.flight.requests.per.connection", "partitioner"),
+        *("retries", "message.send.max.retries", "message.timeout.ms", "delivery.timeout.ms"),
+        *("isolation.level", "auto.offset.reset", "enable.partition.eof", "consume.callback.max"),
+        *("enable.auto.commit", "enable.auto.offset.store", "auto.commit.enable"),
+        *("partition.assignment.strategy", "group.protocol", "group.remote.assignor"),
+        *("allow.auto.create.topics", "on_delivery", "dr_cb", "error_cb", "logger"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckerConfig:
+    """Settings of the daemon; every field is a flag, a HALFBRIDGE_ variable and a TOML key.
+
+    Raises:
+        ConfigError: a field, or two together, do not make sense; the operator corrects them.
+    """
+
+    bootstrap_servers: str = setting("localhost:9092", doc="Kafka brokers, host:port,host:port.")
+    topic_prefix: str = setting("", doc="Prefix of all internal topics, groups and ids.")
+    transaction_timeout_ms: int = setting(
+        6 * _SECOND_MS, doc="First check so long after the half message, ms.", minimum=1
+    )
+    check_interval_ms: int = setting(
+        30 * _SECOND_MS, doc="Next check so long after an unanswered or UNKNOWN one, ms.", minimum=1
+    )
+    check_count_max: int = setting(
+        15, doc="Answered checks after which a transaction is given up.", minimum=1
+    )
+    transaction_age_ms_max: int = setting(
+        72 * _HOUR_MS, doc="Age at which an unanswered transaction is given up, ms.", minimum=1
+    )
+    check_backoff_ms_max: int = setting(
+        10 * _MINUTE_MS, doc="Longest interval between unanswered checks, ms.", minimum=1
+    )
+    check_rate_max: int = setting(2000, doc="Check requests a second and worker.", minimum=1)
+    republish_window_records: int = setting(
+        100_000, doc="Records a restart may have to read again, a partition.", minimum=1
+    )
+    republish_window_bytes: int = setting(
+        128 * _MIB, doc="Bytes a restart may have to read again, a partition.", minimum=1
+    )
+    ledger_bytes_max: int = setting(
+        128 * _MIB, doc="Bytes of message bodies held in memory, a worker.", minimum=_MIB
+    )
+    undecided_halves_max: int = setting(
+        1_500_000, doc="Undecided half messages above which no more are read.", minimum=1
+    )
+    kafka_txn_timeout_ms: int = setting(
+        20 * _SECOND_MS,
+        doc="How long a dead worker's kafka_txn can hold back readers, ms.",
+        minimum=_SECOND_MS,
+        maximum=_KAFKA_TXN_TIMEOUT_MS_MAX,
+    )
+    batch_records_max: int = setting(5000, doc="Records in one kafka_txn.", minimum=1)
+    batch_bytes_max: int = setting(16 * _MIB, doc="Bytes in one kafka_txn.", minimum=_KIB)
+    transactional_producers: int = setting(
+        2, doc="Transactional producers that take turns.", minimum=1, maximum=_PRODUCERS_MAX
+    )
+    session_timeout_ms: int = setting(
+        10 * _SECOND_MS,
+        doc="A worker that is silent for so long loses its partitions, ms.",
+        minimum=_SECOND_MS,
+    )
+    readiness_before_discard_ms: int = setting(
+        _HOUR_MS, doc="How long a worker must have been ready to give up for age, ms.", minimum=0
+    )
+    unanswered_before_discard: int = setting(
+        3, doc="Unanswered checks needed to give up for age.", minimum=0
+    )
+    topic_gone_ms: int = setting(
+        _MINUTE_MS, doc="A real topic missing for so long is given up, ms.", minimum=0
+    )
+    slot: str = setting("", doc="Stable name of this worker; empty claims <host>-<n>.")
+    state_dir: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)
+        None, doc="Directory of the slot locks; default $XDG_STATE_HOME/halfbridge."
+    )
+    workers: int = setting(1, doc="Worker processes.", minimum=1, maximum=64)
+    metrics_port: int = setting(
+        0, doc="Port of /metrics, /healthz, /readyz; 0 for none.", minimum=0, maximum=_PORT_MAX
+    )
+    metrics_host: str = setting("127.0.0.1", doc="Address of the metrics port.")
+    policy_file: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)
+        None, doc="TOML file: which group may deliver to which topics."
+    )
+    leave: bool = setting(
+        default=False, doc="Leave the group on SIGTERM: for good, not for a restart."
+    )
+    log_level: str = setting("info", doc="debug, info, warning or error.")
+    kafka: Mapping[str, str] = setting(
+        {}, doc="More Kafka client properties, such as security ones, name=value.", secret=True
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+        _check_texts(self)
+        _check_order(self)
+        _check_kafka(self.kafka)
+
+    @property
+    def names(self) -> TopicNames:
+        """Names of the installation's topics and groups."""
+        return TopicNames(self.topic_prefix)
+
+
+def to_plain(config: CheckerConfig) -> dict[str, Any]:
+    """Return `config` as JSON-able values that `bridge.settings.load` takes back as flags."""
+    plain: dict[str, Any] = {}
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if isinstance(value, Path):
+            value = str(value)
+        plain[each.name] = dict(value) if isinstance(value, Mapping) else value
+    return plain
+
+
+def _check_texts(config: CheckerConfig) -> None:
+    if not config.bootstrap_servers.strip():
+        raise _wrong("bootstrap_servers", "''", "host:port, several separated by commas")
+    allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    if not set(config.topic_prefix) <= allowed:
+        raise _wrong("topic_prefix", repr(config.topic_prefix), "letters, digits, '.', '_', '-'")
+    if config.log_level not in _LOG_LEVELS:
+        raise _wrong("log_level", repr(config.log_level), ", ".join(_LOG_LEVELS))
+
+
+def _check_order(config: CheckerConfig) -> None:
+    """Check the pairs of which the first must not exceed the second."""
+    for low, high, why in (
+        ("transaction_timeout_ms", "transaction_age_ms_max", "no transaction would be checked"),
+        ("check_interval_ms", "check_backoff_ms_max", "the interval only grows"),
+        ("batch_bytes_max", "ledger_bytes_max", "a batch must fit into memory"),
+        ("batch_records_max", "republish_window_records", "a window is at least one batch"),
+    ):
+        first, second = getattr(config, low), getattr(config, high)
+        if first > second:
+            raise _wrong(
+                low, str(first), f"at most {high}, which is {second} ({why}); change one of the two"
+            )
+
+
+def _check_kafka(kafka: Mapping[str, str]) -> None:
+    for key in kafka:
+        if key in OWNED_KAFKA_KEYS:
+            raise _wrong("kafka", repr(key), f"the setting {OWNED_KAFKA_KEYS[key]} instead of it")
+        if key in UNSAFE_KAFKA_KEYS:
+            raise _wrong("kafka", repr(key), "all but what exactly-once delivery rests on")
+
+
+def _wrong(field: str, value: str, allowed: str) -> ConfigError:
+    return ConfigError(field=field, value=value, origin="the configuration", allowed=allowed)

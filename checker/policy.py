@@ -1,0 +1,102 @@
+"""Which producer group may deliver to which real topic. The decision is pure.
+
+The policy stops mistakes, not attackers: a producer group is what its client says it is. The
+daemon checks it itself, since the client's own refusal protects nobody.
+
+    default = "deny"                      # for groups that are not listed; "deny" when left out
+
+    [groups]
+    "orders-service" = ["orders", "invoices-*"]
+
+`*` stands for any run of characters. Internal topics are refused whatever the file says.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from bridge.errors import ConfigError
+from bridge.settings import read_toml
+from serde.topics import TopicNames
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_PATTERN = re.compile(r"[A-Za-z0-9._*-]+")
+_KEYS = ("default", "groups")
+_DEFAULTS = {"allow": True, "deny": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Says what a group may deliver to.
+
+    Attributes:
+        names: The installation's topic names.
+        groups: Pattern of the real topics of each listed group, matched as a whole.
+        default_allow: What holds for a group that is not listed.
+    """
+
+    names: TopicNames = field(default_factory=TopicNames)
+    groups: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
+    default_allow: bool = True
+
+    def allows(self, group: str, real_topic: str) -> bool:
+        """Tell whether a COMMIT of `group` may be delivered to `real_topic`."""
+        if self.names.is_internal(real_topic):
+            return False
+        pattern = self.groups.get(group)
+        if pattern is None:
+            return self.default_allow
+        return pattern.fullmatch(real_topic) is not None
+
+
+def load_policy(path: Path | None, *, names: TopicNames) -> Policy:
+    """Return the policy in the TOML file at `path`; without a file all but internal is allowed.
+
+    Raises:
+        ConfigError: no such file, not TOML, or not what the module's docstring shows; the
+            operator must correct the file.
+    """
+    if path is None:
+        return Policy(names)
+    raw = _read(path)
+    unknown = [key for key in raw if key not in _KEYS]
+    if unknown:
+        near = get_close_matches(unknown[0], _KEYS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise _wrong(path, f"key {unknown[0]!r}", f"{' and '.join(_KEYS)}{hint}")
+    default = raw.get("default", "deny")
+    if not isinstance(default, str) or default not in _DEFAULTS:
+        raise _wrong(path, f"default = {default!r}", '"allow" or "deny"')
+    groups = raw.get("groups", {})
+    if not isinstance(groups, dict):
+        raise _wrong(path, f"groups = {groups!r}", "a table, [groups], of lists of topics")
+    patterns = {str(group): _compile(topics, group, path=path) for group, topics in groups.items()}
+    return Policy(names, patterns, _DEFAULTS[default])
+
+
+def _read(path: Path) -> Mapping[str, object]:
+    try:
+        return read_toml(path)
+    except ConfigError as error:
+        raise _wrong(path, error.origin, error.allowed) from error
+
+
+def _compile(topics: object, group: object, *, path: Path) -> re.Pattern[str]:
+    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+        raise _wrong(path, f"{group} = {topics!r}", "a list of topic names or patterns")
+    for topic in topics:
+        if not _PATTERN.fullmatch(topic):
+            allowed = "topic names of letters, digits, '.', '_', '-', and '*' for any run of them"
+            raise _wrong(path, f"{group}: {topic!r}", allowed)
+    # An empty list allows nothing: `(?!)` never matches.
+    return re.compile("|".join(re.escape(topic).replace(r"\*", ".*") for topic in topics) or "(?!)")
+
+
+def _wrong(path: Path, value: str, allowed: str) -> ConfigError:
+    return ConfigError(field="policy_file", value=value, origin=str(path), allowed=allowed)

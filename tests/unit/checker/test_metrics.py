@@ -1,0 +1,146 @@
+"""Metrics: the names of the design, counted once a batch."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
+from checker.metrics import LATENCY_BUCKETS_S, OTHER_TOPICS, TOPICS_MAX, Metrics, observe_many
+
+NAMES = (
+    "rocketmq_half_messages",
+    "rocketmq_commit_messages_total",
+    "rocketmq_rollback_messages_total",
+    "rocketmq_finish_message_latency_bucket",
+    "halfbridge_checks_sent_total",
+    "halfbridge_checks_answered_total",
+    "halfbridge_checks_expired_total",
+    "halfbridge_conflicts_total",
+    "halfbridge_duplicates_total",
+    "halfbridge_invalid_ops_total",
+    "halfbridge_orphan_ops_total",
+    "halfbridge_discards_total",
+    "halfbridge_dead_letters_total",
+    "halfbridge_put_backs_total",
+    "halfbridge_oldest_undecided_age_seconds",
+    "halfbridge_lag",
+    "halfbridge_kafka_txn_duration_seconds_bucket",
+    "halfbridge_kafka_txn_failures_total",
+    "halfbridge_rebuild_seconds_bucket",
+    "halfbridge_producer_replacements_total",
+    "halfbridge_partitions_stopped",
+    "halfbridge_ledger_bytes",
+)
+
+
+def _touch_all(metrics: Metrics) -> None:
+    metrics.half_messages({"orders": 3})
+    metrics.committed({"orders": 2})
+    metrics.rolled_back({"orders": 1})
+    metrics.finish_latencies_s([0.004, 0.006])
+    metrics.checks_sent(4)
+    metrics.checks_answered({"COMMIT": 1})
+    metrics.checks_expired(1)
+    metrics.conflicts(1)
+    metrics.duplicates(1)
+    metrics.invalid_ops(1)
+    metrics.orphan_ops(1)
+    metrics.discards({"AGE": 1})
+    metrics.dead_letters({"INVALID": 1})
+    metrics.put_backs({"window": 5})
+    metrics.oldest_undecided_age_s(1.5)
+    metrics.lag(0, "H", records=7)
+    metrics.kafka_txn_s(0.01)
+    metrics.kafka_txn_failed()
+    metrics.rebuilt_s(0.2)
+    metrics.producer_replaced()
+    metrics.partitions_stopped(1)
+    metrics.ledger_bytes(1024)
+
+
+def test_every_metric_of_the_design_is_served() -> None:
+    """Once the daemon has done a bit of everything, each name stands in the text."""
+    metrics = Metrics()
+
+    _touch_all(metrics)
+
+    samples = {line.split("{")[0].split(" ")[0] for line in _lines(metrics)}
+    assert set(NAMES) <= samples
+
+
+def test_counters_add_up_over_batches() -> None:
+    """A batch's counts are added to those before."""
+    metrics = Metrics()
+
+    metrics.committed({"a": 2, "b": 1})
+    metrics.committed({"a": 3})
+
+    value = metrics.registry.get_sample_value
+    assert value("rocketmq_commit_messages_total", {"topic": "a"}) == 5
+    assert value("rocketmq_commit_messages_total", {"topic": "b"}) == 1
+
+
+def test_topic_without_half_messages_falls_to_zero() -> None:
+    """The gauge never keeps the last value of a topic that has nothing undecided any more."""
+    metrics = Metrics()
+
+    metrics.half_messages({"a": 2})
+    metrics.half_messages({"b": 1})
+
+    value = metrics.registry.get_sample_value
+    assert value("rocketmq_half_messages", {"topic": "a"}) == 0
+    assert value("rocketmq_half_messages", {"topic": "b"}) == 1
+
+
+def test_many_topics_end_in_one_series() -> None:
+    """The number of series has a limit, whatever clients name as topics."""
+    metrics = Metrics()
+
+    metrics.committed({f"t{n}": 1 for n in range(TOPICS_MAX + 5)})
+
+    other = {"topic": OTHER_TOPICS}
+    assert metrics.registry.get_sample_value("rocketmq_commit_messages_total", other) == 5
+
+
+def test_observe_many_equals_observing_one_by_one() -> None:
+    """The bulk form gives the very text of the plain one, edges and infinity included."""
+    values = [0.0, 0.001, 0.0011, 0.5, 3600.0, 3600.1, 1e9]
+    texts = []
+    for bulk in (True, False):
+        registry = CollectorRegistry()
+        histogram = Histogram("h", "h", registry=registry, buckets=LATENCY_BUCKETS_S)
+        if bulk:
+            observe_many(histogram, values)
+        else:
+            for value in values:
+                histogram.observe(value)
+        text = generate_latest(registry).decode().splitlines()
+        texts.append([line for line in text if not line.startswith("h_created")])
+
+    assert texts[0] == texts[1]
+
+
+def test_observing_nothing_changes_nothing() -> None:
+    """An empty batch leaves the histogram as it was."""
+    metrics = Metrics()
+
+    metrics.finish_latencies_s([])
+
+    assert metrics.registry.get_sample_value("rocketmq_finish_message_latency_count") == 0
+
+
+def test_revoked_partition_leaves_no_lag_behind() -> None:
+    """Only the partitions that a worker has are in its lags."""
+    metrics = Metrics()
+    metrics.lag(0, "H", records=7)
+    metrics.lag(1, "O", records=8)
+
+    metrics.forget_partition(0)
+
+    value = metrics.registry.get_sample_value
+    assert value("halfbridge_lag", {"partition": "0", "offset": "H"}) is None
+    assert value("halfbridge_lag", {"partition": "1", "offset": "O"}) == 8
+
+
+def _lines(metrics: Metrics) -> list[str]:
+    text = generate_latest(metrics.registry).decode()
+    return [line for line in text.splitlines() if not line.startswith("#")]

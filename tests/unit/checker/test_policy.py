@@ -1,0 +1,100 @@
+"""The allow-list: which group may deliver to which real topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bridge.errors import ConfigError
+from checker.policy import Policy, load_policy
+from serde.topics import TopicNames
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMES = TopicNames("eu.")
+
+
+def _policy(directory: Path, text: str) -> Policy:
+    path = directory / "policy.toml"
+    path.write_text(text)
+    return load_policy(path, names=NAMES)
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "eu.RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "eu.RMQ_SYS_anything",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "eu.TRANS_CHECK_MAX_TIME_TOPIC",
+        "__consumer_offsets",
+    ],
+)
+def test_internal_topics_are_always_refused(tmp_path: Path, topic: str) -> None:
+    """No file can open an internal topic."""
+    assert not load_policy(None, names=NAMES).allows("g", topic)
+    assert not _policy(tmp_path, 'default = "allow"\n[groups]\ng = ["*"]').allows("g", topic)
+
+
+def test_without_a_file_all_other_topics_are_allowed() -> None:
+    """No policy file: any group may deliver to any topic that is not internal."""
+    assert load_policy(None, names=NAMES).allows("any", "orders")
+
+
+def test_listed_group_may_deliver_to_its_topics_only(tmp_path: Path) -> None:
+    """Names match as a whole; `*` stands for any run of characters; a dot is a dot."""
+    policy = _policy(tmp_path, '[groups]\n"orders-service" = ["orders", "invoices-*", "a.b"]')
+
+    assert policy.allows("orders-service", "orders")
+    assert policy.allows("orders-service", "invoices-")
+    assert policy.allows("orders-service", "invoices-2026")
+    assert policy.allows("orders-service", "a.b")
+    assert not policy.allows("orders-service", "a-b")
+    assert not policy.allows("orders-service", "orders2")
+    assert not policy.allows("orders-service", "my-invoices-1")
+
+
+def test_group_that_is_not_listed_follows_the_default(tmp_path: Path) -> None:
+    """The default is deny when a file says nothing else."""
+    assert not _policy(tmp_path, "[groups]").allows("other", "orders")
+    assert not _policy(tmp_path, 'default = "deny"').allows("other", "orders")
+    assert _policy(tmp_path, 'default = "allow"').allows("other", "orders")
+
+
+def test_default_does_not_widen_a_listed_group(tmp_path: Path) -> None:
+    """A listed group has its list and no more; an empty list is nothing at all."""
+    policy = _policy(tmp_path, 'default = "allow"\n[groups]\na = ["orders"]\nb = []')
+
+    assert not policy.allows("a", "other")
+    assert not policy.allows("b", "orders")
+    assert not policy.allows("b", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("group = {}", "groups"),
+        ('default = "maybe"', "maybe"),
+        ("default = true", "True"),
+        ('groups = ["a"]', "groups"),
+        ('[groups]\na = "orders"', "list"),
+        ('[groups]\na = ["or ders"]', "or ders"),
+        ('[groups]\na = [""]', "''"),
+        ("[groups", "TOML"),
+    ],
+)
+def test_wrong_file_is_refused_with_what_is_wrong(tmp_path: Path, text: str, named: str) -> None:
+    """The error names the file and the part to correct."""
+    with pytest.raises(ConfigError, match=named) as caught:
+        _policy(tmp_path, text)
+
+    assert "policy" in str(caught.value)
+
+
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
+    """A policy file that is not there never means that everything is allowed."""
+    with pytest.raises(ConfigError, match="policy_file"):
+        load_policy(tmp_path / "absent.toml", names=NAMES)
