@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serde.avro import HALF_METADATA
@@ -24,24 +23,12 @@ Header = tuple[str, "bytes | None"]
 Headers = list[Header]
 
 
-@dataclass(frozen=True, slots=True)
-class HalfHeaders:
-    """A half record's headers, taken apart.
-
-    Attributes:
-        metadata: The decoded RMQ_HALF.
-        user: The user's headers, byte-exact and in order.
-        flaw: Why this message must never be delivered (reserved name among the user's headers,
-            a second RMQ_HALF); empty when all is well.
-    """
-
-    metadata: HalfMetadata
-    user: Headers
-    flaw: str
-
-
-def parse_half(headers: Sequence[Header] | None) -> HalfHeaders:
+def parse_half(headers: Sequence[Header] | None) -> tuple[HalfMetadata, str]:
     """Return what a half record's headers say.
+
+    Returns:
+        The decoded RMQ_HALF, and why this message must never be delivered (a reserved name among
+        the user's headers, a second RMQ_HALF); empty when all is well.
 
     Raises:
         DecodeError: no RMQ_HALF, or one that cannot be read; the record's writer must act.
@@ -49,16 +36,20 @@ def parse_half(headers: Sequence[Header] | None) -> HalfHeaders:
     if not headers:
         raise DecodeError(f"no {HALF} header", None)
     if headers[-1][0] == HALF:  # where the client and the daemon put it
-        mine, user = headers[-1][1], list(headers[:-1])
+        mine = headers[-1][1]
     else:
         mine = next((value for name, value in headers if name == HALF), None)
-        user = [header for header in headers if header[0] != HALF]
     if mine is None:
         raise DecodeError(f"no {HALF} header", None)
     metadata = HALF_METADATA.decode(mine)
     if metadata.message_index < 0 or not metadata.producer_group or not metadata.real_topic:
         raise DecodeError(f"{HALF} names no message index, producer group or real topic", mine)
-    return HalfHeaders(metadata, user, _flaw(headers) if len(headers) > 1 else "")
+    return metadata, _flaw(headers) if len(headers) > 1 else ""
+
+
+def user_headers(headers: Sequence[Header]) -> Headers:
+    """Return the user's own headers of a half record, byte-exact and in order."""
+    return [header for header in headers if header[0] != HALF]
 
 
 def real_headers(user: Headers, transaction_id: str, born_timestamp: int) -> Headers:

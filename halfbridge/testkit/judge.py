@@ -123,18 +123,22 @@ class _Trial:
         """Take one record of the dead-letter topic; foreign junk there is no anomaly."""
         named = dict(record.headers)
         try:
-            half = header_names.parse_half(list(record.headers))
+            half, _ = header_names.parse_half(list(record.headers))
             letter = DEAD_LETTER.decode(named.get(header_names.DEAD) or b"")
         except DecodeError:
             return None
-        tid, index = half.metadata.transaction_id, half.metadata.message_index
+        tid, index = half.transaction_id, half.message_index
         tx = self._known.get(tid)
         if tx is None:
             return self.find(Anomaly.PHANTOM, tid, f"{_at(record)}: dead letter sent by nobody")
         message = next((one for one in tx.messages if one.index == index), None)
         if message is None:
             return self.find(Anomaly.PHANTOM, tid, f"{_at(record)}: no message {index}")
-        headers = tuple(header for header in half.user if header[0] != header_names.DEAD)
+        headers = tuple(
+            header
+            for header in header_names.user_headers(record.headers)
+            if header[0] != header_names.DEAD
+        )
         flaw = next((name for name in _misfits(message, record, headers)[:3] if name), "")
         if flaw:
             self.find(Anomaly.CORRUPTED, tid, f"{_at(record)}: {flaw} differs")
