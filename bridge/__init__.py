@@ -1,1 +1,115 @@
-"""The producer client: half messages, decisions, and the answers to checks."""
+"""The producer client: half messages, decisions, and the answers to checks.
+
+Names are loaded when they are used, so that `bridge.settings` and the pure modules come
+without a Kafka client.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bridge.check_responder import CheckCounts
+    from bridge.config import BridgeConfig
+    from bridge.errors import (
+        AbortableError,
+        BackpressureError,
+        BridgeError,
+        ConfigError,
+        FatalError,
+        ForkedProcessError,
+        HalfNotStoredError,
+        InvalidMessageError,
+        OutcomeUnknownError,
+        ProducerClosedError,
+        ProducerFencedError,
+        RetriableError,
+        TopicSetupError,
+    )
+    from bridge.message import (
+        DecisionReceipt,
+        Message,
+        MessageView,
+        Resolution,
+        SendReceipt,
+        TransactionSendResult,
+    )
+    from bridge.message_transaction import DecisionFuture, SendFuture, Transaction
+    from bridge.producer import TransactionProducer
+    from bridge.transaction import IllegalTransitionError, State
+
+_HOMES = {
+    "bridge.check_responder": ("CheckCounts",),
+    "bridge.config": ("BridgeConfig",),
+    "bridge.errors": (
+        "AbortableError",
+        "BackpressureError",
+        "BridgeError",
+        "ConfigError",
+        "FatalError",
+        "ForkedProcessError",
+        "HalfNotStoredError",
+        "InvalidMessageError",
+        "OutcomeUnknownError",
+        "ProducerClosedError",
+        "ProducerFencedError",
+        "RetriableError",
+        "TopicSetupError",
+    ),
+    "bridge.message": (
+        "DecisionReceipt",
+        "Message",
+        "MessageView",
+        "Resolution",
+        "SendReceipt",
+        "TransactionSendResult",
+    ),
+    "bridge.message_transaction": ("DecisionFuture", "SendFuture", "Transaction"),
+    "bridge.producer": ("TransactionProducer",),
+    "bridge.transaction": ("IllegalTransitionError", "State"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AbortableError",
+    "BackpressureError",
+    "BridgeConfig",
+    "BridgeError",
+    "CheckCounts",
+    "ConfigError",
+    "DecisionFuture",
+    "DecisionReceipt",
+    "FatalError",
+    "ForkedProcessError",
+    "HalfNotStoredError",
+    "IllegalTransitionError",
+    "InvalidMessageError",
+    "Message",
+    "MessageView",
+    "OutcomeUnknownError",
+    "ProducerClosedError",
+    "ProducerFencedError",
+    "Resolution",
+    "RetriableError",
+    "SendFuture",
+    "SendReceipt",
+    "State",
+    "TopicSetupError",
+    "Transaction",
+    "TransactionProducer",
+    "TransactionSendResult",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

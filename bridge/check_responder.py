@@ -1,0 +1,314 @@
+"""Answers the daemon's checks: asks the user's checker, writes what it said as an op.
+
+Three kinds of threads: one consumes the group's check topic and never waits for a checker, a
+bounded pool runs the checker, one writes answers in batches as they piled up. Whatever fails
+is counted and left unanswered: the daemon asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, fields, replace
+from threading import Event, Lock, Thread
+from time import time_ns
+from typing import TYPE_CHECKING, Any
+
+from bridge import kafka_io
+from bridge.check_pool import CheckPool
+from bridge.errors import BridgeError
+from bridge.message import MessageView, Resolution
+from serde.avro import CHECK_REQUEST, OP
+from serde.errors import DecodeError
+from serde.headers import CHECK, RESERVED
+from serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, Op, OpKind, OpSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridge.check_pool import Outcome
+    from bridge.shared import Shared
+    from serde.records import CheckRequest
+
+_LOG = logging.getLogger("halfbridge.bridge")
+_BATCH_MAX = 1_000
+_POLL_S = 0.2
+_OVERDUE_PAUSE_S = 0.1
+_BACK_OFF_S = 1.0
+_STOP_S = 2.0
+_REASON_CHARS_MAX = 500
+_NS_PER_MS = 1_000_000
+_MS_PER_S = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckCounts:
+    """What a check responder has done.
+
+    Attributes:
+        received: Requests read.
+        undecodable: Requests that could not be read; skipped.
+        foreign: Requests about a topic this producer does not declare, or of another group;
+            left to other members.
+        superseded: Requests that a newer one replaced, or whose transaction is being checked.
+        refused: Requests for which the pool had no room.
+        answered: Explicit COMMIT, ROLLBACK or UNKNOWN handed to Kafka.
+        failed: Checkers that raised, said nothing, or ran out of time.
+        unwritten: Answers that did not reach the op topic.
+        errors: Errors of the consumer.
+    """
+
+    received: int = 0
+    undecodable: int = 0
+    foreign: int = 0
+    superseded: int = 0
+    refused: int = 0
+    answered: int = 0
+    failed: int = 0
+    unwritten: int = 0
+    errors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    request: CheckRequest
+    view: MessageView
+
+
+class CheckResponder:
+    """Answers checks for one producer until stopped; no exception ends it."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        checker: Callable[[MessageView], Resolution],
+        *,
+        knows: Callable[[str], bool],
+    ) -> None:
+        config = shared.config
+        self._shared = shared
+        self._knows = knows
+        self._counts = dict.fromkeys((each.name for each in fields(CheckCounts)), 0)
+        self._lock = Lock()  # guards _counts and _busy; checks are rare beside sends
+        self._busy: set[tuple[str, int]] = set()
+        self._stopping = Event()
+        self._pool: CheckPool[_Check] = CheckPool(
+            lambda check: checker(check.view),
+            threads=config.check_threads,
+            queue_max=config.check_queue_max,
+            timeout_s=config.check_timeout_ms / _MS_PER_S,
+        )
+        self._consuming = Thread(target=self._consume, name="halfbridge-checks", daemon=True)
+        self._answering = Thread(target=self._answer, name="halfbridge-answers", daemon=True)
+
+    def start(self) -> None:
+        """Start to consume and answer."""
+        self._pool.start()
+        self._answering.start()
+        self._consuming.start()
+
+    def stop(self) -> None:
+        """Leave the group, let running checkers finish for a moment, write their answers."""
+        self._stopping.set()
+        self._consuming.join()
+        self._pool.stop(_STOP_S)
+        self._answering.join()
+
+    def counts(self) -> CheckCounts:
+        """Return what was done so far."""
+        with self._lock:
+            return CheckCounts(**self._counts)
+
+    def _consume(self) -> None:
+        consumer: Any = None
+        while not self._stopping.is_set():
+            try:
+                if consumer is None:
+                    consumer = kafka_io.make_check_consumer(self._shared.config)
+                self._take(_batch(consumer))
+            except Exception:  # noqa: BLE001, PERF203  (no exception ends the responder)
+                _LOG.exception("reading checks failed; trying again with a new consumer")
+                self._count("errors")
+                _close(consumer)
+                consumer = None
+                self._stopping.wait(_BACK_OFF_S)
+        _close(consumer)
+
+    def _take(self, records: list[Any]) -> None:
+        newest: dict[tuple[str, int], _Check] = {}
+        for record in records:
+            if record.error() is not None:
+                self._count("errors")
+                _LOG.warning("reading checks: %s", record.error())
+                continue
+            check = self._decoded(record)
+            if check is None:
+                continue
+            key = _key(check.request)
+            known = newest.get(key)
+            if known is not None:
+                self._count("superseded")
+            if known is None or _recency(check.request) >= _recency(known.request):
+                newest[key] = check
+        for key, check in newest.items():
+            self._submit(key, check)
+
+    def _decoded(self, record: Any) -> _Check | None:
+        self._count("received")
+        headers = record.headers() or []
+        raw = next((value for name, value in reversed(headers) if name == CHECK), None)
+        try:
+            request = CHECK_REQUEST.decode(raw or b"")
+        except DecodeError as error:
+            self._count("undecodable")
+            _LOG.warning("check request at %d skipped: %s", record.offset(), error.reason)
+            return None
+        shared = self._shared
+        if request.producer_group != shared.producer_group or not self._knows(request.real_topic):
+            self._count("foreign")
+            return None
+        if not 0 <= request.half_partition < shared.partitions:
+            self._count("undecodable")
+            return None
+        return _Check(request, _view(request, record, headers))
+
+    def _submit(self, key: tuple[str, int], check: _Check) -> None:
+        with self._lock:
+            if key in self._busy:
+                self._counts["superseded"] += 1
+                return
+            self._busy.add(key)
+        if self._pool.submit(check):
+            return
+        with self._lock:
+            self._busy.discard(key)
+            self._counts["refused"] += 1
+        _LOG.warning("check of %s refused: check_queue_max requests wait already", key[0])
+
+    def _answer(self) -> None:
+        for batch in self._pool.outcomes(pause_s=_OVERDUE_PAUSE_S):
+            with self._lock:
+                self._busy.difference_update(
+                    _key(outcome.task.request) for outcome in batch if not outcome.is_overdue
+                )
+            try:
+                self._write(batch)
+            except Exception:  # noqa: BLE001  (no exception ends the responder)
+                _LOG.exception("writing answers failed; the daemon asks again")
+
+    def _write(self, batch: list[Outcome[_Check]]) -> None:
+        # One question per partition and batch, asked after every checker in it has returned:
+        # half messages that a checker could see committed lie below the answer.
+        ends: dict[int, int | None] = {}
+        for outcome in batch:
+            request = outcome.task.request
+            if request.half_partition not in ends:
+                ends[request.half_partition] = self._half_end(request.half_partition)
+            end = ends[request.half_partition]
+            if end is None:
+                self._count("unwritten")
+                continue
+            op = self._op(outcome, end)
+            self._count("answered" if op.check_number else "failed")
+            self._produce(op, request.half_partition)
+
+    def _half_end(self, partition: int) -> int | None:
+        try:
+            return self._shared.half_end(partition)
+        except BridgeError as error:
+            _LOG.warning("checks of half partition %d stay unanswered: %s", partition, error)
+            return None
+
+    def _op(self, outcome: Outcome[_Check], half_offset: int) -> Op:
+        request = outcome.task.request
+        unknown = Op(
+            transaction_id=request.transaction_id,
+            timestamp=time_ns() // _NS_PER_MS,
+            half_offset=half_offset,
+            resume_count=request.resume_count,
+            producer_group=request.producer_group,
+            kind=OpKind.UNKNOWN,
+            message_count=COUNT_UNKNOWN,
+            check_number=0,
+            source=OpSource.CHECK,
+            actor=self._shared.actor,
+            reason="",
+        )
+        answer = outcome.answer
+        if isinstance(answer, Resolution):
+            kind = OpKind[answer.value]
+            return replace(unknown, kind=kind, check_number=request.check_number)
+        # Only an explicit UNKNOWN counts: a database that is down must not discard.
+        if outcome.is_overdue:
+            reason = f"checker still runs after {self._shared.config.check_timeout_ms} ms"
+        elif outcome.error is not None:
+            reason = f"checker raised {outcome.error!r}"
+        else:
+            reason = f"checker returned {answer!r}, no Resolution"
+        _LOG.warning("check of %s: %s", request.transaction_id, reason)
+        return replace(unknown, reason=reason[:_REASON_CHARS_MAX])
+
+    def _produce(self, op: Op, partition: int) -> None:
+        shared = self._shared
+        try:
+            shared.produce(
+                shared.op_topic,
+                OP.encode(op),
+                op.transaction_id.encode(),
+                partition,
+                self._written,
+                headers=None,
+                pipelined=False,
+            )
+        except BridgeError as error:
+            self._count("unwritten")
+            _LOG.warning("answer about %s not written: %s", op.transaction_id, error)
+
+    def _written(self, error: Any, record: Any) -> None:
+        if error is not None:
+            self._count("unwritten")
+            _LOG.warning("answer to op partition %s not written: %s", record.partition(), error)
+
+    def _count(self, name: str) -> None:
+        with self._lock:
+            self._counts[name] += 1
+
+
+def _batch(consumer: Any) -> list[Any]:
+    first = consumer.poll(_POLL_S)
+    if first is None:
+        return []
+    return [first, *consumer.consume(_BATCH_MAX - 1, 0)]
+
+
+def _close(consumer: Any) -> None:
+    if consumer is None:
+        return
+    try:
+        consumer.close()
+    except Exception:  # noqa: BLE001  (a consumer that broke may break again)
+        _LOG.exception("closing the check consumer failed")
+
+
+def _key(request: CheckRequest) -> tuple[str, int]:
+    return request.transaction_id, request.resume_count
+
+
+def _recency(request: CheckRequest) -> tuple[int, int]:
+    return request.check_number, request.attempt
+
+
+def _view(request: CheckRequest, record: Any, headers: list[Any]) -> MessageView:
+    partition = request.real_partition
+    return MessageView(
+        topic=request.real_topic,
+        partition=None if partition == PARTITION_BY_KEY else partition,
+        key=record.key(),
+        value=record.value(),
+        headers=tuple(header for header in headers if header[0] not in RESERVED),
+        transaction_id=request.transaction_id,
+        check_number=request.check_number,
+        attempt=request.attempt,
+        born_timestamp=request.born_timestamp,
+        producer_group=request.producer_group,
+        resume_count=request.resume_count,
+    )

@@ -1,0 +1,180 @@
+"""What the client knows of the cluster: topic shapes, looked up at start and on demand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+from bridge import kafka_io
+from bridge.errors import BridgeError, InvalidMessageError, TopicSetupError
+from bridge.message import MESSAGE_RESERVE_BYTES
+
+if TYPE_CHECKING:
+    from bridge.config import BridgeConfig
+    from bridge.message import Message
+
+_ADMIN_TIMEOUT_S = 10.0
+_CHECK_TOPIC_PARTITIONS = 4
+_CHECK_TOPIC_RETENTION_MS = 3_600_000
+_REQUEST_EXTRA_BYTES = 128 * 1024  # a check request is a half message and a header more
+_VISIBLE_WAIT_S = 10.0
+_VISIBLE_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class HalfShape:
+    """What the half topic allows.
+
+    Attributes:
+        partitions: Partitions of half and op topic.
+        record_bytes_max: Its max.message.bytes.
+    """
+
+    partitions: int
+    record_bytes_max: int
+
+    @property
+    def message_bytes_max(self) -> int:
+        """Most bytes of key, value and twice the headers of one message."""
+        return self.record_bytes_max - MESSAGE_RESERVE_BYTES
+
+
+def check_installation(config: BridgeConfig) -> HalfShape:
+    """Return the half topic's shape once half, op and check topics are as they must be.
+
+    Creates the group's check topic where it is missing and that is permitted.
+
+    Raises:
+        TopicSetupError: an operator runs the command in its text.
+        BridgeError: the brokers do not answer.
+    """
+    admin = kafka_io.make_admin(config)
+    topics = kafka_io.topics_of(admin, timeout_s=_ADMIN_TIMEOUT_S)
+    half, op = config.names.half, config.names.op
+    missing = [name for name in (half, op) if name not in topics]
+    if missing:
+        raise TopicSetupError(f"no topic {' and no topic '.join(missing)}; {_remedy(config)}")
+    if topics[half][0] != topics[op][0]:
+        raise TopicSetupError(
+            f"{half} has {topics[half][0]} partitions and {op} has {topics[op][0]}; they must "
+            f"have the same number; {_remedy(config)} (it names the topic to grow)"
+        )
+    record_bytes_max = kafka_io.message_bytes_max(admin, half, timeout_s=_ADMIN_TIMEOUT_S)
+    check_topic = config.names.check(config.producer_group)
+    if check_topic not in topics:
+        _create_check_topic(
+            config, admin, replication_factor=topics[half][1], record_bytes_max=record_bytes_max
+        )
+    return HalfShape(topics[half][0], record_bytes_max)
+
+
+class Destinations:
+    """Real topics: which exist, which are bound, how many partitions. Thread-safe."""
+
+    def __init__(self, config: BridgeConfig, client: Any, *, bound: tuple[str, ...]) -> None:
+        self._names = config.names
+        self._client = client
+        self._bound = frozenset(bound)
+        self._lock = Lock()
+        self._partitions: dict[str, int] = {}
+
+    def check_bound(self) -> None:
+        """Look the bound topics up, before anything is sent.
+
+        Raises:
+            InvalidMessageError: one is internal.
+            TopicSetupError: one does not exist; whoever owns it creates it.
+        """
+        for topic in self._bound:
+            self._refuse_internal(topic)
+        if self._bound:
+            self._look_up()
+        for topic in sorted(self._bound - self._partitions.keys()):
+            raise _no_topic(topic)
+
+    def check(self, message: Message) -> None:
+        """Check that `message` has somewhere to go.
+
+        Raises:
+            InvalidMessageError: topic internal or not bound, or no such partition.
+            TopicSetupError: the topic does not exist.
+        """
+        partitions = self._partitions.get(message.topic)
+        if partitions is None or (message.partition or 0) >= partitions:
+            self._check_slowly(message)
+
+    def knows(self, topic: str) -> bool:
+        """Tell whether checks about `topic` are this producer's to answer."""
+        return not self._bound or topic in self._bound
+
+    def _check_slowly(self, message: Message) -> None:
+        topic = message.topic
+        self._refuse_internal(topic)
+        if not self.knows(topic):
+            raise InvalidMessageError(
+                f"topic {topic} is not bound; add it to topics=[...] of the producer",
+                field="topic",
+            )
+        self._look_up()
+        partitions = self._partitions.get(topic)
+        if partitions is None:
+            raise _no_topic(topic)
+        if (message.partition or 0) >= partitions:
+            raise InvalidMessageError(
+                f"topic {topic} has no partition {message.partition}; it has {partitions}",
+                field="partition",
+            )
+
+    def _look_up(self) -> None:
+        with self._lock:
+            topics = kafka_io.topics_of(self._client, timeout_s=_ADMIN_TIMEOUT_S)
+            self._partitions = {
+                name: shape[0]
+                for name, shape in topics.items()
+                if self.knows(name) and not self._names.is_internal(name)
+            }
+
+    def _refuse_internal(self, topic: str) -> None:
+        if self._names.is_internal(topic):
+            raise InvalidMessageError(
+                f"topic {topic} is internal and can never be a real topic", field="topic"
+            )
+
+
+def _create_check_topic(
+    config: BridgeConfig, admin: Any, *, replication_factor: int, record_bytes_max: int
+) -> None:
+    topic = config.names.check(config.producer_group)
+    try:
+        kafka_io.create_topic(
+            admin,
+            topic,
+            partitions=_CHECK_TOPIC_PARTITIONS,
+            replication_factor=replication_factor,
+            settings={
+                "cleanup.policy": "delete",
+                "retention.ms": str(_CHECK_TOPIC_RETENTION_MS),
+                "max.message.bytes": str(record_bytes_max + _REQUEST_EXTRA_BYTES),
+            },
+            timeout_s=_ADMIN_TIMEOUT_S,
+        )
+    except BridgeError as error:
+        raise TopicSetupError(
+            f"no topic {topic}, and it could not be created ({error}); {_remedy(config)}"
+        ) from error
+    deadline = monotonic() + _VISIBLE_WAIT_S
+    while topic not in kafka_io.topics_of(admin, timeout_s=_ADMIN_TIMEOUT_S):
+        if monotonic() > deadline:
+            raise TopicSetupError(f"topic {topic} was created but does not appear; start again")
+        sleep(_VISIBLE_PAUSE_S)  # metadata spreads between brokers without a signal
+
+
+def _remedy(config: BridgeConfig) -> str:
+    prefix = f" --topic-prefix {config.topic_prefix}" if config.topic_prefix else ""
+    return f"run: halfbridge topics create{prefix} --producer-group {config.producer_group}"
+
+
+def _no_topic(topic: str) -> TopicSetupError:
+    return TopicSetupError(f"no real topic {topic} (or no right to see it); create it first")

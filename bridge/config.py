@@ -1,0 +1,157 @@
+"""All settings of a producer, in one frozen object, checked once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping  # noqa: TC003  (get_type_hints reads it)
+from dataclasses import dataclass, fields
+
+from bridge.errors import ConfigError
+from bridge.settings import check, load, setting
+from serde.topics import TopicNames
+
+_HOUR_MS = 3_600_000
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]*")
+_TOPIC_CHARS_MAX = 249  # Kafka's bound
+_COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+_SERVERS_HINT = "host:port pairs, as an argument or in HALFBRIDGE_BOOTSTRAP_SERVERS"
+
+# Kafka properties that carry a guarantee, or that a named setting owns.
+OWNED_PROPERTIES: Mapping[str, str] = {
+    "bootstrap.servers": "use bootstrap_servers",
+    "metadata.broker.list": "use bootstrap_servers",
+    "linger.ms": "use linger_ms",
+    "queue.buffering.max.ms": "use linger_ms",
+    "compression.type": "use compression",
+    "compression.codec": "use compression",
+    "delivery.timeout.ms": "use send_timeout_ms and decision_timeout_ms",
+    "message.timeout.ms": "use send_timeout_ms and decision_timeout_ms",
+    "queue.buffering.max.messages": "use in_flight_max",
+    "message.max.bytes": "it follows the half topic's max.message.bytes",
+    "acks": "a half message must be durable",
+    "request.required.acks": "a half message must be durable",
+    "enable.idempotence": "a retry must not store twice",
+    "max.in.flight": "a retry must not change the order",
+    "max.in.flight.requests.per.connection": "a retry must not change the order",
+    "retries": "send_timeout_ms bounds retries",
+    "message.send.max.retries": "send_timeout_ms bounds retries",
+    "transactional.id": "the client needs no kafka_txn",
+    "partitioner": "the half partition is part of the protocol",
+    "isolation.level": "high watermarks must not be hidden",
+    "group.id": "use producer_group",
+    "enable.auto.commit": "the check responder owns it",
+    "enable.auto.offset.store": "the check responder owns it",
+    "auto.offset.reset": "the check responder owns it",
+    "allow.auto.create.topics": "nothing relies on auto-creation",
+    "delivery.report.only.error": "receipts need every acknowledgement",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeConfig:
+    """Settings of a TransactionProducer. Attributes carry their documentation in `setting`.
+
+    Raises:
+        ConfigError: names the setting, the value and what is allowed; the user corrects it.
+    """
+
+    bootstrap_servers: str = setting("", doc="Kafka brokers, host:port, separated by commas.")
+    producer_group: str = setting("", doc="Name of the producer group: who decides, who is asked.")
+    topic_prefix: str = setting("", doc="Prefix of all topics and groups of one installation.")
+    transaction_timeout_ms: int = setting(
+        6_000, minimum=1, doc="Age of the first check, milliseconds; equal to the daemon's."
+    )
+    transaction_age_ms_max: int = setting(
+        72 * _HOUR_MS, minimum=1, doc="Age of a discard, milliseconds; equal to the daemon's."
+    )
+    send_timeout_ms: int = setting(
+        10_000, minimum=10, doc="Longest wait for the ack of a half message, milliseconds."
+    )
+    decision_timeout_ms: int = setting(
+        10_000, minimum=10, doc="Longest wait for the ack of a decision, milliseconds."
+    )
+    check_timeout_ms: int = setting(
+        10_000,
+        minimum=1,
+        doc="Longest run of the checker before it counts as failed, milliseconds.",
+    )
+    check_threads: int = setting(4, minimum=1, maximum=256, doc="Threads that run the checker.")
+    check_queue_max: int = setting(
+        2_000, minimum=1, doc="Check requests that may wait for a thread; more are refused."
+    )
+    in_flight_max: int = setting(
+        10_000, minimum=1, maximum=1_000_000, doc="Unacknowledged records at a time."
+    )
+    linger_ms: float = setting(
+        1.0, minimum=0, maximum=1_000, doc="Wait for a batch to fill, milliseconds."
+    )
+    compression: str = setting("none", doc=f"Codec on the wire: {', '.join(_COMPRESSIONS)}.")
+    kafka: Mapping[str, str] = setting(
+        {}, secret=True, doc="Further librdkafka properties, such as security.protocol."
+    )
+
+    def __post_init__(self) -> None:
+        """Check every field, and the ones that depend on each other."""
+        check(self)
+        _require(self.bootstrap_servers, field="bootstrap_servers", allowed=_SERVERS_HINT)
+        _require(
+            self.producer_group,
+            field="producer_group",
+            allowed="a name, as an argument or in HALFBRIDGE_PRODUCER_GROUP",
+        )
+        _check_names(self)
+        if self.compression not in _COMPRESSIONS:
+            raise _error("compression", self.compression, ", ".join(_COMPRESSIONS))
+        for name in self.kafka:
+            if name in OWNED_PROPERTIES:
+                raise _error("kafka", name, f"anything else; {OWNED_PROPERTIES[name]}")
+
+    @property
+    def names(self) -> TopicNames:
+        """Topic and group names of this installation."""
+        return TopicNames(self.topic_prefix)
+
+    @property
+    def immunity_ms_max(self) -> int:
+        """Longest immunity of a message: half of transaction_age_ms_max."""
+        return self.transaction_age_ms_max // 2
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str], **given: object) -> BridgeConfig:
+        """Return the settings in `environ` (HALFBRIDGE_<FIELD>), overridden by `given`.
+
+        Raises:
+            ConfigError: names the variable or argument; the user corrects it.
+            TypeError: an argument that is no setting; the programmer corrects it.
+        """
+        unknown = given.keys() - {each.name for each in fields(cls)}
+        if unknown:
+            raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
+        try:
+            return load(cls, flags=given, environ=environ, file={})
+        except ConfigError as error:
+            if not error.origin.startswith("--"):
+                raise
+            raise ConfigError(
+                field=error.field, value=error.value, origin="argument", allowed=error.allowed
+            ) from error
+
+
+def _require(value: str, *, field: str, allowed: str) -> None:
+    if not value.strip():
+        raise _error(field, value, allowed)
+
+
+def _check_names(config: BridgeConfig) -> None:
+    allowed = (
+        f"letters, digits, '.', '_' and '-', so that topic names stay below {_TOPIC_CHARS_MAX + 1}"
+    )
+    longest = len(config.names.check(config.producer_group))
+    for field in ("producer_group", "topic_prefix"):
+        value = getattr(config, field)
+        if not _TOPIC_NAME.fullmatch(value) or longest > _TOPIC_CHARS_MAX:
+            raise _error(field, value, allowed)
+
+
+def _error(field: str, value: str, allowed: str) -> ConfigError:
+    return ConfigError(field=field, value=repr(value), origin="argument", allowed=allowed)

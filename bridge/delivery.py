@@ -1,0 +1,253 @@
+"""Deliveries: what became of produced records, and who serves their acknowledgements.
+
+librdkafka hands acknowledgements over inside `poll`, and the Python client takes the GIL anew
+for each. A thread that polls beside a busy one therefore gets one of them per switch interval
+(5 ms), whatever else it does. Hence three rules:
+
+1. Pipelined callers poll inline, every POLL_EVERY sends and whenever they wait for room.
+2. A background thread polls when nobody has done so for INLINE_GRACE_S: for callers that block,
+   for slow senders, for callbacks after the last send.
+3. Inside `poll` a callback only notes its result. Waiting threads are woken, and users'
+   callbacks run, after `poll` has returned with the whole batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from _thread import allocate_lock, get_ident
+from collections import deque
+from contextlib import suppress
+from threading import Event, Thread
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from bridge.errors import BackpressureError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LOG = logging.getLogger("halfbridge.bridge")
+POLL_EVERY = 32
+INLINE_GRACE_S = 0.005
+_SLICE_S = 0.01
+_ROOM_SLICE_S = 0.004  # below INLINE_GRACE_S, so that the background thread stays away
+_IDLE_S = 0.5
+
+
+class Delivery:
+    """A light future of one record: thread-safe, and without a lock or condition of its own.
+
+    Callbacks run in whichever thread serves acknowledgements; they must not block, though they
+    may send and decide in the pipelined form. What they raise is logged.
+    """
+
+    __slots__ = ("_callbacks", "_error", "_is_done", "_server", "_wakers", "offset", "timestamp")
+
+    def __init__(self, server: DeliveryServer) -> None:
+        self._server = server
+        self._is_done = False
+        self._error: Any = None
+        self._wakers: list[Any] | None = None
+        self._callbacks: list[Callable[[Any], object]] | None = None
+        self.offset = -1
+        self.timestamp = -1
+
+    def done(self) -> bool:
+        """Tell whether the record was acknowledged or has failed."""
+        return self._is_done
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Call `callback(self)` once this is done; at once, in this thread, if it is."""
+        with self._server.guard:
+            if self._callbacks is None:
+                self._callbacks = []
+            self._callbacks.append(callback)
+        if self._is_done:
+            self.run_callbacks()
+
+    def run_callbacks(self) -> None:
+        """Run every callback not run yet (for the server)."""
+        while self._callbacks:
+            with suppress(IndexError):  # popping is atomic: each runs in one thread only
+                _run_guarded(self._callbacks.pop(0), self)
+
+    def fail(self, error: BaseException) -> None:
+        """Note why it failed, before `settle` (for subclasses)."""
+        self._error = error
+
+    def settle(self) -> None:
+        """Mark as done and have waiters woken (for subclasses, inside `poll`)."""
+        self._is_done = True
+        if self._wakers is not None:
+            self._server.woken.append(self)
+        if self._callbacks:
+            self._server.ready.append(self)
+
+    def wake(self) -> None:
+        """Release the threads that wait (for the server)."""
+        wakers = self._wakers
+        while wakers:
+            with suppress(IndexError):  # another thread was quicker
+                wakers.pop().release()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until done, at most `timeout_s`; tell whether it is."""
+        if self._is_done:
+            return True
+        waker = allocate_lock()
+        waker.acquire()
+        with self._server.guard:
+            if self._wakers is None:
+                self._wakers = []
+            self._wakers.append(waker)
+        if not self._is_done:  # else `settle` may have looked before the waker stood there
+            self._server.await_release(self, waker, timeout_s)
+        return self._is_done
+
+
+class DeliveryServer:
+    """Serves the acknowledgements of one Kafka producer. Thread-safe."""
+
+    def __init__(self, kafka: Any, *, in_flight_max: int) -> None:
+        self._kafka = kafka
+        self._poll: Callable[[float], int] = kafka.poll
+        self._in_flight_max = in_flight_max
+        self.guard = allocate_lock()  # for rare list creation only
+        self.woken: deque[Delivery] = deque()
+        self.ready: deque[Delivery] = deque()
+        self._drain_lock = allocate_lock()
+        self._inline_at = 0.0
+        self._sends = 0
+        self._is_idle = False
+        self._is_parked = False
+        self._kick = Event()
+        self._stopping = False
+        self._thread = Thread(target=self._run, name="halfbridge-delivery", daemon=True)
+
+    def start(self) -> None:
+        """Start the background thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the background thread."""
+        self._stopping = True
+        self._kick.set()
+        if self._thread.ident not in (None, get_ident()):
+            self._thread.join()
+
+    def sent(self) -> None:
+        """Note a pipelined send: serves now and then, and keeps the in-flight limit."""
+        self._sends += 1  # threads may lose a count to each other; the next one makes up for it
+        if self._sends < POLL_EVERY:
+            if self._is_idle:
+                self._kick.set()
+            return
+        self._sends = 0
+        self._inline_at = monotonic()
+        self._poll(0)
+        self.hand_out()
+
+    def sent_blocking(self) -> None:
+        """Note a send whose caller is going to wait."""
+        if self._is_idle:
+            self._kick.set()
+
+    def wait_for_room(self, timeout_s: float) -> None:
+        """Return once fewer than in_flight_max records are unacknowledged.
+
+        Raises:
+            BackpressureError: that did not happen within `timeout_s`; slow down.
+        """
+        if len(self._kafka) < self._in_flight_max:
+            return
+        deadline = monotonic() + timeout_s
+        while True:
+            self.serve(_ROOM_SLICE_S)
+            if len(self._kafka) < self._in_flight_max:
+                return
+            if monotonic() > deadline:
+                raise BackpressureError(
+                    f"{self._in_flight_max} records are unacknowledged (in_flight_max), "
+                    f"and none was acknowledged in {timeout_s:g} s"
+                )
+
+    def serve(self, timeout_s: float) -> None:
+        """Serve in this thread, waiting up to `timeout_s` for the first acknowledgement."""
+        self._inline_at = monotonic()
+        self._poll(timeout_s)
+        self._inline_at = monotonic()
+        self.hand_out()
+
+    def hand_out(self) -> None:
+        """Wake waiters and run callbacks of what was served."""
+        woken = self.woken
+        while woken:
+            with suppress(IndexError):  # another thread was quicker
+                woken.popleft().wake()
+        # One thread runs callbacks at a time, and not within each other: a callback that sends
+        # comes back here through `sent`. The outer loop sees what came in after the release.
+        while self.ready and self._drain_lock.acquire(blocking=False):
+            try:
+                self._run_ready()
+            finally:
+                self._drain_lock.release()
+
+    def flush(self, timeout_s: float) -> int:
+        """Serve until nothing is unacknowledged; return how many records still are."""
+        deadline = monotonic() + timeout_s
+        while len(self._kafka) or self.ready:
+            self.serve(_ROOM_SLICE_S)
+            if monotonic() > deadline:
+                break
+        return len(self._kafka)
+
+    def await_release(self, delivery: Delivery, waker: Any, timeout_s: float) -> None:
+        """Wait for `waker`, with the background thread at work (or as that thread)."""
+        if get_ident() == self._thread.ident:
+            deadline = monotonic() + timeout_s
+            while not delivery.done() and monotonic() < deadline:
+                self._poll(_SLICE_S)
+                self.hand_out()
+            return
+        self._inline_at = 0.0
+        if self._is_parked:
+            self._kick.set()
+        waker.acquire(timeout=timeout_s)
+
+    def _run_ready(self) -> None:
+        ready = self.ready
+        while ready:
+            ready.popleft().run_callbacks()  # the drain lock is held: nobody else pops
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._serve_in_background()
+            except Exception:  # noqa: BLE001, PERF203  (waiting threads depend on this one)
+                _LOG.exception("serving acknowledgements failed; going on")
+                self._park(_SLICE_S)
+
+    def _serve_in_background(self) -> None:
+        if monotonic() - self._inline_at < INLINE_GRACE_S:
+            self._park(INLINE_GRACE_S)
+            return
+        served = self._poll(_SLICE_S)
+        self.hand_out()
+        if not served and not len(self._kafka):
+            self._is_idle = True
+            if not len(self._kafka):  # else a send has just missed the flag
+                self._park(_IDLE_S)
+            self._is_idle = False
+
+    def _park(self, seconds: float) -> None:
+        self._is_parked = True
+        self._kick.wait(seconds)
+        self._is_parked = False
+        self._kick.clear()
+
+
+def _run_guarded(callback: Callable[[Any], object], delivery: Delivery) -> None:
+    try:
+        callback(delivery)
+    except Exception:  # noqa: BLE001  (the user's code must not stop acknowledgements)
+        _LOG.exception("a delivery callback raised")

@@ -1,0 +1,304 @@
+"""The bridge's seam to Kafka: the only file here that imports confluent_kafka.
+
+Clients come out of it as `Any` (the library has no types of its own); errors come out of it as
+BridgeError, by `map_error`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from bridge.errors import (
+    AbortableError,
+    BridgeError,
+    ConfigError,
+    FatalError,
+    InvalidMessageError,
+    ProducerFencedError,
+    RetriableError,
+    TopicSetupError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bridge.config import BridgeConfig
+
+__all__ = [
+    "OFFSET_INVALID",
+    "KafkaException",
+    "create_topic",
+    "half_end",
+    "make_admin",
+    "make_check_consumer",
+    "make_producer",
+    "make_watermark_consumer",
+    "map_error",
+    "message_bytes_max",
+    "topics_of",
+]
+
+_LOG = logging.getLogger("halfbridge.kafka")
+_KAFKA_MESSAGE_BYTES_MAX = 1_048_588  # Kafka's default, where we may not read the topic's own
+_QUEUE_KBYTES_MAX = 512 * 1024
+_REQUEST_TIMEOUT_MS_MAX = 5_000  # leaves room for a retry within the delivery time-out
+_SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow: a killed member's checks move on
+_CONSUMER_ONLY = (
+    "session.",
+    "heartbeat.",
+    "max.poll.",
+    "partition.assignment.",
+    "fetch.",
+    "queued.",
+)
+
+_RETRIABLE = frozenset(
+    (
+        KafkaError._TIMED_OUT,  # noqa: SLF001  (librdkafka's local codes are spelled so)
+        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._QUEUE_FULL,  # noqa: SLF001
+        KafkaError._WAIT_COORD,  # noqa: SLF001
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NETWORK_EXCEPTION,
+    )
+)
+_FENCED = frozenset(
+    (
+        KafkaError._FENCED,  # noqa: SLF001
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.PRODUCER_FENCED,
+    )
+)
+_TOPIC = frozenset(
+    (
+        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.POLICY_VIOLATION,
+    )
+)
+_CONFIG = frozenset(
+    (
+        KafkaError._INVALID_ARG,  # noqa: SLF001
+        KafkaError._AUTHENTICATION,  # noqa: SLF001
+        KafkaError._SSL,  # noqa: SLF001
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+    )
+)
+_TOO_LARGE = frozenset(
+    (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_RECORD)
+)
+
+
+def map_error(error: Any) -> BridgeError:
+    """Return the BridgeError that says who must act on a KafkaError or KafkaException."""
+    if isinstance(error, KafkaException):
+        error = error.args[0]
+    if not isinstance(error, KafkaError):
+        return FatalError(f"Kafka client: {error!r}")
+    code = error.code()
+    text = f"{error.name()}: {error.str()}"
+    if code in _CONFIG:
+        return ConfigError(field="kafka", value=text, origin="Kafka client", allowed="see its text")
+    if code in _TOO_LARGE:
+        return InvalidMessageError(text, field="value")
+    verdicts: tuple[tuple[bool, type[BridgeError]], ...] = (
+        (code in _FENCED, ProducerFencedError),
+        (error.fatal(), FatalError),
+        (error.txn_requires_abort(), AbortableError),
+        (code in _TOPIC, TopicSetupError),
+        (error.retriable() or code in _RETRIABLE, RetriableError),
+    )
+    # Neither retriable nor abortable: librdkafka says to treat it as fatal.
+    return next((kind for applies, kind in verdicts if applies), FatalError)(text)
+
+
+def make_admin(config: BridgeConfig) -> Any:
+    """Return an AdminClient; it is used at start only."""
+    return _made(AdminClient, _common(config, consumer=False))
+
+
+def make_producer(config: BridgeConfig, *, message_bytes_max: int) -> Any:
+    """Return the one idempotent Producer that all transactions of a process share."""
+    delivery_ms = max(config.send_timeout_ms, config.decision_timeout_ms)
+    settings = {
+        "socket.keepalive.enable": True,
+        **_common(config, consumer=False),
+        "acks": "all",
+        "enable.idempotence": True,
+        "allow.auto.create.topics": False,
+        "linger.ms": config.linger_ms,
+        "compression.type": config.compression,
+        "delivery.timeout.ms": delivery_ms,
+        "request.timeout.ms": max(1, min(_REQUEST_TIMEOUT_MS_MAX, delivery_ms)),
+        "message.max.bytes": message_bytes_max,
+        # Twice, because a decision may follow each half message from its delivery callback.
+        "queue.buffering.max.messages": 2 * config.in_flight_max,
+        "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
+        "error_cb": _log_error,
+    }
+    return _made(Producer, settings, logger=_LOG)
+
+
+def make_check_consumer(config: BridgeConfig) -> Any:
+    """Return the Consumer of the group's check topic, subscribed.
+
+    A group without offsets starts at the earliest request: what was asked while nobody was
+    there is answered at once, and the topic's short retention bounds how much that is. Offsets
+    commit themselves: a request lost in a crash is asked again by the daemon.
+    """
+    consumer = _made(
+        Consumer,
+        {
+            "session.timeout.ms": _SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": _SESSION_TIMEOUT_MS // 3,
+            **_common(config, consumer=True),
+            "group.id": config.names.check_group(config.producer_group),
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": True,
+            "isolation.level": "read_uncommitted",
+            "allow.auto.create.topics": False,
+            "topic.metadata.refresh.interval.ms": 10_000,
+            "error_cb": _log_error,
+        },
+        logger=_LOG,
+    )
+    consumer.subscribe([config.names.check(config.producer_group)])
+    return consumer
+
+
+def make_watermark_consumer(config: BridgeConfig) -> Any:
+    """Return a Consumer that only asks for high watermarks; it joins no group."""
+    settings = {
+        **_common(config, consumer=True),
+        "group.id": config.names.check_group(config.producer_group),
+        "enable.auto.commit": False,
+        # An open put-back of the daemon must not hide the newest half messages.
+        "isolation.level": "read_uncommitted",
+        "error_cb": _log_error,
+    }
+    return _made(Consumer, settings, logger=_LOG)
+
+
+def half_end(consumer: Any, topic: str, partition: int, *, timeout_s: float) -> int:
+    """Return the last offset of a partition: its high watermark - 1; -1 when it is empty.
+
+    Raises:
+        BridgeError: the broker did not say.
+    """
+    try:
+        _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout_s)
+    except (KafkaException, RuntimeError) as error:
+        raise map_error(error) from error
+    return int(high) - 1
+
+
+def topics_of(client: Any, *, timeout_s: float) -> dict[str, tuple[int, int]]:
+    """Return every topic this client may see: name to (partitions, replication factor).
+
+    Raises:
+        BridgeError: no broker answered.
+    """
+    try:
+        topics = client.list_topics(timeout=timeout_s).topics
+    except KafkaException as error:
+        raise map_error(error) from error
+    return {
+        name: (len(topic.partitions), len(topic.partitions[0].replicas))
+        for name, topic in topics.items()
+        if topic.error is None and 0 in topic.partitions
+    }
+
+
+def message_bytes_max(admin: Any, topic: str, *, timeout_s: float) -> int:
+    """Return a topic's max.message.bytes; Kafka's default where it may not be read."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    future = admin.describe_configs([resource], request_timeout=timeout_s)[resource]
+    try:
+        return int(future.result(timeout_s)["max.message.bytes"].value)
+    except (KafkaException, KeyError, TimeoutError) as error:
+        _LOG.info("max.message.bytes of %s not readable, default taken: %r", topic, error)
+        return _KAFKA_MESSAGE_BYTES_MAX
+
+
+def create_topic(
+    admin: Any,
+    topic: str,
+    *,
+    partitions: int,
+    replication_factor: int,
+    settings: Mapping[str, str],
+    timeout_s: float,
+) -> None:
+    """Create a topic; one that exists already is as good.
+
+    Raises:
+        BridgeError: not permitted, or no broker answered.
+    """
+    new = NewTopic(topic, partitions, replication_factor, config=dict(settings))
+    future = admin.create_topics([new], request_timeout=timeout_s)[topic]
+    try:
+        future.result(timeout_s)
+    except KafkaException as error:
+        if _kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise map_error(error) from error
+    except TimeoutError as error:
+        raise RetriableError(f"creating {topic}: no answer in {timeout_s:g} s") from error
+
+
+def _common(config: BridgeConfig, *, consumer: bool) -> dict[str, Any]:
+    passed = {
+        name: value
+        for name, value in config.kafka.items()
+        if consumer or not name.startswith(_CONSUMER_ONLY)
+    }
+    return {
+        "client.id": f"halfbridge-{config.producer_group}",
+        **passed,
+        "bootstrap.servers": config.bootstrap_servers,
+    }
+
+
+def _made(client: Any, settings: dict[str, Any], **keywords: Any) -> Any:
+    try:
+        return client(settings, **keywords)
+    except KafkaException as error:
+        raise ConfigError(
+            field="kafka",
+            value=_kafka_error(error).str(),
+            origin="Kafka client",
+            allowed="properties that librdkafka knows",
+        ) from error
+
+
+def _kafka_error(error: KafkaException) -> Any:
+    return error.args[0]
+
+
+def _log_error(error: KafkaError) -> None:
+    # Brokers come and go; librdkafka reconnects. What fails for good fails its own call.
+    _LOG.warning("%s", error)

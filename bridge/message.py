@@ -1,0 +1,234 @@
+"""What users hand in and get back: messages, resolutions, receipts."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from bridge.errors import BridgeError, InvalidMessageError
+from serde.headers import RESERVED
+from serde.records import DEFAULT_IMMUNITY, PARTITION_BY_KEY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# RocketMQ allows one message a transaction; the bounds keep one kafka_txn of the daemon small.
+TRANSACTION_MESSAGES_MAX = 1_000
+TRANSACTION_BYTES_MAX = 8 * 1024 * 1024
+# Room for RMQ_HALF, RMQ_CHECK or RMQ_DEAD and the record's own framing.
+MESSAGE_RESERVE_BYTES = 64 * 1024
+_HEADERS_TO_SHOW = 200
+
+Header = tuple[str, "bytes | None"]
+
+
+class Resolution(str, Enum):
+    """How a local transaction ended, as its owner or a checker sees it.
+
+    Source: RocketMQ 5 TransactionResolution. UNKNOWN means "I looked and cannot tell yet"; an
+    answered UNKNOWN counts towards the daemon's check_count_max, a failing checker does not.
+    """
+
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to be sent in a transaction. Bytes arrive exactly as given.
+
+    Attributes:
+        topic: The real topic, where consumers read once the transaction is committed.
+        key: Bytes or None (null); None and b"" are different things to Kafka.
+        value: Bytes or None (a tombstone).
+        headers: Pairs of name and bytes (or None), in order; names may repeat.
+        partition: Partition of the real topic; None: chosen from the key.
+        immunity_ms: Least age before the first check; None: the daemon's
+            transaction_timeout_ms. (RocketMQ CHECK_IMMUNITY_TIME_IN_SECONDS.)
+
+    Raises:
+        InvalidMessageError: a part has a wrong type or a reserved name; the caller corrects it.
+    """
+
+    topic: str
+    _: KW_ONLY
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: Sequence[Header] = ()
+    partition: int | None = None
+    immunity_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what Kafka or the daemon would refuse later."""
+        if type(self.topic) is not str or not self.topic:
+            raise InvalidMessageError(f"topic must be text, not {self.topic!r}", field="topic")
+        if self.key is not None and type(self.key) is not bytes:
+            raise _not_bytes("key", self.key)
+        if self.value is not None and type(self.value) is not bytes:
+            raise _not_bytes("value", self.value)
+        if self.headers != ():
+            object.__setattr__(self, "headers", _checked_headers(self.headers))
+        if self.partition is not None:
+            _check_number("partition", self.partition)
+        if self.immunity_ms is not None:
+            _check_number("immunity_ms", self.immunity_ms)
+
+    @property
+    def real_partition(self) -> int:
+        """The partition as the wire says it: -1 by key."""
+        return PARTITION_BY_KEY if self.partition is None else self.partition
+
+    @property
+    def immunity_on_wire(self) -> int:
+        """The immunity as the wire says it: -1 for the daemon's default, milliseconds."""
+        return DEFAULT_IMMUNITY if self.immunity_ms is None else self.immunity_ms
+
+    @property
+    def header_bytes(self) -> int:
+        """Bytes of header names (UTF-8) and values."""
+        if not self.headers:
+            return 0
+        return sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of key and value."""
+        return (len(self.key) if self.key else 0) + (len(self.value) if self.value else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageView:
+    """The first half message of an undecided transaction, as shown to the checker.
+
+    Attributes:
+        topic: Its real topic.
+        partition: Partition of the real topic, or None: by key.
+        key: As sent.
+        value: As sent.
+        headers: The user's, as sent.
+        transaction_id: The message transaction, as in its SendReceipt.
+        check_number: Counted checks so far plus one.
+        attempt: How often this check_number was asked, from 1.
+        born_timestamp: The sender's clock, epoch milliseconds.
+        producer_group: Group that is asked: this one.
+        resume_count: How often an operator resumed the transaction after a discard.
+    """
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    transaction_id: str
+    check_number: int
+    attempt: int
+    born_timestamp: int
+    producer_group: str
+    resume_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendReceipt:
+    """Where a durable half message stands.
+
+    Attributes:
+        transaction_id: The message transaction.
+        message_index: Place in its transaction, from 0.
+        half_partition: Partition of the half topic, and of the decision in the op topic.
+        half_offset: Offset in it.
+    """
+
+    transaction_id: str
+    message_index: int
+    half_partition: int
+    half_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionReceipt:
+    """Where a durable decision stands: appended, which is not yet won.
+
+    Attributes:
+        transaction_id: The message transaction.
+        resolution: COMMIT or ROLLBACK.
+        op_partition: Partition of the op topic.
+        op_offset: Offset in it; the first decision in this order wins.
+        late: The decision came no sooner than the first check was due, by the brokers' append
+            times: a check may have settled the transaction before it.
+    """
+
+    transaction_id: str
+    resolution: Resolution
+    op_partition: int
+    op_offset: int
+    late: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSendResult:
+    """What `send_in_transaction` returns (RocketMQ 4 TransactionSendResult).
+
+    Attributes:
+        receipt: Where the half message stands.
+        resolution: What the local transaction said; UNKNOWN where it raised or said nothing.
+        remark: Why it is UNKNOWN, for people; empty when it was said explicitly.
+        error: What the local transaction raised, or None.
+        decision: Where the decision stands; None for UNKNOWN, or where `decision_error` is set.
+        decision_error: What delivering the decision met; the check settles the transaction.
+    """
+
+    receipt: SendReceipt
+    resolution: Resolution
+    remark: str = ""
+    error: Exception | None = None
+    decision: DecisionReceipt | None = None
+    decision_error: BridgeError | None = None
+
+
+def _not_bytes(field: str, value: object) -> InvalidMessageError:
+    hint = f": encode it, for example {field}.encode()" if isinstance(value, str) else ""
+    return InvalidMessageError(
+        f"{field} must be bytes or None, not {type(value).__name__}{hint}", field=field
+    )
+
+
+def _checked_headers(headers: object) -> tuple[Header, ...]:
+    if not isinstance(headers, (list, tuple)):
+        raise InvalidMessageError(
+            f"headers must be a list of (name, bytes) pairs, not {type(headers).__name__}",
+            field="headers",
+        )
+    return tuple(_checked_header(header) for header in headers)
+
+
+def _checked_header(header: object) -> Header:
+    match header:
+        case (str() as name, value):
+            pass
+        case _:
+            shown = repr(header)[:_HEADERS_TO_SHOW]
+            raise InvalidMessageError(
+                f"a header must be a pair of name and bytes, not {shown}", field="headers"
+            )
+    if value is not None and not isinstance(value, bytes):
+        raise _not_bytes(f"header {name}", value)
+    if name in RESERVED:
+        raise InvalidMessageError(
+            f"header name {name} is reserved; choose another", field="headers"
+        )
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(
+            f"header name {name!r} has no UTF-8 form", field="headers"
+        ) from error
+    return name, value
+
+
+def _check_number(field: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidMessageError(
+            f"{field} must be a whole number, at least 0, or None, not {value!r}", field=field
+        )

@@ -1,0 +1,467 @@
+"""One open message transaction, as users hold it: begin, send, decide."""
+
+from __future__ import annotations
+
+from threading import Lock
+from time import monotonic, time_ns
+from typing import TYPE_CHECKING, Any
+
+from bridge import kafka_io
+from bridge.delivery import Delivery
+from bridge.errors import HalfNotStoredError, InvalidMessageError, OutcomeUnknownError
+from bridge.identity import TRANSACTION_IDS
+from bridge.message import (
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_MESSAGES_MAX,
+    DecisionReceipt,
+    Resolution,
+    SendReceipt,
+)
+from bridge.partitioner import partition_of
+from bridge.transaction import Event, State, step
+from serde.avro import HALF_METADATA, OP
+from serde.headers import HALF
+from serde.records import NO_OFFSET, NO_TIMESTAMP, HalfMetadata, Op, OpKind, OpSource
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from bridge.errors import BridgeError
+    from bridge.message import Message
+    from bridge.shared import Shared
+
+_NS_PER_MS = 1_000_000
+_MS_PER_S = 1_000
+_IN_DOUBT = frozenset((State.COMMIT_IN_DOUBT, State.ROLLBACK_IN_DOUBT))
+_NOTHING_TO_COMMIT = frozenset(
+    (State.INIT, State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK)
+)
+
+
+class SendFuture(Delivery):
+    """The outcome of a `send_async`."""
+
+    __slots__ = ("index", "transaction")
+
+    def __init__(self, transaction: Transaction, index: int) -> None:
+        super().__init__(transaction.shared.server)
+        self.transaction = transaction
+        self.index = index
+
+    def on_delivery(self, error: Any, record: Any) -> None:
+        """Note what became of the half record (for Kafka)."""
+        if error is None:
+            self.offset = record.offset()
+            self.timestamp = record.timestamp()[1]
+        self.transaction.half_settled(self, error)
+
+    def exception(self) -> BridgeError | None:
+        """Return why the half message is not known to be durable; None if it is, or not done."""
+        if self._error is None:
+            return None
+        failure = HalfNotStoredError(
+            f"half message {self.index} of transaction {self.transaction.id} was not "
+            f"acknowledged ({self._error}); do not run the local transaction; roll back",
+            transaction_id=self.transaction.id,
+        )
+        failure.__cause__ = self._error
+        return failure
+
+    def result(self, timeout: float | None = None) -> SendReceipt:
+        """Return where the half message stands, waiting up to `timeout` seconds.
+
+        Args:
+            timeout: None: the config's send_timeout_ms.
+
+        Raises:
+            HalfNotStoredError: not acknowledged (in time); only rollback is allowed now.
+        """
+        transaction = self.transaction
+        if not self._is_done:
+            shared = transaction.shared
+            seconds = shared.config.send_timeout_ms / _MS_PER_S if timeout is None else timeout
+            if not self.wait(seconds) and transaction.give_up_send(self):
+                raise HalfNotStoredError(
+                    f"no acknowledgement of half message {self.index} of transaction "
+                    f"{transaction.id} in {seconds:g} s; do not run the local transaction; "
+                    "roll back",
+                    transaction_id=transaction.id,
+                )
+        failure = self.exception()
+        if failure is not None:
+            raise failure
+        return SendReceipt(
+            transaction_id=transaction.id,
+            message_index=self.index,
+            half_partition=transaction.half_partition,
+            half_offset=self.offset,
+        )
+
+
+class DecisionFuture(Delivery):
+    """The outcome of a `commit_async` or `rollback_async`."""
+
+    __slots__ = ("resolution", "transaction")
+
+    def __init__(self, transaction: Transaction, resolution: Resolution) -> None:
+        super().__init__(transaction.shared.server)
+        self.transaction = transaction
+        self.resolution = resolution
+
+    def on_delivery(self, error: Any, record: Any) -> None:
+        """Note what became of the op record (for Kafka)."""
+        if error is None:
+            self.offset = record.offset()
+            self.timestamp = record.timestamp()[1]
+        self.transaction.decision_settled(self, error)
+
+    def exception(self) -> BridgeError | None:
+        """Return why the decision is in doubt; None if it stands, or is not done."""
+        if self._error is None:
+            return None
+        failure = OutcomeUnknownError(
+            f"{self.resolution.value} of transaction {self.transaction.id} is in doubt "
+            f"({self._error}); the check settles it, or repeat the same call",
+            transaction_id=self.transaction.id,
+        )
+        failure.__cause__ = self._error
+        return failure
+
+    def result(self, timeout: float | None = None) -> DecisionReceipt:
+        """Return where the decision stands, waiting up to `timeout` seconds.
+
+        Args:
+            timeout: None: the config's decision_timeout_ms.
+
+        Raises:
+            OutcomeUnknownError: not acknowledged (in time); the check settles it.
+        """
+        transaction = self.transaction
+        if not self._is_done:
+            shared = transaction.shared
+            seconds = shared.config.decision_timeout_ms / _MS_PER_S if timeout is None else timeout
+            if not self.wait(seconds) and transaction.give_up_decision(self):
+                raise OutcomeUnknownError(
+                    f"no acknowledgement of {self.resolution.value} of transaction "
+                    f"{transaction.id} in {seconds:g} s; the check settles it, or repeat the "
+                    "same call",
+                    transaction_id=transaction.id,
+                )
+        failure = self.exception()
+        if failure is not None:
+            raise failure
+        return DecisionReceipt(
+            transaction_id=transaction.id,
+            resolution=self.resolution,
+            op_partition=transaction.half_partition,
+            op_offset=self.offset,
+            late=transaction.is_late(self.timestamp),
+        )
+
+
+class Transaction:
+    """One message transaction. Thread-safe; made by `TransactionProducer.begin`.
+
+    As a context manager: leaving normally commits if anything was sent and nothing was decided.
+    Leaving by an exception (BaseException too) decides nothing, because the local transaction
+    may have committed although its call raised; the check decides, unless `rollback` was called.
+
+    All sends precede the local transaction. Every send must have returned (or its future be
+    done) before `commit`.
+
+    Attributes:
+        id: Transaction id; store it with the local transaction so that a check can look it up.
+    """
+
+    __slots__ = (
+        "_bytes",
+        "_count",
+        "_decision",
+        "_first_timestamp",
+        "_immunity_ms",
+        "_last_offset",
+        "_lock",
+        "_outstanding",
+        "_sends",
+        "_state",
+        "half_partition",
+        "id",
+        "shared",
+    )
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.id = TRANSACTION_IDS.next()
+        self.half_partition = -1
+        self._lock = Lock()
+        self._state = State.INIT
+        self._count = 0
+        self._bytes = 0
+        self._outstanding = 0
+        self._last_offset = NO_OFFSET
+        self._first_timestamp = NO_TIMESTAMP
+        self._immunity_ms = 0
+        self._decision: DecisionFuture | None = None
+        self._sends: list[SendFuture] = []
+
+    @property
+    def state(self) -> State:
+        """Where the transaction stands; see bridge/transaction.py."""
+        return self._state
+
+    def send(self, message: Message, timeout: float | None = None) -> SendReceipt:
+        """Store a half message durably and return where it stands. Blocks.
+
+        Args:
+            message: Its bytes arrive unchanged once the transaction is committed.
+            timeout: Seconds to wait for the ack; None: the config's send_timeout_ms.
+
+        Raises:
+            InvalidMessageError, TopicSetupError: nothing was sent; correct the message or topic.
+            HalfNotStoredError: no ack; do not run the local transaction; only rollback is
+                allowed now.
+            BackpressureError: no room in time; nothing was sent; slow down and repeat.
+            IllegalTransitionError: after a decision or a failed send; correct the caller.
+        """
+        return self._send(message, pipelined=False).result(timeout)
+
+    def send_async(self, message: Message) -> SendFuture:
+        """Send a half message and return at once, the pipelined form of `send`.
+
+        May block for room (`in_flight_max`). Run the local transaction once the future has a
+        result. Raises what `send` raises, HalfNotStoredError from the future.
+        """
+        return self._send(message, pipelined=True)
+
+    def commit(self, timeout: float | None = None) -> DecisionReceipt:
+        """Decide COMMIT and return where the decision stands. Blocks. Idempotent.
+
+        Args:
+            timeout: Seconds to wait for the ack; None: the config's decision_timeout_ms.
+
+        Raises:
+            OutcomeUnknownError: in doubt; the check settles it, or call commit again.
+            IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back.
+        """
+        return self._decide(Event.COMMIT, pipelined=False).result(timeout)
+
+    def rollback(self, timeout: float | None = None) -> DecisionReceipt:
+        """Decide ROLLBACK and return where the decision stands. Blocks. Idempotent.
+
+        Waits for outstanding sends first.
+
+        Args:
+            timeout: Seconds to wait for each ack; None: the config's decision_timeout_ms.
+
+        Raises:
+            OutcomeUnknownError: in doubt; the check settles it, or call rollback again.
+            IllegalTransitionError: nothing was sent, or a commit was.
+        """
+        return self._decide(Event.ROLLBACK, pipelined=False).result(timeout)
+
+    def commit_async(self) -> DecisionFuture:
+        """Send COMMIT and return at once. Once: a repeat returns the same future.
+
+        Raises:
+            IllegalTransitionError: nothing sent, a send outstanding or failed, or rolled back.
+        """
+        return self._decide(Event.COMMIT, pipelined=True)
+
+    def rollback_async(self) -> DecisionFuture:
+        """Send ROLLBACK and return at once; see `commit_async`."""
+        return self._decide(Event.ROLLBACK, pipelined=True)
+
+    def __enter__(self) -> Transaction:  # noqa: PYI034  (Self came with 3.11)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None and self._state not in _NOTHING_TO_COMMIT:
+            self.commit()
+
+    def _send(self, message: Message, *, pipelined: bool) -> SendFuture:
+        shared = self.shared
+        shared.check(message)
+        if pipelined:
+            shared.wait_for_room()
+        with self._lock:
+            after = step(self._state, Event.SEND, transaction_id=self.id)
+            size = self._bytes + message.body_bytes + message.header_bytes
+            if self._count >= TRANSACTION_MESSAGES_MAX or size > TRANSACTION_BYTES_MAX:
+                raise _transaction_full(self.id)
+            index = self._count
+            if not index:
+                self._place(message)
+            self._state = after
+            self._count = index + 1
+            self._bytes = size
+            self._outstanding += 1
+            future = SendFuture(self, index)
+            self._sends.append(future)
+        metadata = HALF_METADATA.encode(
+            HalfMetadata(
+                self.id,
+                time_ns() // _NS_PER_MS,
+                0,
+                index,
+                shared.producer_group,
+                message.topic,
+                message.real_partition,
+                0,
+                message.immunity_on_wire,
+                NO_TIMESTAMP,
+                NO_OFFSET,
+            )
+        )
+        try:
+            shared.produce(
+                shared.half_topic,
+                message.value,
+                message.key,
+                self.half_partition,
+                future.on_delivery,
+                headers=[*message.headers, (HALF, metadata)],
+                pipelined=pipelined,
+            )
+        except BaseException as error:
+            self._not_sent(future, error)
+            raise
+        return future
+
+    def _decide(self, event: Event, *, pipelined: bool) -> DecisionFuture:
+        shared = self.shared
+        shared.check_open()
+        half_offset = self._last_offset
+        if event is Event.ROLLBACK:
+            if self._outstanding and not pipelined:
+                self._await_sends()
+            half_offset = self._rollback_offset()
+        if pipelined:
+            shared.wait_for_room()
+        with self._lock:
+            after = step(self._state, event, transaction_id=self.id)
+            sent = self._decision
+            if sent is not None and self._state not in _IN_DOUBT:
+                return sent
+            self._state = after
+            future = DecisionFuture(self, Resolution[event.value])
+            self._decision = future
+        op = Op(
+            self.id,
+            time_ns() // _NS_PER_MS,
+            half_offset,
+            0,
+            shared.producer_group,
+            OpKind[event.value],
+            self._count,
+            0,
+            OpSource.PRODUCER,
+            shared.actor,
+            "",
+        )
+        try:
+            shared.produce(
+                shared.op_topic,
+                OP.encode(op),
+                self.id.encode(),
+                self.half_partition,
+                future.on_delivery,
+                headers=None,
+                pipelined=pipelined,
+            )
+        except Exception as error:  # noqa: BLE001  (in doubt covers it; the future carries it)
+            self.decision_settled(future, error)
+        return future
+
+    def is_late(self, op_timestamp: int) -> bool:
+        """Tell whether a decision appended then came no sooner than the first check was due."""
+        due = max(self._immunity_ms, self.shared.config.transaction_timeout_ms)
+        return op_timestamp - self._first_timestamp >= due
+
+    def half_settled(self, future: SendFuture, error: Any) -> None:
+        """Note what became of one half record (for its future, inside `poll`)."""
+        with self._lock:
+            self._outstanding -= 1
+            if error is None:
+                self._last_offset = max(self._last_offset, future.offset)
+                if not future.index:
+                    self._first_timestamp = future.timestamp
+                if not self._outstanding:
+                    self._state = step(self._state, Event.SENDS_ACKED)
+            else:
+                future.fail(kafka_io.map_error(error))
+                self._state = step(self._state, Event.SEND_LOST)
+            future.settle()
+
+    def decision_settled(self, future: DecisionFuture, error: Any) -> None:
+        """Note what became of an op record (for its future, inside `poll`)."""
+        with self._lock:
+            if error is None:
+                self._state = step(self._state, Event.DECISION_ACKED)
+            else:
+                future.fail(kafka_io.map_error(error))
+                if self._decision is future:  # not an older one that was repeated since
+                    self._state = step(self._state, Event.DECISION_LOST)
+            future.settle()
+
+    def give_up_send(self, future: SendFuture) -> bool:
+        """Note that a caller waits no longer for an ack; False if it came just now."""
+        with self._lock:
+            if future.done():
+                return False
+            self._state = step(self._state, Event.SEND_LOST)
+            return True
+
+    def give_up_decision(self, future: DecisionFuture) -> bool:
+        """Note that a caller waits no longer for an ack; False if it came just now."""
+        with self._lock:
+            if future.done():
+                return False
+            if self._decision is future:
+                self._state = step(self._state, Event.DECISION_LOST)
+            return True
+
+    def _place(self, message: Message) -> None:
+        """Choose the half partition by the first message, for all of them."""
+        partitions = self.shared.partitions
+        if message.key is not None:
+            self.half_partition = partition_of(message.key, partitions)
+        else:  # the id's last digits are random
+            self.half_partition = int(self.id[-8:], 16) % partitions
+        self._immunity_ms = message.immunity_ms or 0
+
+    def _not_sent(self, future: SendFuture, error: BaseException) -> None:
+        with self._lock:
+            self._outstanding -= 1
+            self._state = step(self._state, Event.SEND_LOST)
+            future.fail(error)
+            future.settle()
+
+    def _await_sends(self) -> None:
+        """Wait until no send is outstanding; give up those that do not settle in time."""
+        deadline = monotonic() + self.shared.config.send_timeout_ms / _MS_PER_S
+        for future in self._sends:
+            if not future.wait(max(0.0, deadline - monotonic())):
+                self.give_up_send(future)
+
+    def _rollback_offset(self) -> int:
+        """Return the last half offset known; the half partition's last where none is.
+
+        Raises:
+            BridgeError: the broker did not say; nothing was sent, repeat the call.
+        """
+        if self._state is State.SEND_FAILED and self._last_offset == NO_OFFSET:
+            return self.shared.half_end(self.half_partition)
+        return self._last_offset
+
+
+def _transaction_full(transaction_id: str) -> InvalidMessageError:
+    return InvalidMessageError(
+        f"transaction {transaction_id} is full: at most {TRANSACTION_MESSAGES_MAX} messages and "
+        f"{TRANSACTION_BYTES_MAX // (1024 * 1024)} MiB",
+        field="value",
+    )

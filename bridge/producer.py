@@ -1,0 +1,244 @@
+"""TransactionProducer: what users make, once a process."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import fields, replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from bridge import kafka_io
+from bridge.check_responder import CheckCounts, CheckResponder
+from bridge.cluster import Destinations, check_installation
+from bridge.config import BridgeConfig
+from bridge.errors import BridgeError, ConfigError, HalfNotStoredError, ProducerClosedError
+from bridge.message import Resolution, TransactionSendResult
+from bridge.message_transaction import Transaction
+from bridge.shared import Shared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from bridge.message import Message, MessageView
+
+_LOG = logging.getLogger("halfbridge.bridge")
+_CLOSE_TIMEOUT_S = 10.0
+_MS_PER_S = 1_000
+
+
+class TransactionProducer:
+    """Sends messages that become visible only if their transaction is committed.
+
+    Thread-safe: one producer serves all threads of a process, which then share its batches.
+    Not fork-safe: make it in the process that uses it. A context manager; entering checks the
+    topics and starts the check responder, so that a restarted producer is asked about what its
+    predecessor left undecided before it sends anything.
+
+    Args:
+        checker: Called with a MessageView when a transaction of the group stays undecided, in a
+            thread of its own; returns a Resolution by looking at the local database. Any live
+            member of the group may be asked about any transaction of the group. "No row" is
+            UNKNOWN, unless answering ROLLBACK makes a late local commit fail.
+        topics: Real topics this producer may send to and is asked about; empty: any, checked at
+            each send.
+        config: Settings; None: the environment (HALFBRIDGE_BOOTSTRAP_SERVERS, ...), then the
+            defaults.
+        settings: Any field of BridgeConfig (bootstrap_servers, producer_group, ...); wins over
+            `config` and environment.
+
+    Raises:
+        ConfigError: a setting is wrong or missing; correct it. Nothing was sent.
+
+    Source: RocketMQ 5 Producer with TransactionChecker, RocketMQ 4 TransactionMQProducer.
+    """
+
+    def __init__(
+        self,
+        *,
+        checker: Callable[[MessageView], Resolution],
+        topics: Sequence[str] = (),
+        config: BridgeConfig | None = None,
+        **settings: Any,
+    ) -> None:
+        if not callable(checker):
+            raise ConfigError(
+                field="checker",
+                value=repr(checker),
+                origin="argument",
+                allowed="a callable that takes a MessageView and returns a Resolution",
+            )
+        if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
+            raise ConfigError(
+                field="topics", value=repr(topics), origin="argument", allowed="a list of names"
+            )
+        self._config = _configured(config, settings)
+        self._checker = checker
+        self._topics = tuple(topics)
+        self._lock = Lock()
+        self._shared: Shared | None = None
+        self._responder: CheckResponder | None = None
+
+    @property
+    def config(self) -> BridgeConfig:
+        """The settings in force."""
+        return self._config
+
+    def start(self) -> None:
+        """Check the topics and start answering checks; `with` does it.
+
+        Raises:
+            TopicSetupError: half, op, check or a bound topic is missing or has the wrong
+                shape; the text names the command.
+            BridgeError: the brokers do not answer.
+        """
+        with self._lock:
+            if self._shared is not None:
+                return
+            half = check_installation(self._config)
+            kafka = kafka_io.make_producer(self._config, message_bytes_max=half.record_bytes_max)
+            destinations = Destinations(self._config, kafka, bound=self._topics)
+            destinations.check_bound()
+            shared = Shared(self._config, kafka, half=half, destinations=destinations)
+            shared.server.start()
+            self._responder = CheckResponder(shared, self._checker, knows=destinations.knows)
+            self._responder.start()
+            self._shared = shared
+
+    def close(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
+        """Stop answering checks, let outstanding records finish, free everything; `with` does it.
+
+        Args:
+            timeout: Seconds to wait for acknowledgements; what is left then is in doubt.
+        """
+        with self._lock:
+            shared, responder = self._shared, self._responder
+            self._responder = None
+        if shared is None or responder is None:
+            return
+        responder.stop()
+        left = shared.close(timeout)
+        if left:
+            _LOG.warning("closed with %d records in doubt; checks settle them", left)
+
+    def begin(self) -> Transaction:
+        """Return a new message transaction; many may be open at a time.
+
+        Raises:
+            ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork.
+        """
+        shared = self._shared
+        if shared is None:
+            raise ProducerClosedError("this producer is not started; use `with` or start()")
+        shared.check_open()
+        return Transaction(shared)
+
+    def send_in_transaction(
+        self,
+        message: Message,
+        local_transaction: Callable[[Message, Any], Resolution],
+        arg: Any = None,
+        *,
+        timeout: float | None = None,
+    ) -> TransactionSendResult:
+        """Send a half message, run the local transaction in this thread, deliver its decision.
+
+        Args:
+            message: Sent first; the local transaction runs only once it is durable.
+            local_transaction: Called with `message` and `arg`; returns a Resolution. What it
+                raises, and anything else that it returns, is UNKNOWN: nothing is decided and the
+                check asks later.
+            arg: Handed on.
+            timeout: Seconds for each acknowledgement; None: as configured.
+
+        Returns:
+            What the local transaction said, and where the decision stands or why that is not
+            known. Nothing is raised once the local transaction has run.
+
+        Raises:
+            HalfNotStoredError: no ack; the local transaction did not run; a rollback was tried.
+            BridgeError: as `Transaction.send`; nothing was sent.
+
+        Source: RocketMQ 4 TransactionMQProducer.sendMessageInTransaction.
+        """
+        transaction = self.begin()
+        try:
+            receipt = transaction.send(message, timeout)
+        except HalfNotStoredError:
+            self._roll_back_quietly(transaction, timeout)
+            raise
+        resolution, remark, error = _run(local_transaction, message, arg)
+        decision = decision_error = None
+        if resolution is not Resolution.UNKNOWN:
+            decide = transaction.commit if resolution is Resolution.COMMIT else transaction.rollback
+            try:
+                decision = decide(timeout)
+            except BridgeError as caught:
+                decision_error = caught
+        return TransactionSendResult(
+            receipt=receipt,
+            resolution=resolution,
+            remark=remark,
+            error=error,
+            decision=decision,
+            decision_error=decision_error,
+        )
+
+    def flush(self, timeout: float = _CLOSE_TIMEOUT_S) -> int:
+        """Wait until nothing is unacknowledged; return how many records still are.
+
+        Decisions that callbacks send meanwhile are waited for too.
+
+        Args:
+            timeout: Seconds.
+        """
+        shared = self._shared
+        if shared is None:
+            return 0
+        shared.check_open()
+        return shared.server.flush(timeout)
+
+    def check_counts(self) -> CheckCounts:
+        """Return what the check responder has done so far."""
+        responder = self._responder
+        return CheckCounts() if responder is None else responder.counts()
+
+    def __enter__(self) -> TransactionProducer:  # noqa: PYI034  (Self came with 3.11)
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _roll_back_quietly(self, transaction: Transaction, timeout: float | None) -> None:
+        try:
+            transaction.rollback(timeout)
+        except BridgeError as error:
+            _LOG.warning("rollback of %s failed, a check settles it: %s", transaction.id, error)
+
+
+def _configured(config: BridgeConfig | None, settings: dict[str, Any]) -> BridgeConfig:
+    if config is None:
+        return BridgeConfig.from_environ(os.environ, **settings)
+    unknown = settings.keys() - {each.name for each in fields(BridgeConfig)}
+    if unknown:
+        raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
+    return replace(config, **settings)
+
+
+def _run(
+    local_transaction: Callable[[Message, Any], Resolution], message: Message, arg: Any
+) -> tuple[Resolution, str, Exception | None]:
+    try:
+        answer: object = local_transaction(message, arg)
+    except Exception as error:  # noqa: BLE001  (the user's code; its outcome is unknown)
+        return Resolution.UNKNOWN, f"local transaction raised {error!r}", error
+    if isinstance(answer, Resolution):
+        return answer, "", None
+    return Resolution.UNKNOWN, f"local transaction returned {answer!r}, no Resolution", None

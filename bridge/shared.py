@@ -1,0 +1,192 @@
+"""What all transactions of one producer share: the Kafka producer, its limits, its life."""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from bridge import kafka_io
+from bridge.delivery import DeliveryServer
+from bridge.errors import (
+    BackpressureError,
+    BridgeError,
+    ForkedProcessError,
+    InvalidMessageError,
+    ProducerClosedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from bridge.cluster import Destinations, HalfShape
+    from bridge.config import BridgeConfig
+    from bridge.message import Header, Message
+
+_MS_PER_S = 1_000
+_ROOM_SLICE_S = 0.004
+_PURGE_S = 1.0
+
+
+class Shared:
+    """One idempotent Kafka producer and what guards it. Thread-safe."""
+
+    def __init__(
+        self, config: BridgeConfig, kafka: Any, *, half: HalfShape, destinations: Destinations
+    ) -> None:
+        self.config = config
+        self.producer_group = config.producer_group
+        self.half_topic = config.names.half
+        self.op_topic = config.names.op
+        self.partitions = half.partitions
+        self.actor = f"{socket.gethostname()}:{os.getpid()}"
+        self.server = DeliveryServer(kafka, in_flight_max=config.in_flight_max)
+        self._message_bytes_max = half.message_bytes_max
+        self._destinations = destinations
+        self._kafka = kafka
+        self._produce = kafka.produce
+        self._room_timeout_s = config.send_timeout_ms / _MS_PER_S
+        self._watermarks: Any = None
+        self._watermarks_lock = Lock()
+        self._closed: type[BridgeError] | None = None
+        _watch_fork(self)
+
+    def check_open(self) -> None:
+        """Refuse the use of a closed producer, or of one made before a fork.
+
+        Raises:
+            ProducerClosedError, ForkedProcessError: make another producer.
+        """
+        if self._closed is None:
+            return
+        if self._closed is ForkedProcessError:
+            raise ForkedProcessError(
+                "this producer was made before a fork; make one in the child process"
+            )
+        raise ProducerClosedError("this producer is closed; make another")
+
+    def check(self, message: Message) -> None:
+        """Check that `message` can be sent and, once committed, delivered.
+
+        Raises:
+            InvalidMessageError: too large, immunity too long, topic or partition wrong.
+            TopicSetupError: the real topic does not exist.
+            FatalError: the producer is closed.
+        """
+        if self._closed is not None:
+            self.check_open()
+        # Headers count twice: once in the record, once more taken off what it may have.
+        size = message.body_bytes + (2 * message.header_bytes if message.headers else 0)
+        if size > self._message_bytes_max:
+            raise InvalidMessageError(
+                f"message of {size} bytes (headers counted twice) is larger than "
+                f"{self._message_bytes_max}: max.message.bytes of {self.half_topic} - 64 KiB",
+                field="value",
+            )
+        immunity = message.immunity_ms
+        if immunity is not None and immunity > self.config.immunity_ms_max:
+            raise InvalidMessageError(
+                f"immunity_ms {immunity} is more than {self.config.immunity_ms_max}, half of "
+                "transaction_age_ms_max",
+                field="immunity_ms",
+            )
+        self._destinations.check(message)
+
+    def wait_for_room(self) -> None:
+        """Return once fewer than in_flight_max records are unacknowledged.
+
+        Raises:
+            BackpressureError: not within send_timeout_ms; nothing was sent.
+        """
+        self.server.wait_for_room(self._room_timeout_s)
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        on_delivery: Callable[[Any, Any], None],
+        *,
+        headers: Sequence[Header] | None,
+        pipelined: bool,
+    ) -> None:
+        """Hand a record to Kafka.
+
+        Raises:
+            BridgeError: it was not handed over.
+        """
+        try:
+            try:
+                self._produce(topic, value, key, partition, on_delivery, headers=headers)
+            except BufferError:
+                self._produce_with_patience(topic, value, key, partition, on_delivery, headers)
+        except kafka_io.KafkaException as error:
+            raise kafka_io.map_error(error) from error
+        if pipelined:
+            self.server.sent()
+        else:
+            self.server.sent_blocking()
+
+    def half_end(self, partition: int) -> int:
+        """Return the last offset of a half partition (high watermark - 1), asked now.
+
+        Raises:
+            BridgeError: the broker did not say.
+        """
+        with self._watermarks_lock:
+            if self._watermarks is None:
+                self._watermarks = kafka_io.make_watermark_consumer(self.config)
+        return kafka_io.half_end(
+            self._watermarks,
+            self.half_topic,
+            partition,
+            timeout_s=self.config.decision_timeout_ms / _MS_PER_S,
+        )
+
+    def close(self, timeout_s: float) -> int:
+        """Let outstanding records finish; return how many did not and are now in doubt."""
+        self._closed = ProducerClosedError
+        left = self.server.flush(timeout_s)
+        if left:
+            self._kafka.purge()
+            self.server.flush(_PURGE_S)
+        self.server.stop()
+        with self._watermarks_lock:
+            if self._watermarks is not None:
+                self._watermarks.close()
+        return left
+
+    def forked(self) -> None:
+        """Note that this is a copy in a child process."""
+        self._closed = ForkedProcessError
+
+    def _produce_with_patience(self, *arguments: Any) -> None:
+        """Repeat produce while librdkafka's queue is full, serving acknowledgements."""
+        *rest, headers = arguments
+        deadline = monotonic() + self._room_timeout_s
+        while True:
+            self.server.serve(_ROOM_SLICE_S)
+            try:
+                self._produce(*rest, headers=headers)
+            except BufferError:
+                if monotonic() > deadline:
+                    raise BackpressureError(
+                        f"the send queue stayed full for {self._room_timeout_s:g} s"
+                    ) from None
+            else:
+                return
+
+
+def _watch_fork(shared: Shared) -> None:
+    reference = weakref.ref(shared)
+
+    def after_in_child() -> None:
+        alive = reference()
+        if alive is not None:
+            alive.forked()
+
+    os.register_at_fork(after_in_child=after_in_child)

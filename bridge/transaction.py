@@ -1,0 +1,147 @@
+"""The life of one message transaction, as one table. No I/O, no clock, no locks.
+
+Read a row as: in this state, this event leads there; what is not listed is illegal, raises
+IllegalTransitionError and changes nothing. The shell moves the state forward only when Kafka
+has acknowledged, or has failed to.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class State(str, Enum):
+    """Where a message transaction stands, seen from its producer."""
+
+    INIT = "INIT"
+    HALF_SENDING = "HALF_SENDING"
+    HALF_SENT = "HALF_SENT"
+    SEND_FAILED = "SEND_FAILED"
+    COMMIT_SENT = "COMMIT_SENT"
+    COMMIT_IN_DOUBT = "COMMIT_IN_DOUBT"
+    COMMITTED = "COMMITTED"
+    ROLLBACK_SENT = "ROLLBACK_SENT"
+    ROLLBACK_IN_DOUBT = "ROLLBACK_IN_DOUBT"
+    ROLLED_BACK = "ROLLED_BACK"
+
+
+class Event(str, Enum):
+    """What happens to it: the user's calls, and what became of the writes."""
+
+    SEND = "SEND"
+    SENDS_ACKED = "SENDS_ACKED"  # the last outstanding half message was acknowledged
+    SEND_LOST = "SEND_LOST"  # a half message failed, or its ack did not come in time
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    DECISION_ACKED = "DECISION_ACKED"
+    DECISION_LOST = "DECISION_LOST"  # the ack did not come: the decision stands or not
+
+
+class IllegalTransitionError(RuntimeError):
+    """The transaction cannot do that now: a mistake in the calling code; nothing changed.
+
+    Attributes:
+        state: Where the transaction stood, and still stands.
+        event: What was tried.
+        transaction_id: Which transaction; empty where the table was used without one.
+    """
+
+    def __init__(self, state: State, event: Event, *, transaction_id: str = "") -> None:
+        whose = f"transaction {transaction_id}: " if transaction_id else ""
+        super().__init__(f"{whose}{event.value} in {state.value}: {_why(state, event)}")
+        self.state = state
+        self.event = event
+        self.transaction_id = transaction_id
+
+
+# After a decision of unknown outcome only the same one may be repeated: the opposite could
+# contradict what stands. Acks may come late, so every state behind a send bears them.
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    State.INIT: {
+        Event.SEND: State.HALF_SENDING,
+    },
+    State.HALF_SENDING: {
+        Event.SEND: State.HALF_SENDING,
+        Event.SENDS_ACKED: State.HALF_SENT,
+        Event.SEND_LOST: State.SEND_FAILED,
+    },
+    State.HALF_SENT: {
+        Event.SEND: State.HALF_SENDING,
+        Event.COMMIT: State.COMMIT_SENT,
+        Event.ROLLBACK: State.ROLLBACK_SENT,
+    },
+    State.SEND_FAILED: {
+        Event.SENDS_ACKED: State.SEND_FAILED,
+        Event.SEND_LOST: State.SEND_FAILED,
+        Event.ROLLBACK: State.ROLLBACK_SENT,
+    },
+    State.COMMIT_SENT: {
+        Event.COMMIT: State.COMMIT_SENT,
+        Event.DECISION_ACKED: State.COMMITTED,
+        Event.DECISION_LOST: State.COMMIT_IN_DOUBT,
+    },
+    State.COMMIT_IN_DOUBT: {
+        Event.COMMIT: State.COMMIT_SENT,
+        Event.DECISION_ACKED: State.COMMITTED,
+        Event.DECISION_LOST: State.COMMIT_IN_DOUBT,
+    },
+    State.COMMITTED: {
+        Event.COMMIT: State.COMMITTED,
+        Event.DECISION_ACKED: State.COMMITTED,
+        Event.DECISION_LOST: State.COMMITTED,
+    },
+    State.ROLLBACK_SENT: {
+        Event.SENDS_ACKED: State.ROLLBACK_SENT,
+        Event.SEND_LOST: State.ROLLBACK_SENT,
+        Event.ROLLBACK: State.ROLLBACK_SENT,
+        Event.DECISION_ACKED: State.ROLLED_BACK,
+        Event.DECISION_LOST: State.ROLLBACK_IN_DOUBT,
+    },
+    State.ROLLBACK_IN_DOUBT: {
+        Event.SENDS_ACKED: State.ROLLBACK_IN_DOUBT,
+        Event.SEND_LOST: State.ROLLBACK_IN_DOUBT,
+        Event.ROLLBACK: State.ROLLBACK_SENT,
+        Event.DECISION_ACKED: State.ROLLED_BACK,
+        Event.DECISION_LOST: State.ROLLBACK_IN_DOUBT,
+    },
+    State.ROLLED_BACK: {
+        Event.SENDS_ACKED: State.ROLLED_BACK,
+        Event.SEND_LOST: State.ROLLED_BACK,
+        Event.ROLLBACK: State.ROLLED_BACK,
+        Event.DECISION_ACKED: State.ROLLED_BACK,
+        Event.DECISION_LOST: State.ROLLED_BACK,
+    },
+}
+
+
+def step(state: State, event: Event, *, transaction_id: str = "") -> State:
+    """Return the state after `event`.
+
+    Raises:
+        IllegalTransitionError: not in the table; the calling code is wrong.
+    """
+    after = TRANSITIONS[state].get(event)
+    if after is None:
+        raise IllegalTransitionError(state, event, transaction_id=transaction_id)
+    return after
+
+
+def _why(state: State, event: Event) -> str:
+    if event is Event.SEND and state is not State.SEND_FAILED:
+        return "a decision was sent; begin another transaction"
+    if event in (Event.SEND, Event.COMMIT, Event.ROLLBACK):
+        return _ONLY[state]
+    return "no such write is outstanding"
+
+
+_ONLY = {
+    State.INIT: "nothing was sent yet",
+    State.HALF_SENDING: "a half message is not acknowledged yet; wait for its send first",
+    State.SEND_FAILED: "a send failed, so only rollback is allowed",
+    State.COMMIT_SENT: "a commit was sent, so only commit may be repeated",
+    State.COMMIT_IN_DOUBT: "a commit was sent, so only commit may be repeated",
+    State.COMMITTED: "a commit was sent, so only commit may be repeated",
+    State.ROLLBACK_SENT: "a rollback was sent, so only rollback may be repeated",
+    State.ROLLBACK_IN_DOUBT: "a rollback was sent, so only rollback may be repeated",
+    State.ROLLED_BACK: "a rollback was sent, so only rollback may be repeated",
+}

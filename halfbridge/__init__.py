@@ -1,0 +1,29 @@
+"""The front door: `from halfbridge import TransactionProducer, Message, Resolution`.
+
+The same objects as in `bridge`, loaded when they are used: importing `halfbridge.cli` costs no
+Kafka client.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import bridge
+
+if TYPE_CHECKING:
+    from bridge import *  # noqa: F403
+
+__version__ = "0.1.0"
+__all__ = bridge.__all__  # noqa: PLE0605  (a list, by reference)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(bridge, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
