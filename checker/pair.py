@@ -1,0 +1,146 @@
+"""One half and op partition of the same number, as a worker serves it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from checker.core.events import HalfRead, JunkRead, OpRead
+from checker.core.ledger import Ledger
+from serde.avro import OP
+from serde.errors import DecodeError
+from serde.headers import parse_half
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from checker.core.plan import Check, Plan
+    from checker.core.progress import Progress
+    from checker.core.settings import LedgerSettings
+    from checker.publish import Publisher
+    from serde.records import Op
+
+# What a record weighs beside its value: key, headers, and the objects around them, about.
+RECORD_OVERHEAD_BYTES = 200
+
+
+class Pair:
+    """The ledger of a partition pair, its clock, and the plan that waits to be written.
+
+    Attributes:
+        held: A plan that was taken from the ledger and is not written yet.
+        committed: Progress that stands.
+        paused: Its half partition is not fetched at present.
+        rebuild_began: Monotonic seconds at which this life of the ledger began.
+        announced: The rebuild's end was logged.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        settings: LedgerSettings,
+        committed: Progress,
+        publisher: Publisher,
+        *,
+        began: float,
+    ) -> None:
+        self.partition = partition
+        self.ledger = Ledger(settings, committed)
+        self.publisher = publisher
+        self.held: Plan | None = None
+        self.committed = committed
+        self.committed_at = began
+        self.paused = False
+        self.rebuild_began = began
+        self.announced = False
+        self._newest_ms = 0
+        self._newest_at = began
+
+    def now_ms(self, monotonic_s: float) -> int:
+        """Return partition time: the newest append time seen, plus the time since then.
+
+        0 before any record was seen: then there is nothing that could fall due.
+        """
+        if not self._newest_ms:
+            return 0
+        return self._newest_ms + int((monotonic_s - self._newest_at) * 1000)
+
+    def take_half(self, message: Any, monotonic_s: float) -> None:
+        """Take a half record as it was consumed."""
+        append_ms = message.timestamp()[1]
+        if append_ms > self._newest_ms:
+            self._newest_ms, self._newest_at = append_ms, monotonic_s
+        try:
+            metadata, flaw = parse_half(message.headers())
+        except DecodeError as error:
+            self.ledger.junk_half(JunkRead(message.offset(), append_ms, error.reason, message))
+            return
+        # len() of a message is the length of its value.
+        size_bytes = len(message) + RECORD_OVERHEAD_BYTES
+        self.ledger.half(HalfRead(message.offset(), append_ms, metadata, flaw, size_bytes, message))
+
+    def take_op(self, message: Any, monotonic_s: float) -> Op | None:
+        """Take an op record as it was consumed; return what it says, None when unreadable."""
+        append_ms = message.timestamp()[1]
+        if append_ms > self._newest_ms:
+            self._newest_ms, self._newest_at = append_ms, monotonic_s
+        try:
+            op = OP.decode(message.value() or b"")
+        except DecodeError as error:
+            self.ledger.junk_op(JunkRead(message.offset(), append_ms, error.reason, message))
+            return None
+        self.ledger.op(OpRead(message.offset(), append_ms, op))
+        return op
+
+    @property
+    def has_work(self) -> bool:
+        """Whether another plan can be taken without reading anything first."""
+        ledger = self.ledger
+        return ledger.is_rebuilt and ledger.ops_waiting > 0 and not ledger.waits_for_half
+
+
+def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) -> None:
+    """Give the half records of `plan` back the bodies that the ledger let go.
+
+    Args:
+        plan: Changed in place.
+        read: Half offsets -> records by offset.
+    """
+    missing = [half.offset for half in _halves(plan) if half.body is None]
+    if not missing:
+        return
+    bodies = read(missing)
+
+    def whole(half: HalfRead) -> HalfRead:
+        return half if half.body is not None else replace(half, body=bodies[half.offset])
+
+    plan.deliveries[:] = [
+        replace(one, messages=tuple(map(whole, one.messages))) for one in plan.deliveries
+    ]
+    plan.dead[:] = [replace(one, half=whole(one.half)) for one in plan.dead]
+    plan.put_backs[:] = [replace(one, half=whole(one.half)) for one in plan.put_backs]
+
+
+def restore_checks(
+    checks: list[Check], read: Callable[[Iterable[int]], dict[int, Any]]
+) -> list[Check]:
+    """Return `checks` with all bodies there."""
+    missing = [one.half.offset for one in checks if one.half.body is None]
+    if not missing:
+        return checks
+    bodies = read(missing)
+    return [
+        one
+        if one.half.body is not None
+        else replace(one, half=replace(one.half, body=bodies[one.half.offset]))
+        for one in checks
+    ]
+
+
+def _halves(plan: Plan) -> Iterable[HalfRead]:
+    for delivery in plan.deliveries:
+        yield from delivery.messages
+    for dead in plan.dead:
+        yield dead.half
+    for put_back in plan.put_backs:
+        yield put_back.half

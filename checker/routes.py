@@ -1,0 +1,84 @@
+"""Where deliveries can go: which real topics exist, and what the broker refuses for good. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from checker.core.plan import Delivery
+
+# A right that was taken away may come back: so long, deliveries to that topic are dead-lettered
+# without trying each.
+REFUSED_TOPIC_MS = 10_000
+# Refused transactions stay known until they are decided again after the rebuild; more than that
+# at once means that the oldest were decided long ago.
+REFUSED_TRANSACTIONS_MAX = 10_000
+
+
+class Routes:
+    """What is known of the real topics. Times are monotonic milliseconds.
+
+    Args:
+        gone_ms: A topic missing for so long is given up.
+    """
+
+    def __init__(self, gone_ms: int) -> None:
+        self._gone_ms = gone_ms
+        self._partitions: dict[str, int] = {}
+        self._missing_since: dict[str, int] = {}
+        self._refused_topics: dict[str, tuple[int, str]] = {}
+        self._refused: dict[str, str] = {}
+
+    def update(self, partitions: Mapping[str, int], now_ms: int) -> None:
+        """Take the cluster's topics and their partition counts."""
+        self._partitions = dict(partitions)
+        self._missing_since = {
+            topic: since for topic, since in self._missing_since.items() if topic not in partitions
+        }
+        self._refused_topics = {
+            topic: (until, why)
+            for topic, (until, why) in self._refused_topics.items()
+            if until > now_ms
+        }
+
+    def exists(self, topic: str) -> bool:
+        """Tell whether the topic was there when last looked."""
+        return topic in self._partitions
+
+    def awaited(self, deliveries: Iterable[Delivery], now_ms: int) -> list[str]:
+        """Return the missing topics for which `deliveries` must still wait."""
+        topics = {half.metadata.real_topic for one in deliveries for half in one.messages}
+        missing = sorted(topic for topic in topics if topic not in self._partitions)
+        return [
+            topic
+            for topic in missing
+            if now_ms - self._missing_since.setdefault(topic, now_ms) < self._gone_ms
+        ]
+
+    def refuse_transaction(self, transaction_id: str, why: str) -> None:
+        """Remember that the broker refuses a record of this transaction for good."""
+        if len(self._refused) >= REFUSED_TRANSACTIONS_MAX:
+            del self._refused[next(iter(self._refused))]
+        self._refused[transaction_id] = why
+
+    def refuse_topic(self, topic: str, why: str, now_ms: int) -> None:
+        """Remember for a while that this daemon may not write to `topic`."""
+        self._refused_topics[topic] = (now_ms + REFUSED_TOPIC_MS, why)
+
+    def refusal(self, delivery: Delivery) -> str:
+        """Return why `delivery` cannot be written; empty when nothing is known against it."""
+        why = self._refused.get(delivery.transaction_id)
+        if why is not None:
+            return why
+        for half in delivery.messages:
+            topic, partition = half.metadata.real_topic, half.metadata.real_partition
+            count = self._partitions.get(topic)
+            if count is None:
+                return f"topic {topic} does not exist"
+            if partition >= count:
+                return f"topic {topic} has no partition {partition}"
+            if topic in self._refused_topics:
+                return self._refused_topics[topic][1]
+        return ""

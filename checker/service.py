@@ -1,0 +1,37 @@
+"""One worker, from its slot to its exit status."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from checker.errors import EXIT_OK
+from checker.policy import load_policy
+from checker.slots import slot_ids
+from checker.worker import Worker
+
+if TYPE_CHECKING:
+    import threading
+
+    from checker.config import CheckerConfig
+    from checker.http import Status
+
+_log = logging.getLogger("halfbridge.checker")
+
+
+def run_worker(config: CheckerConfig, *, slot: str, stop: threading.Event, status: Status) -> int:
+    """Serve as the worker on `slot` until `stop` is set; return the exit status.
+
+    Raises:
+        ConfigError: the policy file cannot be used; the operator corrects it.
+        SlotTakenError: another worker runs on this slot; the operator stops one of the two.
+    """
+    policy = load_policy(config.policy_file, names=config.names)
+    worker = Worker(
+        config, policy, ids=slot_ids(slot, topic_prefix=config.topic_prefix), status=status
+    )
+    _log.info("worker on slot %s starts", slot)
+    worker.run(stop)
+    status.set_ready(ready=False, reason="stopped")
+    _log.info("worker on slot %s ends", slot)
+    return EXIT_OK

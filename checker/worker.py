@@ -1,0 +1,484 @@
+"""The daemon's loop: consume what is there, plan, write one kafka_txn, again.
+
+Batches form by themselves: while a kafka_txn commits, records pile up and the next one is
+larger. Whatever fails, the answer is the same: drop the ledgers, read the committed offsets,
+rebuild. DESIGN.md walks through it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from functools import partial
+from itertools import chain
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from checker.backoff import Backoff
+from checker.core.plan import Plan
+from checker.core.progress import ProgressError, check_against_log, parse_progress
+from checker.core.settings import LedgerSettings
+from checker.kafka_io import (
+    EOF_CODE,
+    TOPIC_CODES,
+    BodyReader,
+    CheckSender,
+    FailureKind,
+    Input,
+    InputLostError,
+    KafkaTxnFailedError,
+    Questions,
+    Transactor,
+)
+from checker.pacer import Pacer
+from checker.pair import Pair, restore_checks, restore_plan
+from checker.publish import Publisher
+from checker.report import Reporter
+from checker.routes import Routes
+from serde.records import OpKind, OpSource
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping
+
+    from checker.config import CheckerConfig
+    from checker.core.progress import Progress
+    from checker.http import Status
+    from checker.policy import Policy
+    from checker.slots import SlotIds
+
+_log = logging.getLogger("halfbridge.checker")
+
+# How long the loop waits for records when nothing is due: bounds the reaction to a stop signal
+# and to answers of brokers.
+IDLE_S = 0.1
+# Offsets that moved without anything to write are committed at this pace.
+IDLE_COMMIT_S = 0.5
+# Gauges are set, and the cluster's topics looked up, at this pace.
+GAUGES_S = 1.0
+TOPICS_S = 30.0
+# A missing real topic, or a due check's missing topic, is looked for at this pace.
+MISSING_TOPIC_S = 0.5
+# After a fenced producer: how long the group is given to say that another worker has the slot.
+FENCED_WAIT_S = 3.0
+# Failed kafka_txns in a row after which health turns red.
+FAILURES_RED = 3
+# What is overdue and waits for something else is looked at again after so long.
+DUE_S = 0.01
+# A batch that the broker refuses is cut down by this factor until one transaction is left.
+BISECT_FACTOR = 8
+
+
+class Worker:
+    """One worker: serves the partitions its slot is assigned, until `run`'s stop event.
+
+    Not thread-safe: everything happens in the thread that calls `run`.
+    """
+
+    def __init__(
+        self, config: CheckerConfig, policy: Policy, *, ids: SlotIds, status: Status
+    ) -> None:
+        self._config = config
+        self._names = config.names
+        self._ids = ids
+        self._status = status
+        self._reporter = Reporter(status.metrics)
+        self._settings = _ledger_settings(config, policy, ids.group_instance_id)
+        self._routes = Routes(config.topic_gone_ms)
+        self._pacer = Pacer(config.check_rate_max)
+        self._backoff = Backoff()
+        self._limit = config.batch_records_max
+        self._pairs: dict[int, Pair] = {}
+        self._turn = 0
+        self._gauges_at = 0.0
+        self._topics_at = 0.0
+        self._work: list[tuple[Pair, Plan]] = []
+        self._transactors: list[Transactor] = []
+        self._questions = Questions(config)
+        self._checks = CheckSender(config, self._note_client_error)
+        self._bodies = BodyReader(config)
+        self._input = Input(config, ids, self._note_client_error)
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until `stop` is set; the kafka_txn at hand is finished first.
+
+        Raises:
+            SlotTakenError: another worker took this slot over; the operator stops one of them.
+        """
+        try:
+            while not stop.is_set():
+                self._step_or_recover(stop)
+        finally:
+            self._close()
+
+    def _step_or_recover(self, stop: threading.Event) -> None:
+        try:
+            self._step()
+        except InputLostError as error:
+            self._recover(str(error), stop)
+        except KafkaTxnFailedError as error:
+            self._after_failure(error, stop)
+
+    # --- one turn of the loop --------------------------------------------------------------
+
+    def _step(self) -> None:
+        if len(self._transactors) < self._config.transactional_producers:
+            self._start_transactors()
+        messages = self._input.fetch(self._wait_s())
+        if self._input.changed:
+            self._input.changed = False
+            self._start_pairs()
+            return
+        now = monotonic()
+        if messages:
+            self._ingest(messages, now)
+        self._take_answers()
+        self._look_around(now)
+        self._ask(now)
+        self._collect(now)
+        if self._work:
+            self._transact(now)
+
+    def _wait_s(self) -> float:
+        now = monotonic()
+        wait_s = IDLE_S
+        for pair in self._pairs.values():
+            if pair.has_work and pair.held is None:
+                return 0
+            due_ms = pair.ledger.next_due_ms()
+            if due_ms is not None:
+                until_s = (due_ms - pair.now_ms(now)) / 1000
+                # What is overdue waits for something else: the pacer, a topic, the op end.
+                wait_s = min(wait_s, until_s if until_s > 0 else DUE_S)
+        return wait_s
+
+    def _ingest(self, messages: list[Any], now: float) -> None:
+        half_topic = self._names.half
+        pairs = self._pairs
+        answers: Counter[OpKind] = Counter()
+        for message in messages:
+            pair = pairs.get(message.partition())
+            if pair is None:
+                continue
+            error = message.error()
+            if error is not None:
+                self._not_a_record(pair, message, error)
+            elif message.topic() == half_topic:
+                pair.take_half(message, now)
+            else:
+                op = pair.take_op(message, now)
+                if op is not None and op.source is OpSource.CHECK:
+                    answers[op.kind] += 1
+        if answers:
+            self._reporter.answered(answers)
+
+    def _not_a_record(self, pair: Pair, message: Any, error: Any) -> None:
+        if error.code() != EOF_CODE:
+            raise InputLostError(f"{message.topic()}[{message.partition()}]: {error.str()}")
+        if message.topic() == self._names.half:
+            pair.ledger.half_read_to(message.offset())
+        else:
+            pair.ledger.op_read_to(message.offset())
+
+    def _take_answers(self) -> None:
+        for answer in self._questions.answers():
+            pair = self._pairs.get(answer.partition)
+            if pair is None:
+                continue
+            if answer.topic == self._names.op:
+                pair.ledger.op_end(answer.end, answer.token)
+            else:
+                pair.ledger.half_end(answer.end, answer.token)
+
+    def _look_around(self, now: float) -> None:
+        """Do what is due now and then: gauges, topics, pausing."""
+        if now - self._gauges_at >= GAUGES_S:
+            self._gauges_at = now
+            self._reporter.state(self._pairs.values(), now)
+            self._pause_or_resume()
+            self._checks.serve()
+        if now - self._topics_at >= TOPICS_S:
+            self._look_up_topics(now)
+        for pair in self._pairs.values():
+            if not pair.announced and pair.ledger.is_rebuilt:
+                self._announce(pair, now)
+
+    def _look_up_topics(self, now: float) -> None:
+        self._topics_at = now
+        self._routes.update(self._questions.partitions(), int(now * 1000))
+
+    def _pause_or_resume(self) -> None:
+        """Keep the index of undecided halves bounded; an op that waits for a half comes first."""
+        limit = self._config.undecided_halves_max // max(1, len(self._pairs))
+        for pair in self._pairs.values():
+            ledger = pair.ledger
+            full = ledger.undecided_halves > limit and ledger.is_rebuilt
+            pause = full and not ledger.waits_for_half
+            if pause != pair.paused:
+                pair.paused = pause
+                change = self._input.pause if pause else self._input.resume
+                change(self._names.half, pair.partition)
+
+    # --- checks ----------------------------------------------------------------------------
+
+    def _ask(self, now: float) -> None:
+        for pair in self._pairs.values():
+            now_ms = pair.now_ms(now)
+            ledger = pair.ledger
+            allowance = self._pacer.allowance(now)
+            checks = ledger.checks(now_ms, allowance)
+            if checks:
+                self._pacer.spend(len(checks))
+                self._send(pair, checks, now)
+            if ledger.wants_op_end:
+                self._questions.ask_end(self._names.op, pair.partition, now_ms)
+            waiting = ledger.wants_half_end(now_ms)
+            if waiting is not None:
+                self._questions.ask_end(self._names.half, pair.partition, waiting)
+
+    def _send(self, pair: Pair, checks: list[Any], now: float) -> None:
+        whole = restore_checks(checks, partial(self._bodies.read, pair.partition))
+        sent = 0
+        for check in whole:
+            record = pair.publisher.check(check, pair.now_ms(now))
+            if not self._routes.exists(record.topic) and now - self._topics_at > MISSING_TOPIC_S:
+                self._look_up_topics(now)
+            # Nobody to ask, or no room: the request counts as unanswered and is repeated.
+            if self._routes.exists(record.topic):
+                sent += self._checks.send(record)
+        self._checks.serve()
+        self._status.metrics.checks_sent(sent)
+
+    # --- kafka_txns ------------------------------------------------------------------------
+
+    def _collect(self, now: float) -> None:
+        """Take plans until the batch is full; those that must wait are held."""
+        self._work = []
+        left = self._limit
+        left_bytes = self._config.batch_bytes_max
+        for pair in self._pairs.values():
+            if left <= 0 or left_bytes <= 0:
+                return
+            plan = pair.held or pair.ledger.plan(
+                pair.now_ms(now), records_max=left, size_bytes_max=left_bytes
+            )
+            pair.held = plan
+            if self._must_wait(plan, now) or not self._is_worth_writing(pair, plan, now):
+                continue
+            left -= max(plan.records, 1)
+            left_bytes -= plan.size_bytes
+            self._work.append((pair, plan))
+
+    def _must_wait(self, plan: Plan, now: float) -> bool:
+        """Tell whether a real topic is missing for which the plan must still wait."""
+        if not plan.deliveries:
+            return False
+        now_ms = int(now * 1000)
+        awaited = self._routes.awaited(plan.deliveries, now_ms)
+        if awaited and now - self._topics_at > MISSING_TOPIC_S:
+            self._look_up_topics(now)
+            awaited = self._routes.awaited(plan.deliveries, now_ms)
+        return bool(awaited)
+
+    def _is_worth_writing(self, pair: Pair, plan: Plan, now: float) -> bool:
+        if plan.records:
+            return True
+        if plan.counts or plan.notes:
+            # Nothing to write: what was counted is reported now, offsets follow at leisure.
+            self._reporter.written(plan, pair, 0)
+            plan = Plan()
+        pair.held = None
+        if not pair.ledger.is_rebuilt or now - pair.committed_at < IDLE_COMMIT_S:
+            return False
+        return pair.ledger.progress() != pair.committed
+
+    def _transact(self, now: float) -> None:
+        transactor = self._transactors[self._turn]
+        if transactor.worn:
+            transactor = self._replace(self._turn)
+        progress: dict[int, Progress] = {}
+        half, op = self._names.half, self._names.op
+
+        def offsets(copies_end: Mapping[int, int]) -> list[tuple[str, int, int, str]]:
+            positions = []
+            for pair, _ in self._work:
+                number = pair.partition
+                mine = pair.ledger.progress(copies_end.get(number, 0))
+                progress[number] = mine
+                positions.append((half, number, mine.half, ""))
+                positions.append((op, number, mine.op, mine.metadata()))
+            return positions
+
+        for pair, plan in self._work:
+            pair.publisher.undeliverable = 0
+            restore_plan(plan, partial(self._bodies.read, pair.partition))
+        records = chain.from_iterable(
+            pair.publisher.records(plan, pair.now_ms(now)) for pair, plan in self._work
+        )
+        watched = self._limit < self._config.batch_records_max
+        transactor.run(records, offsets, self._input.group_metadata, watched=watched)
+        done = monotonic()
+        for pair, plan in self._work:
+            pair.held = None
+            pair.committed, pair.committed_at = progress[pair.partition], done
+            pair.ledger.committed(pair.committed, pair.now_ms(done))
+            self._reporter.written(plan, pair, pair.publisher.undeliverable)
+        self._status.metrics.kafka_txn_s(done - now)
+        self._turn = (self._turn + 1) % len(self._transactors)
+        self._limit = min(self._limit * 2, self._config.batch_records_max)
+        if self._backoff.failures:
+            self._backoff.reset()
+            self._status.set_healthy(healthy=True)
+
+    # --- start, failure, end ---------------------------------------------------------------
+
+    def _start_transactors(self) -> None:
+        while len(self._transactors) < self._config.transactional_producers:
+            self._transactors.append(self._new_transactor(len(self._transactors)))
+
+    def _new_transactor(self, turn: int) -> Transactor:
+        name = f"{self._ids.transactional_id_prefix}-{turn}"
+        transactor = Transactor(self._config, name)
+        transactor.start()
+        return transactor
+
+    def _replace(self, turn: int) -> Transactor:
+        self._status.metrics.producer_replaced()
+        self._transactors[turn].close()
+        self._transactors[turn] = self._new_transactor(turn)
+        return self._transactors[turn]
+
+    def _start_pairs(self) -> None:
+        """Begin anew from the committed offsets of what is assigned now."""
+        self._status.set_ready(ready=False, reason="assignment changed")
+        for number in list(self._pairs):
+            self._status.metrics.forget_partition(number)
+        self._pairs = {}
+        assigned = self._input.assigned
+        if not assigned:
+            return
+        began = monotonic()
+        self._look_up_topics(began)
+        committed = self._input.committed(assigned)
+        ranges = self._questions.ranges(assigned)
+        half, op = self._names.half, self._names.op
+        stopped = 0
+        offsets: dict[tuple[str, int], int] = {}
+        for number in sorted({number for _, number in assigned}):
+            self._status.clear_partition(number)
+            try:
+                progress = self._progress_of(number, committed, ranges)
+            except ProgressError as error:
+                stopped += 1
+                self._stop_partition(number, str(error))
+                continue
+            publisher = Publisher(self._names, number, self._routes.refusal)
+            self._pairs[number] = Pair(number, self._settings, progress, publisher, began=began)
+            offsets[half, number] = progress.half
+            offsets[op, number] = progress.ops_from
+        self._status.metrics.partitions_stopped(stopped)
+        self._input.read_from(offsets)
+        self._status.set_ready(ready=True)
+
+    def _progress_of(
+        self,
+        number: int,
+        committed: Mapping[tuple[str, int], Any],
+        ranges: Mapping[tuple[str, int], tuple[int, int]],
+    ) -> Progress:
+        half, op = (self._names.half, number), (self._names.op, number)
+        if half not in committed or op not in committed:
+            raise ProgressError(
+                "half and op partition of this number are not on one worker: the topics have"
+                " different partition counts; `halfbridge topics create --grow` makes them equal"
+            )
+        progress = parse_progress(
+            committed[half].offset, committed[op].offset, committed[op].metadata
+        )
+        check_against_log(progress, ranges[half], ranges[op])
+        return progress
+
+    def _stop_partition(self, number: int, error: str) -> None:
+        self._status.stop_partition(number, error)
+        _log.error(
+            "partition %d stopped: %s. Nothing of it is delivered until an operator stops the"
+            " workers and runs `halfbridge checker init --partition %d`",
+            *(number, error, number),
+        )
+
+    def _announce(self, pair: Pair, now: float) -> None:
+        pair.announced = True
+        seconds = now - pair.rebuild_began
+        self._status.metrics.rebuilt_s(seconds)
+        _log.info(
+            "partition %d rebuilt in %.3f s: H=%d O=%d, %d undecided half messages",
+            *(pair.partition, seconds, pair.committed.half, pair.committed.op),
+            pair.ledger.undecided_halves,
+        )
+
+    def _after_failure(self, error: KafkaTxnFailedError, stop: threading.Event) -> None:
+        self._status.metrics.kafka_txn_failed()
+        if error.permanent:
+            self._narrow_down(error)
+        if error.kind is FailureKind.FENCED:
+            self._wait_for_verdict()
+        if error.kind is not FailureKind.ABORTED:
+            for transactor in self._transactors:
+                transactor.close()
+            self._transactors = []
+        self._recover(f"kafka_txn failed: {error}", stop)
+
+    def _narrow_down(self, error: KafkaTxnFailedError) -> None:
+        """Find the transaction that the broker refuses for good, and remember it."""
+        deliveries = [one for _, plan in self._work for one in plan.deliveries]
+        now_ms = int(monotonic() * 1000)
+        if error.topic and error.code in TOPIC_CODES:
+            self._routes.refuse_topic(error.topic, str(error), now_ms)
+        elif len(deliveries) == 1:
+            self._routes.refuse_transaction(deliveries[0].transaction_id, str(error))
+        elif deliveries:
+            self._limit = max(1, self._limit // BISECT_FACTOR)
+        self._topics_at = 0.0
+
+    def _wait_for_verdict(self) -> None:
+        """Tell a slot taken over (which ends this worker) from a kafka_txn that timed out."""
+        deadline = monotonic() + FENCED_WAIT_S
+        while monotonic() < deadline:
+            self._input.fetch(IDLE_S)
+
+    def _recover(self, why: str, stop: threading.Event) -> None:
+        delay_s = self._backoff.failed()
+        _log.warning("%s; reading again from the committed offsets in %.1f s", why, delay_s)
+        if self._backoff.failures >= FAILURES_RED:
+            self._status.set_healthy(healthy=False, reason=why)
+        self._pairs = {}
+        self._work = []
+        stop.wait(delay_s)
+        self._input.changed = True
+
+    def _note_client_error(self, text: str) -> None:
+        _log.debug("kafka client: %s", text)
+
+    def _close(self) -> None:
+        for transactor in self._transactors:
+            transactor.close()
+        self._checks.close()
+        self._bodies.close()
+        self._input.close(leave=self._config.leave)
+
+
+def _ledger_settings(config: CheckerConfig, policy: Policy, actor: str) -> LedgerSettings:
+    return LedgerSettings(
+        transaction_timeout_ms=config.transaction_timeout_ms,
+        check_interval_ms=config.check_interval_ms,
+        check_count_max=config.check_count_max,
+        transaction_age_ms_max=config.transaction_age_ms_max,
+        check_backoff_ms_max=config.check_backoff_ms_max,
+        republish_window_records=config.republish_window_records,
+        republish_window_bytes=config.republish_window_bytes,
+        ledger_bytes_max=config.ledger_bytes_max,
+        unanswered_before_discard=config.unanswered_before_discard,
+        readiness_before_discard_ms=config.readiness_before_discard_ms,
+        actor=actor,
+        allows=policy.allows,
+    )
