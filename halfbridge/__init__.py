@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bridge import *  # noqa: F403
 
 __version__ = "0.1.0"
-__all__ = bridge.__all__  # noqa: PLE0605  (a list, by reference)
+__all__ = bridge.__all__
 
 
 def __getattr__(name: str) -> Any:

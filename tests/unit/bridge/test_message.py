@@ -1,0 +1,66 @@
+"""Messages are checked where they are made, with errors that say what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.errors import BridgeError, InvalidMessageError
+from bridge.message import Message
+from serde.headers import RESERVED
+
+
+def test_a_message_keeps_what_it_was_given() -> None:
+    """Null and empty stay apart; a list of headers becomes a tuple."""
+    message = Message("t", key=b"", value=None, headers=[("a", b""), ("a", None)], partition=0)
+    assert (message.key, message.value) == (b"", None)
+    assert message.headers == (("a", b""), ("a", None))
+    assert (message.real_partition, message.immunity_on_wire) == (0, -1)
+    assert Message("t", immunity_ms=5).immunity_on_wire == 5
+    assert Message("t").real_partition == -1
+
+
+def test_sizes_count_utf8_and_bytes() -> None:
+    """Header names count in UTF-8; null counts nothing."""
+    message = Message("t", key=b"12", value=b"345", headers=[("é", b"1"), ("n", None)])
+    assert (message.body_bytes, message.header_bytes) == (5, 4)
+    assert (Message("t").body_bytes, Message("t").header_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "text"),
+    [
+        ({"key": "42"}, "key", r"key\.encode\(\)"),
+        ({"value": "x"}, "value", r"value\.encode\(\)"),
+        ({"value": bytearray(b"x")}, "value", "bytearray"),
+        ({"headers": {"a": b""}}, "headers", "list of"),
+        ({"headers": ["ab"]}, "headers", "pair"),
+        ({"headers": [(b"a", b"")]}, "headers", "pair"),
+        ({"headers": [("a", "b")]}, "header a", "encode it"),
+        ({"headers": [("\ud800", b"b")]}, "headers", "UTF-8"),
+        ({"partition": -1}, "partition", "at least 0"),
+        ({"partition": True}, "partition", "whole number"),
+        ({"immunity_ms": 1.5}, "immunity_ms", "whole number"),
+    ],
+)
+def test_wrong_parts_are_refused(arguments: dict[str, Any], field: str, text: str) -> None:
+    """A wrong type is named together with the way to mend it."""
+    with pytest.raises(InvalidMessageError, match=text) as caught:
+        Message("t", **arguments)
+    assert caught.value.field == field
+    assert isinstance(caught.value, BridgeError)
+
+
+@pytest.mark.parametrize("topic", ["", b"t", None])
+def test_topic_must_be_text(topic: Any) -> None:
+    """A topic is a non-empty name."""
+    with pytest.raises(InvalidMessageError, match="topic"):
+        Message(topic)
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_reserved_headers_are_refused(name: str) -> None:
+    """Conformance 35: internal properties cannot be forged by the client's user."""
+    with pytest.raises(InvalidMessageError, match=f"{name} is reserved"):
+        Message("t", headers=[(name, b"1")])

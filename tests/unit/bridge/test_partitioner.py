@@ -1,0 +1,39 @@
+"""Keys go to the partition that Kafka's Java client gives them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bridge.partitioner import murmur2, partition_of
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+        (b"", 275646681),
+    ],
+)
+def test_golden_values_of_kafka(data: bytes, expected: int) -> None:
+    """The values of Kafka's own UtilsTest.testMurmur2, which are signed."""
+    assert murmur2(data) == expected % 2**32
+
+
+def test_partition_of_golden_key() -> None:
+    """The sign bit is dropped before the remainder, as in Java's toPositive."""
+    assert partition_of(b"21", 7) == (-973932308 & 0x7FFFFFFF) % 7
+
+
+@given(st.binary(max_size=200), st.integers(1, 1000))
+def test_partition_in_range_and_stable(key: bytes, partitions: int) -> None:
+    """Every key, short enough to be remembered or not, has one partition in range."""
+    partition = partition_of(key, partitions)
+    assert 0 <= partition < partitions
+    assert partition == partition_of(key, partitions) == (murmur2(key) & 0x7FFFFFFF) % partitions
