@@ -1,0 +1,85 @@
+"""The ACLs of an installation, as kafka-acls commands. Pure.
+
+Source: design 7b. The transaction id is the capability to decide, so that only the daemon,
+auditors and a group's own responders read it: READ on half and op topics for the daemon alone,
+on a check topic for its group alone.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serde.topics import TopicNames
+
+
+@dataclass(frozen=True, slots=True)
+class Acl:
+    """One grant.
+
+    Attributes:
+        principal: As Kafka writes it, `User:name`.
+        operations: Kafka's names.
+        resource: `--topic`, `--group`, `--transactional-id` or `--cluster`.
+        name: Of the resource; empty for the cluster.
+        prefixed: `name` is a prefix.
+    """
+
+    principal: str
+    operations: tuple[str, ...]
+    resource: str
+    name: str = ""
+    prefixed: bool = False
+
+    def command(self, bootstrap_servers: str) -> str:
+        """Return the command that makes this grant."""
+        words = ["kafka-acls.sh", "--bootstrap-server", bootstrap_servers, "--add"]
+        words += ["--allow-principal", self.principal]
+        for operation in self.operations:
+            words += ["--operation", operation]
+        words.append(self.resource)
+        if self.name:
+            words.append(self.name)
+        if self.prefixed:
+            words += ["--resource-pattern-type", "prefixed"]
+        return shlex.join(words)
+
+
+def daemon_acls(
+    names: TopicNames, principal: str, *, real_topics: tuple[str, ...]
+) -> tuple[Acl, ...]:
+    """Return what the daemon needs."""
+    return (
+        *(
+            Acl(principal, ("Read", "Write", "Describe", "DescribeConfigs"), "--topic", topic)
+            for topic in (names.half, names.op)
+        ),
+        Acl(principal, ("Write", "Describe"), "--topic", names.check(""), prefixed=True),
+        Acl(principal, ("Write", "Describe"), "--topic", names.dead),
+        *(Acl(principal, ("Write", "Describe"), "--topic", topic) for topic in real_topics),
+        Acl(principal, ("Read", "Describe"), "--group", names.daemon_group),
+        Acl(
+            principal,
+            ("Write", "Describe"),
+            "--transactional-id",
+            f"{names.prefix}halfbridge-",
+            prefixed=True,
+        ),
+        Acl(principal, ("IdempotentWrite",), "--cluster"),
+    )
+
+
+def producer_acls(
+    names: TopicNames, producer_group: str, principal: str, *, real_topics: tuple[str, ...]
+) -> tuple[Acl, ...]:
+    """Return what the clients of `producer_group` need: to write halves and ops, never to read."""
+    return (
+        Acl(principal, ("Write", "Describe", "DescribeConfigs"), "--topic", names.half),
+        Acl(principal, ("Write", "Describe"), "--topic", names.op),
+        Acl(principal, ("Read", "Describe"), "--topic", names.check(producer_group)),
+        Acl(principal, ("Read",), "--group", names.check_group(producer_group)),
+        *(Acl(principal, ("Describe",), "--topic", topic) for topic in real_topics),
+        Acl(principal, ("IdempotentWrite",), "--cluster"),
+    )

@@ -1,0 +1,197 @@
+"""`checker init --partition P`: set a stopped partition anew, after looking at what was done."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from checker.admin.reinit import Choice, Evidence, Plan, plan
+from checker.admin.topics import common_partitions
+from checker.core.events import HalfRead, OpRead
+from checker.errors import AdminError
+from serde.avro import OP
+from serde.errors import DecodeError
+from serde.headers import TRANSACTION_ID, parse_half
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from checker.admin.kafka_io import Cluster, LogRecord
+    from serde.topics import TopicNames
+
+# Beyond every timestamp: nothing about such a topic is proof of "not delivered".
+_ALL_MAY_BE_GONE = sys.maxsize
+_LOG_START = -1
+NAMED_MAX = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitRequest:
+    """What the operator asks for.
+
+    Attributes:
+        partition: Of half and op topic.
+        half_start: Half offset to read from; -1 for the log start.
+        op_start: Op offset to read from; -1 for the log start.
+        age_ms_max: The daemon's transaction_age_ms_max.
+        choice: Where no offset is exact.
+        dry_run: Commit nothing.
+    """
+
+    partition: int
+    half_start: int = _LOG_START
+    op_start: int = _LOG_START
+    age_ms_max: int
+    choice: Choice = Choice.REFUSE
+    dry_run: bool = False
+
+
+def init_partition(cluster: Cluster, names: TopicNames, request: InitRequest) -> Plan:
+    """Plan where the partition goes on, and commit it unless that is not allowed.
+
+    Raises:
+        AdminError: no such partition, a daemon is running, or no offset is exact and the
+            operator did not choose; nothing is committed.
+    """
+    count = common_partitions(cluster, names)
+    if not 0 <= request.partition < count:
+        raise AdminError(f"there is no partition {request.partition}: half and op have {count}")
+    if not request.dry_run:
+        _refuse_while_running(cluster, names)
+    found = make_plan(cluster, names, request)
+    if request.dry_run:
+        return found
+    if not found.exact and request.choice is Choice.REFUSE:
+        raise AdminError(explain_inexact(found))
+    _refuse_while_running(cluster, names)
+    progress = found.progress
+    cluster.commit(
+        names.daemon_group,
+        {
+            (names.half, request.partition): (progress.half, ""),
+            (names.op, request.partition): (progress.op, progress.metadata()),
+        },
+    )
+    return found
+
+
+def make_plan(cluster: Cluster, names: TopicNames, request: InitRequest) -> Plan:
+    """Read the partition and what was delivered from it; return the plan."""
+    partition = request.partition
+    half_low, half_end = cluster.watermarks(names.half, partition)
+    op_low, op_end = cluster.watermarks(names.op, partition)
+    half_start = half_low if request.half_start == _LOG_START else request.half_start
+    op_start = op_low if request.op_start == _LOG_START else request.op_start
+    halves = list(_halves(cluster.read(names.half, partition, start=half_start, end=half_end)))
+    ops = list(_ops(cluster.read(names.op, partition, start=op_start, end=op_end)))
+    return plan(
+        halves,
+        ops,
+        _evidence(cluster, names, halves),
+        half_end=half_end,
+        op_end=op_end,
+        age_ms_max=request.age_ms_max,
+        choice=request.choice,
+    )
+
+
+def explain_inexact(found: Plan) -> str:
+    """Return why no offset is exact, with the transactions and both ways out."""
+    parts = []
+    if found.twice:
+        parts.append(f"applied behind one that was not: {_named(found.twice)}")
+    if found.to_apply and found.twice:
+        parts.append(f"not applied: {_named(found.to_apply)}")
+    if found.uncertain:
+        parts.append(
+            f"not found, but their real topics have lost records since: {_named(found.uncertain)}"
+        )
+    return (
+        f"no offset is exact ({'; '.join(parts)}): choose --accept-duplicates to apply from the"
+        " first one not found, or --skip-undelivered to go on behind the last one found"
+    )
+
+
+def _named(ids: tuple[str, ...]) -> str:
+    more = f" and {len(ids) - NAMED_MAX} more" if len(ids) > NAMED_MAX else ""
+    return ", ".join(ids[:NAMED_MAX]) + more
+
+
+def _refuse_while_running(cluster: Cluster, names: TopicNames) -> None:
+    members = cluster.live_members(names.daemon_group)
+    if members:
+        raise AdminError(
+            f"the daemon is running ({', '.join(members)}): stop every worker and wait for the"
+            " session timeout (10 s; at once with --leave), then run this again"
+        )
+
+
+def _halves(records: Iterable[LogRecord]) -> Iterable[HalfRead]:
+    for record in records:
+        try:
+            metadata, flaw = parse_half(record.headers)
+        except DecodeError:
+            continue  # the daemon dead-letters it by itself
+        yield HalfRead(record.offset, record.timestamp_ms, metadata, flaw, 0, None)
+
+
+def _ops(records: Iterable[LogRecord]) -> Iterable[OpRead]:
+    for record in records:
+        try:
+            op = OP.decode(record.value or b"")
+        except DecodeError:
+            continue
+        yield OpRead(record.offset, record.timestamp_ms, op)
+
+
+def _evidence(cluster: Cluster, names: TopicNames, halves: list[HalfRead]) -> Evidence:
+    wanted = {half.metadata.transaction_id for half in halves}
+    topics = sorted({half.metadata.real_topic for half in halves})
+    delivered: set[str] = set()
+    expired: dict[str, int] = {}
+    for topic in topics:
+        if names.is_internal(topic):
+            continue
+        ids, expired_before_ms = _delivered(cluster, topic, wanted)
+        delivered |= ids
+        if expired_before_ms >= 0:
+            expired[topic] = expired_before_ms
+    return Evidence(delivered, _dead(cluster, names, wanted), expired)
+
+
+def _delivered(cluster: Cluster, topic: str, wanted: set[str]) -> tuple[set[str], int]:
+    """Return which transactions stand in a real topic, and since when it is complete (ms)."""
+    seen = cluster.describe([topic]).get(topic)
+    if seen is None:
+        return set(), _ALL_MAY_BE_GONE
+    expired = _ALL_MAY_BE_GONE if "compact" in seen.settings["cleanup.policy"] else -1
+    ids: set[str] = set()
+    for partition in range(seen.partitions):
+        # From the log start, not from a time: a real record's time is its worker's clock.
+        low, end = cluster.watermarks(topic, partition)
+        oldest_ms = _ALL_MAY_BE_GONE
+        for record in cluster.read(topic, partition, start=low, end=end):
+            oldest_ms = min(oldest_ms, record.timestamp_ms)
+            ids.update(_transaction_ids(record))
+        if low > 0:
+            expired = max(expired, oldest_ms)
+    return ids & wanted, expired
+
+
+def _transaction_ids(record: LogRecord) -> Iterable[str]:
+    # The daemon appends its header behind the user's; only the last one is its word.
+    for name, value in reversed(record.headers):
+        if name == TRANSACTION_ID and value is not None:
+            yield value.decode("ascii", "replace")
+            return
+
+
+def _dead(cluster: Cluster, names: TopicNames, wanted: set[str]) -> set[tuple[str, int]]:
+    found = set()
+    for partition in range(cluster.partition_count(names.dead)):
+        low, end = cluster.watermarks(names.dead, partition)
+        for half in _halves(cluster.read(names.dead, partition, start=low, end=end)):
+            if half.metadata.transaction_id in wanted:
+                found.add((half.metadata.transaction_id, half.metadata.resume_count))
+    return found

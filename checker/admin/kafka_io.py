@@ -1,0 +1,304 @@
+"""The operator's commands' side of Kafka: topics, offsets and reading whole partitions.
+
+The only file of this package that imports the Kafka client.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
+
+from checker.admin.shape import SeenTopic, TopicShape
+from checker.errors import AdminError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+CALL_TIMEOUT_S = 20.0
+# A topic just made is not known to every broker at once.
+SETTLE_TIMEOUT_S = 30.0
+SETTLE_POLL_S = 0.05
+READ_BATCH = 10_000
+_INVALID = -1001
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A group's committed offset; -1 when there is none."""
+
+    offset: int
+    metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One record as read; headers as the client gives them."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+class Cluster:
+    """A Kafka cluster, as far as the operator's commands need it.
+
+    Args:
+        bootstrap_servers: Brokers.
+        kafka: More client properties.
+    """
+
+    def __init__(self, bootstrap_servers: str, *, kafka: Mapping[str, str] | None = None) -> None:
+        self.bootstrap_servers = bootstrap_servers
+        self._common: dict[str, Any] = {
+            **(kafka or {}),
+            "bootstrap.servers": bootstrap_servers,
+            "allow.auto.create.topics": False,
+            # Errors come back from the calls; librdkafka's own log lines would only repeat them.
+            "log_level": 0,
+        }
+        self._admin: Any = AdminClient(self._common)
+
+    def broker_count(self) -> int:
+        """Return how many brokers there are.
+
+        Raises:
+            AdminError: none answers; the operator checks the address.
+        """
+        return len(self._metadata().brokers)
+
+    def describe(self, topics: Iterable[str]) -> dict[str, SeenTopic]:
+        """Return those of `topics` that exist."""
+        known = self._metadata().topics
+        found = [topic for topic in topics if topic in known and known[topic].error is None]
+        if not found:
+            return {}
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in found]
+        seen = {}
+        with self._errors("read topic settings"):
+            futures = self._admin.describe_configs(resources, request_timeout=CALL_TIMEOUT_S)
+            for resource, future in futures.items():
+                entries = future.result()
+                partitions = known[resource.name].partitions
+                seen[resource.name] = SeenTopic(
+                    len(partitions),
+                    min(len(partition.replicas) for partition in partitions.values()),
+                    {name: str(entry.value) for name, entry in entries.items()},
+                )
+        return seen
+
+    def create(self, shape: TopicShape, *, replication_factor: int) -> bool:
+        """Make a topic and wait until it is known; return False when it is there already."""
+        settings = {wanted.key: wanted.value for wanted in shape.settings}
+        topic = NewTopic(
+            shape.name,
+            num_partitions=shape.partitions,
+            replication_factor=replication_factor,
+            config=settings,
+        )
+        with self._errors(f"create topic {shape.name}"):
+            future = self._admin.create_topics([topic], operation_timeout=CALL_TIMEOUT_S)[
+                shape.name
+            ]
+            try:
+                future.result()
+            except KafkaException as error:
+                if _cause(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    return False
+                raise
+        self._settle(shape.name, shape.partitions)
+        return True
+
+    def grow(self, topic: str, *, partitions: int) -> None:
+        """Add partitions to a topic, `partitions` in all, and wait until they are known."""
+        with self._errors(f"add partitions to {topic}"):
+            self._admin.create_partitions([NewPartitions(topic, partitions)])[topic].result()
+        self._settle(topic, partitions)
+
+    def live_members(self, group: str) -> list[str]:
+        """Return the client ids and hosts of a consumer group's live members."""
+        with self._errors(f"describe group {group}"):
+            future = self._admin.describe_consumer_groups([group], request_timeout=CALL_TIMEOUT_S)[
+                group
+            ]
+            try:
+                description = future.result()
+            except KafkaException as error:
+                if _cause(error).code() == KafkaError.GROUP_ID_NOT_FOUND:
+                    return []
+                raise
+        return [
+            f"{member.group_instance_id or member.client_id} on {member.host}"
+            for member in description.members
+        ]
+
+    def committed(
+        self, group: str, partitions: Sequence[tuple[str, int]]
+    ) -> dict[tuple[str, int], CommittedOffset]:
+        """Return the group's committed offsets; uncommitted partitions have offset -1."""
+        request = ConsumerGroupTopicPartitions(
+            group, [TopicPartition(topic, number) for topic, number in partitions]
+        )
+        with self._errors(f"read the offsets of group {group}"):
+            future = self._admin.list_consumer_group_offsets(
+                [request], request_timeout=CALL_TIMEOUT_S
+            )[group]
+            found = future.result().topic_partitions
+        return {
+            (each.topic, each.partition): CommittedOffset(
+                -1 if each.offset == _INVALID else each.offset, each.metadata or ""
+            )
+            for each in found
+        }
+
+    def commit(self, group: str, offsets: Mapping[tuple[str, int], tuple[int, str]]) -> None:
+        """Commit offsets with metadata for a group without live members, all in one request.
+
+        Raises:
+            AdminError: the group has live members, or no right; the operator acts.
+        """
+        wanted = [
+            TopicPartition(topic, number, offset, metadata)
+            for (topic, number), (offset, metadata) in offsets.items()
+        ]
+        with self._errors(f"commit offsets of group {group}"), self._consumer(group) as consumer:
+            for each in consumer.commit(offsets=wanted, asynchronous=False):
+                if each.error is not None:
+                    raise KafkaException(each.error)
+
+    def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return log start and end of a partition, read_uncommitted."""
+        where = TopicPartition(topic, partition)
+        with self._errors(f"read the ends of {topic} {partition}"):
+            ends = [
+                self._admin.list_offsets(
+                    {where: spec},
+                    isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                    request_timeout=CALL_TIMEOUT_S,
+                )[where].result()
+                for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
+            ]
+        return int(ends[0].offset), int(ends[1].offset)
+
+    def partition_count(self, topic: str) -> int:
+        """Return a topic's number of partitions; 0 when it does not exist."""
+        known = self._metadata().topics.get(topic)
+        return 0 if known is None or known.error is not None else len(known.partitions)
+
+    def read(self, topic: str, partition: int, *, start: int, end: int) -> Iterator[LogRecord]:
+        """Yield a partition's committed records from `start` up to `end`, an end it has had.
+
+        Raises:
+            AdminError: no progress for `CALL_TIMEOUT_S`, such as behind an open kafka_txn.
+        """
+        if start >= end:
+            return
+        with (
+            self._errors(f"read {topic} {partition}"),
+            self._consumer("halfbridge-admin") as consumer,
+        ):
+            consumer.assign([TopicPartition(topic, partition, start)])
+            yield from self._read_to(consumer, topic, partition, end=end)
+
+    def _read_to(
+        self, consumer: Any, topic: str, partition: int, *, end: int
+    ) -> Iterator[LogRecord]:
+        last_progress = time.monotonic()
+        at_end = False
+        while not at_end:
+            for message in consumer.consume(READ_BATCH, timeout=0.5):
+                last_progress = time.monotonic()
+                error = message.error()
+                if error is None:
+                    if message.offset() < end:
+                        yield _record(message)
+                    at_end = at_end or message.offset() >= end - 1
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    # EOF is sent at the last stable offset, which an open kafka_txn holds back.
+                    at_end = at_end or message.offset() >= end
+                else:
+                    raise KafkaException(error)
+            if time.monotonic() - last_progress > CALL_TIMEOUT_S:
+                raise AdminError(
+                    f"{topic} {partition}: nothing readable up to offset {end} within"
+                    f" {CALL_TIMEOUT_S:.0f} s: an open kafka_txn may hold it back; try again"
+                )
+
+    @contextmanager
+    def _consumer(self, group: str) -> Iterator[Any]:
+        consumer = Consumer(
+            {
+                **self._common,
+                "group.id": group,
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+            }
+        )
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def _metadata(self) -> Any:
+        with self._errors("reach Kafka"):
+            return self._admin.list_topics(timeout=CALL_TIMEOUT_S)
+
+    def _settle(self, topic: str, partitions: int) -> None:
+        """Wait until every partition of a topic has a leader that answers."""
+        _wait(
+            lambda: self.partition_count(topic) >= partitions and self._answers(topic, partitions),
+            f"topic {topic} was made but has no leader",
+        )
+
+    def _answers(self, topic: str, partitions: int) -> bool:
+        known = self._metadata().topics[topic].partitions
+        return all(known[number].leader >= 0 for number in range(partitions))
+
+    @contextmanager
+    def _errors(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaException as error:
+            raise AdminError(
+                f"cannot {action} at {self.bootstrap_servers}: {_cause(error).str()};"
+                " check that the brokers run, the address and the rights"
+            ) from error
+
+
+def _cause(error: KafkaException) -> Any:
+    return error.args[0]
+
+
+def _record(message: Any) -> LogRecord:
+    return LogRecord(
+        message.partition(),
+        message.offset(),
+        message.timestamp()[1],
+        message.key(),
+        message.value(),
+        list(message.headers() or ()),
+    )
+
+
+def _wait(condition: Callable[[], bool], complaint: str) -> None:
+    deadline = time.monotonic() + SETTLE_TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AdminError(f"{complaint} after {SETTLE_TIMEOUT_S:.0f} s; try again")
+        time.sleep(SETTLE_POLL_S)

@@ -1,0 +1,251 @@
+"""Where a stopped partition may go on, from what stands in the log and what was delivered. Pure.
+
+A partition whose committed offsets cannot be trusted stops. What it had done can still be seen:
+every delivered record carries its transaction id, every dead letter its half message. The worker
+applies decisions in op order, so what was applied is a prefix of the op log, and O is its end.
+Where it is not (delivered records expired, an offset was set back by hand), no single offset is
+exact, and an operator must say what is worse: twice, or never.
+
+This judges by the protocol table of checker.core and delivers nothing itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from checker.core.progress import Progress
+from checker.core.protocol import STATE_AFTER, Effect, State, effect_of, proves_its_age
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from checker.core.events import HalfRead, OpRead
+
+# Transaction id, resume count and group: rule 6 keeps another group's half under a known id apart.
+Key = tuple[str, int, str]
+
+
+class Choice(Enum):
+    """What to do when no offset is exact."""
+
+    REFUSE = "refuse"
+    ACCEPT_DUPLICATES = "accept duplicates"
+    SKIP_UNDELIVERED = "skip undelivered"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What can be seen of what was applied.
+
+    Attributes:
+        delivered: Transaction ids found in real topics, read_committed.
+        dead: (transaction id, resume count) of the dead letters found.
+        expired_before_ms: By real topic, the append time before which its records may be gone;
+            topics that lost nothing are left out.
+    """
+
+    delivered: Collection[str] = frozenset()
+    dead: Collection[tuple[str, int]] = frozenset()
+    expired_before_ms: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where the partition goes on.
+
+    Attributes:
+        progress: What to commit.
+        applied: Transactions that are not applied again, decided below O.
+        to_apply: Transactions decided at or above O and not applied so far.
+        twice: Transactions that were applied and will be again.
+        never: Transactions of which nothing was found and that will not be applied.
+        uncertain: Those of `to_apply` and `never` whose records may have expired.
+    """
+
+    progress: Progress
+    applied: tuple[str, ...]
+    to_apply: tuple[str, ...]
+    twice: tuple[str, ...]
+    never: tuple[str, ...]
+    uncertain: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Tell whether nothing is applied twice or never, for all that can be seen."""
+        return not (self.twice or self.never or self.uncertain)
+
+
+class _Transaction:
+    """What the log says of one transaction."""
+
+    __slots__ = (
+        "decided_at",
+        "decided_ms",
+        "decided_to",
+        "first_append_ms",
+        "halves",
+        "state",
+        "topics",
+    )
+
+    def __init__(self, half: HalfRead) -> None:
+        self.first_append_ms = _first_append_ms(half)
+        self.halves: list[int] = []
+        self.topics: set[str] = set()
+        self.state = State.UNDECIDED
+        self.decided_at = -1
+        self.decided_ms = -1
+        self.decided_to = -1  # half offset up to which the decision looked
+
+
+def plan(
+    halves: Sequence[HalfRead],
+    ops: Sequence[OpRead],
+    evidence: Evidence,
+    *,
+    half_end: int,
+    op_end: int,
+    age_ms_max: int,
+    choice: Choice = Choice.REFUSE,
+) -> Plan:
+    """Return where to go on.
+
+    Args:
+        halves: The half partition's readable records, ascending, from its log start (or from
+            below everything that is still undecided).
+        ops: The op partition's, likewise.
+        evidence: What was delivered and dead-lettered.
+        half_end: End offset of the half partition when it was read.
+        op_end: End offset of the op partition when it was read.
+        age_ms_max: As the daemon is configured; an AGE discard counts only beyond it.
+        choice: Between twice and never, where that is the question. With REFUSE the plan shows
+            what ACCEPT_DUPLICATES would do, and is not exact.
+    """
+    transactions = _judge(halves, ops, half_end=half_end, age_ms_max=age_ms_max)
+    # A ROLLBACK leaves no trace and applying it again does nothing: it is on either side of O.
+    visible = {
+        key: each
+        for key, each in transactions.items()
+        if each.state in (State.COMMITTED, State.DISCARDED)
+    }
+    found = {key for key, each in visible.items() if _is_found(key, each, evidence)}
+    missing = {key: each for key, each in visible.items() if key not in found}
+    uncertain = {key for key, each in missing.items() if _may_have_expired(each, evidence)}
+    next_op = _next_op(visible, found, missing, uncertain, op_end=op_end, choice=choice)
+    below = {key for key, each in transactions.items() if 0 <= each.decided_at < next_op}
+
+    def ids(keys: Iterable[Key]) -> tuple[str, ...]:
+        return tuple(sorted({key[0] for key in keys}))
+
+    return Plan(
+        progress=_progress(transactions, below, next_op=next_op, half_end=half_end),
+        applied=ids(found & below),
+        to_apply=ids(missing.keys() - below),
+        twice=ids(found - below),
+        never=ids(missing.keys() & below),
+        uncertain=ids(uncertain),
+    )
+
+
+def _judge(
+    halves: Sequence[HalfRead], ops: Sequence[OpRead], *, half_end: int, age_ms_max: int
+) -> dict[Key, _Transaction]:
+    """Return every transaction with its first decision, by the daemon's own rules."""
+    transactions: dict[Key, _Transaction] = {}
+    for half in halves:
+        metadata = half.metadata
+        key = (metadata.transaction_id, metadata.resume_count, metadata.producer_group)
+        entry = transactions.setdefault(key, _Transaction(half))
+        entry.halves.append(half.offset)
+        entry.topics.add(metadata.real_topic)
+    for read in ops:
+        op = read.op
+        known = transactions.get((op.transaction_id, op.resume_count, op.producer_group))
+        if known is None or op.half_offset >= half_end:  # an orphan, or invalid by rule 1
+            continue
+        effect = effect_of(op, known.state)
+        proven = proves_its_age(op, read.append_ms, known.first_append_ms, age_ms_max)
+        if effect is not Effect.ANSWER and effect in STATE_AFTER and proven:
+            known.state = STATE_AFTER[effect]
+            known.decided_at = read.offset
+            known.decided_ms = read.append_ms
+            known.decided_to = op.half_offset
+    return transactions
+
+
+def _is_found(key: Key, transaction: _Transaction, evidence: Evidence) -> bool:
+    if key[:2] in evidence.dead:
+        return True
+    return transaction.state is State.COMMITTED and key[0] in evidence.delivered
+
+
+def _may_have_expired(transaction: _Transaction, evidence: Evidence) -> bool:
+    # A real record is appended after its decision; one decided later than the oldest record
+    # that is left would still be there.
+    if transaction.state is not State.COMMITTED:
+        return False
+    return all(
+        transaction.decided_ms < evidence.expired_before_ms.get(topic, -1)
+        for topic in transaction.topics
+    )
+
+
+def _next_op(
+    visible: dict[Key, _Transaction],
+    found: set[Key],
+    missing: dict[Key, _Transaction],
+    uncertain: set[Key],
+    *,
+    op_end: int,
+    choice: Choice,
+) -> int:
+    first_missing = min((each.decided_at for each in missing.values()), default=op_end)
+    if choice is not Choice.SKIP_UNDELIVERED:
+        return first_missing
+    # Behind the last one that was applied, or may have been; what is missing above it is new.
+    last_done = max((visible[key].decided_at for key in found | uncertain), default=-1)
+    above = (each.decided_at for each in missing.values() if each.decided_at > last_done)
+    return min(above, default=op_end)
+
+
+def _progress(
+    transactions: dict[Key, _Transaction], below: set[Key], *, next_op: int, half_end: int
+) -> Progress:
+    """Return H, R, T and P for O; a low H is safe because T is computed for the same H."""
+    half = min(
+        (
+            offset
+            for key, each in transactions.items()
+            if key not in below
+            for offset in each.halves
+        ),
+        default=half_end,
+    )
+    ops_from = min(
+        (
+            transactions[key].decided_at
+            for key in below
+            if any(offset >= half for offset in transactions[key].halves)
+        ),
+        default=next_op,
+    )
+    # P behind what the decisions below O saw: what stands beyond it and is unreadable or late is
+    # dead-lettered, perhaps a second time, rather than dropped. R at the end: no op applies
+    # before all that was read here is known again.
+    position = max(
+        (
+            offset + 1
+            for key in below
+            for offset in transactions[key].halves
+            if offset <= transactions[key].decided_to
+        ),
+        default=half,
+    )
+    return Progress(half, next_op, half_end, ops_from, max(half, position))
+
+
+def _first_append_ms(half: HalfRead) -> int:
+    copied = half.metadata.origin_offset >= 0
+    return half.metadata.first_append_timestamp if copied else half.append_ms

@@ -1,0 +1,252 @@
+"""What the internal topics must look like, and how what is there differs. Pure.
+
+Source: design 2. Nothing here is altered on a cluster: each difference comes with the command
+that an operator may run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from serde.topics import TopicNames
+
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+HALF_RETENTION_MS = 7 * _DAY_MS
+CHECK_RETENTION_MS = _HOUR_MS
+DEAD_RETENTION_MS = 30 * _DAY_MS
+CHECK_PARTITIONS = 4
+DEAD_PARTITIONS = 1
+# Kafka's own default; stated, so that the topics that hold copies can be sized above it.
+MAX_MESSAGE_BYTES = 1_048_588
+# A check request or dead letter is the half record and one more header.
+COPY_BYTES = 128 * 1024
+SAFE_REPLICAS = 3
+SAFE_INSYNC = 2
+UNLIMITED = -1
+
+
+class Rule(Enum):
+    """How a setting's value is compared with the wanted one."""
+
+    EQUAL = "equal"
+    AT_LEAST = "at least"
+    AT_LEAST_OR_UNLIMITED = "at least (or -1)"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One setting of a topic.
+
+    Attributes:
+        key: Kafka's name of the setting.
+        value: What `topics create` sets.
+        rule: What else is good as well.
+        blocking: A deviation loses, delivers twice or stops; otherwise it is advice.
+    """
+
+    key: str
+    value: str
+    rule: Rule = Rule.EQUAL
+    blocking: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TopicShape:
+    """How a topic is made, and what it must be."""
+
+    name: str
+    partitions: int
+    settings: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTopic:
+    """A topic as it is.
+
+    Attributes:
+        partitions: How many.
+        replicas: The fewest of any partition.
+        settings: Kafka's name of each setting to its value.
+    """
+
+    partitions: int
+    replicas: int
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One deviation.
+
+    Attributes:
+        subject: The topic, or topic and partition.
+        what: What is wrong, one sentence.
+        fix: The command that mends it.
+        blocking: False for advice.
+    """
+
+    subject: str
+    what: str
+    fix: str
+    blocking: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What an installation is asked to be.
+
+    Attributes:
+        partitions: N of half and op topic; None keeps what is there.
+        replication_factor: Of every topic made.
+        max_message_bytes: Of the half topic.
+        retention_ms: Of half and op topic, at least twice the greatest transaction age.
+        producer_groups: Each gets a check topic.
+    """
+
+    partitions: int
+    replication_factor: int
+    producer_groups: tuple[str, ...] = ()
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    retention_ms: int = HALF_RETENTION_MS
+
+
+def wanted_topics(names: TopicNames, layout: Layout) -> tuple[TopicShape, ...]:
+    """Return the shapes of all internal topics; the op topic before the half topic.
+
+    Whoever sees a half topic can rely on the op topic being there with as many partitions.
+    """
+    log = (
+        Wanted("cleanup.policy", "delete"),
+        Wanted("message.timestamp.type", "LogAppendTime"),
+        Wanted("retention.ms", str(layout.retention_ms), Rule.AT_LEAST_OR_UNLIMITED),
+        Wanted("retention.bytes", str(UNLIMITED)),
+        Wanted("max.message.bytes", str(layout.max_message_bytes), Rule.AT_LEAST),
+    )
+    copy_bytes = str(layout.max_message_bytes + COPY_BYTES)
+    check = _copies(copy_bytes, CHECK_RETENTION_MS)
+    dead = _copies(copy_bytes, DEAD_RETENTION_MS)
+    shapes = (
+        TopicShape(names.op, layout.partitions, log),
+        TopicShape(names.half, layout.partitions, log),
+        TopicShape(names.dead, DEAD_PARTITIONS, dead),
+        *(
+            TopicShape(names.check(group), CHECK_PARTITIONS, check)
+            for group in layout.producer_groups
+        ),
+    )
+    if layout.replication_factor < SAFE_REPLICAS:
+        return shapes
+    insync = Wanted("min.insync.replicas", str(SAFE_INSYNC), Rule.AT_LEAST)
+    return tuple(
+        TopicShape(shape.name, shape.partitions, (*shape.settings, insync)) for shape in shapes
+    )
+
+
+def find_problems(
+    shapes: Sequence[TopicShape],
+    seen: Mapping[str, SeenTopic],
+    *,
+    names: TopicNames,
+    bootstrap_servers: str,
+) -> list[Problem]:
+    """Return every deviation of `seen` from `shapes`, in the order of `shapes`."""
+    problems: list[Problem] = []
+    create = f"halfbridge topics create --bootstrap-servers {bootstrap_servers}" + (
+        f" --topic-prefix {names.prefix}" if names.prefix else ""
+    )
+    for shape in shapes:
+        topic = seen.get(shape.name)
+        if topic is None:
+            group = shape.name.removeprefix(names.check(""))
+            option = f" --producer-group {group}" if group != shape.name else ""
+            problems.append(Problem(shape.name, "the topic is missing", create + option))
+            continue
+        problems.extend(_setting_problems(shape, topic, bootstrap_servers=bootstrap_servers))
+    problems.extend(_count_problems(seen, names=names, create=create))
+    problems.extend(_retention_problems(seen, names=names, bootstrap_servers=bootstrap_servers))
+    return problems
+
+
+def alter_command(topic: str, key: str, value: str, *, bootstrap_servers: str) -> str:
+    """Return the Kafka command that sets one setting of a topic."""
+    return (
+        f"kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter"
+        f" --entity-type topics --entity-name {topic} --add-config {key}={value}"
+    )
+
+
+def _copies(max_message_bytes: str, retention_ms: int) -> tuple[Wanted, ...]:
+    return (
+        Wanted("cleanup.policy", "delete"),
+        Wanted("retention.ms", str(retention_ms), Rule.AT_LEAST_OR_UNLIMITED, blocking=False),
+        Wanted("max.message.bytes", max_message_bytes, Rule.AT_LEAST),
+    )
+
+
+def _setting_problems(
+    shape: TopicShape, topic: SeenTopic, *, bootstrap_servers: str
+) -> list[Problem]:
+    problems = []
+    for wanted in shape.settings:
+        actual = topic.settings.get(wanted.key, "")
+        if wanted.key == "min.insync.replicas" and topic.replicas < SAFE_REPLICAS:
+            continue  # made by hand with fewer replicas: two in sync would stop it
+        if not _is_good(actual, wanted):
+            bound = "" if wanted.rule is Rule.EQUAL else f" {wanted.rule.value}"
+            problems.append(
+                Problem(
+                    shape.name,
+                    f"{wanted.key} is {actual}, wanted{bound} {wanted.value}",
+                    alter_command(
+                        shape.name, wanted.key, wanted.value, bootstrap_servers=bootstrap_servers
+                    ),
+                    wanted.blocking,
+                )
+            )
+    return problems
+
+
+def _is_good(actual: str, wanted: Wanted) -> bool:
+    if wanted.rule is Rule.EQUAL:
+        return actual == wanted.value
+    try:
+        number = int(actual)
+    except ValueError:
+        return False
+    if wanted.rule is Rule.AT_LEAST_OR_UNLIMITED and number == UNLIMITED:
+        return True
+    return number >= int(wanted.value)
+
+
+def _count_problems(
+    seen: Mapping[str, SeenTopic], *, names: TopicNames, create: str
+) -> list[Problem]:
+    half, op = seen.get(names.half), seen.get(names.op)
+    if half is None or op is None or half.partitions == op.partitions:
+        return []
+    most = max(half.partitions, op.partitions)
+    what = f"{half.partitions} half partitions and {op.partitions} op partitions must be equal"
+    return [Problem(names.half, what, f"{create} --grow --partitions {most}")]
+
+
+def _retention_problems(
+    seen: Mapping[str, SeenTopic], *, names: TopicNames, bootstrap_servers: str
+) -> list[Problem]:
+    half, op = seen.get(names.half), seen.get(names.op)
+    if half is None or op is None:
+        return []
+    floor = half.settings.get("retention.ms", "")
+    wanted = Wanted("retention.ms", floor, Rule.AT_LEAST_OR_UNLIMITED)
+    actual = op.settings.get("retention.ms", "")
+    unlimited = floor == str(UNLIMITED) and actual != floor
+    if not unlimited and _is_good(actual, wanted):
+        return []
+    what = f"retention.ms is {actual}, less than the half topic's {floor}"
+    fix = alter_command(names.op, "retention.ms", floor, bootstrap_servers=bootstrap_servers)
+    return [Problem(names.op, what, fix)]

@@ -1,0 +1,189 @@
+"""`topics create` and `topics check`: make what is missing, report what differs, alter nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from checker.admin.shape import (
+    SAFE_REPLICAS,
+    Layout,
+    Problem,
+    TopicShape,
+    find_problems,
+    wanted_topics,
+)
+from checker.core.progress import START, ProgressError, check_against_log, parse_progress
+from checker.errors import AdminError
+
+if TYPE_CHECKING:
+    from checker.admin.kafka_io import Cluster, CommittedOffset
+    from serde.topics import TopicNames
+
+PARTITIONS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a command did and found.
+
+    Attributes:
+        created: Topics made.
+        grown: Topics that got more partitions.
+        initialised: Partitions that got their first offsets.
+        problems: What is left to an operator.
+    """
+
+    created: tuple[str, ...] = ()
+    grown: tuple[str, ...] = ()
+    initialised: tuple[int, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether nothing that blocks is left."""
+        return not any(problem.blocking for problem in self.problems)
+
+
+def plan_layout(
+    cluster: Cluster,
+    *,
+    partitions: int | None,
+    replication_factor: int | None,
+    producer_groups: tuple[str, ...],
+    retention_ms: int,
+) -> Layout:
+    """Return the layout; where nothing is given, as replicated as the cluster can, up to 3."""
+    return Layout(
+        partitions=PARTITIONS if partitions is None else partitions,
+        replication_factor=replication_factor or min(SAFE_REPLICAS, cluster.broker_count()),
+        producer_groups=producer_groups,
+        retention_ms=retention_ms,
+    )
+
+
+def create_topics(
+    cluster: Cluster, names: TopicNames, layout: Layout, *, grow: bool = False
+) -> Report:
+    """Make the missing topics and first offsets; return what was done and what differs.
+
+    Running it twice does nothing more. An existing topic is never altered, but for `grow`.
+
+    Args:
+        cluster: Where.
+        names: Of this installation.
+        layout: What is wanted.
+        grow: Bring op and half topic to `layout.partitions`, the op topic first.
+
+    Raises:
+        AdminError: something could not be made, or the daemon runs while growing; the operator
+            acts, and runs the command again.
+    """
+    shapes = wanted_topics(names, layout)
+    before = cluster.describe(shape.name for shape in shapes)
+    grown = _grow(cluster, names, layout) if grow else ()
+    created = tuple(
+        shape.name
+        for shape in (_beside_its_twin(shape, cluster, names) for shape in shapes)
+        if shape.name not in before
+        and cluster.create(shape, replication_factor=layout.replication_factor)
+    )
+    initialised = _commit_first_offsets(cluster, names)
+    return Report(
+        created=created,
+        grown=grown,
+        initialised=initialised,
+        problems=check_topics(cluster, names, layout).problems,
+    )
+
+
+def check_topics(cluster: Cluster, names: TopicNames, layout: Layout) -> Report:
+    """Return every problem of topics and offsets; change nothing."""
+    shapes = wanted_topics(names, layout)
+    seen = cluster.describe(shape.name for shape in shapes)
+    problems = find_problems(shapes, seen, names=names, bootstrap_servers=cluster.bootstrap_servers)
+    return Report(problems=(*problems, *_offset_problems(cluster, names)))
+
+
+def common_partitions(cluster: Cluster, names: TopicNames) -> int:
+    """Return how many partitions half and op topic both have."""
+    return min(cluster.partition_count(names.half), cluster.partition_count(names.op))
+
+
+def _beside_its_twin(shape: TopicShape, cluster: Cluster, names: TopicNames) -> TopicShape:
+    """Return `shape` with as many partitions as its twin has, if that one exists already."""
+    twin = {names.half: names.op, names.op: names.half}.get(shape.name)
+    there = cluster.partition_count(twin) if twin else 0
+    return TopicShape(shape.name, there, shape.settings) if there else shape
+
+
+def _grow(cluster: Cluster, names: TopicNames, layout: Layout) -> tuple[str, ...]:
+    counts = {topic: cluster.partition_count(topic) for topic in (names.op, names.half)}
+    short = [topic for topic, count in counts.items() if 0 < count < layout.partitions]
+    if not short:
+        return ()
+    members = cluster.live_members(names.daemon_group)
+    if members:
+        raise AdminError(
+            "partitions can only be added while the daemon is stopped, since a worker would stop"
+            f" at partitions without offsets; running: {', '.join(members)}. Stop it, run this"
+            " again, then restart daemon and producers"
+        )
+    for topic in short:  # the op topic stands first
+        cluster.grow(topic, partitions=layout.partitions)
+    return tuple(short)
+
+
+def _commit_first_offsets(cluster: Cluster, names: TopicNames) -> tuple[int, ...]:
+    """Commit the start for every partition that never had an op; return which."""
+    new = [
+        number
+        for number, half, op in _offsets(cluster, names)
+        if half.offset < 0 and op.offset < 0 and _is_unused(cluster, names, number)
+    ]
+    if new:
+        offsets = {(names.half, number): (START.half, "") for number in new}
+        offsets.update({(names.op, number): (START.op, START.metadata()) for number in new})
+        cluster.commit(names.daemon_group, offsets)
+    return tuple(new)
+
+
+def _is_unused(cluster: Cluster, names: TopicNames, number: int) -> bool:
+    # Without any op nothing can have been delivered, so that starting at 0 delivers nothing
+    # twice. With one, missing offsets mean that something went wrong.
+    return cluster.watermarks(names.op, number) == (0, 0) and (
+        cluster.watermarks(names.half, number)[0] == 0
+    )
+
+
+def _offsets(
+    cluster: Cluster, names: TopicNames
+) -> list[tuple[int, CommittedOffset, CommittedOffset]]:
+    count = common_partitions(cluster, names)
+    if not count:
+        return []
+    found = cluster.committed(
+        names.daemon_group,
+        [(topic, number) for number in range(count) for topic in (names.half, names.op)],
+    )
+    return [(number, found[names.half, number], found[names.op, number]) for number in range(count)]
+
+
+def _offset_problems(cluster: Cluster, names: TopicNames) -> list[Problem]:
+    problems = []
+    for number, half, op in _offsets(cluster, names):
+        prefix = f" --topic-prefix {names.prefix}" if names.prefix else ""
+        where = f"--bootstrap-servers {cluster.bootstrap_servers}{prefix}"
+        fix = f"halfbridge checker init --partition {number} {where}"
+        if half.offset < 0 and op.offset < 0 and _is_unused(cluster, names, number):
+            fix = f"halfbridge topics create {where}"
+        try:
+            progress = parse_progress(half.offset, op.offset, op.metadata)
+            check_against_log(
+                progress,
+                cluster.watermarks(names.half, number),
+                cluster.watermarks(names.op, number),
+            )
+        except ProgressError as error:
+            problems.append(Problem(f"partition {number}", str(error), fix))
+    return problems

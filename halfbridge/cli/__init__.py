@@ -1,0 +1,142 @@
+"""The `halfbridge` command. Each command's module is imported when the command is used.
+
+Exit status: 0 done; 1 it did not work; 2 wrong usage or configuration; a daemon's own statuses
+stand in checker.errors. Errors are one line on standard error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130  # what a shell shows for SIGINT
+DEBUG_FLAG = "--debug"
+
+# Command -> one line for --help; the module halfbridge.cli.<command> holds it under that name.
+COMMANDS = {
+    "bench": "Measure throughput and latency, end to end.",
+    "broker": "Run a real Kafka broker on this machine.",
+    "checker": "Run the daemon, or set one of its partitions anew.",
+    "demo": "Show the whole of it: 2,000 orders, crashes included.",
+    "topics": "Make or check the internal topics.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported by name, and whose errors are one line."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names, sorted."""
+        del ctx
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the command called `cmd_name`, imported now."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"halfbridge.cli.{cmd_name}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; an unknown one is answered with the nearest."""
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(COMMANDS))}"
+            raise click.UsageError(f"no such command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: FBT001, FBT002 (click's signature)
+        **extra: Any,
+    ) -> Any:
+        """Run; errors become one line and an exit status, a traceback only with --debug."""
+        words = list(sys.argv[1:] if args is None else args)
+        debug = DEBUG_FLAG in words  # wherever it stands, also behind the command
+        words = [word for word in words if word != DEBUG_FLAG]
+        name = prog_name or "halfbridge"
+        if not standalone_mode:
+            return super().main(words, name, complete_var, standalone_mode=False, **extra)
+        try:
+            status = super().main(words, name, complete_var, standalone_mode=False, **extra)
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (the last resort)
+            _fail(error, debug=debug)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(error: BaseException, *, debug: bool) -> NoReturn:
+    """Say in one line what went wrong, and exit."""
+    if debug:
+        traceback.print_exception(error)
+    text, status = _explain(error)
+    click.echo(f"halfbridge: {text}", err=True)
+    sys.exit(status)
+
+
+def _explain(error: BaseException) -> tuple[str, int]:
+    # Late: a command that works needs none of them.
+    from bridge.errors import BridgeError, ConfigError  # noqa: PLC0415
+    from checker.errors import EXIT_CONFIG, CheckerError  # noqa: PLC0415
+
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        return "interrupted", EXIT_INTERRUPTED
+    if isinstance(error, click.UsageError):
+        path = error.ctx.command_path if error.ctx else "halfbridge"
+        return f"{_one_line(error.format_message())} (see `{path} --help`)", EXIT_USAGE
+    if isinstance(error, click.ClickException):
+        return _one_line(error.format_message()), error.exit_code
+    if isinstance(error, BridgeError):
+        misused = isinstance(error, ConfigError) or (
+            isinstance(error, CheckerError) and error.exit_code == EXIT_CONFIG
+        )
+        return _one_line(str(error)), EXIT_USAGE if misused else EXIT_ERROR
+    what = _one_line(f"{type(error).__name__}: {error}")
+    return f"unexpected error: {what} (run again with {DEBUG_FLAG} for the traceback)", EXIT_ERROR
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _version() -> str:
+    try:
+        return version("halfbridge")
+    except PackageNotFoundError:  # a source tree that was never installed
+        return "unknown"
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(_version(), prog_name="halfbridge")
+@click.option(DEBUG_FLAG, is_flag=True, help="Show tracebacks; may stand anywhere.")
+def cli(*, debug: bool) -> None:
+    """Run RocketMQ's transactional messages on the Kafka that you already have."""
+    del debug  # taken by LazyGroup.main
+
+
+def main() -> None:
+    """Run the command line of this process; does not return."""
+    cli.main(prog_name="halfbridge")

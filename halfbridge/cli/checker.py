@@ -1,0 +1,110 @@
+"""`halfbridge checker`: run the daemon, or set one of its partitions anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from checker.config import CheckerConfig
+from checker.policy import load_policy
+from halfbridge.cli.options import CONNECTION, load_settings, settings_options
+
+if TYPE_CHECKING:
+    from checker.admin.reinit import Plan
+
+
+@click.group()
+def checker() -> None:
+    """Run the daemon, or set one of its partitions anew."""
+
+
+@checker.command()
+@settings_options(CheckerConfig)
+def run(**values: Any) -> int:
+    """Run the daemon until SIGTERM or Ctrl-C.
+
+    Every setting is a flag, an environment variable and a key of the TOML file; flags win over
+    the environment, the environment over the file.
+    """
+    from checker import supervisor  # noqa: PLC0415 (--help does not need it)
+
+    config = load_settings(CheckerConfig, values)
+    # Each worker reads it again; a mistake in it should end the command, not N workers.
+    load_policy(config.policy_file, names=config.names)
+    return supervisor.run(config, environ=os.environ)
+
+
+@checker.command()
+@click.option("--partition", type=click.IntRange(0), required=True, help="The stopped one.")
+@click.option("--from-half-offset", type=click.IntRange(0), help="Read from here, not log start.")
+@click.option("--from-op-offset", type=click.IntRange(0), help="Read from here, not log start.")
+@click.option(
+    "--accept-duplicates",
+    is_flag=True,
+    help="No offset is exact: deliver some transactions again rather than any never.",
+)
+@click.option(
+    "--skip-undelivered",
+    is_flag=True,
+    help="No offset is exact: never deliver some transactions rather than any again.",
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan; commit nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@settings_options(CheckerConfig, only=(*CONNECTION, "transaction_age_ms_max"))
+def init(**values: Any) -> int:
+    """Set a stopped partition anew, so that it goes on where it stood.
+
+    Reads the half and op partition, the real topics and the dead-letter topic to see what was
+    delivered, and commits the offsets behind it. All workers must be stopped.
+    """
+    # Late: they bring the Kafka client, which --help does not need.
+    from checker.admin.init import InitRequest, init_partition  # noqa: PLC0415
+    from checker.admin.kafka_io import Cluster  # noqa: PLC0415
+    from checker.admin.reinit import Choice  # noqa: PLC0415
+
+    twice, never = values["accept_duplicates"], values["skip_undelivered"]
+    if twice and never:
+        raise click.UsageError(
+            "choose one of --accept-duplicates and --skip-undelivered", click.get_current_context()
+        )
+    choice = Choice.SKIP_UNDELIVERED if never else Choice.REFUSE
+    config = load_settings(CheckerConfig, values)
+    request = InitRequest(
+        partition=values["partition"],
+        half_start=-1 if values["from_half_offset"] is None else values["from_half_offset"],
+        op_start=-1 if values["from_op_offset"] is None else values["from_op_offset"],
+        age_ms_max=config.transaction_age_ms_max,
+        choice=Choice.ACCEPT_DUPLICATES if twice else choice,
+        dry_run=values["dry_run"],
+    )
+    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
+    plan = init_partition(cluster, config.names, request)
+    _show_plan(plan, values)
+    return 0
+
+
+def _show_plan(plan: Plan, values: dict[str, Any]) -> None:
+    if values["as_json"]:
+        committed = not values["dry_run"]
+        body = {"committed": committed, "exact": plan.exact, **dataclasses.asdict(plan)}
+        click.echo(json.dumps(body))
+        return
+    progress = plan.progress
+    click.echo(
+        f"partition {values['partition']}: H={progress.half} O={progress.op}"
+        f" R={progress.rebuild_to} T={progress.ops_from} P={progress.position}"
+    )
+    for word, ids in (
+        ("applied before", plan.applied),
+        ("still to apply", plan.to_apply),
+        ("applied twice", plan.twice),
+        ("never applied", plan.never),
+        ("uncertain", plan.uncertain),
+    ):
+        shown = f": {', '.join(ids)}" if ids and word != "applied before" else ""
+        click.echo(f"{word:<15} {len(ids)}{shown}")
+    click.echo("dry run: nothing committed" if values["dry_run"] else "committed")

@@ -1,0 +1,75 @@
+"""Command-line options made of a settings dataclass, and the settings made of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from bridge.settings import Setting, describe, load, read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+T = TypeVar("T")
+F = TypeVar("F", bound="Callable[..., Any]")
+
+CONFIG_VARIABLE = "HALFBRIDGE_CONFIG"
+CONNECTION = ("bootstrap_servers", "topic_prefix", "kafka")
+_METAVARS: dict[Any, str] = {int: "N", float: "N", str: "TEXT", Path: "PATH"}
+
+
+def settings_options(cls: type, *, only: Collection[str] | None = None) -> Callable[[F], F]:
+    """Return a decorator that adds `--config` and one option for each setting of `cls`.
+
+    Values stay text, so that `load` checks flags, variables and file alike and says for each
+    where a bad value came from.
+
+    Args:
+        cls: A dataclass whose fields are made by `bridge.settings.setting`.
+        only: Names of the settings wanted; all by default.
+    """
+    options = [_option(each) for each in describe(cls) if only is None or each.name in only]
+    config = click.option(
+        "--config",
+        "config_file",
+        metavar="PATH",
+        type=click.Path(path_type=Path),
+        envvar=CONFIG_VARIABLE,
+        help=f"TOML file of settings. [{CONFIG_VARIABLE}]",
+    )
+
+    def add(command: F) -> F:
+        for option in reversed([config, *options]):
+            command = option(command)
+        return command
+
+    return add
+
+
+def load_settings(cls: type[T], values: Mapping[str, Any]) -> T:
+    """Return `cls` from an option decorator's values, the environment and the file.
+
+    Raises:
+        ConfigError: a value is wrong; its text says which, where from, and what is allowed.
+    """
+    path = values.get("config_file")
+    names = {each.name for each in describe(cls)}
+    flags = {name: value for name, value in values.items() if name in names}
+    return load(cls, flags=flags, environ=os.environ, file=read_toml(path) if path else {})
+
+
+def _option(each: Setting) -> Callable[[F], F]:
+    text = f"{each.doc} [{each.environment}]"
+    if each.kind is bool:
+        return click.option(f"{each.flag}/--no-{each.flag[2:]}", default=None, help=text)
+    if each.kind not in _METAVARS:
+        metavar = "WORD" if each.kind is tuple else "NAME=VALUE"
+        return click.option(
+            each.flag, multiple=True, metavar=metavar, help=f"{text} May be repeated."
+        )
+    if each.default not in (None, "") and not each.secret:
+        text += f" [default: {each.default}]"
+    return click.option(each.flag, default=None, metavar=_METAVARS[each.kind], help=text)

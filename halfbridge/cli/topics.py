@@ -1,0 +1,137 @@
+"""`halfbridge topics`: make and check the internal topics."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from checker.admin.acls import daemon_acls, producer_acls
+from checker.config import CheckerConfig
+from halfbridge.cli.options import CONNECTION, load_settings, settings_options
+
+if TYPE_CHECKING:
+    from checker.admin.topics import Report
+
+# Half messages must outlive what may still be decided about them (design 7).
+_RETENTION_AGES = 2
+_SETTINGS = (*CONNECTION, "transaction_age_ms_max")
+
+_group_option = click.option(
+    "--producer-group",
+    "-g",
+    "producer_groups",
+    multiple=True,
+    metavar="NAME",
+    help="A producer group that needs a check topic. May be repeated.",
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_partitions_option = click.option(
+    "--partitions",
+    type=click.IntRange(1, 1000),
+    default=None,
+    help="Partitions of half and op topic: the most workers there can be. [default: 4]",
+)
+_replication_option = click.option(
+    "--replication-factor",
+    type=click.IntRange(1, 15),
+    default=None,
+    help="Replicas of every topic. [default: 3, or as many as there are brokers]",
+)
+
+
+@click.group()
+def topics() -> None:
+    """Make or check the internal topics."""
+
+
+@topics.command()
+@_group_option
+@_partitions_option
+@_replication_option
+@click.option("--grow", is_flag=True, help="Bring an existing installation to --partitions.")
+@click.option("--acls", is_flag=True, help="Print the kafka-acls commands of the installation.")
+@click.option(
+    "--daemon-principal", default="User:halfbridge", show_default=True, help="For --acls."
+)
+@click.option(
+    "--real-topic", "real_topics", multiple=True, metavar="NAME", help="For --acls; repeatable."
+)
+@_json_option
+@settings_options(CheckerConfig, only=_SETTINGS)
+def create(**values: Any) -> int:
+    """Make the missing topics and the daemon's first offsets; report what differs.
+
+    Existing topics are never altered, but for --grow. Running it again does no harm.
+    """
+    if values["grow"] and values["partitions"] is None:
+        raise click.UsageError("--grow needs --partitions N", click.get_current_context())
+    report = _run(values, make=True)
+    status = _show(report, as_json=values["as_json"])
+    if values["acls"]:
+        _print_acls(values)
+    return status
+
+
+@topics.command()
+@_group_option
+@_partitions_option
+@_replication_option
+@_json_option
+@settings_options(CheckerConfig, only=_SETTINGS)
+def check(**values: Any) -> int:
+    """Report every problem of topics and offsets, each with the command that mends it."""
+    return _show(_run(values, make=False), as_json=values["as_json"])
+
+
+def _run(values: dict[str, Any], *, make: bool) -> Report:
+    # Late: it brings the Kafka client, which --help does not need.
+    from checker.admin.kafka_io import Cluster  # noqa: PLC0415
+    from checker.admin.shape import HALF_RETENTION_MS  # noqa: PLC0415
+    from checker.admin.topics import check_topics, create_topics, plan_layout  # noqa: PLC0415
+
+    config = load_settings(CheckerConfig, values)
+    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
+    layout = plan_layout(
+        cluster,
+        partitions=values["partitions"],
+        replication_factor=values["replication_factor"],
+        producer_groups=values["producer_groups"],
+        retention_ms=max(HALF_RETENTION_MS, _RETENTION_AGES * config.transaction_age_ms_max),
+    )
+    if make:
+        return create_topics(cluster, config.names, layout, grow=values["grow"])
+    return check_topics(cluster, config.names, layout)
+
+
+def _show(report: Report, *, as_json: bool) -> int:
+    """Print `report`; return the exit status."""
+    if as_json:
+        click.echo(json.dumps({"ok": report.ok, **dataclasses.asdict(report)}))
+        return 0 if report.ok else 1
+    for topic in report.created:
+        click.echo(f"created   {topic}")
+    for topic in report.grown:
+        click.echo(f"grown     {topic}")
+    if report.initialised:
+        numbers = ", ".join(map(str, report.initialised))
+        click.echo(f"offsets   first ones committed for partition {numbers}")
+    for problem in report.problems:
+        word = "problem  " if problem.blocking else "advice   "
+        click.echo(f"{word} {problem.subject}: {problem.what}\n          fix: {problem.fix}")
+    click.echo("all well" if report.ok else "not well: see the problems above")
+    return 0 if report.ok else 1
+
+
+def _print_acls(values: dict[str, Any]) -> None:
+    config = load_settings(CheckerConfig, values)
+    real_topics = values["real_topics"]
+    acls = list(daemon_acls(config.names, values["daemon_principal"], real_topics=real_topics))
+    for group in values["producer_groups"]:
+        acls += producer_acls(config.names, group, f"User:{group}", real_topics=real_topics)
+    if not real_topics:
+        click.echo("# real topics: give --real-topic NAME for the grants on them")
+    for acl in acls:
+        click.echo(acl.command(config.bootstrap_servers))
