@@ -10,10 +10,11 @@ import importlib
 import sys
 import traceback
 from difflib import get_close_matches
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
+
+from halfbridge import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,15 +123,8 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _version() -> str:
-    try:
-        return version("halfbridge")
-    except PackageNotFoundError:  # a source tree that was never installed
-        return "unknown"
-
-
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(_version(), prog_name="halfbridge")
+@click.version_option(__version__, prog_name="halfbridge")
 @click.option(DEBUG_FLAG, is_flag=True, help="Show tracebacks; may stand anywhere.")
 def cli(*, debug: bool) -> None:
     """Run RocketMQ's transactional messages on the Kafka that you already have."""

@@ -1,0 +1,49 @@
+"""The ACLs: who reads what."""
+
+from __future__ import annotations
+
+from checker.admin.acls import Acl, daemon_acls, producer_acls
+from serde.topics import TopicNames
+
+NAMES = TopicNames("eu.")
+DAEMON = daemon_acls(NAMES, "User:d", real_topics=("orders",))
+PRODUCER = producer_acls(NAMES, "g", "User:g", real_topics=("orders",))
+
+
+def test_only_the_daemon_reads_half_and_op_topics() -> None:
+    """The transaction id is the capability to decide; producers write it and never read it."""
+    readers = {
+        (acl.principal, acl.name)
+        for acl in (*DAEMON, *PRODUCER)
+        if "Read" in acl.operations and acl.resource == "--topic"
+    }
+
+    assert readers == {
+        ("User:d", NAMES.half),
+        ("User:d", NAMES.op),
+        ("User:g", NAMES.check("g")),
+    }
+
+
+def test_only_the_daemon_writes_real_topics() -> None:
+    """A producer group needs no more than to see that its real topic exists."""
+    grants = {acl.principal: acl.operations for acl in (*DAEMON, *PRODUCER) if acl.name == "orders"}
+
+    assert grants == {"User:d": ("Write", "Describe"), "User:g": ("Describe",)}
+
+
+def test_transactional_ids_are_granted_by_prefix() -> None:
+    """Any slot of this installation, and no other installation's."""
+    (acl,) = (acl for acl in DAEMON if acl.resource == "--transactional-id")
+
+    assert (acl.name, acl.prefixed) == ("eu.halfbridge-", True)
+
+
+def test_command_is_one_shell_line() -> None:
+    """Names that a shell would split are quoted."""
+    acl = Acl("User:CN=a b", ("Read",), "--topic", "t", prefixed=True)
+
+    assert acl.command("k:1") == (
+        "kafka-acls.sh --bootstrap-server k:1 --add --allow-principal 'User:CN=a b'"
+        " --operation Read --topic t --resource-pattern-type prefixed"
+    )

@@ -1,0 +1,305 @@
+"""Where a stopped partition may go on: decided from the log and from what was delivered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from checker.admin.reinit import Choice, Evidence, Plan, plan
+from checker.core.events import HalfRead, OpRead
+from checker.core.progress import Progress
+from checker.core.protocol import REASON_AGE
+from serde.records import HalfMetadata, Op, OpKind, OpSource
+
+GROUP = "orders-service"
+AGE_MS_MAX = 1000
+
+
+@dataclass
+class Log:
+    """A half and an op partition, written by short calls."""
+
+    halves: list[HalfRead] = field(default_factory=list)
+    ops: list[OpRead] = field(default_factory=list)
+
+    def half(
+        self,
+        transaction_id: str,
+        *,
+        group: str = GROUP,
+        topic: str = "orders",
+        origin: int = -1,
+        index: int = 0,
+        append_ms: int = 0,
+    ) -> int:
+        """Append a half record (a copy when `origin` is given); return its offset."""
+        offset = len(self.halves)
+        metadata = HalfMetadata(
+            transaction_id=transaction_id,
+            born_timestamp=0,
+            resume_count=0,
+            message_index=index,
+            producer_group=group,
+            real_topic=topic,
+            real_partition=-1,
+            check_times=0,
+            immunity_ms=-1,
+            first_append_timestamp=-1 if origin < 0 else 0,
+            origin_offset=origin,
+        )
+        self.halves.append(HalfRead(offset, append_ms, metadata, "", 0, None))
+        return offset
+
+    def op(
+        self,
+        transaction_id: str,
+        kind: OpKind = OpKind.COMMIT,
+        *,
+        group: str = GROUP,
+        append_ms: int = 0,
+        half_offset: int | None = None,
+        **more: Any,
+    ) -> int:
+        """Append an op; return its offset."""
+        offset = len(self.ops)
+        op = Op(
+            transaction_id=transaction_id,
+            timestamp=0,
+            half_offset=len(self.halves) - 1 if half_offset is None else half_offset,
+            resume_count=0,
+            producer_group=group,
+            kind=kind,
+            message_count=1,
+            check_number=0,
+            source=more.get("source", OpSource.PRODUCER),
+            actor="",
+            reason=more.get("reason", ""),
+        )
+        self.ops.append(OpRead(offset, append_ms, op))
+        return offset
+
+    def committed(self, *transaction_ids: str) -> None:
+        """Append a half and its COMMIT for each id."""
+        for transaction_id in transaction_ids:
+            self.half(transaction_id)
+            self.op(transaction_id)
+
+    def plan(self, evidence: Evidence, choice: Choice = Choice.REFUSE) -> Plan:
+        """Plan from all of it."""
+        return plan(
+            self.halves,
+            self.ops,
+            evidence,
+            half_end=len(self.halves),
+            op_end=len(self.ops),
+            age_ms_max=AGE_MS_MAX,
+            choice=choice,
+        )
+
+
+@pytest.fixture
+def log() -> Log:
+    """An empty partition pair."""
+    return Log()
+
+
+def test_empty_partition_goes_on_at_its_ends(log: Log) -> None:
+    """Nothing there, nothing to do."""
+    found = log.plan(Evidence())
+
+    assert found.exact
+    assert found.progress == Progress(half=0, op=0, rebuild_to=0, ops_from=0, position=0)
+
+
+def test_all_delivered_goes_on_behind_everything(log: Log) -> None:
+    """Every decision has its effect already: O and H stand at the ends."""
+    log.committed("a", "b")
+
+    found = log.plan(Evidence(delivered={"a", "b"}))
+
+    assert found.exact
+    assert found.applied == ("a", "b")
+    assert found.progress == Progress(half=2, op=2, rebuild_to=2, ops_from=2, position=2)
+
+
+def test_undelivered_tail_is_applied(log: Log) -> None:
+    """O is the first commit of which nothing is found; H keeps its half message."""
+    log.committed("a", "b", "c")
+
+    found = log.plan(Evidence(delivered={"a"}))
+
+    assert found.exact
+    assert found.to_apply == ("b", "c")
+    assert (found.progress.op, found.progress.half) == (1, 1)
+
+
+def test_undecided_half_below_holds_h_and_t(log: Log) -> None:
+    """H is the oldest undecided half; T the oldest decision about a half at or above H."""
+    log.half("undecided")
+    log.committed("a", "b")
+
+    found = log.plan(Evidence(delivered={"a", "b"}))
+
+    assert found.progress == Progress(half=0, op=2, rebuild_to=3, ops_from=0, position=3)
+
+
+def test_decided_below_h_does_not_hold_t(log: Log) -> None:
+    """A decision all of whose halves are below H is of no use to a rebuild."""
+    log.committed("old")
+    log.half("undecided")
+    log.committed("new")
+
+    found = log.plan(Evidence(delivered={"old", "new"}))
+
+    assert (found.progress.half, found.progress.ops_from) == (1, 1)
+
+
+def test_copy_above_h_keeps_its_decision(log: Log) -> None:
+    """A put-back copy would look undecided to a rebuild that does not know the decision."""
+    origin = log.half("a")
+    log.half("undecided")
+    log.half("a", origin=origin)
+    log.op("a")
+
+    found = log.plan(Evidence(delivered={"a"}))
+
+    assert (found.progress.half, found.progress.ops_from) == (1, 0)
+
+
+def test_dead_lettered_counts_as_applied(log: Log) -> None:
+    """A commit that was not allowed, or a discard, left its trace in the dead-letter topic."""
+    log.committed("refused")
+    log.half("discarded")
+    log.op("discarded", OpKind.DISCARD, source=OpSource.OPERATOR)
+
+    found = log.plan(Evidence(dead={("refused", 0), ("discarded", 0)}))
+
+    assert found.exact
+    assert found.progress.op == 2
+
+
+def test_rollback_needs_no_trace(log: Log) -> None:
+    """A rolled back transaction is on either side of O without harm."""
+    log.half("gone")
+    log.op("gone", OpKind.ROLLBACK)
+    log.committed("a")
+
+    found = log.plan(Evidence(delivered={"a"}))
+
+    assert found.exact
+    assert found.progress.op == 2
+    assert found.progress.half == 2
+
+
+def test_first_decision_wins(log: Log) -> None:
+    """A commit after a rollback is nothing that could be missing."""
+    log.half("a")
+    log.op("a", OpKind.ROLLBACK)
+    log.op("a", OpKind.COMMIT)
+
+    found = log.plan(Evidence())
+
+    assert found.exact
+    assert found.to_apply == ()
+
+
+def test_op_of_another_group_decides_nothing(log: Log) -> None:
+    """Rule 6: a stranger's op leaves the transaction undecided, and H below it."""
+    log.half("a")
+    log.op("a", group="other")
+
+    found = log.plan(Evidence())
+
+    assert found.exact
+    assert (found.progress.op, found.progress.half) == (1, 0)
+
+
+def test_half_of_another_group_under_a_known_id_stays_undecided(log: Log) -> None:
+    """A forged half is a transaction of its own, which H must not pass."""
+    log.committed("a")
+    log.half("a", group="other")
+
+    found = log.plan(Evidence(delivered={"a"}))
+
+    assert found.progress.half == 1
+
+
+def test_op_beyond_the_half_partition_decides_nothing(log: Log) -> None:
+    """Rule 1: a half offset that does not exist makes the op invalid."""
+    log.half("a")
+    log.op("a", half_offset=10)
+
+    assert log.plan(Evidence()).progress == Progress(
+        half=0, op=1, rebuild_to=1, ops_from=1, position=0
+    )
+
+
+def test_age_discard_without_the_age_decides_nothing(log: Log) -> None:
+    """A daemon's AGE discard that its append time does not prove leaves the half undecided."""
+    log.half("a", append_ms=500)
+    log.op("a", OpKind.DISCARD, source=OpSource.CHECKER, reason=REASON_AGE, append_ms=1499)
+
+    found = log.plan(Evidence())
+
+    assert found.exact
+    assert (found.progress.op, found.progress.half) == (1, 0)
+
+
+def test_delivered_behind_a_missing_one_needs_a_choice(log: Log) -> None:
+    """No offset is exact: the plan names what would come twice."""
+    log.committed("a", "lost", "c")
+
+    found = log.plan(Evidence(delivered={"a", "c"}))
+
+    assert not found.exact
+    assert found.to_apply == ("lost",)
+    assert found.twice == ("c",)
+
+
+def test_accepting_duplicates_starts_at_the_missing_one(log: Log) -> None:
+    """Nothing is lost; what came behind comes twice."""
+    log.committed("a", "lost", "c")
+
+    found = log.plan(Evidence(delivered={"a", "c"}), Choice.ACCEPT_DUPLICATES)
+
+    assert found.progress.op == 1
+    assert (found.twice, found.never) == (("c",), ())
+
+
+def test_skipping_starts_behind_the_last_delivered_one(log: Log) -> None:
+    """Nothing comes twice; the missing one never comes, a newer one still does."""
+    log.committed("a", "lost", "c", "new")
+
+    found = log.plan(Evidence(delivered={"a", "c"}), Choice.SKIP_UNDELIVERED)
+
+    assert found.progress.op == 3
+    assert (found.twice, found.never, found.to_apply) == ((), ("lost",), ("new",))
+
+
+def test_expired_real_records_are_no_proof(log: Log) -> None:
+    """Where the real topic lost records since, "not found" needs an operator's word."""
+    log.half("old")
+    log.op("old", append_ms=100)
+    log.half("new")
+    log.op("new", append_ms=300)
+
+    found = log.plan(Evidence(expired_before_ms={"orders": 200}))
+
+    assert not found.exact
+    assert found.uncertain == ("old",)
+    assert log.plan(
+        Evidence(expired_before_ms={"orders": 200}), Choice.SKIP_UNDELIVERED
+    ).to_apply == ("new",)
+
+
+def test_position_leaves_late_halves_to_be_dead_lettered(log: Log) -> None:
+    """What stands behind every applied decision is looked at again, not dropped."""
+    log.committed("a")
+    log.half("a", index=1)
+
+    found = log.plan(Evidence(delivered={"a"}))
+
+    assert found.progress.position <= 2
+    assert found.progress.rebuild_to == 2

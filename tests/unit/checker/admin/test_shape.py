@@ -1,0 +1,136 @@
+"""What internal topics must look like, and what is said when they do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from checker.admin.shape import (
+    COPY_BYTES,
+    MAX_MESSAGE_BYTES,
+    Layout,
+    Problem,
+    SeenTopic,
+    find_problems,
+    wanted_topics,
+)
+from serde.topics import TopicNames
+
+NAMES = TopicNames("eu.")
+LAYOUT = Layout(partitions=4, replication_factor=3, producer_groups=("g",))
+WANTED = wanted_topics(NAMES, LAYOUT)
+
+
+def _as_wanted() -> dict[str, SeenTopic]:
+    return {
+        shape.name: SeenTopic(
+            shape.partitions, 3, {wanted.key: wanted.value for wanted in shape.settings}
+        )
+        for shape in WANTED
+    }
+
+
+def _problems(seen: dict[str, SeenTopic]) -> list[Problem]:
+    return find_problems(WANTED, seen, names=NAMES, bootstrap_servers="k:1")
+
+
+def _changed(topic: str, key: str, value: str) -> dict[str, SeenTopic]:
+    seen = _as_wanted()
+    seen[topic] = replace(seen[topic], settings={**seen[topic].settings, key: value})
+    return seen
+
+
+def test_op_topic_is_made_before_the_half_topic() -> None:
+    """Whoever sees the half topic may rely on the op topic."""
+    assert [shape.name for shape in WANTED][:2] == [NAMES.op, NAMES.half]
+
+
+def test_topics_have_the_designs_settings() -> None:
+    """LogAppendTime, no size limit, seven days; copies 128 KiB larger."""
+    settings = {
+        shape.name: {wanted.key: wanted.value for wanted in shape.settings} for shape in WANTED
+    }
+
+    for log in (NAMES.half, NAMES.op):
+        assert settings[log]["message.timestamp.type"] == "LogAppendTime"
+        assert settings[log]["retention.bytes"] == "-1"
+        assert settings[log]["retention.ms"] == str(7 * 24 * 3_600_000)
+        assert settings[log]["min.insync.replicas"] == "2"
+    for copies in (NAMES.dead, NAMES.check("g")):
+        assert settings[copies]["max.message.bytes"] == str(MAX_MESSAGE_BYTES + COPY_BYTES)
+
+
+def test_two_in_sync_replicas_are_only_asked_of_three() -> None:
+    """On a small cluster, two in sync would stop the topic at the first lost broker."""
+    shapes = wanted_topics(NAMES, replace(LAYOUT, replication_factor=2))
+
+    assert all(wanted.key != "min.insync.replicas" for shape in shapes for wanted in shape.settings)
+
+
+def test_what_is_as_wanted_has_no_problem() -> None:
+    """No false alarms."""
+    assert _problems(_as_wanted()) == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "key", "value", "blocking"),
+    [
+        (NAMES.half, "message.timestamp.type", "CreateTime", True),
+        (NAMES.half, "cleanup.policy", "compact", True),
+        (NAMES.op, "retention.bytes", "1000", True),
+        (NAMES.op, "retention.ms", "1000", True),
+        (NAMES.op, "min.insync.replicas", "1", True),
+        (NAMES.check("g"), "max.message.bytes", "1048588", True),
+        (NAMES.dead, "retention.ms", "1000", False),
+    ],
+)
+def test_deviation_comes_with_its_command(topic: str, key: str, value: str, blocking: bool) -> None:
+    """Each is named, with the kafka-configs command that mends it."""
+    problem = _problems(_changed(topic, key, value))[0]
+
+    assert problem.subject == topic
+    assert key in problem.what
+    assert value in problem.what
+    assert problem.blocking is blocking
+    assert problem.fix.startswith("kafka-configs.sh --bootstrap-server k:1 --alter")
+    assert f"--entity-name {topic} --add-config {key}=" in problem.fix
+
+
+@pytest.mark.parametrize("value", ["-1", str(30 * 24 * 3_600_000)])
+def test_longer_retention_of_both_is_fine(value: str) -> None:
+    """More than wanted is no deviation, as long as ops outlive halves."""
+    seen = _as_wanted()
+    for topic in (NAMES.half, NAMES.op):
+        seen[topic] = replace(seen[topic], settings={**seen[topic].settings, "retention.ms": value})
+
+    assert _problems(seen) == []
+
+
+@pytest.mark.parametrize("value", ["-1", str(30 * 24 * 3_600_000)])
+def test_ops_must_outlive_halves(value: str) -> None:
+    """A half topic kept longer than the op topic is a problem of the op topic."""
+    (problem,) = _problems(_changed(NAMES.half, "retention.ms", value))
+
+    assert problem.subject == NAMES.op
+
+
+def test_unequal_partition_counts_come_with_the_growing_command() -> None:
+    """The fix brings both to the larger count."""
+    seen = _as_wanted()
+    seen[NAMES.op] = replace(seen[NAMES.op], partitions=6)
+
+    (problem,) = _problems(seen)
+
+    assert "4 half partitions and 6 op partitions" in problem.what
+    assert problem.fix.endswith("--topic-prefix eu. --grow --partitions 6")
+
+
+def test_missing_check_topic_comes_with_its_group() -> None:
+    """The fix names the producer group, not only the topic."""
+    seen = _as_wanted()
+    del seen[NAMES.check("g")]
+
+    (problem,) = _problems(seen)
+
+    assert problem.fix.endswith("--producer-group g")
