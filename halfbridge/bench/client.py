@@ -1,0 +1,205 @@
+"""The measured client, a process of its own: `python -m halfbridge.bench.client <config>`.
+
+Warms up, says so in one JSON line, waits for SIGUSR1, does the measured part, says what it did
+in one JSON line, and waits for SIGUSR1 again, so that its use of the machine can be read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from halfbridge import Message, Resolution, TransactionProducer
+from halfbridge.bench.config import BenchConfig
+from halfbridge.bench.payload import make_keys, make_packer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PRODUCER_GROUP = "bench"
+_NS_PER_S = 1_000_000_000
+_LEAD_S = 2.0  # the schedule runs this long before measuring, so that its start is left out
+_WARMUP_CHUNK = 2_000
+_TAIL_S_MAX = 60.0
+_TICK_S = 0.001
+
+
+class Client:
+    """Runs transactions and counts what becomes of them."""
+
+    def __init__(self, config: BenchConfig, producer: TransactionProducer) -> None:
+        self._config = config
+        self._producer = producer
+        self._pack = make_packer(config.size_bytes)
+        self._keys = make_keys(config.keys)
+        # Appended to from callbacks in more than one thread: atomic, unlike `+= 1`.
+        self._committed: deque[None] = deque()
+        self._failed: deque[Any] = deque()
+        self._began = 0
+        self.first_send_ns = 0
+
+    @property
+    def committed(self) -> int:
+        """Acknowledged commits."""
+        return len(self._committed)
+
+    @property
+    def failures(self) -> list[str]:
+        """What sends and commits failed with."""
+        return [str(error) for error in self._failed]
+
+    def warm_up(self) -> int:
+        """Run pipelined for warmup_s; return how many warm-up messages were sent."""
+        until = time.monotonic() + self._config.warmup_s
+        numbers = itertools.count(-1, -1)
+        count = 0
+        while time.monotonic() < until:
+            for number in itertools.islice(numbers, _WARMUP_CHUNK):
+                self._send_pipelined(number, time.monotonic_ns())
+            count += _WARMUP_CHUNK
+        self._await_all()
+        return count
+
+    def measure(self, *, first_number: int) -> int:
+        """Run the measured part; return how many lead-in messages preceded it.
+
+        Args:
+            first_number: Of the lead-in messages, below all that the warm-up used.
+        """
+        lead = int(_LEAD_S * self._config.rate)
+        numbers = itertools.chain(
+            range(first_number, first_number - lead, -1), range(self._config.messages)
+        )
+        schedule = self._scheduled(numbers) if self._config.rate else self._unpaced(numbers)
+        if self._config.threads:
+            self._run_threads(schedule)
+        else:
+            for number, due_ns in schedule:
+                self._send_pipelined(number, due_ns)
+        self._await_all()
+        return lead
+
+    def _unpaced(self, numbers: Iterator[int]) -> Iterator[tuple[int, int]]:
+        clock = time.monotonic_ns
+        self.first_send_ns = clock()
+        for number in numbers:
+            yield number, clock()
+
+    def _scheduled(self, numbers: Iterator[int]) -> Iterator[tuple[int, int]]:
+        """Yield each number when it is due, with the time it was due, late or not."""
+        interval_ns = _NS_PER_S / self._config.rate
+        start_ns = time.monotonic_ns()
+        for place, number in enumerate(numbers):
+            due_ns = start_ns + int(place * interval_ns)
+            ahead_ns = due_ns - time.monotonic_ns()
+            if ahead_ns > 0:
+                time.sleep(ahead_ns / _NS_PER_S)
+            if number == 0:
+                self.first_send_ns = due_ns
+            yield number, due_ns
+
+    def _send_pipelined(self, number: int, due_ns: int) -> None:
+        self._began += 1
+        key = self._keys[number % len(self._keys)]
+        message = Message(self._config.real_topic, key=key, value=self._pack(due_ns, number))
+        self._producer.begin().send_async(message).add_done_callback(self._on_sent)
+
+    def _on_sent(self, future: Any) -> None:
+        error = future.exception()
+        if error is None:
+            future.transaction.commit_async().add_done_callback(self._on_committed)
+        else:
+            self._failed.append(error)
+
+    def _on_committed(self, future: Any) -> None:
+        error = future.exception()
+        if error is None:
+            self._committed.append(None)
+        else:
+            self._failed.append(error)
+
+    def _await_all(self) -> None:
+        deadline = time.monotonic() + _TAIL_S_MAX
+        while self.committed + len(self._failed) < self._began:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self._began - self.committed} transactions never ended")
+            time.sleep(_TICK_S)
+
+    def _run_threads(self, schedule: Iterator[tuple[int, int]]) -> None:
+        """Let each thread take what is next, block on send and on commit, and go on."""
+        turns = _Turns(schedule)
+        with ThreadPoolExecutor(self._config.threads) as pool:
+            work = [pool.submit(self._run_blocking, turns) for _ in range(self._config.threads)]
+            self._began += sum(each.result() for each in work)
+
+    def _run_blocking(self, turns: Callable[[], tuple[int, int] | None]) -> int:
+        count = 0
+        while (turn := turns()) is not None:
+            number, due_ns = turn
+            key = self._keys[number % len(self._keys)]
+            message = Message(self._config.real_topic, key=key, value=self._pack(due_ns, number))
+            tx = self._producer.begin()
+            tx.send(message)
+            tx.commit()
+            self._committed.append(None)
+            count += 1
+        return count
+
+
+class _Turns:
+    """Hands a schedule to many threads, one item at a time."""
+
+    def __init__(self, schedule: Iterator[tuple[int, int]]) -> None:
+        self._schedule = schedule
+        self._lock = threading.Lock()
+
+    def __call__(self) -> tuple[int, int] | None:
+        with self._lock:
+            return next(self._schedule, None)
+
+
+def main(arguments: list[str]) -> int:
+    """Warm up, wait for the start, measure; return 1 if a transaction failed."""
+    config = BenchConfig.from_json(arguments[0])
+    told = threading.Semaphore(0)
+    signal.signal(signal.SIGUSR1, lambda *_: told.release())
+    with TransactionProducer(
+        bootstrap_servers=config.bootstrap_servers,
+        topic_prefix=config.topic_prefix,
+        producer_group=PRODUCER_GROUP,
+        topics=[config.real_topic],
+        in_flight_max=config.in_flight,
+        checker=lambda _: Resolution.UNKNOWN,
+    ) as producer:
+        client = Client(config, producer)
+        warm = client.warm_up()
+        _say({"warm": warm})
+        told.acquire()
+        before = client.committed
+        lead = client.measure(first_number=-1 - warm)
+        _say(
+            {
+                "committed": client.committed - before - lead,
+                "first_send_ns": client.first_send_ns,
+                "failed": len(client.failures),
+            }
+        )
+        sys.stderr.write("".join(f"{line}\n" for line in client.failures[:3]))
+        told.acquire()
+    return 1 if client.failures else 0
+
+
+def _say(fact: dict[str, int]) -> None:
+    sys.stdout.write(json.dumps(fact) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""The bench's own Kafka clients: a cheap read_committed consumer and a plain producer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+_METADATA_S = 20.0
+_ADMIN_S = 30.0
+_MIB = 1024 * 1024
+
+
+def make_consumer(bootstrap_servers: str, topic: str, *, partitions: int, lively: bool) -> Any:
+    """Return a consumer that reads all of `topic`, without a group.
+
+    Args:
+        bootstrap_servers: Where.
+        topic: What.
+        partitions: How many it has.
+        lively: Fetch whatever there is at once (for low rates); otherwise gather for a few
+            milliseconds, so that measuring does not use up the broker's processor.
+    """
+    gather = {} if lively else {"fetch.min.bytes": _MIB, "fetch.wait.max.ms": 5}
+    consumer: Any = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "halfbridge-bench",  # required by the client, never joined
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "fetch.queue.backoff.ms": 1,
+            "queued.min.messages": 100_000,
+            "check.crcs": False,
+            **gather,
+        }
+    )
+    consumer.assign([TopicPartition(topic, each, OFFSET_BEGINNING) for each in range(partitions)])
+    return consumer
+
+
+def consume(consumer: Any, count_max: int, timeout_s: float) -> list[Any]:
+    """Return the messages that are there, waiting up to `timeout_s` for the first.
+
+    Raises:
+        KafkaException: the topic cannot be read on; the run has failed.
+    """
+    first = consumer.poll(timeout_s)
+    if first is None:
+        return []
+    messages = [first, *consumer.consume(count_max, 0)]
+    for message in messages:
+        error = message.error()
+        if error is not None and not error.retriable():
+            raise KafkaException(error)
+    return [message for message in messages if message.error() is None]
+
+
+def make_plain_producer(bootstrap_servers: str) -> Any:
+    """Return an idempotent producer with acks=all, tuned for throughput."""
+    return Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "enable.idempotence": True,
+            "acks": "all",
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 100_000,
+        }
+    )
+
+
+def delete_topics(bootstrap_servers: str, topics: list[str], *, groups: list[str]) -> None:
+    """Delete what a run made on a cluster that goes on living.
+
+    Raises:
+        KafkaException: something could not be deleted; the operator deletes it.
+    """
+    admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers})
+    there = admin.list_topics(timeout=_METADATA_S).topics
+    doomed = [topic for topic in topics if topic in there]
+    futures = list(admin.delete_topics(doomed).values()) if doomed else []
+    futures += list(admin.delete_consumer_groups(groups).values()) if groups else []
+    for future in futures:
+        future.result(_ADMIN_S)

@@ -1,0 +1,45 @@
+"""A measured message's value: when it was due, which one it is, filler. Pure.
+
+The time is machine-wide monotonic (`time.monotonic_ns` on Linux), so that another process can
+tell the age. Warm-up messages have negative numbers.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import TYPE_CHECKING
+
+from halfbridge.bench.config import HEAD_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_HEAD = struct.Struct(">qq")
+_SEED = 1
+
+unpack_head: Callable[[bytes], tuple[int, int]] = _HEAD.unpack_from
+
+
+def make_packer(size_bytes: int) -> Callable[[int, int], bytes]:
+    """Return a function of (due_ns, number) that makes a value of `size_bytes`.
+
+    The filler does not compress, so that compression cannot flatter the result.
+
+    Raises:
+        ValueError: no room for time and number.
+    """
+    if size_bytes < HEAD_BYTES:
+        raise ValueError(f"a measured message has at least {HEAD_BYTES} bytes")
+    filler = random.Random(_SEED).randbytes(size_bytes - HEAD_BYTES)  # noqa: S311  # no secret
+    pack = _HEAD.pack
+
+    def make(due_ns: int, number: int) -> bytes:
+        return pack(due_ns, number) + filler
+
+    return make
+
+
+def make_keys(count: int) -> list[bytes | None]:
+    """Return the keys that messages take in turn; one null key for a count of 0."""
+    return [b"key-%d" % number for number in range(count)] or [None]

@@ -1,0 +1,50 @@
+"""The yardstick, a process of its own: a plain idempotent producer with acks=all.
+
+`python -m halfbridge.bench.plain <config>` prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from halfbridge.bench.config import BenchConfig
+from halfbridge.bench.kafka_io import make_plain_producer
+from halfbridge.bench.payload import make_keys, make_packer
+from halfbridge.bench.result import per_second
+
+WARM_MESSAGES = 50_000
+MEASURED_MESSAGES = 300_000
+_POLL_EVERY = 200
+_FLUSH_S_MAX = 60.0
+
+
+def main(arguments: list[str]) -> int:
+    """Produce, warm first; return 1 if anything was not acknowledged."""
+    config = BenchConfig.from_json(arguments[0])
+    producer = make_plain_producer(config.bootstrap_servers)
+    pack, keys = make_packer(config.size_bytes), make_keys(config.keys)
+    rate = 0.0
+    for count in (WARM_MESSAGES, MEASURED_MESSAGES):
+        first_ns = time.monotonic_ns()
+        for number in range(count):
+            value = pack(first_ns, number)
+            while True:
+                try:
+                    producer.produce(config.plain_topic, value, keys[number % len(keys)])
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+            if number % _POLL_EVERY == 0:
+                producer.poll(0)
+        if producer.flush(_FLUSH_S_MAX):
+            sys.stderr.write("plain: not everything was acknowledged\n")
+            return 1
+        rate = per_second(count, first_ns, time.monotonic_ns())
+    sys.stdout.write(json.dumps({"per_s": rate}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

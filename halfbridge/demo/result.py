@@ -1,0 +1,104 @@
+"""What the demo found: expected against delivered, kind by kind. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.demo.plan import Expectation, Kind, Order, expectations
+from halfbridge.testkit.history import Anomaly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from halfbridge.testkit.history import ClientTransaction, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class KindResult:
+    """Messages of one kind.
+
+    Attributes:
+        orders: Orders of this kind in the plan.
+        expected: What must come out.
+        delivered: Distinct messages read from real topics.
+        dead_lettered: Distinct messages read from the dead-letter topic.
+    """
+
+    orders: int
+    expected: Expectation
+    delivered: int
+    dead_lettered: int
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether what came out is what must."""
+        return Expectation(self.delivered, self.dead_lettered) == self.expected
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The demo's verdict.
+
+    Attributes:
+        kinds: By kind, all of them.
+        verdict: What the history judge says.
+        seconds: From the start of the broker to the end of the last process.
+    """
+
+    kinds: dict[Kind, KindResult]
+    verdict: Verdict
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether everything arrived exactly once, in order, and nothing else did."""
+        return self.verdict.ok and all(kind.ok for kind in self.kinds.values())
+
+    @property
+    def lost(self) -> int:
+        """Messages that must have come out and did not."""
+        missing = (k.expected.total - k.delivered - k.dead_lettered for k in self.kinds.values())
+        found = self.verdict.counts
+        return max(sum(missing), found[Anomaly.LOST] + found[Anomaly.TORN])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `halfbridge demo --json` prints."""
+        counts = self.verdict.counts
+        return {
+            "ok": self.ok,
+            "kinds": {
+                kind.value: {
+                    "expected": found.expected.total,
+                    "delivered": found.delivered,
+                    "dead_lettered": found.dead_lettered,
+                }
+                for kind, found in self.kinds.items()
+            },
+            "duplicates": counts[Anomaly.DUPLICATED],
+            "lost": self.lost,
+            "out_of_order": counts[Anomaly.REORDERED],
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def make_result(
+    plan: tuple[Order, ...],
+    clients: Iterable[ClientTransaction],
+    verdict: Verdict,
+    *,
+    seconds: float,
+) -> DemoResult:
+    """Return the demo's result, from the plan, what clients did and what the judge found."""
+    orders = Counter(order.kind for order in plan)
+    delivered: Counter[str] = Counter()
+    dead_lettered: Counter[str] = Counter()
+    for tx in clients:
+        delivered[tx.label] += verdict.delivered.get(tx.transaction_id, 0)
+        dead_lettered[tx.label] += verdict.dead_lettered.get(tx.transaction_id, 0)
+    kinds = {
+        kind: KindResult(orders[kind], expected, delivered[kind.value], dead_lettered[kind.value])
+        for kind, expected in expectations(plan).items()
+    }
+    return DemoResult(kinds, verdict, seconds)

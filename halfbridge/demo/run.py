@@ -1,0 +1,69 @@
+"""Sets the demo's stage up and takes it down again, whatever happens."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from halfbridge.demo import scenario
+from halfbridge.demo.display import Display
+from halfbridge.demo.plan import expectations, make_plan
+from halfbridge.testkit.broker import EmbeddedBroker
+from halfbridge.testkit.children import Children, Interrupts
+from halfbridge.testkit.jars import broker_jars
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from halfbridge.demo.result import DemoResult
+
+
+def run_demo(orders: int, *, console: Console, keep_directory: bool = False) -> DemoResult:
+    """Run the demo with `orders` orders and return its result; nothing is left behind.
+
+    Args:
+        orders: At least plan.ORDERS_MIN.
+        console: Where progress is shown; standard error.
+        keep_directory: Leave logs, database and client histories in a temporary directory.
+
+    Raises:
+        ChildFailedError: a process ended by itself; its last words are in the message.
+        InterruptedRunError: SIGINT, SIGTERM or SIGHUP came.
+        ValueError: too few orders.
+    """
+    started_s = time.monotonic()
+    plan = make_plan(orders)
+    wanted = expectations(plan).values()
+    broker_jars()  # may take minutes the first time, and takes a plain Ctrl-C
+    with ExitStack() as stack:
+        interrupts = stack.enter_context(Interrupts())
+        directory = Path(tempfile.mkdtemp(prefix="halfbridge-demo-"))
+        if keep_directory:
+            stack.callback(console.print, f"kept: {directory}", highlight=False, soft_wrap=True)
+        else:
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        display = stack.enter_context(
+            Display(
+                console,
+                orders=sum(order.is_decided_by_service for order in plan),
+                delivered=sum(kind.delivered for kind in wanted),
+                dead_lettered=sum(kind.dead_lettered for kind in wanted),
+            )
+        )
+        display.step("starting a real Kafka broker")
+        broker = stack.enter_context(EmbeddedBroker())
+        children = stack.enter_context(
+            Children(directory, interrupts=interrupts, keep_directory=keep_directory)
+        )
+        stage = scenario.Stage(
+            plan=plan,
+            bootstrap_servers=broker.bootstrap_servers,
+            directory=directory,
+            children=children,
+            display=display,
+        )
+        return scenario.run(stage, started_s=started_s)

@@ -1,0 +1,195 @@
+"""The demo's run: a real broker, the daemon, order services that are killed, and a witness."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from checker.admin.kafka_io import Cluster
+from checker.admin.shape import HALF_RETENTION_MS, TopicShape
+from checker.admin.topics import create_topics, plan_layout
+from halfbridge.demo.plan import BRINK, PRODUCER_GROUP, SERVICES, TOPICS, expectations
+from halfbridge.demo.result import make_result
+from halfbridge.demo.tally import Tally
+from halfbridge.testkit.children import ChildFailedError, NotInTimeError
+from halfbridge.testkit.client_log import read_client_logs
+from halfbridge.testkit.judge import judge
+from halfbridge.testkit.reader import read_all, read_ops
+from serde.topics import TopicNames
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from halfbridge.demo.display import Display
+    from halfbridge.demo.plan import Order
+    from halfbridge.demo.result import DemoResult
+    from halfbridge.testkit.children import Child, Children
+
+_NAMES = TopicNames()
+_PARTITIONS = 4
+_SERVICE_S_MAX = 40.0
+_OUTCOME_S_MAX = 45.0
+# The defaults ask first after 6 s, then every 30 s up to 15 times; nobody waits for that.
+_LIMITS = {
+    "HALFBRIDGE_TRANSACTION_TIMEOUT_MS": "2000",
+    "HALFBRIDGE_CHECK_INTERVAL_MS": "1000",
+    "HALFBRIDGE_CHECK_COUNT_MAX": "3",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Where a run takes place.
+
+    Attributes:
+        plan: The orders.
+        bootstrap_servers: A broker that nobody else uses.
+        directory: An empty directory.
+        children: Starts and ends the processes.
+        display: Shows how far things are.
+    """
+
+    plan: tuple[Order, ...]
+    bootstrap_servers: str
+    directory: Path
+    children: Children
+    display: Display
+
+    def start(self, name: str, *command: str, settings: Mapping[str, str]) -> Child:
+        """Start a Python program of ours with no HALFBRIDGE_ setting but `settings`."""
+        ours = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
+        return self.children.start(
+            name, (sys.executable, "-m", *command), environ={**ours, **settings}
+        )
+
+
+def run(stage: Stage, *, started_s: float) -> DemoResult:
+    """Run the plan on `stage` and return what came of it.
+
+    Args:
+        stage: Where.
+        started_s: Monotonic time at which the demo began.
+
+    Raises:
+        ChildFailedError: a process ended by itself, or with an error.
+        InterruptedRunError: somebody wants the run to end.
+    """
+    stage.display.step("making the topics")
+    _make_topics(stage.bootstrap_servers)
+    stage.display.step("starting the checker and an independent read_committed consumer")
+    daemon = _start_daemon(stage)
+    witness, tally = _start_witness(stage)
+    service = _run_services(stage, tally)
+    stage.display.step("waiting for check-backs and dead letters")
+    _await_outcome(stage, tally)
+    for child in (service, daemon, witness):  # the witness last: it reads to the end
+        status = stage.children.stop(child)
+        if status != 0:
+            words = child.last_words()
+            raise ChildFailedError(f"{child.name} ended with status {status} on SIGTERM\n{words}")
+    tally.refresh()
+    _show(stage, tally)
+    clients = read_client_logs(tally.logs)
+    verdict = judge(
+        clients,
+        real=[record for record in tally.records if record.topic != _NAMES.dead],
+        dead=[record for record in tally.records if record.topic == _NAMES.dead],
+        ops=read_ops(read_all(stage.bootstrap_servers, (_NAMES.op,))),
+    )
+    seconds = time.monotonic() - started_s
+    return make_result(stage.plan, clients, verdict, seconds=seconds)
+
+
+def _make_topics(bootstrap_servers: str) -> None:
+    cluster = Cluster(bootstrap_servers)
+    layout = plan_layout(
+        cluster,
+        partitions=_PARTITIONS,
+        replication_factor=1,
+        producer_groups=(PRODUCER_GROUP,),
+        retention_ms=HALF_RETENTION_MS,
+    )
+    create_topics(cluster, _NAMES, layout)
+    for topic in TOPICS:
+        cluster.create(TopicShape(topic, _PARTITIONS, ()), replication_factor=1)
+
+
+def _start_daemon(stage: Stage) -> Child:
+    state = stage.directory / "state"
+    state.mkdir()
+    settings = {
+        **_LIMITS,
+        "HALFBRIDGE_BOOTSTRAP_SERVERS": stage.bootstrap_servers,
+        "HALFBRIDGE_STATE_DIR": str(state),
+    }
+    return stage.start("checker", "halfbridge", "checker", "run", settings=settings)
+
+
+def _start_witness(stage: Stage) -> tuple[Child, Tally]:
+    tally = Tally(
+        logs=[stage.directory / f"service-{number}.jsonl" for number in range(SERVICES)],
+        witnessed=stage.directory / "witness.jsonl",
+        dead_topic=_NAMES.dead,
+    )
+    witness = stage.start(
+        "witness",
+        *("halfbridge.testkit.reader", "--bootstrap-servers", stage.bootstrap_servers),
+        *("--topics", ",".join((*TOPICS, _NAMES.dead)), "--out", str(tally.witnessed)),
+        settings={},
+    )
+    return witness, tally
+
+
+def _run_services(stage: Stage, tally: Tally) -> Child:
+    """Run one order service after the other, kill all but the last one, and return that one."""
+    for number in range(SERVICES):
+        share = [order for order in stage.plan if order.service == number]
+        service = _start_service(stage, number)
+        stage.display.step(f"order service {number + 1} of {SERVICES} places {len(share)} orders")
+
+        def is_done(service: Child = service) -> bool:
+            tally.refresh()
+            _show(stage, tally)
+            return BRINK.encode() in service.output.read_bytes()
+
+        stage.children.wait_until(is_done, what=service.name, timeout_s=_SERVICE_S_MAX)
+        if number == SERVICES - 1:
+            return service
+        stage.children.kill(service)
+        words = service.output.read_text("utf-8").strip()
+        stage.display.step(f"SIGKILL for order service {number + 1}: {words}")
+    raise AssertionError("a plan has at least one service")
+
+
+def _start_service(stage: Stage, number: int) -> Child:
+    return stage.start(
+        f"service-{number}",
+        *("halfbridge.demo.order_service", "--bootstrap-servers", stage.bootstrap_servers),
+        *("--directory", str(stage.directory)),
+        *("--orders", str(len(stage.plan)), "--service", str(number)),
+        settings={k: v for k, v in _LIMITS.items() if k.endswith("TIMEOUT_MS")},
+    )
+
+
+def _await_outcome(stage: Stage, tally: Tally) -> None:
+    total = sum(kind.total for kind in expectations(stage.plan).values())
+
+    def is_complete() -> bool:
+        tally.refresh()
+        _show(stage, tally)
+        return len(tally.records) >= total
+
+    try:
+        stage.children.wait_until(is_complete, what="all outcomes", timeout_s=_OUTCOME_S_MAX)
+    except NotInTimeError as error:
+        stage.display.step(str(error))  # what is missing is for the judge to say
+
+
+def _show(stage: Stage, tally: Tally) -> None:
+    stage.display.show(
+        decided=tally.decided, delivered=tally.delivered, dead_lettered=tally.dead_lettered
+    )

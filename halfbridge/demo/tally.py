@@ -1,0 +1,62 @@
+"""Follows what client logs and the witness's file say while a run goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from halfbridge.testkit.reader import load_records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from halfbridge.testkit.history import ReadRecord
+
+_DECIDED = b'"e":"decided"'
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts, moved on by `refresh`; each byte of the files is read once.
+
+    Attributes:
+        logs: Client logs; they need not exist yet.
+        witnessed: The witness's file.
+        dead_topic: Name of the dead-letter topic.
+        decided: Decisions acknowledged to order services.
+        records: What the witness read, dead letters included.
+        dead_lettered: How many of them are dead letters.
+    """
+
+    logs: Sequence[Path]
+    witnessed: Path
+    dead_topic: str
+    decided: int = 0
+    records: list[ReadRecord] = field(default_factory=list)
+    dead_lettered: int = 0
+    _read_to: dict[Path, int] = field(default_factory=dict)
+
+    @property
+    def delivered(self) -> int:
+        """How many records of real topics were read."""
+        return len(self.records) - self.dead_lettered
+
+    def refresh(self) -> None:
+        """Take in what was written since the last call."""
+        for log in self.logs:
+            if log.exists():
+                self.decided += self._fresh_lines(log).count(_DECIDED)
+        if self.witnessed.exists():
+            offset = self._read_to.get(self.witnessed, 0)
+            fresh, self._read_to[self.witnessed] = load_records(self.witnessed, offset=offset)
+            self.records += fresh
+            self.dead_lettered += sum(record.topic == self.dead_topic for record in fresh)
+
+    def _fresh_lines(self, log: Path) -> bytes:
+        with log.open("rb") as file:
+            file.seek(self._read_to.get(log, 0))
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read_to[log] = self._read_to.get(log, 0) + len(whole)
+        return whole
