@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 CALL_TIMEOUT_S = 20.0
+REACH_TIMEOUT_S = 8.0  # an operator waits for it; a typo in the address is the usual cause
 # A topic just made is not known to every broker at once.
 SETTLE_TIMEOUT_S = 30.0
 SETTLE_POLL_S = 0.05
@@ -257,7 +258,7 @@ class Cluster:
 
     def _metadata(self) -> Any:
         with self._errors("reach Kafka"):
-            return self._admin.list_topics(timeout=CALL_TIMEOUT_S)
+            return self._admin.list_topics(timeout=REACH_TIMEOUT_S)
 
     def _settle(self, topic: str, partitions: int) -> None:
         """Wait until every partition of a topic has a leader that answers."""

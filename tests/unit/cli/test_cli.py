@@ -1,0 +1,189 @@
+"""The command line: one clear line for each mistake, and nothing imported that is not used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from bridge.errors import BridgeError, ConfigError
+from checker.errors import AdminError, SlotError
+from halfbridge import __version__
+from halfbridge.cli import COMMANDS, LazyGroup, cli
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NOWHERE = "localhost:1"
+
+
+def _invoke(*words: str) -> Result:
+    return CliRunner().invoke(cli, words)
+
+
+def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "halfbridge", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def _one_line(text: str) -> str:
+    assert text.count("\n") == 1
+    return text.strip()
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os  # noqa: PLC0415 (only here)
+
+    for name in list(os.environ):
+        if name.startswith("HALFBRIDGE_"):
+            monkeypatch.delenv(name)
+
+
+def test_help_lists_every_command() -> None:
+    """--help shows all of them, with a line each."""
+    result = _invoke("--help")
+
+    assert result.exit_code == 0
+    for name, text in COMMANDS.items():
+        assert name in result.output
+        assert text in result.output
+
+
+def test_help_imports_neither_kafka_nor_metrics() -> None:
+    """The command starts fast: heavy modules wait until they are used."""
+    code = (
+        "import sys; from halfbridge.cli import cli;"
+        "cli.main(['--help'], standalone_mode=False);"
+        "sys.exit(bool({'confluent_kafka', 'prometheus_client', 'rich'} & set(sys.modules)))"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_version() -> None:
+    """--version names the program and its version."""
+    result = _invoke("--version")
+
+    assert (result.exit_code, result.output) == (0, f"halfbridge, version {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["chekcer"], "did you mean 'checker'?"),
+        (["checker", "rnu"], "rnu"),
+        (["topics", "create", "--partitions", "0"], "--partitions"),
+        (["topics", "create", "--grow"], "--grow needs --partitions"),
+        (["checker", "run", "--nothing"], "--nothing"),
+        (["checker", "init"], "--partition"),
+        (
+            ["checker", "init", "--partition", "0", "--accept-duplicates", "--skip-undelivered"],
+            "choose one of",
+        ),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(words: list[str], named: str) -> None:
+    """The line names what is wrong and where help is."""
+    result = _invoke(*words)
+
+    assert result.exit_code == 2
+    line = _one_line(result.stderr)
+    assert named in line
+    assert "--help" in line
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "named"),
+    [
+        (["--workers", "many"], {}, ["workers", "'many'", "--workers", "from 1 to 64"]),
+        ([], {"HALFBRIDGE_CHECK_COUNT_MAX": "x"}, ["HALFBRIDGE_CHECK_COUNT_MAX", "'x'"]),
+        (["--check-interval-ms", "900000"], {}, ["check_interval_ms", "check_backoff_ms_max"]),
+        (["--kafka", "acks=0"], {}, ["acks"]),
+        (["--policy-file", "/absent.toml"], {}, ["policy_file", "/absent.toml"]),
+        (["--config", "/absent.toml"], {}, ["/absent.toml"]),
+    ],
+)
+def test_wrong_configuration_is_one_line_and_status_2(
+    words: list[str],
+    environment: dict[str, str],
+    named: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The line names the setting, the value and where it came from."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    result = _invoke("checker", "run", *words)
+
+    assert result.exit_code == 2
+    line = _one_line(result.stderr)
+    for text in named:
+        assert text in line
+
+
+def test_every_setting_of_the_daemon_is_a_flag() -> None:
+    """`checker run --help` names each flag and each environment variable."""
+    from bridge.settings import describe  # noqa: PLC0415 (only here)
+    from checker.config import CheckerConfig  # noqa: PLC0415 (only here)
+
+    output = "".join(_invoke("checker", "run", "--help").output.split())
+
+    for each in describe(CheckerConfig):
+        assert each.flag in output
+        assert each.environment in output
+
+
+def test_unreachable_broker_is_one_line_and_status_1() -> None:
+    """A real process says which address did not answer, without a traceback."""
+    done = _run(["topics", "check", "--bootstrap-servers", NOWHERE])
+
+    assert done.returncode == 1
+    assert NOWHERE in _one_line(done.stderr)
+    assert done.stdout == ""
+
+
+def test_debug_shows_the_traceback_wherever_it_stands() -> None:
+    """--debug behind the command works as well as before it."""
+    done = _run(["checker", "run", "--workers", "x", "--debug"])
+
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ConfigError(field="f", value="v", origin="o", allowed="a"), 2),
+        (SlotError("no slot"), 2),
+        (AdminError("no\nluck"), 1),
+        (BridgeError("no luck"), 1),
+        (RuntimeError("a bug"), 1),
+        (click.ClickException("no luck"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_errors_have_their_exit_status(
+    error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Configuration 2, interrupted 130, all else 1; always one line."""
+
+    @click.command()
+    def broker() -> None:
+        raise error
+
+    monkeypatch.setattr(LazyGroup, "get_command", lambda *_: broker)
+
+    result = _invoke("broker")
+
+    assert result.exit_code == status
+    _one_line(result.stderr.lstrip())  # click ends the line of a terminal's ^C first
