@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         RetriableError,
         TopicSetupError,
     )
+    from bridge.futures import DecisionFuture, SendFuture
     from bridge.message import (
         DecisionReceipt,
         Message,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         SendReceipt,
         TransactionSendResult,
     )
-    from bridge.message_transaction import DecisionFuture, SendFuture, Transaction
+    from bridge.message_transaction import Transaction
     from bridge.producer import TransactionProducer
     from bridge.transaction import IllegalTransitionError, State
 
@@ -65,7 +66,8 @@ _HOMES = {
         "SendReceipt",
         "TransactionSendResult",
     ),
-    "bridge.message_transaction": ("DecisionFuture", "SendFuture", "Transaction"),
+    "bridge.futures": ("DecisionFuture", "SendFuture"),
+    "bridge.message_transaction": ("Transaction",),
     "bridge.producer": ("TransactionProducer",),
     "bridge.transaction": ("IllegalTransitionError", "State"),
 }

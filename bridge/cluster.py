@@ -20,7 +20,9 @@ _CHECK_TOPIC_PARTITIONS = 4
 _CHECK_TOPIC_RETENTION_MS = 3_600_000
 _REQUEST_EXTRA_BYTES = 128 * 1024  # a check request is a half message and a header more
 _VISIBLE_WAIT_S = 10.0
-_VISIBLE_PAUSE_S = 0.05
+# A topic made a moment ago is not in every broker's metadata yet.
+_GRACE_S = 1.0
+_LOOK_AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,8 @@ def check_installation(config: BridgeConfig) -> HalfShape:
         BridgeError: the brokers do not answer.
     """
     admin = kafka_io.make_admin(config)
-    topics = kafka_io.topics_of(admin, timeout_s=_ADMIN_TIMEOUT_S)
     half, op = config.names.half, config.names.op
+    topics = _topics_with(admin, {half, op}, patience_s=_GRACE_S)
     missing = [name for name in (half, op) if name not in topics]
     if missing:
         raise TopicSetupError(f"no topic {' and no topic '.join(missing)}; {_remedy(config)}")
@@ -90,7 +92,7 @@ class Destinations:
         for topic in self._bound:
             self._refuse_internal(topic)
         if self._bound:
-            self._look_up()
+            self._look_up(patience_s=_GRACE_S)
         for topic in sorted(self._bound - self._partitions.keys()):
             raise _no_topic(topic)
 
@@ -127,9 +129,9 @@ class Destinations:
                 field="partition",
             )
 
-    def _look_up(self) -> None:
+    def _look_up(self, *, patience_s: float = 0.0) -> None:
         with self._lock:
-            topics = kafka_io.topics_of(self._client, timeout_s=_ADMIN_TIMEOUT_S)
+            topics = _topics_with(self._client, set(self._bound), patience_s=patience_s)
             self._partitions = {
                 name: shape[0]
                 for name, shape in topics.items()
@@ -164,11 +166,18 @@ def _create_check_topic(
         raise TopicSetupError(
             f"no topic {topic}, and it could not be created ({error}); {_remedy(config)}"
         ) from error
-    deadline = monotonic() + _VISIBLE_WAIT_S
-    while topic not in kafka_io.topics_of(admin, timeout_s=_ADMIN_TIMEOUT_S):
-        if monotonic() > deadline:
-            raise TopicSetupError(f"topic {topic} was created but does not appear; start again")
-        sleep(_VISIBLE_PAUSE_S)  # metadata spreads between brokers without a signal
+    if topic not in _topics_with(admin, {topic}, patience_s=_VISIBLE_WAIT_S):
+        raise TopicSetupError(f"topic {topic} was created but does not appear; start again")
+
+
+def _topics_with(client: Any, wanted: set[str], *, patience_s: float) -> dict[str, tuple[int, int]]:
+    """Return the topics there are, once `wanted` are among them or patience is over."""
+    deadline = monotonic() + patience_s
+    while True:
+        topics = kafka_io.topics_of(client, timeout_s=_ADMIN_TIMEOUT_S)
+        if wanted <= topics.keys() or monotonic() > deadline:
+            return topics
+        sleep(_LOOK_AGAIN_S)  # metadata spreads between brokers without a signal
 
 
 def _remedy(config: BridgeConfig) -> str:

@@ -65,12 +65,12 @@ _CONSUMER_ONLY = (
 
 _RETRIABLE = frozenset(
     (
-        KafkaError._TIMED_OUT,  # noqa: SLF001  (librdkafka's local codes are spelled so)
-        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._QUEUE_FULL,  # noqa: SLF001
-        KafkaError._WAIT_COORD,  # noqa: SLF001
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._QUEUE_FULL,
+        KafkaError._WAIT_COORD,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.NOT_ENOUGH_REPLICAS,
         KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -84,15 +84,15 @@ _RETRIABLE = frozenset(
 )
 _FENCED = frozenset(
     (
-        KafkaError._FENCED,  # noqa: SLF001
+        KafkaError._FENCED,
         KafkaError.INVALID_PRODUCER_EPOCH,
         KafkaError.PRODUCER_FENCED,
     )
 )
 _TOPIC = frozenset(
     (
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -103,9 +103,9 @@ _TOPIC = frozenset(
 )
 _CONFIG = frozenset(
     (
-        KafkaError._INVALID_ARG,  # noqa: SLF001
-        KafkaError._AUTHENTICATION,  # noqa: SLF001
-        KafkaError._SSL,  # noqa: SLF001
+        KafkaError._INVALID_ARG,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
         KafkaError.SASL_AUTHENTICATION_FAILED,
     )
 )

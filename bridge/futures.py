@@ -1,0 +1,136 @@
+"""Futures of a message transaction's writes: what `send_async` and `commit_async` return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bridge.delivery import Delivery
+from bridge.errors import HalfNotStoredError, OutcomeUnknownError
+from bridge.message import DecisionReceipt, Resolution, SendReceipt
+
+if TYPE_CHECKING:
+    from bridge.errors import BridgeError
+    from bridge.message_transaction import Transaction
+
+_MS_PER_S = 1_000
+
+
+class SendFuture(Delivery):
+    """The outcome of a `send_async`."""
+
+    __slots__ = ("index", "transaction")
+
+    def __init__(self, transaction: Transaction, index: int) -> None:
+        super().__init__(transaction.shared.server)
+        self.transaction = transaction
+        self.index = index
+
+    def on_delivery(self, error: Any, record: Any) -> None:
+        """Note what became of the half record (for Kafka)."""
+        if error is None:
+            self.offset = record.offset()
+            self.timestamp = record.timestamp()[1]
+        self.transaction.half_settled(self, error)
+
+    def exception(self) -> BridgeError | None:
+        """Return why the half message is not known to be durable; None if it is, or not done."""
+        if self._error is None:
+            return None
+        failure = HalfNotStoredError(
+            f"half message {self.index} of transaction {self.transaction.id} was not "
+            f"acknowledged ({self._error}); do not run the local transaction; roll back",
+            transaction_id=self.transaction.id,
+        )
+        failure.__cause__ = self._error
+        return failure
+
+    def result(self, timeout: float | None = None) -> SendReceipt:
+        """Return where the half message stands, waiting up to `timeout` seconds.
+
+        Args:
+            timeout: None: the config's send_timeout_ms.
+
+        Raises:
+            HalfNotStoredError: not acknowledged (in time); only rollback is allowed now.
+        """
+        transaction = self.transaction
+        if not self._is_done:
+            shared = transaction.shared
+            seconds = shared.config.send_timeout_ms / _MS_PER_S if timeout is None else timeout
+            if not self.wait(seconds) and transaction.give_up_send(self):
+                raise HalfNotStoredError(
+                    f"no acknowledgement of half message {self.index} of transaction "
+                    f"{transaction.id} in {seconds:g} s; do not run the local transaction; "
+                    "roll back",
+                    transaction_id=transaction.id,
+                )
+        failure = self.exception()
+        if failure is not None:
+            raise failure
+        return SendReceipt(
+            transaction_id=transaction.id,
+            message_index=self.index,
+            half_partition=transaction.half_partition,
+            half_offset=self.offset,
+        )
+
+
+class DecisionFuture(Delivery):
+    """The outcome of a `commit_async` or `rollback_async`."""
+
+    __slots__ = ("resolution", "transaction")
+
+    def __init__(self, transaction: Transaction, resolution: Resolution) -> None:
+        super().__init__(transaction.shared.server)
+        self.transaction = transaction
+        self.resolution = resolution
+
+    def on_delivery(self, error: Any, record: Any) -> None:
+        """Note what became of the op record (for Kafka)."""
+        if error is None:
+            self.offset = record.offset()
+            self.timestamp = record.timestamp()[1]
+        self.transaction.decision_settled(self, error)
+
+    def exception(self) -> BridgeError | None:
+        """Return why the decision is in doubt; None if it stands, or is not done."""
+        if self._error is None:
+            return None
+        failure = OutcomeUnknownError(
+            f"{self.resolution.value} of transaction {self.transaction.id} is in doubt "
+            f"({self._error}); the check settles it, or repeat the same call",
+            transaction_id=self.transaction.id,
+        )
+        failure.__cause__ = self._error
+        return failure
+
+    def result(self, timeout: float | None = None) -> DecisionReceipt:
+        """Return where the decision stands, waiting up to `timeout` seconds.
+
+        Args:
+            timeout: None: the config's decision_timeout_ms.
+
+        Raises:
+            OutcomeUnknownError: not acknowledged (in time); the check settles it.
+        """
+        transaction = self.transaction
+        if not self._is_done:
+            shared = transaction.shared
+            seconds = shared.config.decision_timeout_ms / _MS_PER_S if timeout is None else timeout
+            if not self.wait(seconds) and transaction.give_up_decision(self):
+                raise OutcomeUnknownError(
+                    f"no acknowledgement of {self.resolution.value} of transaction "
+                    f"{transaction.id} in {seconds:g} s; the check settles it, or repeat the "
+                    "same call",
+                    transaction_id=transaction.id,
+                )
+        failure = self.exception()
+        if failure is not None:
+            raise failure
+        return DecisionReceipt(
+            transaction_id=transaction.id,
+            resolution=self.resolution,
+            op_partition=transaction.half_partition,
+            op_offset=self.offset,
+            late=transaction.is_late(self.timestamp),
+        )
