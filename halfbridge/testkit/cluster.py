@@ -1,0 +1,167 @@
+"""A real Kafka cluster on this machine: KRaft, combined mode, one process a node."""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from halfbridge.testkit.jars import broker_jars
+from halfbridge.testkit.node import BrokerStartError, KafkaNode, Launch
+from halfbridge.testkit.ports import free_ports
+from halfbridge.testkit.properties import NodeAddress, node_properties
+from halfbridge.testkit.watchdog import Watchdog
+from spark_jobs.jvm import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from halfbridge.testkit.jars import BrokerJars
+
+_PORT_TRIES_MAX = 3  # a port found free can be gone a second later, when the JVM binds it
+_PORT_TAKEN = "Address already in use"
+_HEAP_MIB = 512
+
+
+class EmbeddedCluster:
+    """Kafka nodes numbered from 1; Kafka's own topics have three replicas, two in sync.
+
+    A context manager. Leaves no process behind and removes its temporary directory, however this
+    process ends. Not thread-safe.
+
+    Args:
+        node_count: How many nodes.
+        directory: Keeps the data; a temporary one that `stop` removes when not given. One that
+            was used before is used as it is.
+        properties: Broker settings that win over ours.
+        ports: Clients' ports, one a node; 0 takes any free one.
+        heap_mib: Java heap of each node, at most.
+        kafka_version: Instead of HALFBRIDGE_KAFKA_VERSION or the pinned one.
+    """
+
+    def __init__(
+        self,
+        node_count: int = 3,
+        *,
+        directory: Path | None = None,
+        properties: Mapping[str, str] | None = None,
+        ports: tuple[int, ...] = (),
+        heap_mib: int = _HEAP_MIB,
+        kafka_version: str | None = None,
+    ) -> None:
+        if node_count < 1 or (ports and len(ports) != node_count):
+            raise ValueError(f"{node_count} nodes with {len(ports)} ports: give one a node")
+        self._ports = ports or (0,) * node_count
+        self._directory = None if directory is None else directory.absolute()
+        self._properties = dict(properties or {})
+        self._heap_mib = heap_mib
+        self._kafka_version = kafka_version
+        self._nodes: dict[int, KafkaNode] = {}
+        self._watchdog: Watchdog | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Return the addresses of all nodes, dead ones too."""
+        return ",".join(node.bootstrap_servers for node in self._running().values())
+
+    @property
+    def directory(self) -> Path:
+        """Return where data and logs are: `node-<id>/server.log`, `node-<id>/data`."""
+        return self.node(1).directory.parent
+
+    def node(self, node_id: int) -> KafkaNode:
+        """Return a node, to kill, restart, pause or resume it.
+
+        Raises:
+            KeyError: no such node; they count from 1.
+        """
+        return self._running()[node_id]
+
+    def start(self) -> Self:
+        """Start all nodes and return when each one answers and knows all the others.
+
+        Raises:
+            BrokerStartError: with the last lines of the log; nothing is left behind.
+            JarsError, JavaNotFoundError: the user must act.
+        """
+        if self._nodes:
+            return self
+        java, jars = find_java().executable, broker_jars(self._kafka_version)
+        for remaining in reversed(range(_PORT_TRIES_MAX)):
+            try:
+                self._launch(java, jars)
+                break
+            except BrokerStartError as error:
+                self.stop()
+                if not remaining or _PORT_TAKEN not in str(error) or all(self._ports):
+                    raise
+            except BaseException:
+                self.stop()
+                raise
+        return self
+
+    def stop(self) -> None:
+        """End every node; data in a temporary directory is removed with it. Idempotent."""
+        for node in self._nodes.values():
+            # What is about to be deleted need not be closed in order.
+            node.kill() if self._directory is None else node.terminate()
+        self._nodes = {}
+        if self._watchdog is not None:
+            self._watchdog.close()
+            self._watchdog = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _running(self) -> dict[int, KafkaNode]:
+        if not self._nodes:
+            raise RuntimeError("not started: use it as a context manager or call start()")
+        return self._nodes
+
+    def _launch(self, java: Path, jars: BrokerJars) -> None:
+        temporary = self._directory is None
+        root = self._directory or Path(tempfile.mkdtemp(prefix="halfbridge-broker-"))
+        self._watchdog = Watchdog(root if temporary else None)
+        addresses = self._addresses()
+        launch = Launch(java, jars, _cluster_id(root), self._heap_mib)
+        for address in addresses:
+            directory = root / f"node-{address.node_id}"
+            properties = node_properties(
+                address, addresses, data_directory=directory / "data", overrides=self._properties
+            )
+            self._nodes[address.node_id] = KafkaNode(
+                address, directory, properties=properties, launch=launch, watchdog=self._watchdog
+            )
+        for node in self._nodes.values():
+            node.spawn()
+        for node in self._nodes.values():
+            node.wait_ready(brokers_min=len(addresses))
+
+    def _addresses(self) -> tuple[NodeAddress, ...]:
+        free = iter(free_ports(2 * len(self._ports)))
+        return tuple(
+            NodeAddress(node_id, port or next(free), next(free))
+            for node_id, port in enumerate(self._ports, start=1)
+        )
+
+
+def _cluster_id(root: Path) -> str:
+    """Return the id in `root`, made on first use: nodes formatted one by one must share it."""
+    path = root / "cluster.id"
+    if not path.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        path.write_text(urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="), "utf-8")
+    return path.read_text("utf-8")

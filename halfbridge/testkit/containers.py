@@ -1,0 +1,103 @@
+"""Kafka in a Docker container, through Testcontainers (extra `testcontainers`)."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import docker
+from docker.errors import DockerException
+from testcontainers.core.container import DockerContainer
+
+from halfbridge.testkit.ports import HOST, free_ports
+from halfbridge.testkit.properties import as_environment, for_tests, internal_topics
+from halfbridge.testkit.ready import READY_S_MAX, NotReadyError, wait_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Self
+
+IMAGE = "apache/kafka:4.2.0"
+IMAGE_VARIABLE = "HALFBRIDGE_TEST_IMAGE"
+_CLIENT_PORT = 9092
+_PING_S_MAX = 5
+_LOG_LINES = 30
+
+
+def docker_answers() -> bool:
+    """Tell whether a Docker daemon answers within 5 s."""
+    try:
+        client = docker.from_env(timeout=_PING_S_MAX)
+    except DockerException:
+        return False
+    try:
+        return bool(client.ping())
+    except DockerException:
+        return False
+    finally:
+        client.close()
+
+
+class KafkaContainer(DockerContainer):
+    """One KRaft node of the image apache/kafka, reachable on a free port of 127.0.0.1.
+
+    A context manager. The port is chosen before the container starts, because the broker has to
+    advertise it; brokers inside talk to themselves on a listener of their own.
+
+    Args:
+        image: Instead of HALFBRIDGE_TEST_IMAGE or the pinned one.
+        properties: Broker settings that win over ours.
+    """
+
+    def __init__(
+        self, image: str | None = None, *, properties: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(image or os.environ.get(IMAGE_VARIABLE) or IMAGE)
+        (self._port,) = free_ports(1)
+        # docker-py takes (interface, port), which Testcontainers' own annotation lacks.
+        bindings: dict[str, Any] = self.ports
+        bindings[f"{_CLIENT_PORT}/tcp"] = (HOST, self._port)
+        for name, value in as_environment(_properties(self._port, properties or {})).items():
+            self.with_env(name, value)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Return the broker's address on this machine."""
+        return f"{HOST}:{self._port}"
+
+    def start(self) -> Self:
+        """Start and return when a client gets an answer.
+
+        Raises:
+            NotReadyError: with the last lines of the container's log; the container is removed.
+        """
+        super().start()
+        try:
+            wait_ready(self.bootstrap_servers, timeout_s=READY_S_MAX)
+        except NotReadyError as error:
+            log = b"".join(self.get_logs()).decode(errors="replace").splitlines()[-_LOG_LINES:]
+            self.stop()
+            raise NotReadyError("\n".join([str(error), *log])) from error
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+
+def _properties(port: int, overrides: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": "1@localhost:9093",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"PLAINTEXT://:{_CLIENT_PORT},CONTROLLER://:9093,INTERNAL://:9094",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port},INTERNAL://localhost:9094",
+        "inter.broker.listener.name": "INTERNAL",
+        "listener.security.protocol.map": (
+            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,INTERNAL:PLAINTEXT"
+        ),
+        **internal_topics(1),
+        **for_tests(1),
+        **overrides,
+    }

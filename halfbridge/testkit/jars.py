@@ -1,0 +1,74 @@
+"""The broker's jars: one pinned Kafka, and the log binding that this Kafka's slf4j takes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_jobs.ivy import resolve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KAFKA_VERSION = "4.2.0"
+VERSION_VARIABLE = "HALFBRIDGE_KAFKA_VERSION"
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class _LogBinding:
+    """What makes slf4j write a file, for one major version of Kafka."""
+
+    coordinate: str
+    option: str
+    config: str
+
+
+# Kafka 4 brings log4j 2.25.3 and slf4j 1.7; Kafka 3 is written against the log4j 1 API.
+_LOG_BINDINGS = {
+    3: _LogBinding("org.slf4j:slf4j-reload4j:1.7.36", "log4j.configuration", "log4j.properties"),
+    4: _LogBinding(
+        "org.apache.logging.log4j:log4j-slf4j-impl:2.25.3",
+        "log4j2.configurationFile",
+        "log4j2.xml",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerJars:
+    """A class path on which `kafka.Kafka` runs and logs into a file."""
+
+    version: str
+    jars: tuple[Path, ...]
+    log_option: str
+
+    @property
+    def class_path(self) -> str:
+        """Return the jars as Java's CLASSPATH takes them."""
+        return os.pathsep.join(map(str, self.jars))
+
+
+def kafka_version(environ: Mapping[str, str] | None = None) -> str:
+    """Return HALFBRIDGE_KAFKA_VERSION, else the pinned version."""
+    return (os.environ if environ is None else environ).get(VERSION_VARIABLE) or KAFKA_VERSION
+
+
+def broker_jars(version: str | None = None, cache_dir: Path | None = None) -> BrokerJars:
+    """Return the jars of Kafka `version`, fetched on first use (110 MB), then from the cache.
+
+    Raises:
+        ValueError: a version that is not 3.x or 4.x; the caller's mistake.
+        JarsError, JavaNotFoundError: as `resolve`; the user must act.
+    """
+    wanted = version or kafka_version()
+    major = wanted.split(".", 1)[0]
+    binding = _LOG_BINDINGS.get(int(major)) if major.isdecimal() else None
+    if binding is None:
+        raise ValueError(f"Kafka {wanted!r} is not known: {VERSION_VARIABLE} takes 3.x or 4.x")
+    coordinates = (f"org.apache.kafka:kafka_2.13:{wanted}", binding.coordinate)
+    jars = resolve(coordinates, cache_dir, transitive=True)
+    config = (_HERE / binding.config).as_uri()
+    return BrokerJars(wanted, jars, f"-D{binding.option}={config}")

@@ -1,0 +1,85 @@
+"""Tells when a cluster answers, by a real client call."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READY_S_MAX = 90.0  # 2 s on an idle machine; three nodes on two busy cores take much longer
+_POLL_S = 0.03
+_CALL_S_MAX = 2.0
+_silent = logging.getLogger(f"{__name__}.librdkafka")
+_silent.addHandler(logging.NullHandler())
+_silent.propagate = False  # refused connections are what waiting looks like
+
+
+class NotReadyError(RuntimeError):
+    """The cluster did not answer in time, or died while it was waited for."""
+
+
+def wait_ready(
+    bootstrap_servers: str,
+    *,
+    brokers_min: int = 1,
+    timeout_s: float = READY_S_MAX,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Return when the cluster answers and names at least `brokers_min` live brokers.
+
+    Args:
+        bootstrap_servers: As every Kafka client takes it.
+        brokers_min: Live brokers that are enough.
+        timeout_s: How long to wait, in seconds.
+        check: Called at each turn; raises when waiting has become pointless.
+
+    Raises:
+        NotReadyError: not within `timeout_s`; whoever runs the cluster must look at it.
+    """
+    deadline = time.monotonic() + timeout_s
+    _wait_listening(bootstrap_servers, deadline, check)
+    admin = AdminClient(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 100,
+        },
+        logger=_silent,
+    )
+    while True:
+        check()
+        try:
+            if len(admin.list_topics(timeout=_CALL_S_MAX).brokers) >= brokers_min:
+                return
+        except KafkaException as error:
+            cause = str(error)
+        else:
+            cause = f"fewer than {brokers_min} live brokers"
+        if time.monotonic() > deadline:
+            raise NotReadyError(
+                f"{bootstrap_servers} is not ready after {timeout_s:.0f} s: {cause}"
+            )
+        time.sleep(_POLL_S)
+
+
+def _wait_listening(bootstrap_servers: str, deadline: float, check: Callable[[], None]) -> None:
+    """Wait for the first of the servers: a client made earlier would back off from it."""
+    host, _, port = bootstrap_servers.split(",", 1)[0].rpartition(":")
+    address = (host.rpartition("//")[2].strip("[]"), int(port))
+    while True:
+        check()
+        try:
+            socket.create_connection(address, timeout=_CALL_S_MAX).close()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise NotReadyError(f"nothing listens on {bootstrap_servers}: {error}") from error
+            time.sleep(_POLL_S)
+        else:
+            return

@@ -1,0 +1,86 @@
+"""Chooses the Kafka that tests run against."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from halfbridge.testkit.ready import NotReadyError, wait_ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+BOOTSTRAP_VARIABLE = "HALFBRIDGE_TEST_BOOTSTRAP"
+DOCKER_VARIABLE = "HALFBRIDGE_TEST_DOCKER"
+_GIVEN_S_MAX = 10.0  # a cluster that somebody runs already answers at once or is not there
+
+
+class KafkaMissingError(RuntimeError):
+    """No Kafka can be had here: the user must start, install or reach something."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSource:
+    """A Kafka that answers, and where it came from."""
+
+    kind: str
+    bootstrap_servers: str
+
+
+@contextmanager
+def open_kafka(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
+    """Yield the cluster given, else one in Docker, else the embedded broker.
+
+    Docker is used only when HALFBRIDGE_TEST_DOCKER=1 and a daemon answers. In CI (CI=true) a
+    silent daemon is an error instead: a job that asked for Docker must not pass without it.
+
+    Raises:
+        KafkaMissingError: one line with what to do; the user must act.
+        BrokerStartError: the embedded broker was started and failed.
+    """
+    if given := environ.get(BOOTSTRAP_VARIABLE):
+        try:
+            wait_ready(given, timeout_s=_GIVEN_S_MAX)
+        except NotReadyError as error:
+            raise KafkaMissingError(f"{BOOTSTRAP_VARIABLE}: {error}") from error
+        yield KafkaSource("given", given)
+    elif environ.get(DOCKER_VARIABLE) == "1" and _docker_usable(environ):
+        from halfbridge.testkit.containers import KafkaContainer  # noqa: PLC0415  # an extra
+
+        with KafkaContainer() as container:
+            yield KafkaSource("docker", container.bootstrap_servers)
+    else:
+        with _embedded() as source:
+            yield source
+
+
+def _docker_usable(environ: Mapping[str, str]) -> bool:
+    try:
+        from halfbridge.testkit.containers import docker_answers  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise KafkaMissingError(
+            f"{DOCKER_VARIABLE}=1 needs pip install 'halfbridge[testcontainers]': {error}"
+        ) from error
+    if docker_answers():
+        return True
+    if environ.get("CI") == "true":
+        raise KafkaMissingError(f"{DOCKER_VARIABLE}=1, but no Docker daemon answers: start one")
+    return False
+
+
+@contextmanager
+def _embedded() -> Iterator[KafkaSource]:
+    from halfbridge.testkit.broker import EmbeddedBroker  # noqa: PLC0415  # not needed with Docker
+    from spark_jobs.ivy import JarsError  # noqa: PLC0415
+    from spark_jobs.jvm import JavaNotFoundError  # noqa: PLC0415
+
+    broker = EmbeddedBroker()
+    try:
+        broker.start()
+    except (JarsError, JavaNotFoundError) as error:
+        raise KafkaMissingError(f"no embedded broker: {error}") from error
+    try:
+        yield KafkaSource("embedded", broker.bootstrap_servers)
+    finally:
+        broker.stop()

