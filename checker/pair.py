@@ -112,10 +112,10 @@ def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) ->
     bodies = read(missing)
 
     def whole(half: HalfRead) -> HalfRead:
-        return half if half.body is not None else replace(half, body=bodies[half.offset])
+        return half if half.body is not None else half._replace(body=bodies[half.offset])
 
     plan.deliveries[:] = [
-        replace(one, messages=tuple(map(whole, one.messages))) for one in plan.deliveries
+        one._replace(messages=tuple(map(whole, one.messages))) for one in plan.deliveries
     ]
     plan.dead[:] = [replace(one, half=whole(one.half)) for one in plan.dead]
     plan.put_backs[:] = [replace(one, half=whole(one.half)) for one in plan.put_backs]
@@ -132,7 +132,7 @@ def restore_checks(
     return [
         one
         if one.half.body is not None
-        else replace(one, half=replace(one.half, body=bodies[one.half.offset]))
+        else replace(one, half=one.half._replace(body=bodies[one.half.offset]))
         for one in checks
     ]
 

@@ -6,8 +6,7 @@ handed from consumer to producer untouched.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from checker.core.plan import Check, DeadHalf, DeadJunk, Delivery, Plan, PutBack
 from serde import headers as names
@@ -36,8 +35,7 @@ class Body(Protocol):
         """Return the headers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """One record to write."""
 
     topic: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
+# Garbage collection walks every record that the ledgers hold, again and again, and finds none:
+# the loop makes no cycles. With Python's own thresholds (700, 10, 10) it took a quarter of the
+# CPU under load (docs/benchmarks.md). Young objects are still looked through now and then, since
+# exceptions with tracebacks do make cycles.
+GC_THRESHOLDS = (100_000, 50, 1_000)
+
 
 def run_worker(config: CheckerConfig, *, slot: str, stop: threading.Event, status: Status) -> int:
     """Serve as the worker on `slot` until `stop` is set; return the exit status.
@@ -26,6 +33,9 @@ def run_worker(config: CheckerConfig, *, slot: str, stop: threading.Event, statu
         ConfigError: the policy file cannot be used; the operator corrects it.
         SlotTakenError: another worker runs on this slot; the operator stops one of the two.
     """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     policy = load_policy(config.policy_file, names=config.names)
     worker = Worker(
         config, policy, ids=slot_ids(slot, topic_prefix=config.topic_prefix), status=status

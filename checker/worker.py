@@ -262,8 +262,13 @@ class Worker:
             plan = pair.held or pair.ledger.plan(
                 pair.now_ms(now), records_max=left, size_bytes_max=left_bytes
             )
+            if not plan.records:
+                self._reporter.written(plan, pair, 0)
+                plan = Plan()
+                if not self._must_move(pair, now):
+                    continue
             pair.held = plan
-            if self._must_wait(plan, now) or not self._is_worth_writing(pair, plan, now):
+            if self._must_wait(plan, now):
                 continue
             left -= max(plan.records, 1)
             left_bytes -= plan.size_bytes
@@ -280,14 +285,8 @@ class Worker:
             awaited = self._routes.awaited(plan.deliveries, now_ms)
         return bool(awaited)
 
-    def _is_worth_writing(self, pair: Pair, plan: Plan, now: float) -> bool:
-        if plan.records:
-            return True
-        if plan.counts or plan.notes:
-            # Nothing to write: what was counted is reported now, offsets follow at leisure.
-            self._reporter.written(plan, pair, 0)
-            plan = Plan()
-        pair.held = None
+    def _must_move(self, pair: Pair, now: float) -> bool:
+        """Tell whether offsets must be committed although there is nothing to write."""
         if not pair.ledger.is_rebuilt or now - pair.committed_at < IDLE_COMMIT_S:
             return False
         return pair.ledger.progress() != pair.committed

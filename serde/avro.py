@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import fields
 from enum import Enum
+from functools import partial
 from importlib import resources
-from operator import attrgetter
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from serde.errors import DecodeError, UnknownSchemaError
 from serde.records import CheckRequest, DeadLetter, HalfMetadata, Op
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MARKER = b"\xc3\x01"
 HEADER_BYTES = 10  # marker and fingerprint
@@ -34,10 +36,14 @@ TAILS_MAX = 8192
 _ID_CHARS = 32  # a UUIDv7 in hex; other ids take the long way
 _ID_LENGTH = bytes([_ID_CHARS * 2])  # zigzag of 32, one byte
 _ID_END = HEADER_BYTES + 1 + _ID_CHARS
+# The first long is a time. In milliseconds it takes 6 bytes until 2039, and at high rates many
+# records share it; the bytes delimit themselves, so a remembered run of 6 is the whole long.
+_STAMP_END = _ID_END + 6
+_ID_AND_STAMP = 2
 _CONTINUE = 0x80
 _LONG_BITS = 64
 
-R = TypeVar("R")
+R = TypeVar("R", bound=tuple[Any, ...])
 
 
 def write_long(value: int) -> bytes:
@@ -75,10 +81,10 @@ class Codec(Generic[R]):
     """Encodes and decodes one record type.
 
     Args:
-        record: The frozen dataclass; its fields equal the newest schema's, in order.
+        record: The named tuple; its fields equal the newest schema's, in order.
         schema_names: File stems in `schemas/`, oldest first; the last is written, all are read.
-        memo_longs: How many longs follow the transaction id before the shared tail begins;
-            None for records that are too rare to be worth a memo.
+        memo_longs: How many longs (1 or 2, the first a time) follow the transaction id before
+            the shared tail begins; None for records that are too rare to be worth a memo.
     """
 
     def __init__(
@@ -91,8 +97,8 @@ class Codec(Generic[R]):
         self._writers = {schema_fingerprint(schema): schema for schema in parsed}
         self._prefix = MARKER + self.fingerprint
         self._hot_prefix = self._prefix + _ID_LENGTH
-        self._names = tuple(field.name for field in fields(record))  # type: ignore[arg-type]
-        self._row_of = attrgetter(*self._names)
+        self._names: tuple[str, ...] = getattr(record, "_fields")  # noqa: B009 (no bound says it)
+        self._make: Callable[[tuple[Any, ...]], R] = partial(tuple.__new__, record)
         hints = get_type_hints(record)
         self._enums = {
             name: hints[name]
@@ -102,6 +108,8 @@ class Codec(Generic[R]):
         self._memo_longs = memo_longs
         self._tail_bytes: dict[tuple[Any, ...], bytes] = {}
         self._tail_rows: dict[bytes, tuple[Any, ...]] = {}
+        self._stamp_bytes: dict[int, bytes] = {}
+        self._stamps: dict[bytes, int] = {}
 
     def encode(self, record: R) -> bytes:
         """Return `record` in single-object encoding.
@@ -109,11 +117,17 @@ class Codec(Generic[R]):
         Raises:
             ValueError, TypeError: a field does not fit its type (a bug in the caller).
         """
-        row: tuple[Any, ...] = self._row_of(record)
+        row: tuple[Any, ...] = record
         if self._memo_longs is None or len(row[0]) != _ID_CHARS or not row[0].isascii():
             return self._prefix + self._write(row)
         tail_at = 1 + self._memo_longs
-        lead: bytes = _ID_LENGTH + str(row[0]).encode() + b"".join(map(write_long, row[1:tail_at]))
+        stamp = self._stamp_bytes.get(row[1])
+        if stamp is None:
+            stamp = write_long(row[1])
+            _remember(self._stamp_bytes, row[1], stamp)
+        lead: bytes = _ID_LENGTH + str(row[0]).encode() + stamp
+        if tail_at > _ID_AND_STAMP:
+            lead += write_long(row[2])
         tail = self._tail_bytes.get(row[tail_at:])
         if tail is None:
             tail = self._write(row)[len(lead) :]
@@ -131,12 +145,17 @@ class Codec(Generic[R]):
             record = self._decode_by_memo(data)
             if record is not None:
                 return record
-        return self._record(*self._read(data))
+        return self._make(self._read(data))
 
     def _decode_by_memo(self, data: bytes) -> R | None:
         try:
             transaction_id = data[HEADER_BYTES + 1 : _ID_END].decode()
-            first, at = read_long(data, _ID_END)
+            first = self._stamps.get(data[_ID_END:_STAMP_END])
+            at = _STAMP_END
+            if first is None:
+                first, at = read_long(data, _ID_END)
+                if at == _STAMP_END:
+                    _remember(self._stamps, data[_ID_END:at], first)
             if self._memo_longs == 1:
                 lead: tuple[Any, ...] = (transaction_id, first)
             else:
@@ -150,7 +169,7 @@ class Codec(Generic[R]):
             whole = self._read(data)
             row = whole[len(lead) :]
             _remember(self._tail_rows, tail, row)
-        return self._record(*lead, *row)
+        return self._make(lead + row)
 
     def _write(self, row: tuple[Any, ...]) -> bytes:
         out = io.BytesIO()

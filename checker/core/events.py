@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from serde.records import HalfMetadata, Op
 
 
-@dataclass(frozen=True, slots=True)
-class HalfRead:
+class HalfRead(NamedTuple):
     """A half record was read.
 
     Attributes:
@@ -37,8 +35,7 @@ class HalfRead:
         return self.offset if origin < 0 else origin
 
 
-@dataclass(frozen=True, slots=True)
-class OpRead:
+class OpRead(NamedTuple):
     """An op record was read."""
 
     offset: int
@@ -46,8 +43,7 @@ class OpRead:
     op: Op
 
 
-@dataclass(frozen=True, slots=True)
-class JunkRead:
+class JunkRead(NamedTuple):
     """A half or op record that cannot be read: no or broken metadata, unknown schema."""
 
     offset: int

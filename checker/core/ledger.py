@@ -9,7 +9,6 @@ from what is committed. Rule numbers are those of DESIGN.md.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checker.core.entry import IN_FLIGHT, Entry, Key
@@ -510,9 +509,9 @@ class Ledger:
 
     def _put_back(self, entry: Entry, rule: PutBackRule) -> None:
         messages = entry.in_order()
+        entry.pending = dict(entry.pending)  # what nobody put back shares one empty dict
         for half in messages:
-            metadata = replace(
-                half.metadata,
+            metadata = half.metadata._replace(
                 check_times=entry.check_times,
                 first_append_timestamp=entry.first_append_ms,
                 origin_offset=half.origin,

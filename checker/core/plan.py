@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from checker.core.events import HalfRead, JunkRead
@@ -32,8 +32,7 @@ class PutBackRule(Enum):
     WINDOW = "window"
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """Messages of one committed transaction, in the order sent; deliver all or none."""
 
     transaction_id: str
