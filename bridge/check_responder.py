@@ -8,7 +8,7 @@ is counted and left unanswered: the daemon asks again.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from threading import Event, Lock, Thread
 from time import time_ns
 from typing import TYPE_CHECKING, Any
@@ -236,7 +236,7 @@ class CheckResponder:
         answer = outcome.answer
         if isinstance(answer, Resolution):
             kind = OpKind[answer.value]
-            return replace(unknown, kind=kind, check_number=request.check_number)
+            return unknown._replace(kind=kind, check_number=request.check_number)
         # Only an explicit UNKNOWN counts: a database that is down must not discard.
         if outcome.is_overdue:
             reason = f"checker still runs after {self._shared.config.check_timeout_ms} ms"
@@ -245,7 +245,7 @@ class CheckResponder:
         else:
             reason = f"checker returned {answer!r}, no Resolution"
         _LOG.warning("check of %s: %s", request.transaction_id, reason)
-        return replace(unknown, reason=reason[:_REASON_CHARS_MAX])
+        return unknown._replace(reason=reason[:_REASON_CHARS_MAX])
 
     def _produce(self, op: Op, partition: int) -> None:
         shared = self._shared

@@ -83,7 +83,7 @@ class BridgeConfig:
         10_000, minimum=1, maximum=1_000_000, doc="Unacknowledged records at a time."
     )
     linger_ms: float = setting(
-        1.0, minimum=0, maximum=1_000, doc="Wait for a batch to fill, milliseconds."
+        0.5, minimum=0, maximum=1_000, doc="Wait for a batch to fill, milliseconds."
     )
     compression: str = setting("none", doc=f"Codec on the wire: {', '.join(_COMPRESSIONS)}.")
     kafka: Mapping[str, str] = setting(

@@ -43,6 +43,7 @@ class Delivery:
 
     __slots__ = ("_callbacks", "_error", "_is_done", "_server", "_wakers", "offset", "timestamp")
 
+    # Subclasses do not extend this: calling it through super() costs as much as it does.
     def __init__(self, server: DeliveryServer) -> None:
         self._server = server
         self._is_done = False
@@ -118,6 +119,8 @@ class DeliveryServer:
         self._drain_lock = allocate_lock()
         self._inline_at = 0.0
         self._sends = 0
+        self._poll_every = max(1, min(POLL_EVERY, in_flight_max // 4))
+        self.is_full = False  # as of the last inline poll, so that a send need not ask
         self._is_idle = False
         self._is_parked = False
         self._kick = Event()
@@ -136,15 +139,16 @@ class DeliveryServer:
             self._thread.join()
 
     def sent(self) -> None:
-        """Note a pipelined send: serves now and then, and keeps the in-flight limit."""
+        """Note a pipelined send, and serve now and then."""
         self._sends += 1  # threads may lose a count to each other; the next one makes up for it
-        if self._sends < POLL_EVERY:
+        if self._sends < self._poll_every:
             if self._is_idle:
                 self._kick.set()
             return
         self._sends = 0
         self._inline_at = monotonic()
         self._poll(0)
+        self.is_full = len(self._kafka) >= self._in_flight_max
         self.hand_out()
 
     def sent_blocking(self) -> None:
@@ -158,12 +162,11 @@ class DeliveryServer:
         Raises:
             BackpressureError: that did not happen within `timeout_s`; slow down.
         """
-        if len(self._kafka) < self._in_flight_max:
-            return
         deadline = monotonic() + timeout_s
         while True:
             self.serve(_ROOM_SLICE_S)
             if len(self._kafka) < self._in_flight_max:
+                self.is_full = False
                 return
             if monotonic() > deadline:
                 raise BackpressureError(

@@ -20,10 +20,8 @@ class SendFuture(Delivery):
 
     __slots__ = ("index", "transaction")
 
-    def __init__(self, transaction: Transaction, index: int) -> None:
-        super().__init__(transaction.shared.server)
-        self.transaction = transaction
-        self.index = index
+    transaction: Transaction
+    index: int
 
     def on_delivery(self, error: Any, record: Any) -> None:
         """Note what became of the half record (for Kafka)."""
@@ -80,10 +78,8 @@ class DecisionFuture(Delivery):
 
     __slots__ = ("resolution", "transaction")
 
-    def __init__(self, transaction: Transaction, resolution: Resolution) -> None:
-        super().__init__(transaction.shared.server)
-        self.transaction = transaction
-        self.resolution = resolution
+    transaction: Transaction
+    resolution: Resolution
 
     def on_delivery(self, error: Any, record: Any) -> None:
         """Note what became of the op record (for Kafka)."""

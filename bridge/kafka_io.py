@@ -116,6 +116,8 @@ _TOO_LARGE = frozenset(
 
 def map_error(error: Any) -> BridgeError:
     """Return the BridgeError that says who must act on a KafkaError or KafkaException."""
+    if isinstance(error, BridgeError):
+        return error
     if isinstance(error, KafkaException):
         error = error.args[0]
     if not isinstance(error, KafkaError):

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _NS_PER_MS = 1_000_000
 _MS_PER_S = 1_000
-_IN_DOUBT = frozenset((State.COMMIT_IN_DOUBT, State.ROLLBACK_IN_DOUBT))
+_RESOLUTIONS = {Event.COMMIT: Resolution.COMMIT, Event.ROLLBACK: Resolution.ROLLBACK}
+_KINDS = {Event.COMMIT: OpKind.COMMIT, Event.ROLLBACK: OpKind.ROLLBACK}
 _NOTHING_TO_COMMIT = frozenset(
     (State.INIT, State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK)
 )
@@ -52,6 +53,7 @@ class Transaction:
     __slots__ = (
         "_bytes",
         "_count",
+        "_decided",
         "_decision",
         "_first_timestamp",
         "_immunity_ms",
@@ -77,7 +79,8 @@ class Transaction:
         self._last_offset = NO_OFFSET
         self._first_timestamp = NO_TIMESTAMP
         self._immunity_ms = 0
-        self._decision: DecisionFuture | None = None
+        self._decision: DecisionFuture | None = None  # the one on its way
+        self._decided: tuple[int, int] | None = None  # op offset and append time, once acked
         self._sends: list[SendFuture] = []
 
     @property
@@ -176,7 +179,9 @@ class Transaction:
             self._count = index + 1
             self._bytes = size
             self._outstanding += 1
-            future = SendFuture(self, index)
+            future = SendFuture(shared.server)
+            future.transaction = self
+            future.index = index
             self._sends.append(future)
         metadata = HALF_METADATA.encode(
             HalfMetadata(
@@ -220,11 +225,16 @@ class Transaction:
             shared.wait_for_room()
         with self._lock:
             after = step(self._state, event, transaction_id=self.id)
-            sent = self._decision
-            if sent is not None and self._state not in _IN_DOUBT:
-                return sent
+            if self._decision is not None:
+                return self._decision
+            future = DecisionFuture(shared.server)
+            future.transaction = self
+            future.resolution = _RESOLUTIONS[event]
+            if self._decided is not None:
+                future.offset, future.timestamp = self._decided
+                future.settle()
+                return future
             self._state = after
-            future = DecisionFuture(self, Resolution[event.value])
             self._decision = future
         op = Op(
             self.id,
@@ -232,7 +242,7 @@ class Transaction:
             half_offset,
             0,
             shared.producer_group,
-            OpKind[event.value],
+            _KINDS[event],
             self._count,
             0,
             OpSource.PRODUCER,
@@ -271,6 +281,8 @@ class Transaction:
             else:
                 future.fail(kafka_io.map_error(error))
                 self._state = step(self._state, Event.SEND_LOST)
+            if not self._outstanding:
+                self._sends.clear()  # they refer back: no work for the garbage collector
             future.settle()
 
     def decision_settled(self, future: DecisionFuture, error: Any) -> None:
@@ -278,10 +290,13 @@ class Transaction:
         with self._lock:
             if error is None:
                 self._state = step(self._state, Event.DECISION_ACKED)
+                self._decided = (future.offset, future.timestamp)
             else:
                 future.fail(kafka_io.map_error(error))
                 if self._decision is future:  # not an older one that was repeated since
                     self._state = step(self._state, Event.DECISION_LOST)
+            if self._decision is future:
+                self._decision = None
             future.settle()
 
     def give_up_send(self, future: SendFuture) -> bool:
@@ -299,6 +314,7 @@ class Transaction:
                 return False
             if self._decision is future:
                 self._state = step(self._state, Event.DECISION_LOST)
+                self._decision = None
             return True
 
     def _place(self, message: Message) -> None:
@@ -320,7 +336,7 @@ class Transaction:
     def _await_sends(self) -> None:
         """Wait until no send is outstanding; give up those that do not settle in time."""
         deadline = monotonic() + self.shared.config.send_timeout_ms / _MS_PER_S
-        for future in self._sends:
+        for future in tuple(self._sends):
             if not future.wait(max(0.0, deadline - monotonic())):
                 self.give_up_send(future)
 
@@ -330,9 +346,9 @@ class Transaction:
         Raises:
             BridgeError: the broker did not say; nothing was sent, repeat the call.
         """
-        if self._state is State.SEND_FAILED and self._last_offset == NO_OFFSET:
-            return self.shared.half_end(self.half_partition)
-        return self._last_offset
+        if self._last_offset != NO_OFFSET or self._state in (State.INIT, State.HALF_SENDING):
+            return self._last_offset  # known, or `step` is going to refuse
+        return self.shared.half_end(self.half_partition)
 
 
 def _transaction_full(transaction_id: str) -> InvalidMessageError:

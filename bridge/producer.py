@@ -115,7 +115,7 @@ class TransactionProducer:
         with self._lock:
             shared, responder = self._shared, self._responder
             self._responder = None
-        if shared is None or responder is None:
+        if shared is None or responder is None or shared.is_forked:
             return
         responder.stop()
         left = shared.close(timeout)

@@ -101,7 +101,8 @@ class Shared:
         Raises:
             BackpressureError: not within send_timeout_ms; nothing was sent.
         """
-        self.server.wait_for_room(self._room_timeout_s)
+        if self.server.is_full:
+            self.server.wait_for_room(self._room_timeout_s)
 
     def produce(
         self,
@@ -159,6 +160,11 @@ class Shared:
             if self._watermarks is not None:
                 self._watermarks.close()
         return left
+
+    @property
+    def is_forked(self) -> bool:
+        """Tell whether this is a copy in a child process, with no threads behind it."""
+        return self._closed is ForkedProcessError
 
     def forked(self) -> None:
         """Note that this is a copy in a child process."""

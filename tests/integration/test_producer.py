@@ -375,9 +375,14 @@ def test_after_a_failed_send_only_rollback(cluster: Cluster) -> None:
             tx.commit()
         with pytest.raises(IllegalTransitionError, match="only rollback"):
             tx.send(Message(cluster.orders))
+        op_topic = producer._shared.op_topic
+        producer._shared.op_topic = cluster.names.prefix + "gone"
+        with pytest.raises(OutcomeUnknownError):
+            tx.rollback(timeout=0.1)
+        producer._shared.op_topic = op_topic
         tx.rollback()
-    op = next(op for _, op in cluster.ops(1) if op.transaction_id == tx.id)
-    assert (op.kind, op.half_offset) == (OpKind.ROLLBACK, receipt.half_offset)
+    ops = [op for _, op in cluster.ops() if op.transaction_id == tx.id]
+    assert [(op.kind, op.half_offset) for op in ops] == [(OpKind.ROLLBACK, receipt.half_offset)]
 
 
 def test_a_decision_without_ack_is_in_doubt_and_may_be_repeated(cluster: Cluster) -> None:
@@ -525,6 +530,7 @@ def test_a_forked_child_is_refused(cluster: Cluster) -> None:
             try:
                 producer.begin()
             except ForkedProcessError:
+                producer.close()
                 os.write(writer, b"refused")
             os._exit(0)
         os.waitpid(child, 0)

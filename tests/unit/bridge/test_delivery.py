@@ -1,0 +1,135 @@
+"""Deliveries: who is woken, whose callbacks run, and that nothing is lost between threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from bridge.delivery import Delivery, DeliveryServer
+from bridge.errors import BackpressureError
+
+TIMEOUT_S = 20.0
+
+
+class Queue:
+    """Stands for a Kafka producer: `poll` settles what was acknowledged."""
+
+    def __init__(self) -> None:
+        self.acked: deque[Delivery] = deque()
+        self.outstanding = 0
+        self.arrived = Event()
+
+    def __len__(self) -> int:
+        return self.outstanding
+
+    def ack(self, delivery: Delivery) -> None:
+        """Acknowledge from the broker's side."""
+        self.acked.append(delivery)
+        self.arrived.set()
+
+    def poll(self, timeout: float) -> int:
+        """Serve what there is, or wait for it."""
+        if not self.acked:
+            self.arrived.wait(timeout)
+        self.arrived.clear()
+        served = 0
+        while self.acked:
+            self.outstanding -= 1
+            self.acked.popleft().settle()
+            served += 1
+        return served
+
+
+def _server(queue: Any, in_flight_max: int = 100) -> DeliveryServer:
+    return DeliveryServer(queue, in_flight_max=in_flight_max)
+
+
+def _delivery(server: DeliveryServer, queue: Queue) -> Delivery:
+    queue.outstanding += 1
+    return Delivery(server)
+
+
+def test_a_waiting_thread_is_woken_by_the_background_thread() -> None:
+    """Nobody polls inline; the wait ends with the acknowledgement."""
+    queue = Queue()
+    server = _server(queue)
+    server.start()
+    delivery = _delivery(server, queue)
+    server.sent_blocking()
+    waits: list[bool] = []
+    waiter = Thread(target=lambda: waits.append(delivery.wait(TIMEOUT_S)))
+    waiter.start()
+    queue.ack(delivery)
+    waiter.join(TIMEOUT_S)
+    server.stop()
+    assert waits == [True]
+    assert delivery.done()
+
+
+def test_a_wait_ends_at_its_time_out() -> None:
+    """No acknowledgement: the caller gets its thread back."""
+    queue = Queue()
+    server = _server(queue)
+    server.start()
+    assert not _delivery(server, queue).wait(0.01)
+    server.stop()
+
+
+def test_callbacks_run_once_each_after_poll_and_a_raising_one_harms_nobody() -> None:
+    """In order; also those added after the end, at once."""
+    queue = Queue()
+    server = _server(queue)
+    delivery = _delivery(server, queue)
+    seen: list[int] = []
+    delivery.add_done_callback(lambda _: seen.append(1))
+    delivery.add_done_callback(lambda _: int("no number"))
+    delivery.add_done_callback(lambda _: seen.append(2))
+    queue.ack(delivery)
+    assert server.flush(TIMEOUT_S) == 0
+    delivery.add_done_callback(lambda _: seen.append(3))
+    assert seen == [1, 2, 3]
+
+
+def test_a_callback_that_sends_does_not_recurse() -> None:
+    """A chain of a thousand sends from callbacks stays flat."""
+    queue = Queue()
+    server = _server(queue)
+    left = [1_000]
+
+    def send(_: object) -> None:
+        if left[0]:
+            left[0] -= 1
+            delivery = _delivery(server, queue)
+            delivery.add_done_callback(send)
+            queue.ack(delivery)
+            server.sent()
+
+    send(None)
+    assert server.flush(TIMEOUT_S) == 0
+    assert left == [0]
+
+
+def test_no_room_in_time_is_back_pressure() -> None:
+    """The named limit is in the error."""
+    queue = Queue()
+    queue.outstanding = 8
+    server = _server(queue, in_flight_max=8)
+    server.sent()
+    server.sent()
+    assert server.is_full
+    with pytest.raises(BackpressureError, match="in_flight_max"):
+        server.wait_for_room(0.01)
+    queue.outstanding = 7
+    server.wait_for_room(0.01)
+    assert not server.is_full
+
+
+def test_flush_says_what_is_left() -> None:
+    """Flush ends at its time-out with the number of unacknowledged records."""
+    queue = Queue()
+    server = _server(queue)
+    _delivery(server, queue)
+    assert server.flush(0.01) == 1
