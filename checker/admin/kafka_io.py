@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import (
     Consumer,
-    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -33,6 +32,14 @@ SETTLE_TIMEOUT_S = 30.0
 SETTLE_POLL_S = 0.05
 READ_BATCH = 10_000
 _INVALID = -1001
+# What a broker answers while the group's coordinator is being made or moved.
+_COORDINATOR_ERRORS = frozenset(
+    (
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +140,8 @@ class Cluster:
     def live_members(self, group: str) -> list[str]:
         """Return the client ids and hosts of a consumer group's live members."""
         with self._errors(f"describe group {group}"):
-            future = self._admin.describe_consumer_groups([group], request_timeout=CALL_TIMEOUT_S)[
-                group
-            ]
             try:
-                description = future.result()
+                description = _patiently(lambda: self._describe_group(group))
             except KafkaException as error:
                 if _cause(error).code() == KafkaError.GROUP_ID_NOT_FOUND:
                     return []
@@ -151,14 +155,12 @@ class Cluster:
         self, group: str, partitions: Sequence[tuple[str, int]]
     ) -> dict[tuple[str, int], CommittedOffset]:
         """Return the group's committed offsets; uncommitted partitions have offset -1."""
-        request = ConsumerGroupTopicPartitions(
-            group, [TopicPartition(topic, number) for topic, number in partitions]
-        )
-        with self._errors(f"read the offsets of group {group}"):
-            future = self._admin.list_consumer_group_offsets(
-                [request], request_timeout=CALL_TIMEOUT_S
-            )[group]
-            found = future.result().topic_partitions
+        # A consumer, not AdminClient.list_consumer_group_offsets: that one dereferences the
+        # consumer group that an admin client has not (rd_kafka_handle_OffsetFetch, seen with
+        # librdkafka 2.16 as a segmentation fault) while the coordinator still loads its offsets.
+        wanted = [TopicPartition(topic, number) for topic, number in partitions]
+        with self._errors(f"read the offsets of group {group}"), self._consumer(group) as consumer:
+            found = _patiently(lambda: consumer.committed(wanted, timeout=CALL_TIMEOUT_S))
         return {
             (each.topic, each.partition): CommittedOffset(
                 -1 if each.offset == _INVALID else each.offset, each.metadata or ""
@@ -177,9 +179,7 @@ class Cluster:
             for (topic, number), (offset, metadata) in offsets.items()
         ]
         with self._errors(f"commit offsets of group {group}"), self._consumer(group) as consumer:
-            for each in consumer.commit(offsets=wanted, asynchronous=False):
-                if each.error is not None:
-                    raise KafkaException(each.error)
+            _patiently(lambda: consumer.commit(offsets=wanted, asynchronous=False))
 
     def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
         """Return log start and end of a partition, read_uncommitted."""
@@ -214,6 +214,10 @@ class Cluster:
         ):
             consumer.assign([TopicPartition(topic, partition, start)])
             yield from self._read_to(consumer, topic, partition, end=end)
+
+    def _describe_group(self, group: str) -> Any:
+        groups = self._admin.describe_consumer_groups([group], request_timeout=CALL_TIMEOUT_S)
+        return groups[group].result()
 
     def _read_to(
         self, consumer: Any, topic: str, partition: int, *, end: int
@@ -295,6 +299,25 @@ def _record(message: Any) -> LogRecord:
         message.value(),
         list(message.headers() or ()),
     )
+
+
+def _patiently(call: Callable[[], Any]) -> Any:
+    """Return what `call` returns, called again while the group has no coordinator."""
+    deadline = time.monotonic() + SETTLE_TIMEOUT_S
+    while True:
+        try:
+            answer = call()
+            failed = (
+                [each.error for each in answer if each.error] if isinstance(answer, list) else []
+            )
+            if not failed:
+                return answer
+            raise KafkaException(failed[0])
+        except KafkaException as error:
+            retriable = _cause(error).code() in _COORDINATOR_ERRORS
+            if not retriable or time.monotonic() > deadline:
+                raise
+        time.sleep(SETTLE_POLL_S)
 
 
 def _wait(condition: Callable[[], bool], complaint: str) -> None:

@@ -1,0 +1,81 @@
+"""`halfbridge broker`: a real Kafka broker on this machine, for trying things out."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from checker.signals import on_signals
+
+if TYPE_CHECKING:
+    from halfbridge.testkit.broker import EmbeddedBroker
+
+_PORT = 9092
+_PORT_MAX = 65535
+_ALIVE_POLL_S = 0.5
+
+
+@click.group()
+def broker() -> None:
+    """Run a real Kafka broker on this machine."""
+
+
+@broker.command()
+@click.option(
+    "--port",
+    type=click.IntRange(0, _PORT_MAX),
+    default=_PORT,
+    show_default=True,
+    help="Port for clients on 127.0.0.1; 0 takes a free one.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the data here; otherwise a temporary directory that goes with the broker.",
+)
+def start(*, port: int, directory: Path | None) -> int:
+    """Run one broker in the foreground until Ctrl-C. The first start fetches its jars."""
+    # Late: --help needs no broker.
+    from halfbridge.testkit.broker import EmbeddedBroker  # noqa: PLC0415
+
+    _refuse_taken(port)
+    click.echo("starting Kafka (the first time its jars are fetched) ...", err=True)
+    with ExitStack() as stack:
+        try:
+            running = stack.enter_context(EmbeddedBroker(directory=directory, port=port))
+        except RuntimeError as error:  # the testkit's errors: no Java, no jars, port taken, ...
+            raise click.ClickException(str(error)) from error
+        click.echo(running.bootstrap_servers)
+        click.echo(
+            f"running, data in {running.directory}; Ctrl-C stops it\n"
+            f"next: halfbridge topics create --bootstrap-servers {running.bootstrap_servers}",
+            err=True,
+        )
+        _wait_for_end(running)
+    return 0
+
+
+def _refuse_taken(port: int) -> None:
+    """Make sure that whoever answers on `port` later is the broker started here."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError as error:
+        raise click.ClickException(
+            f"port {port} cannot be had ({error.strerror}): give another --port, 0 for any"
+        ) from error
+
+
+def _wait_for_end(running: EmbeddedBroker) -> None:
+    """Return at a signal; a broker that ends by itself is an error."""
+    # Not before it runs: until then a Ctrl-C must break the download off.
+    stop = threading.Event()
+    with on_signals(lambda _number: stop.set()):
+        while not stop.wait(_ALIVE_POLL_S):
+            if running.process_id is None:
+                raise click.ClickException(f"the broker ended by itself: see {running.log_path}")
