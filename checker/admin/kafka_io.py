@@ -306,18 +306,20 @@ def _patiently(call: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while True:
         try:
-            answer = call()
-            failed = (
-                [each.error for each in answer if each.error] if isinstance(answer, list) else []
-            )
-            if not failed:
-                return answer
-            raise KafkaException(failed[0])
+            return _checked(call())
         except KafkaException as error:
             retriable = _cause(error).code() in _COORDINATOR_ERRORS
             if not retriable or time.monotonic() > deadline:
                 raise
         time.sleep(SETTLE_POLL_S)
+
+
+def _checked(answer: Any) -> Any:
+    """Return `answer` unless it is a list of partitions of which one failed."""
+    for each in answer if isinstance(answer, list) else ():
+        if each.error is not None:
+            raise KafkaException(each.error)
+    return answer
 
 
 def _wait(condition: Callable[[], bool], complaint: str) -> None:
