@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checker.core.entry import IN_FLIGHT, Entry
@@ -11,6 +10,11 @@ from checker.core.protocol import State
 
 if TYPE_CHECKING:
     from checker.core.events import HalfRead
+
+# Queues keep what was decided behind an undecided head until more than half of a queue, and more
+# than this, is such rest; then they are swept. Small enough to be no burden, large enough that a
+# sweep costs next to nothing per record.
+REST_MAX = 10_000
 
 
 class Holdings:
@@ -48,9 +52,14 @@ class Holdings:
     def replace(self, entry: Entry, half: HalfRead) -> None:
         """Take a copy that stands for its message from now on."""
         index = half.metadata.message_index
-        if entry.messages[index].body is None:
-            self.held_bytes += half.size_bytes
+        before = entry.messages[index]
+        self.size_bytes += half.size_bytes - before.size_bytes
+        self.held_bytes += half.size_bytes
+        self.read_bytes += half.size_bytes
+        if before.body is None:
             self._bodies.append((entry, index))
+        else:
+            self.held_bytes -= before.size_bytes
         entry.messages[index] = half
         self._locate(entry, half.offset)
 
@@ -83,8 +92,16 @@ class Holdings:
             entry, index = queue.popleft()
             half = entry.messages.get(index)
             if half is not None and half.body is not None:
-                entry.messages[index] = replace(half, body=None)
+                entry.messages[index] = half._replace(body=None)
                 self.held_bytes -= half.size_bytes
+        if len(queue) > 2 * self.halves + REST_MAX:
+            self._bodies = deque(each for each in queue if each[0].state is State.UNDECIDED)
+        if len(self._by_offset) > 2 * self.halves + REST_MAX:
+            self._by_offset = deque(
+                each
+                for each in self._by_offset
+                if each[1].state is State.UNDECIDED and each[1].offset == each[0]
+            )
 
     def _count_in(self, entry: Entry, half: HalfRead) -> None:
         size_bytes = half.size_bytes

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from checker.core.events import HalfRead
 
-Dead = "tuple[HalfRead, DeadReason, str]"
+# Indices that one detail text names; a transaction may have a thousand.
+_INDICES_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +31,30 @@ def judge_commit(
     """Return what a COMMIT does to `messages` (by index, ascending, unique).
 
     Messages 0 .. n-1 are delivered, n being the op's message_count, or, where it is not known,
-    all whose original stands at or below the op's half_offset. With a gap nothing is delivered.
+    all of them. With a gap nothing is delivered. Only messages whose original stands at or below
+    the op's half_offset count: what was read beyond it by chance must not change the outcome.
     """
-    if op.message_count == COUNT_UNKNOWN:
-        meant = [half for half in messages if half.origin <= op.half_offset]
-        late = [half for half in messages if half.origin > op.half_offset]
-        count = len(meant)
-        dead = [(half, DeadReason.LATE, "stored after the decision was asked for") for half in late]
-    else:
-        count = op.message_count
-        meant = [half for half in messages if half.metadata.message_index < count]
-        extra = messages[len(meant) :]
-        detail = f"the commit covers {count} messages"
-        dead = [(half, DeadReason.EXTRA, detail) for half in extra]
-    refusal = _refusal(meant, count, allows)
-    if refusal is None:
+    half_offset = op.half_offset
+    if len(messages) == 1 and op.message_count in (1, COUNT_UNKNOWN):
+        (only,) = messages
+        if only.metadata.message_index == 0 and only.origin <= half_offset:
+            refusal = _not_allowed(only, allows)
+            if not refusal:
+                return Verdict((only,))
+    meant = []
+    dead = []
+    count = op.message_count
+    for half in messages:
+        if half.origin > half_offset:
+            dead.append((half, DeadReason.LATE, "stored after the decision was asked for"))
+        elif 0 <= count <= half.metadata.message_index:
+            dead.append((half, DeadReason.EXTRA, f"the commit covers {count} messages"))
+        else:
+            meant.append(half)
+    refused = _refusal(meant, len(meant) if count < 0 else count, allows)
+    if refused is None:
         return Verdict(tuple(meant), tuple(dead))
-    reason, detail = refusal
+    reason, detail = refused
     return Verdict((), (*((half, reason, detail) for half in meant), *dead))
 
 
@@ -62,16 +70,21 @@ def discard_reason(op: Op) -> DeadReason:
 def _refusal(
     meant: Sequence[HalfRead], count: int, allows: Callable[[str, str], bool]
 ) -> tuple[DeadReason, str] | None:
-    indices = [half.metadata.message_index for half in meant]
-    if indices != list(range(count)):
-        return DeadReason.INCOMPLETE, f"messages {indices[:10]} of {count} are there"
+    # Ascending, unique and not negative: without a gap the last index tells.
+    if len(meant) != count or (meant and meant[-1].metadata.message_index != count - 1):
+        shown = [half.metadata.message_index for half in meant[:_INDICES_SHOWN]]
+        return DeadReason.INCOMPLETE, f"of {count} messages {len(meant)} are there: {shown} ..."
     for half in meant:
-        metadata = half.metadata
-        if half.flaw:
-            return DeadReason.NOT_ALLOWED, half.flaw
-        if not allows(metadata.producer_group, metadata.real_topic):
-            return (
-                DeadReason.NOT_ALLOWED,
-                f"group {metadata.producer_group} may not write to {metadata.real_topic}",
-            )
+        refusal = _not_allowed(half, allows)
+        if refusal:
+            return DeadReason.NOT_ALLOWED, refusal
     return None
+
+
+def _not_allowed(half: HalfRead, allows: Callable[[str, str], bool]) -> str:
+    if half.flaw:
+        return half.flaw
+    metadata = half.metadata
+    if allows(metadata.producer_group, metadata.real_topic):
+        return ""
+    return f"group {metadata.producer_group} may not write to {metadata.real_topic}"

@@ -11,7 +11,7 @@ from enum import Enum
 from serde.records import Op, OpKind, OpSource
 
 
-class State(Enum):
+class State(str, Enum):
     """Where a transaction stands."""
 
     UNDECIDED = "undecided"
@@ -20,7 +20,7 @@ class State(Enum):
     DISCARDED = "discarded"
 
 
-class Effect(Enum):
+class Effect(str, Enum):
     """What applying an op does."""
 
     DELIVER = "deliver the messages"

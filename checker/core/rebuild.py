@@ -9,98 +9,100 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.entry import Entry, Key
+from checker.core.entries import Entries
+from checker.core.entry import Entry
 from checker.core.protocol import STATE_AFTER, State, effect_of, proves_its_age
 
 if TYPE_CHECKING:
+    from checker.core.book import Book
     from checker.core.events import HalfRead, JunkRead, OpRead
     from checker.core.progress import Progress
 
 
 class Rebuild:
-    """Collects what is read until the committed progress is reached again.
+    """Collects what is read until the committed progress is reached again."""
 
-    Attributes:
-        entries: Transactions by key; all undecided until `settle`.
-        junk: Unreadable half records that had no effect yet.
-        late: Half records that came after their transaction's decision, without effect yet.
-    """
-
-    def __init__(self, progress: Progress, age_ms_max: int) -> None:
-        self.entries: dict[Key, Entry] = {}
-        self.junk: list[JunkRead] = []
-        self.late: list[tuple[Entry, HalfRead]] = []
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._age_ms_max = age_ms_max
-        self._fresh: dict[Key, list[HalfRead]] = {}
-        self._past: dict[tuple[str, int, str], list[OpRead]] = {}
+        self._halves = Entries()
+        self._fresh: list[tuple[Entry, HalfRead]] = []
+        self._junk: list[JunkRead] = []
+        self._past: list[OpRead] = []
 
     def is_complete(self, position: int, op_position: int) -> bool:
         """Tell whether both partitions have been read far enough."""
         return position >= self._progress.rebuild_to and op_position >= self._progress.op
 
-    def half(self, key: Key, half: HalfRead) -> None:
-        """Take a half record; a copy replaces what it is a copy of, an original never does."""
-        copy = half.metadata.origin_offset >= 0
-        entry = self.entries.get(key)
+    def half(self, half: HalfRead) -> None:
+        """Take a half record; a copy replaces what it is a copy of, another original never."""
+        metadata = half.metadata
+        transaction_id, resume_count = metadata.transaction_id, metadata.resume_count
+        entry = self._halves.find(transaction_id, resume_count, metadata.producer_group)
         if entry is None:
-            entry = self.entries[key] = Entry(key, half)
+            entry = Entry(half)
+            self._halves.put(entry, transaction_id, resume_count)
         else:
-            index = half.metadata.message_index
-            if copy or index not in entry.messages:
-                entry.messages[index] = half
+            stands = entry.messages.get(metadata.message_index)
+            if stands is None or half.origin <= stands.origin:
+                entry.messages[metadata.message_index] = half
             entry.last_record = half.offset
-            _take_history(entry, half, copy=copy)
-        if not copy and half.offset >= self._progress.position:
-            self._fresh.setdefault(key, []).append(half)
+            if metadata.origin_offset >= 0:
+                entry.check_times = max(entry.check_times, metadata.check_times)
+                first_append_ms = metadata.first_append_timestamp
+                entry.first_append_ms = min(entry.first_append_ms, first_append_ms)
+        if self._is_fresh(half):
+            self._fresh.append((entry, half))
 
     def junk_half(self, record: JunkRead) -> None:
         """Take an unreadable half record."""
         if record.offset >= self._progress.position:
-            self.junk.append(record)
+            self._junk.append(record)
 
     def past_op(self, read: OpRead) -> None:
         """Take an op below O."""
-        op = read.op
-        self._past.setdefault((op.transaction_id, op.resume_count, op.producer_group), []).append(
-            read
-        )
+        self._past.append(read)
 
-    def settle(self, now_ms: int) -> None:
-        """Decide what was decided; `late` and each entry's state and offset are right then."""
-        for entry in self.entries.values():
-            read = self._decision(entry)
+    def settle(self, book: Book, now_ms: int) -> None:
+        """Bring `book`, which is empty, to the state that was committed."""
+        for entry in self._halves:
+            first = next(iter(entry.messages.values())).metadata
+            book.entries.put(entry, first.transaction_id, first.resume_count)
+        for read in self._past:
+            self._decide(book, read, now_ms)
+        undecided = [entry for entry in self._halves if entry.state is State.UNDECIDED]
+        for entry in undecided:
             entry.offset = min(half.offset for half in entry.messages.values())
-            if read is None:
-                continue
-            fresh = self._fresh.get(entry.key, [])
-            state = STATE_AFTER[effect_of(read.op, State.UNDECIDED)]
-            known = [index for index in entry.messages if not _is_fresh(entry, index, fresh)]
-            if state is not State.ROLLED_BACK:
-                self.late += [
-                    (entry, half) for half in fresh if half.metadata.message_index not in known
-                ]
+        for entry in sorted(undecided, key=lambda entry: entry.offset):
+            book.restore(entry)
+        for record in self._junk:
+            book.draft.bury_junk(record, is_op=False)
+        for entry, half in self._fresh:
+            delivers_nothing = entry.state in (State.UNDECIDED, State.ROLLED_BACK)
+            if not delivers_nothing and half.metadata.message_index not in entry.known:
+                book.draft.bury_late(entry, half)
+
+    def _decide(self, book: Book, read: OpRead, now_ms: int) -> None:
+        """Take a decision that stands; first decision wins. `half_offset` is not looked at."""
+        op = read.op
+        state = STATE_AFTER.get(effect_of(op, State.UNDECIDED))
+        if state is None:
+            return
+        entry = book.entries.find(op.transaction_id, op.resume_count, op.producer_group)
+        if entry is None:
+            entry = Entry.decided_unseen(op, state, read.offset, now_ms)
+            book.entries.put(entry, op.transaction_id, op.resume_count)
+        elif entry.state is State.UNDECIDED and proves_its_age(
+            op, read.append_ms, entry.first_append_ms, book.settings.transaction_age_ms_max
+        ):
+            messages = entry.messages
+            entry.messages = {
+                index: half for index, half in messages.items() if not self._is_fresh(half)
+            }
             entry.decide(state, read.offset, now_ms)
-            entry.known = frozenset(known)
+        else:
+            return
+        book.decided.add(entry)
 
-    def _decision(self, entry: Entry) -> OpRead | None:
-        transaction_id, resume_count = entry.key[:2]
-        reads = self._past.get((str(transaction_id), int(str(resume_count)), entry.group), ())
-        return next((read for read in reads if self._decides(read, entry)), None)
-
-    def _decides(self, read: OpRead, entry: Entry) -> bool:
-        return effect_of(read.op, State.UNDECIDED) in STATE_AFTER and proves_its_age(
-            read.op, read.append_ms, entry.first_append_ms, self._age_ms_max
-        )
-
-
-def _is_fresh(entry: Entry, index: int, fresh: list[HalfRead]) -> bool:
-    return any(half is entry.messages[index] for half in fresh)
-
-
-def _take_history(entry: Entry, half: HalfRead, *, copy: bool) -> None:
-    """Take what a copy says about the life of its transaction so far."""
-    if copy:
-        metadata = half.metadata
-        entry.check_times = max(entry.check_times, metadata.check_times)
-        entry.first_append_ms = min(entry.first_append_ms, metadata.first_append_timestamp)
+    def _is_fresh(self, half: HalfRead) -> bool:
+        """Tell whether this original has had no effect yet."""
+        return half.offset >= self._progress.position and half.metadata.origin_offset < 0

@@ -11,9 +11,13 @@ from checker.core.protocol import State
 if TYPE_CHECKING:
     from checker.core.entry import Entry
 
-# Due entries sorted out by group at a time: enough for fair turns, and a bound on one call when
-# a million fall due at once.
+# Due entries sorted out by group at a time, of first checks and of repeats each: enough for fair
+# turns, and a bound on one call when a million fall due at once.
 READY_MAX = 20_000
+# Decided and moved entries are swept out when they are more than half and more than this.
+REST_MAX = 10_000
+# Due time of an entry that was taken and not added again.
+TAKEN = 1 << 62
 
 
 def first_due_ms(append_ms: int, immunity_ms: int, timeout_ms: int, immunity_ms_max: int) -> int:
@@ -42,13 +46,17 @@ class CheckSchedule:
         self._in_turn: deque[tuple[int, Entry]] = deque()
         self._heap: list[tuple[int, int, Entry]] = []
         self._pushes = 0
-        self._ready_count = 0
-        self._ready_first: dict[str, deque[Entry]] = {}
-        self._ready_repeat: dict[str, deque[Entry]] = {}
+        self._first = _Turns()
+        self._repeats = _Turns()
 
-    def add_in_turn(self, entry: Entry) -> None:
-        """Add an entry whose `due_ms` is not below that of the one added in turn before."""
-        self._in_turn.append((entry.due_ms, entry))
+    def add_in_turn(self, entry: Entry, due_ms: int) -> None:
+        """Add an entry that falls due no sooner than the one added in turn before, as a rule."""
+        queue = self._in_turn
+        if queue and due_ms < queue[-1][0]:
+            self.add(entry, due_ms)  # a clock was set back; nobody waits for it
+        else:
+            entry.due_ms = due_ms
+            queue.append((due_ms, entry))
 
     def add(self, entry: Entry, due_ms: int) -> None:
         """Add an entry, or move it: an earlier due time of it no longer counts."""
@@ -56,24 +64,29 @@ class CheckSchedule:
         self._pushes += 1
         heapq.heappush(self._heap, (due_ms, self._pushes, entry))
 
-    def trim(self) -> None:
-        """Let go of entries at the head of the queue that were decided or moved."""
+    def trim(self, undecided: int) -> None:
+        """Let go of entries that were decided or moved; `undecided` is at least what is left."""
         queue = self._in_turn
         while queue and not _stands(queue[0][1], queue[0][0]):
             queue.popleft()
+        if len(queue) > 2 * undecided + REST_MAX:
+            self._in_turn = deque(each for each in queue if _stands(each[1], each[0]))
+        if len(self._heap) > 2 * undecided + REST_MAX:
+            self._heap = [each for each in self._heap if _stands(each[2], each[0])]
+            heapq.heapify(self._heap)
 
     def next_due_ms(self) -> int | None:
         """Return when the next entry falls due; None when there is none."""
-        if self._ready_count:
+        if self._first.count or self._repeats.count:
             return 0
-        self.trim()
-        heap = self._heap
+        queue, heap = self._in_turn, self._heap
+        while queue and not _stands(queue[0][1], queue[0][0]):
+            queue.popleft()
         while heap and not _stands(heap[0][2], heap[0][0]):
             heapq.heappop(heap)
-        heads = [heap[0][0]] if heap else []
-        if self._in_turn:
-            heads.append(self._in_turn[0][0])
-        return min(heads, default=None)
+        if not queue or not heap:
+            return queue[0][0] if queue else heap[0][0] if heap else None
+        return min(queue[0][0], heap[0][0])
 
     def take(self, confirmed_ms: int, limit: int) -> list[Entry]:
         """Return at most `limit` undecided entries that were due at `confirmed_ms`.
@@ -82,34 +95,52 @@ class CheckSchedule:
         """
         self._sort_out(confirmed_ms)
         taken: list[Entry] = []
-        for ready in (self._ready_first, self._ready_repeat):
-            while ready and len(taken) < limit:
-                group = next(iter(ready))
-                queue = ready.pop(group)
-                entry = queue.popleft()
-                self._ready_count -= 1
-                if queue:
-                    ready[group] = queue  # behind the others: its next turn comes last
+        for turns in (self._first, self._repeats):
+            while turns.count and len(taken) < limit:
+                entry = turns.next()
                 if entry.state is State.UNDECIDED and entry.due_ms <= confirmed_ms:
+                    entry.due_ms = TAKEN  # it may stand here twice
                     taken.append(entry)
         return taken
 
     def _sort_out(self, confirmed_ms: int) -> None:
         queue, heap = self._in_turn, self._heap
-        while queue and self._ready_count < READY_MAX and queue[0][0] <= confirmed_ms:
+        first, repeats = self._first, self._repeats
+        while queue and first.count < READY_MAX and queue[0][0] <= confirmed_ms:
             due_ms, entry = queue.popleft()
             if _stands(entry, due_ms):
-                self._make_ready(entry)
-        while heap and self._ready_count < READY_MAX and heap[0][0] <= confirmed_ms:
+                first.add(entry)
+        while (
+            heap
+            and first.count < 2 * READY_MAX
+            and repeats.count < READY_MAX
+            and heap[0][0] <= confirmed_ms
+        ):
             due_ms, _, entry = heapq.heappop(heap)
             if _stands(entry, due_ms):
-                self._make_ready(entry)
+                turns = repeats if entry.attempt or entry.check_times else first
+                turns.add(entry)
 
-    def _make_ready(self, entry: Entry) -> None:
-        first = entry.attempt == 0 and entry.check_times == 0
-        ready = self._ready_first if first else self._ready_repeat
-        ready.setdefault(entry.group, deque()).append(entry)
-        self._ready_count += 1
+
+class _Turns:
+    """Due entries by producer group; one of each group in turn."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._by_group: dict[str, deque[Entry]] = {}
+
+    def add(self, entry: Entry) -> None:
+        self._by_group.setdefault(entry.group, deque()).append(entry)
+        self.count += 1
+
+    def next(self) -> Entry:
+        group = next(iter(self._by_group))
+        queue = self._by_group.pop(group)
+        entry = queue.popleft()
+        self.count -= 1
+        if queue:
+            self._by_group[group] = queue  # behind the others: its next turn comes last
+        return entry
 
 
 def _stands(entry: Entry, due_ms: int) -> bool:

@@ -9,12 +9,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Rule 7: how long, and how many, decisions stay known after H has passed them, so that a late
-# duplicate half does not become a new transaction. 10 s covers a producer's in-flight retries;
-# 100,000 entries are about 40 MB.
+# duplicate half does not become a new transaction. 10 s covers a producer's in-flight retries.
+# 25,000 a partition are 100,000 a worker with the default four, about 40 MB; a rebuild reads
+# that many ops more, in about a quarter of a second.
 RECENT_MS = 10_000
-RECENT_MAX = 100_000
+RECENT_MAX = 25_000
 # Rule 1: how long an op waits for its half offset before the half partition's end is asked.
 OP_WAIT_MS = 1_000
+# The policy's answers that are remembered; more distinct (group, topic) pairs than this are forged.
+ALLOWED_MAX = 10_000
+# Refused ops that one plan describes in words; the counts hold them all.
+NOTES_MAX = 20
 # The window rule lets this many window records pass per undecided half, so that copies stay
 # below 1/3 of what is read.
 WINDOW_PER_UNDECIDED = 4

@@ -1,0 +1,125 @@
+"""The plan that is being drawn up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from checker.core.plan import Count, DeadHalf, DeadJunk, Delivery, Plan, PutBack, PutBackRule
+from checker.core.settings import NOTES_MAX
+from serde.records import COUNT_UNKNOWN, DeadReason, Op, OpKind, OpSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from checker.core.entry import Entry
+    from checker.core.events import HalfRead, JunkRead, OpRead
+
+
+class Draft:
+    """Collects what the next kafka_txn has to write; `take` hands it over and begins anew."""
+
+    def __init__(self) -> None:
+        self.plan = Plan()
+
+    def take(self) -> Plan:
+        """Return the plan as it stands, and begin the next."""
+        plan, self.plan = self.plan, Plan()
+        return plan
+
+    def count(self, count: Count) -> None:
+        """Count something."""
+        self.plan.counts[count] += 1
+
+    def note(self, count: Count, text: str) -> None:
+        """Count something that people should read about."""
+        self.plan.counts[count] += 1
+        if len(self.plan.notes) < NOTES_MAX:
+            self.plan.notes.append(text)
+
+    def deliver(self, entry: Entry, messages: tuple[HalfRead, ...], read: OpRead) -> None:
+        """Deliver `messages` of a transaction that `read` commits."""
+        plan = self.plan
+        plan.deliveries.append(
+            Delivery(
+                read.op.transaction_id,
+                entry.group,
+                messages,
+                entry.check_times,
+                entry.first_append_ms,
+                read.offset,
+                read.append_ms,
+            )
+        )
+        self._grow(messages)
+
+    def roll_back(self, entry: Entry) -> None:
+        """Count a transaction that delivers nothing."""
+        self.plan.counts[Count.ROLLED_BACK] += 1
+        for half in entry.messages.values():
+            self.plan.rolled_back[half.metadata.real_topic] += 1
+
+    def bury(
+        self, entry: Entry, half: HalfRead, reason: DeadReason, detail: str, read: OpRead
+    ) -> None:
+        """Dead-letter a message whose transaction `read` decides."""
+        self.plan.dead.append(
+            DeadHalf(half, reason, detail, entry.check_times, read.offset, read.append_ms)
+        )
+        self._grow((half,))
+
+    def bury_late(self, entry: Entry, half: HalfRead) -> None:
+        """Dead-letter a message that came after its transaction's decision."""
+        detail = f"the transaction was {entry.state.value} before"
+        if not entry.known:
+            # Nothing is known of its messages, so this may be one of them once more.
+            detail += ", and its messages are no longer known"
+        self.plan.dead.append(
+            DeadHalf(half, DeadReason.LATE, detail, entry.check_times, entry.op_offset, -1)
+        )
+        self._grow((half,))
+
+    def bury_junk(self, record: JunkRead, *, is_op: bool) -> None:
+        """Dead-letter a record that cannot be read."""
+        if is_op:
+            self.plan.counts[Count.INVALID_OP] += 1
+        self.plan.junk.append(DeadJunk(record, is_op))
+        self.plan.records += 1
+
+    def put_back(self, entry: Entry, rule: PutBackRule) -> None:
+        """Append copies of all messages of an undecided transaction."""
+        messages = entry.in_order()
+        for half in messages:
+            metadata = half.metadata._replace(
+                check_times=entry.check_times,
+                first_append_timestamp=entry.first_append_ms,
+                origin_offset=half.origin,
+            )
+            self.plan.put_backs.append(PutBack(half, metadata, rule))
+        self._grow(messages)
+
+    def discard(self, entry: Entry, reason: str, actor: str, now_ms: int) -> None:
+        """Write the daemon's DISCARD; its check_number is the number of answers that counted."""
+        half = max(entry.messages.values(), key=lambda half: half.offset)
+        metadata = half.metadata
+        self.plan.discards.append(
+            Op(
+                transaction_id=metadata.transaction_id,
+                timestamp=now_ms,
+                half_offset=half.offset,
+                resume_count=metadata.resume_count,
+                producer_group=entry.group,
+                kind=OpKind.DISCARD,
+                message_count=COUNT_UNKNOWN,
+                check_number=entry.check_times,
+                source=OpSource.CHECKER,
+                actor=actor,
+                reason=reason,
+            )
+        )
+        self.plan.records += 1
+
+    def _grow(self, halves: Iterable[HalfRead]) -> None:
+        plan = self.plan
+        for half in halves:
+            plan.records += 1
+            plan.size_bytes += half.size_bytes

@@ -1,0 +1,51 @@
+"""Transactions by identity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from checker.core.entry import Entry, Key
+
+
+class Entries:
+    """All transactions that are known, undecided and decided.
+
+    The identity is (transaction id, resume count). Another group's half under a known id is a
+    transaction of its own, kept apart by its group: whoever forges it is asked about it himself,
+    and cannot touch the first one (rule 6).
+    """
+
+    def __init__(self) -> None:
+        self._by_key: dict[Key, Entry] = {}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._by_key.values())
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def find(self, transaction_id: str, resume_count: int, group: str) -> Entry | None:
+        """Return the transaction of this group, None when it is not known."""
+        entry = self._by_key.get((transaction_id, resume_count))
+        if entry is not None and entry.group == group:
+            return entry
+        return self._by_key.get((transaction_id, resume_count, group))
+
+    def is_other_groups(self, transaction_id: str, resume_count: int) -> bool:
+        """Tell, of a transaction that was not found, whether another group has that id."""
+        return (transaction_id, resume_count) in self._by_key
+
+    def put(self, entry: Entry, transaction_id: str, resume_count: int) -> None:
+        """Add a transaction that was not found."""
+        key: Key = (transaction_id, resume_count)
+        if key in self._by_key:
+            key = (transaction_id, resume_count, entry.group)
+        entry.key = key
+        self._by_key[key] = entry
+
+    def remove(self, entry: Entry) -> None:
+        """Forget a transaction."""
+        del self._by_key[entry.key]

@@ -1,0 +1,149 @@
+"""Applying one op to the book: who may say it, and what follows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from checker.core.entry import Entry
+from checker.core.judge import discard_reason, judge_commit
+from checker.core.plan import Count, PutBackRule
+from checker.core.protocol import (
+    REASON_CHECK_TIMES,
+    STATE_AFTER,
+    Effect,
+    State,
+    effect_of,
+    proves_its_age,
+)
+from checker.core.settings import ALLOWED_MAX
+from serde.records import OpSource
+
+if TYPE_CHECKING:
+    from checker.core.book import Book
+    from checker.core.events import OpRead
+
+
+class Ops:
+    """Applies ops, one after the other, in op order (rule 1).
+
+    Args:
+        book: The transactions, changed in place, and the draft.
+    """
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._allowed: dict[tuple[str, str], bool] = {}
+        self._do = {
+            Effect.DELIVER: self._commit,
+            Effect.DROP: self._roll_back,
+            Effect.DEAD_LETTER: self._discard,
+            Effect.ANSWER: self._answer,
+            Effect.DUPLICATE: self._repeat,
+            Effect.CONFLICT: self._contradict,
+            Effect.IGNORED: self._ignore,
+            Effect.INVALID: self._refuse,
+        }
+
+    def apply(self, read: OpRead, now_ms: int) -> None:
+        """Apply one op; its half partition has been read to its half_offset."""
+        op = read.op
+        entry = self._book.entries.find(op.transaction_id, op.resume_count, op.producer_group)
+        if entry is None:
+            self._remember(read, now_ms)
+        else:
+            self._do[effect_of(op, entry.state)](entry, read, now_ms)
+
+    def _remember(self, read: OpRead, now_ms: int) -> None:
+        """Keep a decision of an unknown transaction: a half that comes after it is late.
+
+        A rebuild that reads this op must not come to another state, and it cannot tell a
+        transaction that was decided and forgotten from one whose half came after its op.
+        """
+        book, op = self._book, read.op
+        if book.entries.is_other_groups(op.transaction_id, op.resume_count):
+            book.draft.note(Count.INVALID_OP, f"{named(read)} is of another producer group")
+        else:
+            book.draft.count(Count.ORPHAN_OP)
+        state = STATE_AFTER.get(effect_of(op, State.UNDECIDED))
+        if state is not None:
+            entry = Entry.decided_unseen(op, state, read.offset, now_ms)
+            book.entries.put(entry, op.transaction_id, op.resume_count)
+            book.decided.add(entry)
+
+    def _commit(self, entry: Entry, read: OpRead, now_ms: int) -> None:
+        draft = self._book.draft
+        verdict = judge_commit(entry.in_order(), read.op, self._allows)
+        if verdict.deliver:
+            draft.deliver(entry, verdict.deliver, read)
+        for half, reason, detail in verdict.dead:
+            draft.bury(entry, half, reason, detail, read)
+        self._book.decide(entry, State.COMMITTED, read.offset, now_ms)
+
+    def _roll_back(self, entry: Entry, read: OpRead, now_ms: int) -> None:
+        self._book.draft.roll_back(entry)
+        self._book.decide(entry, State.ROLLED_BACK, read.offset, now_ms)
+
+    def _discard(self, entry: Entry, read: OpRead, now_ms: int) -> None:
+        book, op = self._book, read.op
+        age_ms_max = book.settings.transaction_age_ms_max
+        if not proves_its_age(op, read.append_ms, entry.first_append_ms, age_ms_max):
+            entry.discarding = False
+            book.draft.note(Count.INVALID_OP, f"{named(read)} came before the maximum age")
+            return
+        if op.source is OpSource.CHECKER:
+            # The last counted answer has no copy that tells a rebuilt ledger of it.
+            entry.check_times = max(entry.check_times, op.check_number)
+        reason = discard_reason(op)
+        for half in entry.in_order():
+            book.draft.bury(entry, half, reason, op.reason, read)
+        book.decide(entry, State.DISCARDED, read.offset, now_ms)
+
+    def _answer(self, entry: Entry, read: OpRead, now_ms: int) -> None:
+        """Rule 5: an explicit UNKNOWN that answers the pending check counts; nothing else."""
+        book = self._book
+        if read.op.check_number != entry.check_times + 1:
+            book.draft.count(Count.ANSWER_NOT_COUNTED)
+            return
+        settings = book.settings
+        book.draft.count(Count.ANSWER_COUNTED)
+        entry.check_times += 1
+        entry.attempt = 0
+        if entry.check_times < settings.check_count_max:
+            book.put_back(entry, PutBackRule.ANSWER)
+            book.schedule.add(entry, now_ms + settings.check_interval_ms)
+            return
+        if not entry.discarding:
+            entry.discarding = True
+            book.draft.discard(entry, REASON_CHECK_TIMES, settings.actor, now_ms)
+        book.schedule.add(entry, now_ms + settings.check_backoff_ms_max)
+
+    def _repeat(self, entry: Entry, read: OpRead, now_ms: int) -> None:  # noqa: ARG002
+        self._book.draft.count(Count.DUPLICATE)
+
+    def _contradict(self, entry: Entry, read: OpRead, now_ms: int) -> None:  # noqa: ARG002
+        text = f"{named(read)} came after it was {entry.state.value}"
+        self._book.draft.note(Count.CONFLICT, text)
+
+    def _ignore(self, entry: Entry, read: OpRead, now_ms: int) -> None:
+        """Take an answer or a discard that came too late."""
+
+    def _refuse(self, entry: Entry, read: OpRead, now_ms: int) -> None:  # noqa: ARG002
+        text = f"{named(read)}: {read.op.source.value} may not say that"
+        self._book.draft.note(Count.INVALID_OP, text)
+
+    def _allows(self, group: str, topic: str) -> bool:
+        allowed = self._allowed.get((group, topic))
+        if allowed is None:
+            if len(self._allowed) >= ALLOWED_MAX:
+                self._allowed.clear()
+            allowed = self._allowed[group, topic] = self._book.settings.allows(group, topic)
+        return allowed
+
+
+def named(read: OpRead) -> str:
+    """Return an op in words, for the log."""
+    op = read.op
+    return (
+        f"{op.kind.value} of transaction {op.transaction_id} by {op.source.value} "
+        f"{op.actor!r} (group {op.producer_group}, op offset {read.offset})"
+    )
