@@ -14,27 +14,19 @@ from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from checker.asking import Asker
+from checker.assignment import Assignment
 from checker.backoff import Backoff
 from checker.core.plan import Plan
-from checker.core.progress import ProgressError, check_against_log, parse_progress
 from checker.core.settings import LedgerSettings
-from checker.kafka_io import (
-    EOF_CODE,
-    TOPIC_CODES,
-    BodyReader,
-    CheckSender,
-    FailureKind,
-    Input,
-    InputLostError,
-    KafkaTxnFailedError,
-    Questions,
-    Transactor,
-)
-from checker.pacer import Pacer
-from checker.pair import Pair, restore_checks, restore_plan
-from checker.publish import Publisher
+from checker.failures import FailureKind, InputLostError, KafkaTxnFailedError
+from checker.inquiry.kafka_io import Questions
+from checker.intake.kafka_io import EOF_CODE, BodyReader, Input
+from checker.outlet.kafka_io import CheckSender, Transactor
+from checker.pair import restore_plan
 from checker.report import Reporter
 from checker.routes import Routes
+from checker.topic_watch import TopicWatch
 from serde.records import OpKind, OpSource
 
 if TYPE_CHECKING:
@@ -44,6 +36,7 @@ if TYPE_CHECKING:
     from checker.config import CheckerConfig
     from checker.core.progress import Progress
     from checker.http import Status
+    from checker.pair import Pair
     from checker.policy import Policy
     from checker.slots import SlotIds
 
@@ -52,19 +45,18 @@ _log = logging.getLogger("halfbridge.checker")
 # How long the loop waits for records when nothing is due: bounds the reaction to a stop signal
 # and to answers of brokers.
 IDLE_S = 0.1
+# What is overdue and waits for something else (pacer, topic, op end) is looked at again.
+DUE_S = 0.01
+# Nothing came for so long: the bell takes over the watch.
+DOZE_S = 1.0
 # Offsets that moved without anything to write are committed at this pace.
 IDLE_COMMIT_S = 0.5
-# Gauges are set, and the cluster's topics looked up, at this pace.
+# Gauges are set at this pace.
 GAUGES_S = 1.0
-TOPICS_S = 30.0
-# A missing real topic, or a due check's missing topic, is looked for at this pace.
-MISSING_TOPIC_S = 0.5
 # After a fenced producer: how long the group is given to say that another worker has the slot.
 FENCED_WAIT_S = 3.0
 # Failed kafka_txns in a row after which health turns red.
 FAILURES_RED = 3
-# What is overdue and waits for something else is looked at again after so long.
-DUE_S = 0.01
 # A batch that the broker refuses is cut down by this factor until one transaction is left.
 BISECT_FACTOR = 8
 
@@ -83,21 +75,35 @@ class Worker:
         self._ids = ids
         self._status = status
         self._reporter = Reporter(status.metrics)
-        self._settings = _ledger_settings(config, policy, ids.group_instance_id)
         self._routes = Routes(config.topic_gone_ms)
-        self._pacer = Pacer(config.check_rate_max)
         self._backoff = Backoff()
         self._limit = config.batch_records_max
-        self._pairs: dict[int, Pair] = {}
         self._turn = 0
         self._gauges_at = 0.0
-        self._topics_at = 0.0
+        self._last_record_at = 0.0
         self._work: list[tuple[Pair, Plan]] = []
         self._transactors: list[Transactor] = []
-        self._questions = Questions(config)
         self._checks = CheckSender(config, self._note_client_error)
         self._bodies = BodyReader(config)
         self._input = Input(config, ids, self._note_client_error)
+        questions = Questions(config)
+        self._topics = TopicWatch(questions, self._routes)
+        self._assignment = Assignment(
+            config,
+            _ledger_settings(config, policy, ids.group_instance_id),
+            intake=self._input,
+            questions=questions,
+            routes=self._routes,
+            status=status,
+        )
+        self._asker = Asker(
+            config,
+            questions=questions,
+            sender=self._checks,
+            bodies=self._bodies,
+            topics=self._topics,
+            metrics=status.metrics,
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Serve until `stop` is set; the kafka_txn at hand is finished first.
@@ -122,19 +128,24 @@ class Worker:
     # --- one turn of the loop --------------------------------------------------------------
 
     def _step(self) -> None:
-        if len(self._transactors) < self._config.transactional_producers:
-            self._start_transactors()
+        while len(self._transactors) < self._config.transactional_producers:
+            self._transactors.append(self._new_transactor(len(self._transactors)))
         messages = self._input.fetch(self._wait_s())
+        now = monotonic()
         if self._input.changed:
             self._input.changed = False
-            self._start_pairs()
+            self._topics.look(now)
+            self._assignment.start()
             return
-        now = monotonic()
         if messages:
+            self._last_record_at = now
             self._ingest(messages, now)
-        self._take_answers()
+        if self._asker.take_answers(self._assignment.pairs):
+            # The end of a partition may be a marker that only the real consumer gets past.
+            self._last_record_at = now
+            self._input.wake()
         self._look_around(now)
-        self._ask(now)
+        self._asker.ask(self._assignment.pairs, now)
         self._collect(now)
         if self._work:
             self._transact(now)
@@ -142,7 +153,7 @@ class Worker:
     def _wait_s(self) -> float:
         now = monotonic()
         wait_s = IDLE_S
-        for pair in self._pairs.values():
+        for pair in self._assignment.pairs.values():
             if pair.has_work and pair.held is None:
                 return 0
             due_ms = pair.ledger.next_due_ms()
@@ -154,7 +165,7 @@ class Worker:
 
     def _ingest(self, messages: list[Any], now: float) -> None:
         half_topic = self._names.half
-        pairs = self._pairs
+        pairs = self._assignment.pairs
         answers: Counter[OpKind] = Counter()
         for message in messages:
             pair = pairs.get(message.partition())
@@ -180,74 +191,16 @@ class Worker:
         else:
             pair.ledger.op_read_to(message.offset())
 
-    def _take_answers(self) -> None:
-        for answer in self._questions.answers():
-            pair = self._pairs.get(answer.partition)
-            if pair is None:
-                continue
-            if answer.topic == self._names.op:
-                pair.ledger.op_end(answer.end, answer.token)
-            else:
-                pair.ledger.half_end(answer.end, answer.token)
-
     def _look_around(self, now: float) -> None:
-        """Do what is due now and then: gauges, topics, pausing."""
+        """Do what is due now and then."""
+        self._assignment.announce(now)
+        self._topics.look_now_and_then(now)
         if now - self._gauges_at >= GAUGES_S:
             self._gauges_at = now
-            self._reporter.state(self._pairs.values(), now)
-            self._pause_or_resume()
-            self._checks.serve()
-        if now - self._topics_at >= TOPICS_S:
-            self._look_up_topics(now)
-        for pair in self._pairs.values():
-            if not pair.announced and pair.ledger.is_rebuilt:
-                self._announce(pair, now)
-
-    def _look_up_topics(self, now: float) -> None:
-        self._topics_at = now
-        self._routes.update(self._questions.partitions(), int(now * 1000))
-
-    def _pause_or_resume(self) -> None:
-        """Keep the index of undecided halves bounded; an op that waits for a half comes first."""
-        limit = self._config.undecided_halves_max // max(1, len(self._pairs))
-        for pair in self._pairs.values():
-            ledger = pair.ledger
-            full = ledger.undecided_halves > limit and ledger.is_rebuilt
-            pause = full and not ledger.waits_for_half
-            if pause != pair.paused:
-                pair.paused = pause
-                change = self._input.pause if pause else self._input.resume
-                change(self._names.half, pair.partition)
-
-    # --- checks ----------------------------------------------------------------------------
-
-    def _ask(self, now: float) -> None:
-        for pair in self._pairs.values():
-            now_ms = pair.now_ms(now)
-            ledger = pair.ledger
-            allowance = self._pacer.allowance(now)
-            checks = ledger.checks(now_ms, allowance)
-            if checks:
-                self._pacer.spend(len(checks))
-                self._send(pair, checks, now)
-            if ledger.wants_op_end:
-                self._questions.ask_end(self._names.op, pair.partition, now_ms)
-            waiting = ledger.wants_half_end(now_ms)
-            if waiting is not None:
-                self._questions.ask_end(self._names.half, pair.partition, waiting)
-
-    def _send(self, pair: Pair, checks: list[Any], now: float) -> None:
-        whole = restore_checks(checks, partial(self._bodies.read, pair.partition))
-        sent = 0
-        for check in whole:
-            record = pair.publisher.check(check, pair.now_ms(now))
-            if not self._routes.exists(record.topic) and now - self._topics_at > MISSING_TOPIC_S:
-                self._look_up_topics(now)
-            # Nobody to ask, or no room: the request counts as unanswered and is repeated.
-            if self._routes.exists(record.topic):
-                sent += self._checks.send(record)
-        self._checks.serve()
-        self._status.metrics.checks_sent(sent)
+            self._reporter.state(self._assignment.pairs.values(), now)
+            self._assignment.pause_or_resume()
+        if now - self._last_record_at >= DOZE_S and not self._input.dozing:
+            self._assignment.doze()
 
     # --- kafka_txns ------------------------------------------------------------------------
 
@@ -256,7 +209,7 @@ class Worker:
         self._work = []
         left = self._limit
         left_bytes = self._config.batch_bytes_max
-        for pair in self._pairs.values():
+        for pair in self._assignment.pairs.values():
             if left <= 0 or left_bytes <= 0:
                 return
             plan = pair.held or pair.ledger.plan(
@@ -268,22 +221,11 @@ class Worker:
                 if not self._must_move(pair, now):
                     continue
             pair.held = plan
-            if self._must_wait(plan, now):
+            if self._topics.must_wait(plan.deliveries, now):
                 continue
             left -= max(plan.records, 1)
             left_bytes -= plan.size_bytes
             self._work.append((pair, plan))
-
-    def _must_wait(self, plan: Plan, now: float) -> bool:
-        """Tell whether a real topic is missing for which the plan must still wait."""
-        if not plan.deliveries:
-            return False
-        now_ms = int(now * 1000)
-        awaited = self._routes.awaited(plan.deliveries, now_ms)
-        if awaited and now - self._topics_at > MISSING_TOPIC_S:
-            self._look_up_topics(now)
-            awaited = self._routes.awaited(plan.deliveries, now_ms)
-        return bool(awaited)
 
     def _must_move(self, pair: Pair, now: float) -> bool:
         """Tell whether offsets must be committed although there is nothing to write."""
@@ -331,10 +273,6 @@ class Worker:
 
     # --- start, failure, end ---------------------------------------------------------------
 
-    def _start_transactors(self) -> None:
-        while len(self._transactors) < self._config.transactional_producers:
-            self._transactors.append(self._new_transactor(len(self._transactors)))
-
     def _new_transactor(self, turn: int) -> Transactor:
         name = f"{self._ids.transactional_id_prefix}-{turn}"
         transactor = Transactor(self._config, name)
@@ -346,74 +284,6 @@ class Worker:
         self._transactors[turn].close()
         self._transactors[turn] = self._new_transactor(turn)
         return self._transactors[turn]
-
-    def _start_pairs(self) -> None:
-        """Begin anew from the committed offsets of what is assigned now."""
-        self._status.set_ready(ready=False, reason="assignment changed")
-        for number in list(self._pairs):
-            self._status.metrics.forget_partition(number)
-        self._pairs = {}
-        assigned = self._input.assigned
-        if not assigned:
-            return
-        began = monotonic()
-        self._look_up_topics(began)
-        committed = self._input.committed(assigned)
-        ranges = self._questions.ranges(assigned)
-        half, op = self._names.half, self._names.op
-        stopped = 0
-        offsets: dict[tuple[str, int], int] = {}
-        for number in sorted({number for _, number in assigned}):
-            self._status.clear_partition(number)
-            try:
-                progress = self._progress_of(number, committed, ranges)
-            except ProgressError as error:
-                stopped += 1
-                self._stop_partition(number, str(error))
-                continue
-            publisher = Publisher(self._names, number, self._routes.refusal)
-            self._pairs[number] = Pair(number, self._settings, progress, publisher, began=began)
-            offsets[half, number] = progress.half
-            offsets[op, number] = progress.ops_from
-        self._status.metrics.partitions_stopped(stopped)
-        self._input.read_from(offsets)
-        self._status.set_ready(ready=True)
-
-    def _progress_of(
-        self,
-        number: int,
-        committed: Mapping[tuple[str, int], Any],
-        ranges: Mapping[tuple[str, int], tuple[int, int]],
-    ) -> Progress:
-        half, op = (self._names.half, number), (self._names.op, number)
-        if half not in committed or op not in committed:
-            raise ProgressError(
-                "half and op partition of this number are not on one worker: the topics have"
-                " different partition counts; `halfbridge topics create --grow` makes them equal"
-            )
-        progress = parse_progress(
-            committed[half].offset, committed[op].offset, committed[op].metadata
-        )
-        check_against_log(progress, ranges[half], ranges[op])
-        return progress
-
-    def _stop_partition(self, number: int, error: str) -> None:
-        self._status.stop_partition(number, error)
-        _log.error(
-            "partition %d stopped: %s. Nothing of it is delivered until an operator stops the"
-            " workers and runs `halfbridge checker init --partition %d`",
-            *(number, error, number),
-        )
-
-    def _announce(self, pair: Pair, now: float) -> None:
-        pair.announced = True
-        seconds = now - pair.rebuild_began
-        self._status.metrics.rebuilt_s(seconds)
-        _log.info(
-            "partition %d rebuilt in %.3f s: H=%d O=%d, %d undecided half messages",
-            *(pair.partition, seconds, pair.committed.half, pair.committed.op),
-            pair.ledger.undecided_halves,
-        )
 
     def _after_failure(self, error: KafkaTxnFailedError, stop: threading.Event) -> None:
         self._status.metrics.kafka_txn_failed()
@@ -431,13 +301,13 @@ class Worker:
         """Find the transaction that the broker refuses for good, and remember it."""
         deliveries = [one for _, plan in self._work for one in plan.deliveries]
         now_ms = int(monotonic() * 1000)
-        if error.topic and error.code in TOPIC_CODES:
+        if error.topic_refused:
             self._routes.refuse_topic(error.topic, str(error), now_ms)
         elif len(deliveries) == 1:
             self._routes.refuse_transaction(deliveries[0].transaction_id, str(error))
         elif deliveries:
             self._limit = max(1, self._limit // BISECT_FACTOR)
-        self._topics_at = 0.0
+        self._topics.forget()
 
     def _wait_for_verdict(self) -> None:
         """Tell a slot taken over (which ends this worker) from a kafka_txn that timed out."""
@@ -450,7 +320,7 @@ class Worker:
         _log.warning("%s; reading again from the committed offsets in %.1f s", why, delay_s)
         if self._backoff.failures >= FAILURES_RED:
             self._status.set_healthy(healthy=False, reason=why)
-        self._pairs = {}
+        self._assignment.drop()
         self._work = []
         stop.wait(delay_s)
         self._input.changed = True

@@ -1,0 +1,82 @@
+"""Asks: producer groups about their transactions, brokers about the ends of partitions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from checker.pacer import Pacer
+from checker.pair import restore_checks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from checker.config import CheckerConfig
+    from checker.core.plan import Check
+    from checker.inquiry.kafka_io import Questions
+    from checker.intake.kafka_io import BodyReader
+    from checker.metrics import Metrics
+    from checker.outlet.kafka_io import CheckSender
+    from checker.pair import Pair
+    from checker.topic_watch import TopicWatch
+
+
+class Asker:
+    """Sends what the ledgers want to know, and brings the answers of brokers back to them."""
+
+    def __init__(
+        self,
+        config: CheckerConfig,
+        *,
+        questions: Questions,
+        sender: CheckSender,
+        bodies: BodyReader,
+        topics: TopicWatch,
+        metrics: Metrics,
+    ) -> None:
+        self._names = config.names
+        self._pacer = Pacer(config.check_rate_max)
+        self._questions = questions
+        self._sender = sender
+        self._bodies = bodies
+        self._topics = topics
+        self._metrics = metrics
+
+    def ask(self, pairs: Mapping[int, Pair], now: float) -> None:
+        """Send the checks that are due, at the pace allowed, and ask for ends that are wanted."""
+        for pair in pairs.values():
+            now_ms = pair.now_ms(now)
+            ledger = pair.ledger
+            checks = ledger.checks(now_ms, self._pacer.allowance(now))
+            if checks:
+                self._pacer.spend(len(checks))
+                self._send(pair, checks, now)
+            if ledger.wants_op_end:
+                self._questions.ask_end(self._names.op, pair.partition, now_ms)
+            waiting = ledger.wants_half_end(now_ms)
+            if waiting is not None:
+                self._questions.ask_end(self._names.half, pair.partition, waiting)
+        self._sender.serve()
+
+    def take_answers(self, pairs: Mapping[int, Pair]) -> bool:
+        """Hand the brokers' answers to the ledgers; tell whether there were any."""
+        any_came = False
+        for answer in self._questions.answers():
+            any_came = True
+            pair = pairs.get(answer.partition)
+            if pair is None:
+                continue
+            if answer.topic == self._names.op:
+                pair.ledger.op_end(answer.end, answer.token)
+            else:
+                pair.ledger.half_end(answer.end, answer.token)
+        return any_came
+
+    def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
+        sent = 0
+        for check in restore_checks(checks, partial(self._bodies.read, pair.partition)):
+            record = pair.publisher.check(check, pair.now_ms(now))
+            # Nobody to ask, or no room: the request counts as unanswered and is repeated.
+            if self._topics.exists(record.topic, now):
+                sent += self._sender.send(record)
+        self._metrics.checks_sent(sent)

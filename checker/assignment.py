@@ -1,0 +1,151 @@
+"""The partition pairs that a worker serves: started from committed offsets, or stopped."""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from checker.core.progress import Progress, ProgressError, check_against_log, parse_progress
+from checker.pair import Pair
+from checker.publish import Publisher
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from checker.config import CheckerConfig
+    from checker.core.settings import LedgerSettings
+    from checker.http import Status
+    from checker.inquiry.kafka_io import Questions
+    from checker.intake.kafka_io import Committed, Input
+    from checker.routes import Routes
+
+_log = logging.getLogger("halfbridge.checker")
+
+
+class Assignment:
+    """What this worker serves at present.
+
+    Attributes:
+        pairs: Partition number -> the pair; stopped partitions are not among them.
+    """
+
+    def __init__(
+        self,
+        config: CheckerConfig,
+        settings: LedgerSettings,
+        *,
+        intake: Input,
+        questions: Questions,
+        routes: Routes,
+        status: Status,
+    ) -> None:
+        self.pairs: dict[int, Pair] = {}
+        self._config = config
+        self._half, self._op = config.names.half, config.names.op
+        self._settings = settings
+        self._input = intake
+        self._questions = questions
+        self._routes = routes
+        self._status = status
+
+    def drop(self) -> None:
+        """Forget everything that is in memory."""
+        self.pairs = {}
+
+    def start(self) -> None:
+        """Begin anew, from the committed offsets of what is assigned now.
+
+        A partition without trustworthy progress is stopped and reported; the others go on.
+
+        Raises:
+            InputLostError: offsets cannot be read now; try again.
+        """
+        self._status.set_ready(ready=False, reason="waits for an assignment")
+        for number in self.pairs:
+            self._status.metrics.forget_partition(number)
+        self.drop()
+        assigned = self._input.assigned
+        if not assigned:
+            return
+        began = monotonic()
+        committed = self._input.committed(assigned)
+        ranges = self._questions.ranges(assigned)
+        offsets: dict[tuple[str, int], int] = {}
+        numbers = sorted({number for _, number in assigned})
+        for number in numbers:
+            self._status.clear_partition(number)
+            try:
+                progress = self._progress_of(number, committed, ranges)
+            except ProgressError as error:
+                self._stop(number, str(error))
+                continue
+            publisher = Publisher(self._config.names, number, self._routes.refusal)
+            self.pairs[number] = Pair(number, self._settings, progress, publisher, began=began)
+            offsets[self._half, number] = progress.half
+            offsets[self._op, number] = progress.ops_from
+        self._status.metrics.partitions_stopped(len(numbers) - len(self.pairs))
+        self._input.read_from(offsets)
+        self._status.set_ready(ready=True)
+
+    def announce(self, now: float) -> None:
+        """Report rebuilds that have ended."""
+        for pair in self.pairs.values():
+            if not pair.announced and pair.ledger.is_rebuilt:
+                pair.announced = True
+                seconds = now - pair.rebuild_began
+                self._status.metrics.rebuilt_s(seconds)
+                _log.info(
+                    "partition %d rebuilt in %.3f s: H=%d O=%d, %d undecided half messages",
+                    *(pair.partition, seconds, pair.committed.half, pair.committed.op),
+                    pair.ledger.undecided_halves,
+                )
+
+    def pause_or_resume(self) -> None:
+        """Keep the index of undecided halves bounded; an op that waits for a half comes first."""
+        limit = self._config.undecided_halves_max // max(1, len(self.pairs))
+        for pair in self.pairs.values():
+            ledger = pair.ledger
+            full = ledger.undecided_halves > limit and ledger.is_rebuilt
+            pause = full and not ledger.waits_for_half
+            if pause != pair.paused:
+                pair.paused = pause
+                change = self._input.pause if pause else self._input.resume
+                change(self._half, pair.partition)
+
+    def doze(self) -> None:
+        """Let the bell watch when every ledger has applied all it has read."""
+        offsets: dict[tuple[str, int], int] = {}
+        for number, pair in self.pairs.items():
+            ledger = pair.ledger
+            if not ledger.is_rebuilt or ledger.ops_waiting or pair.held or pair.paused:
+                return
+            progress = ledger.progress()
+            offsets[self._half, number] = progress.position
+            offsets[self._op, number] = progress.op
+        self._input.doze(offsets)
+
+    def _progress_of(
+        self,
+        number: int,
+        committed: Mapping[tuple[str, int], Committed],
+        ranges: Mapping[tuple[str, int], tuple[int, int]],
+    ) -> Progress:
+        half, op = (self._half, number), (self._op, number)
+        if half not in committed or op not in committed:
+            raise ProgressError(
+                "half and op partition of this number are not on one worker: the topics have"
+                " different partition counts; `halfbridge topics create --grow` makes them equal"
+            )
+        at_op = committed[op]
+        progress = parse_progress(committed[half].offset, at_op.offset, at_op.metadata)
+        check_against_log(progress, ranges[half], ranges[op])
+        return progress
+
+    def _stop(self, number: int, error: str) -> None:
+        self._status.stop_partition(number, error)
+        _log.error(
+            "partition %d stopped: %s. Nothing of it is delivered until an operator stops the"
+            " workers and runs `halfbridge checker init --partition %d`",
+            *(number, error, number),
+        )

@@ -1,0 +1,47 @@
+"""What can go wrong between the loop and Kafka. In each case the ledgers are dropped.
+
+InputLostError          records may be gone that were taken: read again from the offsets
+KafkaTxnFailedError     a kafka_txn did not happen, or may have happened: see `kind`
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class FailureKind(Enum):
+    """What must happen after a failed kafka_txn. The ledgers are dropped in every case."""
+
+    ABORTED = "aborted: read again from the committed offsets"
+    FENCED = "another producer took the id over, or the broker timed the kafka_txn out"
+    REPLACE = "outcome unknown or producer unusable: replace the producers first"
+
+
+class InputLostError(Exception):
+    """consume() failed: records may be gone that it had taken; read again from the offsets."""
+
+
+class KafkaTxnFailedError(Exception):
+    """A kafka_txn did not happen, or may have happened.
+
+    Attributes:
+        kind: What must happen now.
+        topic: Topic of the record that is refused; empty when not known.
+        permanent: The broker refuses something in the batch for good.
+        topic_refused: It refuses everything of this daemon on `topic`.
+    """
+
+    def __init__(
+        self,
+        kind: FailureKind,
+        text: str,
+        *,
+        topic: str = "",
+        permanent: bool = False,
+        topic_refused: bool = False,
+    ) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.topic = topic
+        self.permanent = permanent
+        self.topic_refused = topic_refused

@@ -1,0 +1,106 @@
+"""Questions to the brokers: where partitions end, which topics there are."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from checker.clients import QUESTION_S, client_config
+from checker.failures import InputLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from checker.config import CheckerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class EndAnswer:
+    """The end of a partition (read_uncommitted), for whoever asked with `token`."""
+
+    topic: str
+    partition: int
+    token: int
+    end: int
+
+
+class Questions:
+    """Asks brokers without holding up the loop; answers are fetched by `answers`."""
+
+    def __init__(self, config: CheckerConfig) -> None:
+        self._admin = AdminClient(client_config(config))
+        self._answers: queue.SimpleQueue[EndAnswer | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._open: set[tuple[str, int]] = set()
+
+    def ask_end(self, topic: str, partition: int, token: int) -> None:
+        """Ask where a partition ends, read_uncommitted (the LSO would lie while a put-back is
+        open); one question a partition at a time.
+        """  # noqa: D205
+        with self._lock:
+            if (topic, partition) in self._open:
+                return
+            self._open.add((topic, partition))
+        where = TopicPartition(topic, partition)
+        futures = self._admin.list_offsets(
+            {where: OffsetSpec.latest()},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=QUESTION_S,
+        )
+
+        def note(future: Any) -> None:
+            with self._lock:
+                self._open.discard((topic, partition))
+            if future.exception() is None:
+                self._answers.put(EndAnswer(topic, partition, token, future.result().offset))
+
+        futures[where].add_done_callback(note)
+
+    def answers(self) -> Iterable[EndAnswer]:
+        """Yield the answers that have come."""
+        while not self._answers.empty():
+            answer = self._answers.get()
+            if answer is not None:
+                yield answer
+
+    def ranges(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return log start and end (read_uncommitted) of each partition; blocks.
+
+        Raises:
+            InputLostError: a broker did not answer.
+        """
+        places = [TopicPartition(topic, partition) for topic, partition in wanted]
+        firsts = self._offsets(places, OffsetSpec.earliest())
+        ends = self._offsets(places, OffsetSpec.latest())
+        return {place: (first, ends[place]) for place, first in firsts.items()}
+
+    def _offsets(self, places: Sequence[Any], spec: Any) -> dict[tuple[str, int], int]:
+        futures = self._admin.list_offsets(
+            dict.fromkeys(places, spec),
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=QUESTION_S,
+        )
+        try:
+            return {
+                (place.topic, place.partition): future.result(QUESTION_S).offset
+                for place, future in futures.items()
+            }
+        except (KafkaException, TimeoutError) as error:
+            raise InputLostError(f"log ends cannot be read: {error}") from error
+
+    def partitions(self) -> dict[str, int]:
+        """Return topic -> number of partitions, of all topics this daemon may see; blocks.
+
+        Raises:
+            InputLostError: no broker answered.
+        """
+        try:
+            topics = self._admin.list_topics(timeout=QUESTION_S).topics
+        except KafkaException as error:
+            raise InputLostError(str(error)) from error
+        return {name: len(one.partitions) for name, one in topics.items() if one.error is None}

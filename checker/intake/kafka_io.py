@@ -1,0 +1,293 @@
+"""The input consumer, and the reader of single half records.
+
+Guards against traps of the protocol stand where they are needed, with the trap named.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from checker.clients import QUESTION_S, client_config
+from checker.errors import SlotTakenError
+from checker.failures import InputLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from checker.config import CheckerConfig
+    from checker.slots import SlotIds
+
+EOF_CODE = KafkaError._PARTITION_EOF
+# Records handed over by one call: one large fetch; bounds what is parsed before the next plan.
+FETCH_MAX = 10_000
+_FENCED_CODES = frozenset((KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED))
+# Large minimum, short wait: with one byte every record is a fetch of its own, and the broker
+# runs out of CPU (docs/benchmarks.md).
+FETCHING = {
+    "fetch.min.bytes": 1_000_000,
+    "fetch.wait.max.ms": 3,
+    "fetch.error.backoff.ms": 50,
+    "fetch.queue.backoff.ms": 5,
+    "max.partition.fetch.bytes": 2_097_152,
+    "queued.min.messages": 10_000,
+    "queued.max.messages.kbytes": 16_384,
+}
+# Records read over rather than fetched anew: about one fetch of 1 KB records.
+SKIP_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A committed offset; negative when there is none."""
+
+    offset: int
+    metadata: str | None
+
+
+class Input:
+    """Consumer of half and op topics.
+
+    Nothing is read on assignment: `assigned` says which partitions are ours, and `read_from`
+    starts them once their committed offsets were checked.
+
+    Fetches wait only a few milliseconds, so that batches stay large and latency small; on an
+    idle topic that would be hundreds of empty fetches a second. When nothing comes, `doze`
+    hands the watch over to a consumer of its own (the bell) whose fetches wait half a second
+    and answer at the first byte; `fetch` wakes the real one when the bell rings.
+
+    Attributes:
+        assigned: (topic, partition) pairs of the current generation.
+        changed: The assignment changed since the caller last cleared this.
+        dozing: The bell is on watch; nothing is fetched but by it.
+        group_metadata: Taken in the assignment callback and kept until the next one. Before the
+            first join it would carry no generation, and the broker would fence nobody.
+    """
+
+    def __init__(
+        self, config: CheckerConfig, ids: SlotIds, on_error: Callable[[str], None]
+    ) -> None:
+        self.assigned: frozenset[tuple[str, int]] = frozenset()
+        self.changed = False
+        self.group_metadata: Any = None
+        self.dozing = False
+        self._served: list[Any] = []
+        self._fatal: KafkaError | None = None
+        self._report = on_error
+        self._consumer = Consumer(
+            {
+                **client_config(config),
+                "group.id": config.names.daemon_group,
+                "group.instance.id": ids.group_instance_id,
+                "session.timeout.ms": config.session_timeout_ms,
+                "heartbeat.interval.ms": max(100, min(1000, config.session_timeout_ms // 10)),
+                "partition.assignment.strategy": "range",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "check.crcs": True,
+                **FETCHING,
+                "error_cb": self._on_error,
+            }
+        )
+        self._bell = Consumer(
+            {
+                **client_config(config),
+                "group.id": f"{config.names.daemon_group}-bell",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "latest",
+                "isolation.level": "read_uncommitted",
+                "fetch.wait.max.ms": 500,
+                "queued.max.messages.kbytes": 1024,
+            }
+        )
+        self._consumer.subscribe(
+            [config.names.half, config.names.op],
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_revoke,
+        )
+
+    def fetch(self, wait_s: float) -> list[Any]:
+        """Return what has been fetched, waiting `wait_s` for the first record.
+
+        Raises:
+            InputLostError: read again from the committed offsets.
+            SlotTakenError: another worker runs on this slot.
+        """
+        try:
+            if self.dozing:
+                self._listen(wait_s)
+                wait_s = 0
+            first = self._consumer.poll(wait_s)
+            if first is None:
+                messages: list[Any] = []
+            else:
+                # consume() alone would wait for all it may return, or in slices of 200 ms.
+                messages = [first, *self._consumer.consume(FETCH_MAX, 0)]
+        except KafkaException as error:
+            self._raise_if_fenced(error.args[0])
+            raise InputLostError(str(error)) from error
+        if self._fatal is not None:
+            self._raise_if_fenced(self._fatal)
+            raise InputLostError(self._fatal.str())
+        return messages
+
+    def committed(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Committed]:
+        """Return the committed offsets of the given partitions, stable ones only.
+
+        Raises:
+            InputLostError: the coordinator did not answer.
+        """
+        places = [TopicPartition(topic, partition) for topic, partition in wanted]
+        try:
+            answered: list[Any] = self._consumer.committed(places, timeout=QUESTION_S)
+        except KafkaException as error:
+            raise InputLostError(str(error)) from error
+        for one in answered:
+            if one.error is not None:
+                raise InputLostError(str(one.error))
+        return {(one.topic, one.partition): Committed(one.offset, one.metadata) for one in answered}
+
+    def read_from(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Read exactly these partitions, from these offsets."""
+        self.wake()
+        self._served = [
+            TopicPartition(topic, partition, at) for (topic, partition), at in offsets.items()
+        ]
+        self._consumer.assign(self._served)
+
+    def doze(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Let the bell watch from `offsets`, the end of what was read, until something comes."""
+        if not self._served or self.dozing:
+            return
+        self.dozing = True
+        self._consumer.pause(self._served)
+        self._bell.assign(
+            [TopicPartition(topic, partition, at) for (topic, partition), at in offsets.items()]
+        )
+
+    def wake(self) -> None:
+        """Fetch again."""
+        if self.dozing:
+            self.dozing = False
+            self._bell.unassign()
+            self._consumer.resume(self._served)
+
+    def _listen(self, wait_s: float) -> None:
+        """Wait for the bell; whatever it says, the real consumer has a look."""
+        if self._bell.poll(wait_s) is not None:
+            self.wake()
+
+    def pause(self, topic: str, partition: int) -> None:
+        """Stop fetching a partition; what was fetched is dropped and fetched again later."""
+        self._consumer.pause([TopicPartition(topic, partition)])
+
+    def resume(self, topic: str, partition: int) -> None:
+        """Go on fetching a partition."""
+        self._consumer.resume([TopicPartition(topic, partition)])
+
+    def close(self, *, leave: bool) -> None:
+        """Close; a static member leaves its group only by unsubscribing first."""
+        if leave:
+            self._consumer.unsubscribe()
+            deadline = monotonic() + 1.0
+            while self.assigned and monotonic() < deadline:
+                self._consumer.poll(0.1)
+        self._bell.close()
+        self._consumer.close()
+
+    # Callbacks run inside poll() and consume(). One that raised would make the client throw away
+    # the records it had taken, so they only take note.
+
+    def _on_assign(self, consumer: Any, partitions: Sequence[Any]) -> None:
+        try:
+            self.wake()
+            self._served = []
+            self.assigned = frozenset((one.topic, one.partition) for one in partitions)
+            self.group_metadata = consumer.consumer_group_metadata()
+            consumer.assign([])
+        except Exception as error:  # noqa: BLE001 (see above)
+            self._report(f"assignment failed: {error}")
+        self.changed = True
+
+    def _on_revoke(self, consumer: Any, _partitions: Sequence[Any]) -> None:
+        try:
+            self.wake()
+            self._served = []
+            self.assigned = frozenset()
+            consumer.unassign()
+        except Exception as error:  # noqa: BLE001 (see above)
+            self._report(f"revocation failed: {error}")
+        self.changed = True
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() in _FENCED_CODES:
+            self._fatal = error
+        self._report(error.str())
+
+    @staticmethod
+    def _raise_if_fenced(error: KafkaError) -> None:
+        fenced = error.code() in _FENCED_CODES or "fenced" in error.str().lower()
+        if fenced:
+            raise SlotTakenError(
+                f"another worker runs on this slot and took its partitions over ({error.str()}):"
+                " stop one of the two, or give each its own --slot"
+            )
+
+
+class BodyReader:
+    """Reads half records again by offset, for bodies that the ledger let go."""
+
+    def __init__(self, config: CheckerConfig) -> None:
+        self._topic = config.names.half
+        self._consumer = Consumer(
+            {
+                **client_config(config),
+                "group.id": f"{config.names.daemon_group}-bodies",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "queued.max.messages.kbytes": 4096,
+                "fetch.wait.max.ms": 10,
+            }
+        )
+
+    def read(self, partition: int, offsets: Iterable[int]) -> dict[int, Any]:
+        """Return the records at `offsets`, by offset.
+
+        Raises:
+            InputLostError: one cannot be read (deleted, or no broker).
+        """
+        found: dict[int, Any] = {}
+        position = -1 - SKIP_MAX
+        for offset in sorted(set(offsets)):
+            if not position <= offset < position + SKIP_MAX:
+                self._consumer.assign([TopicPartition(self._topic, partition, offset)])
+            found[offset] = self._read_one(partition, offset)
+            position = offset + 1
+        self._consumer.unassign()
+        return found
+
+    def _read_one(self, partition: int, offset: int) -> Any:
+        deadline = monotonic() + QUESTION_S
+        while monotonic() < deadline:
+            message = self._consumer.poll(0.2)
+            if message is None:
+                continue
+            if message.error() is not None:
+                raise InputLostError(f"{self._topic}[{partition}]@{offset}: {message.error()}")
+            if message.offset() == offset:
+                return message
+            if message.offset() > offset:
+                break
+        raise InputLostError(f"{self._topic}[{partition}]@{offset} cannot be read again")
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()

@@ -1,0 +1,248 @@
+"""The transactional producers, and the sender of checks.
+
+Guards against traps of the protocol stand where they are needed, with the trap named.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from checker.clients import client_config
+from checker.failures import FailureKind, KafkaTxnFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from checker.config import CheckerConfig
+    from checker.publish import Outgoing
+
+# A commit that took so long may have been sent twice, and the late one may end a later kafka_txn
+# of the same producer (KAFKA-17754): the producer is replaced before its next one.
+SLOW_COMMIT_S = 5.0
+# A commit of unknown outcome is retried for this many kafka_txn timeouts; by then the broker has
+# settled it, and a new producer finds out how.
+COMMIT_RETRIES_MAX = 3
+# What a broker refuses for good, whatever is tried again.
+PERMANENT_CODES = frozenset(
+    (
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._INVALID_ARG,
+    )
+)
+TOPIC_CODES = frozenset((KafkaError.TOPIC_AUTHORIZATION_FAILED,))
+_FENCED_CODES = frozenset(
+    (KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+)
+
+
+class Transactor:
+    """One transactional producer.
+
+    Attributes:
+        worn: Its next kafka_txn must not begin: replace it.
+    """
+
+    def __init__(self, config: CheckerConfig, transactional_id: str) -> None:
+        self.worn = False
+        self._timeout_s = config.kafka_txn_timeout_ms / 1000
+        self._copies_end: dict[int, int] = {}
+        self._refused: tuple[KafkaError, str] | None = None
+        self._producer = Producer(
+            {
+                **client_config(config),
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": config.kafka_txn_timeout_ms,
+                # The Java partitioner, so that Java and Python producers agree on keys.
+                "partitioner": "murmur2_random",
+                # The broker judges sizes, topic by topic.
+                "message.max.bytes": 1_000_000_000,
+                "queue.buffering.max.messages": 1_000_000,
+                "linger.ms": 2,
+            }
+        )
+
+    def start(self) -> None:
+        """Take the transactional id over; a dead predecessor's kafka_txn is aborted by it.
+
+        Raises:
+            KafkaTxnFailedError: not now; try again.
+        """
+        try:
+            self._producer.init_transactions(self._timeout_s)
+        except KafkaException as error:
+            raise _failure(FailureKind.REPLACE, error.args[0]) from error
+
+    def run(
+        self,
+        records: Iterable[Outgoing],
+        offsets: Callable[[Mapping[int, int]], Sequence[tuple[str, int, int, str]]],
+        group_metadata: Any,
+        *,
+        watched: bool,
+    ) -> None:
+        """Write `records` and commit offsets in one kafka_txn.
+
+        Args:
+            records: What to write, in order.
+            offsets: Called once all copies have their offsets (half partition -> highest offset
+                plus one); returns (topic, partition, offset, metadata).
+            group_metadata: From `Input`.
+            watched: Find out which record a broker refuses; costs a callback a record.
+
+        Raises:
+            KafkaTxnFailedError: it did not happen, or may have happened; see its kind.
+        """
+        self._copies_end, self._refused = {}, None
+        began = monotonic()
+        try:
+            self._producer.begin_transaction()
+            has_copies = self._produce(records, watched=watched)
+            if has_copies:
+                self._producer.flush(self._timeout_s)
+            positions = [
+                TopicPartition(topic, partition, offset, text)
+                for topic, partition, offset, text in offsets(self._copies_end)
+            ]
+            self._producer.send_offsets_to_transaction(positions, group_metadata, self._timeout_s)
+        except KafkaException as error:
+            raise self._failed(error) from error
+        self._commit(began)
+
+    def _commit(self, began: float) -> None:
+        """Commit; after an unknown outcome only the commit is repeated, never an abort."""
+        in_doubt = False
+        for _ in range(COMMIT_RETRIES_MAX):
+            try:
+                self._producer.commit_transaction(self._timeout_s)
+            except KafkaException as error:
+                if error.args[0].retriable():
+                    in_doubt = True
+                    continue
+                if in_doubt and not error.args[0].txn_requires_abort():
+                    raise _failure(FailureKind.REPLACE, error.args[0]) from error
+                raise self._failed(error) from error
+            self.worn = in_doubt or monotonic() - began > SLOW_COMMIT_S
+            return
+        raise KafkaTxnFailedError(FailureKind.REPLACE, "the commit's outcome stays unknown")
+
+    def _produce(self, records: Iterable[Outgoing], *, watched: bool) -> bool:
+        produce = self._producer.produce
+        has_copies = False
+        for record in records:
+            callback = self._on_delivery if watched else None
+            if record.is_copy:
+                callback, has_copies = self._on_copy, True
+            while True:
+                try:
+                    produce(
+                        record.topic,
+                        record.value,
+                        record.key,
+                        record.partition,
+                        on_delivery=callback,
+                        timestamp=record.timestamp_ms,
+                        headers=record.headers,
+                    )
+                    break
+                except BufferError:
+                    self._producer.poll(0.05)
+        return has_copies
+
+    def close(self) -> None:
+        """Let go of the producer without waiting for anything."""
+        self._producer.purge()
+        self._producer.poll(0)
+
+    def _failed(self, error: KafkaException) -> KafkaTxnFailedError:
+        """Abort where that is possible, and say what must happen next."""
+        cause: KafkaError = error.args[0]
+        kind = FailureKind.REPLACE
+        if cause.txn_requires_abort() and not cause.fatal():
+            try:
+                self._producer.abort_transaction(self._timeout_s)
+                kind = FailureKind.ABORTED
+            except KafkaException:
+                kind = FailureKind.REPLACE
+        if cause.code() in _FENCED_CODES:
+            kind = FailureKind.FENCED
+        named, topic = self._refused or (cause, "")
+        if named.code() not in PERMANENT_CODES:
+            named, topic = cause, ""
+        return _failure(kind, named, topic=topic)
+
+    def _on_copy(self, error: KafkaError | None, message: Any) -> None:
+        if error is None:
+            partition = message.partition()
+            end = message.offset() + 1
+            self._copies_end[partition] = max(end, self._copies_end.get(partition, 0))
+        else:
+            self._on_delivery(error, message)
+
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None and (self._refused is None or error.code() in PERMANENT_CODES):
+            self._refused = (error, message.topic() or "")
+
+
+class CheckSender:
+    """Sends check requests, outside any kafka_txn: a lost one is simply asked again."""
+
+    def __init__(self, config: CheckerConfig, on_error: Callable[[str], None]) -> None:
+        self._on_error = on_error
+        self._producer = Producer(
+            {
+                **client_config(config),
+                "enable.idempotence": True,
+                "message.timeout.ms": 5000,
+                "message.max.bytes": 1_000_000_000,
+                "linger.ms": 5,
+                "queue.buffering.max.messages": 20_000,
+                "on_delivery": self._on_delivery,
+            }
+        )
+
+    def send(self, record: Outgoing) -> bool:
+        """Send without waiting; False when there is no room now."""
+        try:
+            self._producer.produce(record.topic, record.value, record.key, headers=record.headers)
+        except (BufferError, KafkaException):
+            return False
+        return True
+
+    def serve(self) -> None:
+        """Serve delivery reports."""
+        self._producer.poll(0)
+
+    def close(self) -> None:
+        """Let go without waiting."""
+        self._producer.purge()
+        self._producer.poll(0)
+
+    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None and error.code() not in (
+            KafkaError._PURGE_QUEUE,
+            KafkaError._PURGE_INFLIGHT,
+        ):
+            self._on_error(f"check request to {message.topic()}: {error.str()}")
+
+
+def _failure(kind: FailureKind, error: KafkaError, *, topic: str = "") -> KafkaTxnFailedError:
+    return KafkaTxnFailedError(
+        kind,
+        error.str(),
+        topic=topic,
+        permanent=error.code() in PERMANENT_CODES,
+        topic_refused=bool(topic) and error.code() in TOPIC_CODES,
+    )

@@ -1,0 +1,60 @@
+"""Keeps what is known of the cluster's topics fresh enough."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from checker.core.plan import Delivery
+    from checker.inquiry.kafka_io import Questions
+    from checker.routes import Routes
+
+# Looked up anew at this pace, and at this one while a topic is missed.
+FRESH_S = 30.0
+MISSING_S = 0.5
+
+
+class TopicWatch:
+    """Looks topics up and tells `routes`. Times are monotonic seconds."""
+
+    def __init__(self, questions: Questions, routes: Routes) -> None:
+        self._questions = questions
+        self._routes = routes
+        self._at = float("-inf")
+
+    def look(self, now: float) -> None:
+        """Look all topics up.
+
+        Raises:
+            InputLostError: no broker answered.
+        """
+        self._at = now
+        self._routes.update(self._questions.partitions(), int(now * 1000))
+
+    def look_now_and_then(self, now: float) -> None:
+        """Look when it is time."""
+        if now - self._at >= FRESH_S:
+            self.look(now)
+
+    def forget(self) -> None:
+        """Look at the next opportunity."""
+        self._at = float("-inf")
+
+    def exists(self, topic: str, now: float) -> bool:
+        """Tell whether `topic` is there; looks again when it was missing."""
+        if not self._routes.exists(topic) and now - self._at > MISSING_S:
+            self.look(now)
+        return self._routes.exists(topic)
+
+    def must_wait(self, deliveries: Sequence[Delivery], now: float) -> bool:
+        """Tell whether `deliveries` go to a missing topic that is not given up yet."""
+        if not deliveries:
+            return False
+        now_ms = int(now * 1000)
+        awaited = self._routes.awaited(deliveries, now_ms)
+        if awaited and now - self._at > MISSING_S:
+            self.look(now)
+            awaited = self._routes.awaited(deliveries, now_ms)
+        return bool(awaited)
