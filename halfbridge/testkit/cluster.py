@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.testkit.jars import broker_jars
 from halfbridge.testkit.node import BrokerStartError, KafkaNode, Launch
-from halfbridge.testkit.ports import free_ports
+from halfbridge.testkit.ports import free_ports, is_free
 from halfbridge.testkit.properties import NodeAddress, node_properties
 from halfbridge.testkit.watchdog import Watchdog
 from spark_jobs.jvm import find_java
@@ -151,6 +151,9 @@ class EmbeddedCluster:
             node.wait_ready(brokers_min=len(addresses))
 
     def _addresses(self) -> tuple[NodeAddress, ...]:
+        for port in self._ports:
+            if port and not is_free(port):
+                raise BrokerStartError(f"port {port} is in use: give another one, or 0 for any")
         free = iter(free_ports(2 * len(self._ports)))
         return tuple(
             NodeAddress(node_id, port or next(free), next(free))

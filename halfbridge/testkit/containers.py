@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import docker
 from docker.errors import DockerException
 from testcontainers.core.container import DockerContainer
+from testcontainers.core.docker_client import get_docker_host
 
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.properties import as_environment, for_tests, internal_topics
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
 IMAGE = "apache/kafka:4.2.0"
 IMAGE_VARIABLE = "HALFBRIDGE_TEST_IMAGE"
+_DEFAULT_HOST = "unix:///var/run/docker.sock"
 _CLIENT_PORT = 9092
 _PING_S_MAX = 5
 _LOG_LINES = 30
@@ -27,16 +32,27 @@ _LOG_LINES = 30
 
 def docker_answers() -> bool:
     """Tell whether a Docker daemon answers within 5 s."""
-    try:
-        client = docker.from_env(timeout=_PING_S_MAX)
-    except DockerException:
+    host = get_docker_host() or _DEFAULT_HOST  # knows Docker contexts, which docker-py does not
+    address = urlsplit(host)
+    if address.scheme == "unix" and not _accepts(address.path):
         return False
+    environ = {**os.environ, "DOCKER_HOST": host}
     try:
-        return bool(client.ping())
-    except DockerException:
+        with closing(docker.from_env(timeout=_PING_S_MAX, environment=environ)) as client:
+            return bool(client.ping())
+    except (DockerException, OSError):
         return False
-    finally:
-        client.close()
+
+
+def _accepts(path: str) -> bool:
+    # docker-py leaves its socket open when nobody listens, which strict test runs report.
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_PING_S_MAX)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
 
 
 class KafkaContainer(DockerContainer):

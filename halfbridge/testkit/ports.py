@@ -26,12 +26,13 @@ def free_ports(count: int) -> tuple[int, ...]:
         if len(found) == count:
             return tuple(found)
         port = _random.randrange(_LOWEST, _HIGHEST)
-        if port not in found and _is_free(port):
+        if port not in found and is_free(port):
             found.append(port)
     raise OSError(f"no {count} free ports between {_LOWEST} and {_HIGHEST} on {HOST}")
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen on `port` at this moment."""
     with socket.socket() as probe:
         # As the JVM binds: connections of a dead broker in TIME_WAIT do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 BOOTSTRAP_VARIABLE = "HALFBRIDGE_TEST_BOOTSTRAP"
 DOCKER_VARIABLE = "HALFBRIDGE_TEST_DOCKER"
-_GIVEN_S_MAX = 10.0  # a cluster that somebody runs already answers at once or is not there
+_GIVEN_S_MAX = 5.0  # a cluster that somebody runs already answers at once or is not there
 
 
 class KafkaMissingError(RuntimeError):
