@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
+# Ops read and not applied, a partition, above which no more are fetched: some 20 MB.
+OPS_WAITING_MAX = 50_000
+
 
 class Assignment:
     """What this worker serves at present.
@@ -61,12 +64,13 @@ class Assignment:
         Raises:
             InputLostError: offsets cannot be read now; try again.
         """
-        self._status.set_ready(ready=False, reason="waits for an assignment")
+        self._status.set_ready(ready=False, reason="rebuilds its ledgers")
         for number in self.pairs:
             self._status.metrics.forget_partition(number)
         self.drop()
         assigned = self._input.assigned
         if not assigned:
+            self._status.set_ready(ready=True)  # in reserve: others hold the partitions
             return
         began = monotonic()
         committed = self._input.committed(assigned)
@@ -86,12 +90,14 @@ class Assignment:
             offsets[self._op, number] = progress.ops_from
         self._status.metrics.partitions_stopped(len(numbers) - len(self.pairs))
         self._input.read_from(offsets)
-        self._status.set_ready(ready=True)
+        if not self.pairs:
+            self._status.set_ready(ready=False, reason="all its partitions are stopped")
 
     def announce(self, now: float) -> None:
-        """Report rebuilds that have ended."""
-        for pair in self.pairs.values():
-            if not pair.announced and pair.ledger.is_rebuilt:
+        """Report rebuilds that have ended; the worker is ready once all have."""
+        waiting = [pair for pair in self.pairs.values() if not pair.announced]
+        for pair in waiting:
+            if pair.ledger.is_rebuilt:
                 pair.announced = True
                 seconds = now - pair.rebuild_began
                 self._status.metrics.rebuilt_s(seconds)
@@ -100,18 +106,29 @@ class Assignment:
                     *(pair.partition, seconds, pair.committed.half, pair.committed.op),
                     pair.ledger.undecided_halves,
                 )
+        if waiting and all(pair.announced for pair in waiting):
+            self._status.set_ready(ready=True)
 
     def pause_or_resume(self) -> None:
-        """Keep the index of undecided halves bounded; an op that waits for a half comes first."""
+        """Keep what is held in memory bounded, by not fetching more of it.
+
+        Half records above the limit of undecided ones, unless an op waits for one; ops above
+        what may wait (for a half, or for a real topic that is missing).
+        """
         limit = self._config.undecided_halves_max // max(1, len(self.pairs))
         for pair in self.pairs.values():
             ledger = pair.ledger
             full = ledger.undecided_halves > limit and ledger.is_rebuilt
-            pause = full and not ledger.waits_for_half
-            if pause != pair.paused:
-                pair.paused = pause
-                change = self._input.pause if pause else self._input.resume
-                change(self._half, pair.partition)
+            wanted = set()
+            if full and not ledger.waits_for_half:
+                wanted.add(self._half)
+            if ledger.ops_waiting > OPS_WAITING_MAX:
+                wanted.add(self._op)
+            for topic in wanted - pair.paused:
+                self._input.pause(topic, pair.partition)
+            for topic in pair.paused - wanted:
+                self._input.resume(topic, pair.partition)
+            pair.paused = frozenset(wanted)
 
     def doze(self) -> None:
         """Let the bell watch when every ledger has applied all it has read."""

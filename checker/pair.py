@@ -30,7 +30,7 @@ class Pair:
     Attributes:
         held: A plan that was taken from the ledger and is not written yet.
         committed: Progress that stands.
-        paused: Its half partition is not fetched at present.
+        paused: Topics of it that are not fetched at present.
         rebuild_began: Monotonic seconds at which this life of the ledger began.
         announced: The rebuild's end was logged.
     """
@@ -50,7 +50,7 @@ class Pair:
         self.held: Plan | None = None
         self.committed = committed
         self.committed_at = began
-        self.paused = False
+        self.paused: frozenset[str] = frozenset()
         self.rebuild_began = began
         self.announced = False
         self._newest_ms = 0
