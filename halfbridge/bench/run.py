@@ -24,7 +24,7 @@ from halfbridge.bench.kafka_io import delete_topics
 from halfbridge.bench.procfs import usage_of
 from halfbridge.bench.result import BenchResult, Latency, Usage, per_second
 from halfbridge.testkit.broker import EmbeddedBroker
-from halfbridge.testkit.children import Children, Interrupts
+from halfbridge.testkit.children import ChildFailedError, Children, Interrupts
 from halfbridge.testkit.jars import broker_jars
 from serde.topics import TopicNames
 
@@ -117,13 +117,17 @@ class _Bench:
         client = self._start("client", "halfbridge.bench.client")
         self.say(f"warming up for {self.config.warmup_s:g} s")
         warm = self._await_fact(client, "warm", timeout_s=self.config.warmup_s + _START_S_MAX)
-        self._await_seen(consumer, "warm", warm["warm"])
+        if self._await_seen(consumer, "warm", warm["warm"]) < warm["warm"]:
+            raise ChildFailedError(f"the warm-up was not delivered\n{daemon.last_words()}")
         plain = [self._measure_plain("before")]
         self.say(f"measuring {self.config.messages} transactions")
         before = (usage_of(client.process.pid), usage_of(daemon.process.pid))
         client.process.send_signal(signal.SIGUSR1)
         done = self._await_fact(client, "committed", timeout_s=self._time_max_s())
-        self._await_seen(consumer, "measured", done["committed"])
+        if self._await_seen(consumer, "measured", done["committed"]) < done["committed"]:
+            self.say(
+                f"not everything was delivered; the checker's last words:\n{daemon.last_words()}"
+            )
         after = (usage_of(client.process.pid), usage_of(daemon.process.pid))
         client.process.send_signal(signal.SIGUSR1)
         plain.append(self._measure_plain("after"))
@@ -175,8 +179,8 @@ class _Bench:
         self.children.wait_until(is_said, what=f"{child.name}: {key}", timeout_s=timeout_s)
         return found[-1]
 
-    def _await_seen(self, consumer: Child, key: str, count: int) -> None:
-        """Return when `count` were seen, or when nothing new came for long: those are lost."""
+    def _await_seen(self, consumer: Child, key: str, count: int) -> int:
+        """Return how many were seen, once `count` were or nothing new came for long."""
         best, since = -1, time.monotonic()
 
         def is_over() -> bool:
@@ -188,6 +192,7 @@ class _Bench:
             return seen >= count or time.monotonic() - since > _SILENCE_S_MAX
 
         self.children.wait_until(is_over, what=f"consumer: {key}", timeout_s=self._time_max_s())
+        return best
 
 
 def _facts(child: Child) -> list[dict[str, Any]]:

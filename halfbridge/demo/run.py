@@ -35,10 +35,10 @@ def run_demo(orders: int, *, console: Console, keep_directory: bool = False) -> 
         InterruptedRunError: SIGINT, SIGTERM or SIGHUP came.
         ValueError: too few orders.
     """
-    started_s = time.monotonic()
     plan = make_plan(orders)
     wanted = expectations(plan).values()
     broker_jars()  # may take minutes the first time, and takes a plain Ctrl-C
+    started_s = time.monotonic()
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
         directory = Path(tempfile.mkdtemp(prefix="halfbridge-demo-"))
