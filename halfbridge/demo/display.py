@@ -65,7 +65,7 @@ class Display:
 
     def step(self, text: str) -> None:
         """Say what happens now."""
-        self._progress.console.print(text, highlight=False)
+        self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def show(self, *, decided: int, delivered: int, dead_lettered: int) -> None:
         """Move the bars."""
