@@ -1,0 +1,96 @@
+# Everything a contributor runs. `make` alone explains itself.
+#
+# The first target that needs it makes .venv with the versions of constraints.txt; a stamp file
+# keeps later runs quick. PYTHON=... chooses the interpreter (3.10 or newer), PYTEST_ARGS=... is
+# handed to pytest.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := dev,embedded,spark,testcontainers
+PYTEST_ARGS ?=
+BENCH_ARGS ?= --messages 200000
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+IMAGE := halfbridge-test-kafka:4.2.0
+
+##@ Try it
+.PHONY: demo
+demo: $(STAMP)  ## 2,000 orders on a real broker, crashes included; one verdict
+	$(BIN)/halfbridge demo
+
+.PHONY: bench
+bench: $(STAMP)  ## Throughput and latency, end to end (BENCH_ARGS='--rate 200 ...')
+	$(BIN)/halfbridge bench $(BENCH_ARGS)
+
+##@ Test
+.PHONY: test
+test: $(STAMP)  ## All tests, on a real broker that is started for them
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+.PHONY: test-fast
+test-fast: $(STAMP)  ## Only what needs no broker: unit and property tests
+	$(BIN)/pytest -m 'not broker and not docker and not spark' tests/unit tests/property $(PYTEST_ARGS)
+
+.PHONY: test-docker
+test-docker: $(STAMP)  ## All tests, on Kafka in Docker (builds an image where none can be pulled)
+	image="$$($(BIN)/python tests/docker/image.py $(IMAGE))"
+	CI=true HALFBRIDGE_TEST_DOCKER=1 HALFBRIDGE_TEST_IMAGE="$$image" \
+	  TESTCONTAINERS_RYUK_DISABLED=true $(BIN)/pytest $(PYTEST_ARGS)
+
+.PHONY: cov
+cov: $(STAMP)  ## Coverage of the pure core, the client's table and the wire format
+	$(BIN)/pytest -m 'not broker and not docker and not spark' tests/unit tests/property \
+	  --cov --cov-report=term-missing $(PYTEST_ARGS)
+
+##@ Check
+.PHONY: lint
+lint: $(STAMP)  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+.PHONY: type
+type: $(STAMP)  ## mypy, strict
+	$(BIN)/mypy
+
+.PHONY: check
+check:  ## What CI runs: a clean environment, all tests, lint, types
+	.ci/run
+
+##@ Housekeeping
+.PHONY: install
+install: $(STAMP)  ## Make .venv with the pinned packages
+
+.PHONY: clean
+clean:  ## Remove .venv, caches and build products (fetched jars stay in the user's cache)
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	  .coverage htmlcov spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: help
+help:  ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} \
+	  /^##@/ {printf "\n%s\n", substr($$0, 5)} \
+	  /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Build tools come first, pinned too: an isolated build would fetch whatever is newest.
+$(STAMP): pyproject.toml constraints.txt
+	@python="$${PYTHON:-}"; \
+	if [[ -z "$$python" ]]; then \
+	  for each in python3 python3.13 python3.12 python3.11 python3.10; do \
+	    if "$$each" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then \
+	      python="$$each"; break; \
+	    fi; \
+	  done; \
+	fi; \
+	if [[ -z "$$python" ]]; then \
+	  echo "Python 3.10 or newer is needed: install one, or give PYTHON=/path/to/python3" >&2; exit 1; \
+	fi; \
+	echo "making $(VENV) with $$("$$python" --version) and the versions of constraints.txt"; \
+	[[ -x $(BIN)/python ]] || "$$python" -m venv $(VENV)
+	$(PIP) install --quiet -c constraints.txt hatchling editables
+	$(PIP) install --quiet --no-build-isolation -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $(STAMP)
