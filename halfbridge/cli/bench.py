@@ -65,6 +65,9 @@ def bench(**values: Any) -> int:
         ChildFailedError,
         InterruptedRunError,
     )
+    from halfbridge.testkit.node import BrokerStartError  # noqa: PLC0415
+    from spark_jobs.ivy import JarsError  # noqa: PLC0415
+    from spark_jobs.jvm import JavaNotFoundError  # noqa: PLC0415
 
     config = BenchConfig(
         messages=values["messages"],
@@ -82,7 +85,7 @@ def bench(**values: Any) -> int:
         result = run_bench(config, say=lambda text: click.echo(text, err=True))
     except InterruptedRunError as error:
         raise click.Abort from error
-    except ChildFailedError as error:
+    except (BrokerStartError, ChildFailedError, JarsError, JavaNotFoundError) as error:
         click.echo(str(error), err=True)
         raise click.ClickException(str(error).splitlines()[0]) from error
     click.echo(json.dumps(result.to_json()) if values["as_json"] else _text(result))

@@ -40,13 +40,16 @@ def demo(*, as_json: bool, orders: int, keep_dir: bool) -> int:
         ChildFailedError,
         InterruptedRunError,
     )
+    from halfbridge.testkit.node import BrokerStartError  # noqa: PLC0415
+    from spark_jobs.ivy import JarsError  # noqa: PLC0415
+    from spark_jobs.jvm import JavaNotFoundError  # noqa: PLC0415
 
     errors = Console(stderr=True)
     try:
         result = run_demo(orders, console=errors, keep_directory=keep_dir)
     except InterruptedRunError as error:
         raise click.Abort from error
-    except ChildFailedError as error:
+    except (BrokerStartError, ChildFailedError, JarsError, JavaNotFoundError) as error:
         errors.print(str(error), highlight=False, markup=False)
         raise click.ClickException(str(error).splitlines()[0]) from error
     if not result.ok:
