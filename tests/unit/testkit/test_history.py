@@ -367,7 +367,9 @@ def test_strangers_op_has_no_effect() -> None:
     """A decision under another producer group decides nothing."""
     history = History()
     tid = history.add("COMMIT")
-    history.ops = [replace(o, op=replace(o.op, producer_group="thieves")) for o in history.ops]
+    history.ops = [
+        replace(one, op=one.op._replace(producer_group="thieves")) for one in history.ops
+    ]
 
     assert history.found() == [Anomaly.LOST, Anomaly.PHANTOM]
     assert history.verdict().findings[0] == Finding(
