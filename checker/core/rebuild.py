@@ -82,7 +82,7 @@ class Rebuild:
                 book.draft.bury_late(entry, half)
 
     def _decide(self, book: Book, read: OpRead, now_ms: int) -> None:
-        """Take a decision that stands; first decision wins. `half_offset` is not looked at."""
+        """Take a decision that stands; first decision wins, `half_offset` is not looked at."""
         op = read.op
         state = STATE_AFTER.get(effect_of(op, State.UNDECIDED))
         if state is None:
@@ -91,18 +91,27 @@ class Rebuild:
         if entry is None:
             entry = Entry.decided_unseen(op, state, read.offset, now_ms)
             book.entries.put(entry, op.transaction_id, op.resume_count)
-        elif entry.state is State.UNDECIDED and proves_its_age(
-            op, read.append_ms, entry.first_append_ms, book.settings.transaction_age_ms_max
+        elif entry.state is not State.UNDECIDED or not _took_effect(
+            read, entry, book.settings.transaction_age_ms_max
         ):
+            return
+        else:
             messages = entry.messages
             entry.messages = {
                 index: half for index, half in messages.items() if not self._is_fresh(half)
             }
             entry.decide(state, read.offset, now_ms)
-        else:
-            return
         book.decided.add(entry)
 
     def _is_fresh(self, half: HalfRead) -> bool:
         """Tell whether this original has had no effect yet."""
         return half.offset >= self._progress.position and half.metadata.origin_offset < 0
+
+
+def _took_effect(read: OpRead, entry: Entry, age_ms_max: int) -> bool:
+    """Tell whether a deciding op did decide; only an AGE discard may have failed to."""
+    if min(half.origin for half in entry.messages.values()) > read.op.half_offset:
+        # Only late records are left, which say nothing of the age. Had the discard failed, the
+        # transaction itself would still be here.
+        return True
+    return proves_its_age(read.op, read.append_ms, entry.first_append_ms, age_ms_max)

@@ -1,0 +1,308 @@
+"""Whatever is said, read, and killed in whatever order: each first decision takes effect once.
+
+Clients append random histories to one log; most keep the protocol (a half is acked before its
+op), some do not. A ledger reads them in any interleaving, and its kafka_txns stand, are lost, or
+stand and are followed by a restart. A model of a few lines reads the same log from its beginning
+and says what must have come of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given
+
+from checker.core.events import HalfRead, JunkRead
+from checker.core.progress import START, check_against_log, parse_progress
+from checker.core.protocol import State
+from serde.records import COUNT_UNKNOWN, OpKind
+from tests.playbook import BEGIN_MS, SETTINGS, UNLIMITED, Log, Reader, metadata, op_record
+from tests.property import strategies as some
+from tests.property.model import Truth, key_of, line
+
+if TYPE_CHECKING:
+    from checker.core.plan import Plan
+
+QUICK = replace(
+    SETTINGS,
+    transaction_timeout_ms=100,
+    check_interval_ms=100,
+    check_count_max=3,
+    check_backoff_ms_max=400,
+    transaction_age_ms_max=2_000,
+    readiness_before_discard_ms=200,
+    republish_window_records=6,
+    ledger_bytes_max=500,
+)
+# The ledger forgets decisions after 10 s; what comes later than that is another story.
+LIFE_MS = 9_000
+LONG_MS = 20_000
+DRAIN_STEPS_MAX = 300
+# The last counted answer writes a DISCARD, not a copy that would tell a rebuilt ledger of it.
+ANSWERS_MAX = QUICK.check_count_max - 1
+
+
+class History:
+    """One partition pair, its clients, and a worker that may die at any step."""
+
+    def __init__(self) -> None:
+        self.log = Log()
+        self.committed = START
+        self.now_ms = BEGIN_MS
+        self.life_ms = BEGIN_MS
+        self.keys = [("T", "orders")]
+        self.offsets: dict[Any, dict[int, int]] = {}
+        self.said: set[Any] = set()
+        self.closed: set[Any] = set()
+        self.taken: Any = None
+        self.delivered: list[str] = []
+        self.dead: list[tuple[str, HalfRead]] = []
+        self.junk: list[tuple[bool, int]] = []
+        self.reader = Reader(self.log, QUICK, START)
+
+    # --- clients ---------------------------------------------------------------------------
+
+    def begins(self, group: str, count: int, topic: str, flaw: str) -> None:
+        """A producer stores the half messages of a new transaction."""
+        key = f"T{len(self.keys)}", group
+        self.keys.append(key)
+        for index in range(count):
+            self._store(key, index, real_topic=topic, flaw=flaw)
+
+    def stores_more(self, which: int, index: int, other: str) -> None:
+        """A message comes twice, late, with a gap before it, or under another group's id."""
+        key = self._pick(which)[0], other
+        if key not in self.closed:
+            self._store(key, index)
+
+    def says(self, which: int, said: some.Said, foreign: str) -> None:
+        """Somebody decides or answers, rightly or not, for the first or the fifth time."""
+        key = self._pick(which)
+        if foreign:
+            key = key[0], foreign
+        if key not in self.offsets and said.kind is OpKind.UNKNOWN:
+            return
+        offsets = self.offsets.get(key, {})
+        reach = said.reach
+        half_offset = (
+            self.log.half_end - 1
+            if reach == "end"
+            else max(offsets.values(), default=0) + int(reach)
+        )
+        if half_offset >= self.log.half_end:
+            self.closed.add(key)  # how much such an op covers depends on when it is looked at
+        number = said.check_number
+        if number == some.THE_NEXT:
+            number = Truth(self.log, UNLIMITED).undecided.get(key, 0) + 1
+        op = op_record(key[0], said.kind, half_offset=half_offset)._replace(
+            producer_group=key[1],
+            source=said.source,
+            check_number=number,
+            message_count=len(offsets) if said.counted else COUNT_UNKNOWN,
+        )
+        self.said.add(key)
+        self.log.append_op(op, self.now_ms)
+
+    def writes_junk(self, in_half: bool) -> None:
+        """A record comes that cannot be read."""
+        log = self.log
+        if in_half:
+            log.half.append(JunkRead(log.half_end, self.now_ms, "broken", None))
+            log.half_end += 1
+        else:
+            log.op.append(JunkRead(log.op_end, self.now_ms, "broken", None))
+            log.op_end += 1
+
+    # --- time ------------------------------------------------------------------------------
+
+    def time_passes(self, ms: int) -> None:
+        """Time passes."""
+        if self.now_ms - self.life_ms < LIFE_MS:
+            self.now_ms += ms
+
+    def long_silence(self) -> None:
+        """All is applied, then nothing happens for so long that decisions are forgotten."""
+        self._drain()
+        self.closed |= self.offsets.keys() | self.said
+        self.now_ms += LONG_MS
+        self.life_ms = self.now_ms
+
+    # --- the worker ------------------------------------------------------------------------
+
+    def reads_halves(self, count: int) -> None:
+        """Some half records are read."""
+        self.reader.read_half(count)
+
+    def reads_ops(self, count: int) -> None:
+        """Some op records are read."""
+        self.reader.read_op(count)
+
+    def works(self, limit: int) -> None:
+        """A whole turn: read what is there, plan, commit."""
+        self.commits()
+        self.reader.read()
+        self.takes_a_plan(limit)
+        self.commits()
+
+    def is_asked_and_answers(self, which: int, said: some.Said) -> None:
+        """A check falls due and is answered."""
+        self.works(limit=UNLIMITED)
+        self.time_passes(QUICK.check_interval_ms)
+        self.asks(limit=UNLIMITED)
+        self.says(which, said, "")
+
+    def asks(self, limit: int) -> None:
+        """Checks fall due; nobody is asked about what was decided before op p's end."""
+        ledger = self.reader.ledger
+        ledger.op_end(self.log.op_end, self.now_ms)
+        truth = Truth(self.log, ledger.progress().op)
+        for check in ledger.checks(self.now_ms, limit):
+            key = key_of(check.half)
+            assert key in truth.undecided
+            assert check.check_number <= truth.undecided[key] + 1
+
+    def takes_a_plan(self, limit: int) -> None:
+        """A plan is taken; the kafka_txn that carries it is still open."""
+        if self.taken is not None:
+            return
+        self._ask_half_end()
+        self.taken = self.reader.ledger.plan(
+            self.now_ms, records_max=limit, size_bytes_max=UNLIMITED
+        )
+
+    def commits(self) -> None:
+        """The kafka_txn stands."""
+        if self.taken is None:
+            return
+        ledger, plan = self.reader.ledger, self.taken
+        self.taken = None
+        copies_end = self.log.write(plan, self.now_ms)
+        progress = ledger.progress(copies_end)
+        self.delivered += _delivered(plan)
+        self.dead += [(each.reason.value, each.half) for each in plan.dead]
+        self.junk += [(each.is_op, each.record.offset) for each in plan.junk]
+        assert parse_progress(progress.half, progress.op, progress.metadata()) == progress
+        check_against_log(progress, (0, self.log.half_end), (0, self.log.op_end))
+        self._check_progress(progress)
+        ledger.committed(progress, self.now_ms)
+        self.committed = progress
+
+    def dies(self) -> None:
+        """The worker dies, with or without a kafka_txn open, and another one begins."""
+        self.taken = None
+        self.reader = Reader(self.log, QUICK, self.committed)
+
+    def would_do_the_same_after_a_restart(self) -> None:
+        """A ledger that begins anew now goes on exactly as this one does."""
+        self.commits()
+        if not self.reader.ledger.is_rebuilt:
+            return
+        self.reader.read_half(0)
+        self.reader.read_op(0)
+        twin = Reader(self.log, QUICK, self.committed)
+        twin.read_half(self.reader.half_at - twin.half_at)
+        twin.read_op(self.reader.op_at - twin.op_at)
+        self.takes_a_plan(limit=UNLIMITED)
+        plan = twin.ledger.plan(self.now_ms, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
+        if not twin.ledger.is_rebuilt:
+            return  # this one had not come so far yet either
+        assert _delivered(plan) == _delivered(self.taken)
+        mine, its = _known(self.reader), _known(twin)
+        assert its["undecided"] == mine["undecided"]
+        assert its["decided"] >= mine["decided"]
+
+    def ends(self) -> None:
+        """At the end everything that was decided has had its effect, and nothing else has."""
+        self._drain()
+        truth = Truth(self.log, UNLIMITED)
+        assert self.delivered == truth.delivered
+        dead = Counter(truth.dead_line(reason, half) for reason, half in self.dead)
+        assert truth.dead - dead == Counter()
+        assert dead - truth.dead - truth.perhaps == Counter()
+        assert sorted(self.junk) == [
+            (is_op, record.offset)
+            for is_op, records in ((False, self.log.half), (True, self.log.op))
+            for record in records
+            if isinstance(record, JunkRead)
+        ]
+        undecided = {key: told[0] for key, told in _known(self.reader)["undecided"].items()}
+        assert undecided == {key: min(n, ANSWERS_MAX) for key, n in truth.undecided.items()}
+        ledger = self.reader.ledger
+        assert ledger.ops_waiting == 0
+        assert self.committed.op == self.log.op_end
+        halves = sum(len(truth.messages[key]) for key in truth.undecided)
+        assert ledger.undecided_halves == halves
+        if not halves:
+            assert self.committed.half == self.log.half_end
+
+    # --- parts -----------------------------------------------------------------------------
+
+    def _pick(self, which: int) -> tuple[str, str]:
+        return self.keys[-1 - which % len(self.keys)]  # the newest is the simplest example
+
+    def _store(self, key: Any, index: int, *, flaw: str = "", real_topic: str = "real") -> None:
+        told = metadata(key[0], index)._replace(producer_group=key[1], real_topic=real_topic)
+        offset = self.log.append_half(told, self.now_ms, flaw=flaw)
+        self.offsets.setdefault(key, {})[index] = offset
+
+    def _ask_half_end(self) -> None:
+        waiting = self.reader.ledger.wants_half_end(self.now_ms)
+        if waiting is not None:
+            self.reader.ledger.half_end(self.log.half_end, waiting)
+
+    def _drain(self) -> None:
+        self.commits()
+        for _ in range(DRAIN_STEPS_MAX):
+            self.reader.read()
+            self.takes_a_plan(limit=UNLIMITED)
+            wrote = self.taken.records
+            self.commits()
+            if not wrote and not self.reader.ledger.ops_waiting:
+                return
+            if not wrote:
+                self.now_ms += 1_000  # an op waits for what will never come
+        raise AssertionError("it never comes to rest")
+
+    def _check_progress(self, progress: Any) -> None:
+        """What stands is enough to begin from: nothing undecided or needed is below it."""
+        assert progress.half <= progress.position <= progress.rebuild_to
+        truth = Truth(self.log, progress.op)
+        assert self.delivered == truth.delivered
+        above: dict[Any, set[int]] = {}
+        for record in self.log.half:
+            if isinstance(record, HalfRead) and record.offset >= progress.half:
+                above.setdefault(key_of(record), set()).add(record.metadata.message_index)
+        for key in truth.undecided:
+            assert truth.messages[key].keys() <= above.get(key, set())
+        for key, op_offset in truth.decided_by.items():
+            if key in above:
+                assert op_offset >= progress.ops_from
+
+
+def _delivered(plan: Plan) -> list[str]:
+    return [line("delivered", half) for each in plan.deliveries for half in each.messages]
+
+
+def _known(reader: Reader) -> dict[str, Any]:
+    undecided, decided = {}, set()
+    for entry in reader.ledger._book.entries:
+        key = entry.key[0], entry.group
+        if entry.state is not State.UNDECIDED:
+            decided.add(key)
+        else:
+            origins = {index: half.origin for index, half in entry.messages.items()}
+            answers = min(entry.check_times, ANSWERS_MAX)
+            undecided[key] = answers, origins, entry.first_append_ms
+    return {"undecided": undecided, "decided": decided}
+
+
+@some.PROFILE
+@given(steps=some.histories)
+def test_first_decisions_take_effect_once_whatever_happens(steps: list[some.Step]) -> None:
+    """Delivered are the first decisions in op order, each once, and nothing is lost."""
+    history = History()
+    for name, arguments in steps:
+        getattr(history, name)(*arguments)
+    history.ends()
