@@ -1,0 +1,163 @@
+"""The README's examples, as a new user would copy them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+README = Path(__file__).parents[1].joinpath("README.md").read_text("utf-8")
+ADDRESS = "127.0.0.1:9092"
+ARRIVES_S_MAX = 40.0
+POLL_S = 0.1
+STOP_S_MAX = 15.0
+
+
+def blocks(language: str) -> list[str]:
+    """Return the README's code blocks of a language, in order."""
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+class Terminals:
+    """Runs the README's text with nothing replaced but the address and the topic's name."""
+
+    def __init__(self, address: str, prefix: str, directory: Path) -> None:
+        self.topic = f"{prefix}orders"
+        self.directory = directory
+        self._address = address
+        # The internal topics of this test are its own, without a word of the text changed.
+        self.environ = {**os.environ, "HALFBRIDGE_TOPIC_PREFIX": prefix, "PYTHONUNBUFFERED": "1"}
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def own(self, text: str) -> str:
+        """Return the README's text for this test's broker."""
+        text = text.replace(ADDRESS, self._address)
+        return re.sub(r"(['\"])orders\1", rf"\1{self.topic}\1", text)
+
+    def start(self, command: list[str], output: Path) -> subprocess.Popen[bytes]:
+        """Start a command in the test's directory, both its outputs into a file."""
+        with output.open("wb") as file:
+            child = subprocess.Popen(
+                command, cwd=self.directory, env=self.environ, stdout=file, stderr=file
+            )
+        self._children.append(child)
+        return child
+
+    def run(self, command: list[str]) -> None:
+        """Run a command to its end; it must succeed."""
+        done = subprocess.run(
+            command,
+            cwd=self.directory,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def stop(self) -> None:
+        """End what still runs, as Ctrl-C does."""
+        for child in self._children:
+            if child.poll() is None:
+                child.send_signal(signal.SIGINT)
+        for child in self._children:
+            child.wait(STOP_S_MAX)
+
+
+@pytest.fixture
+def terminals(
+    kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
+) -> Iterator[Terminals]:
+    """Yield terminals on a broker; the second one's commands have run, the daemon runs."""
+    opened = Terminals(kafka_bootstrap_servers, topic_prefix, tmp_path)
+    opened.environ["HALFBRIDGE_TRANSACTION_TIMEOUT_MS"] = "1000"
+    order, read = blocks("python")
+    (tmp_path / "order.py").write_text(opened.own(order), "utf-8")
+    (tmp_path / "read.py").write_text(opened.own(read), "utf-8")
+    try:
+        *commands, daemon = second_terminal(opened)
+        for command in commands:
+            opened.run(command)
+        assert daemon[1:3] == ["checker", "run"]
+        opened.start(daemon, tmp_path / "checker.log")
+        yield opened
+    finally:
+        opened.stop()
+        admin = AdminClient({"bootstrap.servers": kafka_bootstrap_servers})
+        for future in admin.delete_topics([opened.topic]).values():
+            future.exception()
+
+
+def second_terminal(opened: Terminals) -> list[list[str]]:
+    """Return the commands of the README's second terminal, for this environment."""
+    (text,) = (block for block in blocks("bash") if block.startswith("# 2"))
+    bin_directory = str(Path(sys.executable).parent)
+    words = shlex.split(opened.own(text).replace(".venv/bin", bin_directory), comments=True)
+    commands: list[list[str]] = []
+    for word in words:
+        if word.startswith(bin_directory):
+            commands.append([])
+        commands[-1].append(word)
+    return commands
+
+
+def wait_until(done: Callable[[], bool], log: Path) -> None:
+    """Return once `done`; fail with the log when that takes too long."""
+    deadline = time.monotonic() + ARRIVES_S_MAX
+    while not done():
+        assert time.monotonic() < deadline, log.read_text("utf-8")
+        time.sleep(POLL_S)
+
+
+@pytest.mark.broker
+def test_the_examples_work_as_they_stand(terminals: Terminals) -> None:
+    """Topics, daemon, producer and reader, each as printed; the order arrives once."""
+    terminals.run([sys.executable, "order.py"])
+    output = terminals.directory / "read.out"
+    terminals.start([sys.executable, "read.py"], output)
+    wait_until(lambda: b"two shirts" in output.read_bytes(), terminals.directory / "checker.log")
+    (line,) = output.read_text("utf-8").splitlines()
+    assert re.fullmatch(r"b'customer-42' b'two shirts' b'[0-9a-f]{32}'", line)
+
+
+@pytest.mark.broker
+def test_the_check_settles_what_a_crash_left(terminals: Terminals) -> None:
+    """As the README says: with `raise SystemExit` the order arrives after the next run's check."""
+    script = terminals.directory / "order.py"
+    text = script.read_text("utf-8")
+    marker = "    # Left normally"
+    assert marker in text
+    crashing = terminals.directory / "crashing.py"
+    crashing.write_text(text.replace(marker, f"        raise SystemExit\n{marker}"), "utf-8")
+    terminals.run([sys.executable, "crashing.py"])
+    # The second run has to live until it is asked: a service does, this script is made to.
+    living = terminals.directory / "living.py"
+    waiting = "    import time; time.sleep(60)\n"
+    living.write_text(text + waiting, "utf-8")
+    terminals.start([sys.executable, "living.py"], terminals.directory / "living.out")
+    output = terminals.directory / "read.out"
+    terminals.start([sys.executable, "read.py"], output)
+    log = terminals.directory / "checker.log"
+    wait_until(lambda: output.read_bytes().count(b"two shirts") == 2, log)
+
+
+def test_the_named_commands_exist() -> None:
+    """Every `make` target that the README names is in the Makefile, and every file it links."""
+    root = Path(__file__).parents[1]
+    makefile = (root / "Makefile").read_text("utf-8")
+    for target in re.findall(r"make ([a-z][a-z-]+)", README):
+        assert f"\n{target}:" in makefile, target
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", README):
+        assert (root / link).exists(), link
