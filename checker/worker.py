@@ -131,8 +131,12 @@ class Worker:
     def _step(self) -> None:
         while len(self._transactors) < self._config.transactional_producers:
             self._transactors.append(self._new_transactor(len(self._transactors)))
+        dozed = self._input.dozing
         messages = self._input.fetch(self._wait_s())
         now = monotonic()
+        if dozed and not self._input.dozing:
+            # The bell rang: what it heard takes a fetch to arrive, so stay awake for it.
+            self._last_record_at = now
         if self._input.changed:
             self._input.changed = False
             self._topics.look(now)
