@@ -23,7 +23,8 @@ from checker.core.settings import LedgerSettings
 from checker.failures import FailureKind, InputLostError, KafkaTxnFailedError
 from checker.inquiry.kafka_io import Questions
 from checker.intake.kafka_io import EOF_CODE, BodyReader, Input
-from checker.outlet.kafka_io import CheckSender, Transactor
+from checker.outlet.kafka_io import CheckSender
+from checker.outlet.turns import Turns
 from checker.pair import restore_plan
 from checker.report import Reporter
 from checker.routes import Routes
@@ -50,6 +51,13 @@ IDLE_S = 0.1
 DUE_S = 0.01
 # Nothing came for so long: the bell takes over the watch.
 DOZE_S = 1.0
+# A kafka_txn of so many records commits in the background, while the next batch is read; a small
+# one is over sooner than a thread takes over.
+BACKGROUND_RECORDS = 500
+# How long the loop waits for records then, before it looks at the commit again.
+UNDER_WAY_S = 0.002
+# How many batches of ops are read ahead of the commit under way.
+READ_AHEAD_BATCHES = 2
 # Offsets that moved without anything to write are committed at this pace.
 IDLE_COMMIT_S = 0.5
 # Gauges are set at this pace.
@@ -79,11 +87,12 @@ class Worker:
         self._routes = Routes(config.topic_gone_ms)
         self._backoff = Backoff()
         self._limit = config.batch_records_max
-        self._turn = 0
         self._gauges_at = 0.0
         self._last_record_at = 0.0
         self._work: list[tuple[Pair, Plan]] = []
-        self._transactors: list[Transactor] = []
+        self._progress: dict[int, Progress] = {}
+        self._began = 0.0
+        self._turns = Turns(config, ids.transactional_id_prefix, status.metrics)
         self._checks = CheckSender(config, self._note_client_error)
         self._bodies = BodyReader(config)
         self._input = Input(config, ids, self._note_client_error)
@@ -129,16 +138,16 @@ class Worker:
     # --- one turn of the loop --------------------------------------------------------------
 
     def _step(self) -> None:
-        while len(self._transactors) < self._config.transactional_producers:
-            self._transactors.append(self._new_transactor(len(self._transactors)))
+        self._turns.start()
         dozed = self._input.dozing
-        messages = self._input.fetch(self._wait_s())
+        messages = self._fetch()
         now = monotonic()
         if dozed and not self._input.dozing:
             # The bell rang: what it heard takes a fetch to arrive, so stay awake for it.
             self._last_record_at = now
         if self._input.changed:
             self._input.changed = False
+            self._turns.settle()
             self._topics.look(now)
             self._assignment.start()
             return
@@ -151,9 +160,24 @@ class Worker:
             self._input.wake()
         self._look_around(now)
         self._asker.ask(self._assignment.pairs, now)
+        if self._turns.is_under_way:
+            if not self._turns.is_done():
+                return
+            self._committed()
         self._collect(now)
         if self._work:
             self._transact(now)
+
+    def _fetch(self) -> list[Any]:
+        """Return records; while a commit is under way, only as many as the next batch takes."""
+        if not self._turns.is_under_way:
+            return self._input.fetch(self._wait_s())
+        waiting = sum(pair.ledger.ops_waiting for pair in self._assignment.pairs.values())
+        if waiting < READ_AHEAD_BATCHES * self._config.batch_records_max:
+            return self._input.fetch(UNDER_WAY_S)
+        if self._turns.is_done(UNDER_WAY_S):
+            self._committed()
+        return []
 
     def _wait_s(self) -> float:
         now = monotonic()
@@ -239,56 +263,52 @@ class Worker:
         return pair.ledger.progress() != pair.committed
 
     def _transact(self, now: float) -> None:
-        transactor = self._transactors[self._turn]
-        if transactor.worn:
-            transactor = self._replace(self._turn)
-        progress: dict[int, Progress] = {}
-        half, op = self._names.half, self._names.op
-
-        def offsets(copies_end: Mapping[int, int]) -> list[tuple[str, int, int, str]]:
-            positions = []
-            for pair, _ in self._work:
-                number = pair.partition
-                mine = pair.ledger.progress(copies_end.get(number, 0))
-                progress[number] = mine
-                positions.append((half, number, mine.half, ""))
-                positions.append((op, number, mine.op, mine.metadata()))
-            return positions
-
+        self._began = now
         for pair, plan in self._work:
             pair.publisher.undeliverable = 0
             restore_plan(plan, partial(self._bodies.read, pair.partition))
         records = chain.from_iterable(
             pair.publisher.records(plan, pair.now_ms(now)) for pair, plan in self._work
         )
-        watched = self._limit < self._config.batch_records_max
-        transactor.run(records, offsets, self._input.group_metadata, watched=watched)
+        in_background = sum(plan.records for _, plan in self._work) >= BACKGROUND_RECORDS
+        self._turns.run(
+            records,
+            self._offsets,
+            self._input.group_metadata,
+            watched=self._limit < self._config.batch_records_max,
+            in_background=in_background,
+        )
+        if not in_background:
+            self._committed()
+
+    def _offsets(self, copies_end: Mapping[int, int]) -> list[tuple[str, int, int, str]]:
+        """Return the offsets that go with the work at hand, and keep them for `_committed`."""
+        half, op = self._names.half, self._names.op
+        positions = []
+        for pair, _ in self._work:
+            number = pair.partition
+            mine = pair.ledger.progress(copies_end.get(number, 0))
+            self._progress[number] = mine
+            positions.append((half, number, mine.half, ""))
+            positions.append((op, number, mine.op, mine.metadata()))
+        return positions
+
+    def _committed(self) -> None:
+        """Take that the work at hand stands."""
         done = monotonic()
         for pair, plan in self._work:
             pair.held = None
-            pair.committed, pair.committed_at = progress[pair.partition], done
+            pair.committed, pair.committed_at = self._progress[pair.partition], done
             pair.ledger.committed(pair.committed, pair.now_ms(done))
             self._reporter.written(plan, pair, pair.publisher.undeliverable)
-        self._status.metrics.kafka_txn_s(done - now)
-        self._turn = (self._turn + 1) % len(self._transactors)
+        self._work = []
+        self._status.metrics.kafka_txn_s(done - self._began)
         self._limit = min(self._limit * 2, self._config.batch_records_max)
         if self._backoff.failures:
             self._backoff.reset()
             self._status.set_healthy(healthy=True)
 
     # --- start, failure, end ---------------------------------------------------------------
-
-    def _new_transactor(self, turn: int) -> Transactor:
-        name = f"{self._ids.transactional_id_prefix}-{turn}"
-        transactor = Transactor(self._config, name)
-        transactor.start()
-        return transactor
-
-    def _replace(self, turn: int) -> Transactor:
-        self._status.metrics.producer_replaced()
-        self._transactors[turn].close()
-        self._transactors[turn] = self._new_transactor(turn)
-        return self._transactors[turn]
 
     def _after_failure(self, error: KafkaTxnFailedError, stop: threading.Event) -> None:
         self._status.metrics.kafka_txn_failed()
@@ -297,9 +317,7 @@ class Worker:
         if error.kind is FailureKind.FENCED:
             self._wait_for_verdict()
         if error.kind is not FailureKind.ABORTED:
-            for transactor in self._transactors:
-                transactor.close()
-            self._transactors = []
+            self._turns.discard()
         self._recover(f"kafka_txn failed: {error}", stop)
 
     def _narrow_down(self, error: KafkaTxnFailedError) -> None:
@@ -326,6 +344,7 @@ class Worker:
         _log.warning("%s; reading again from the committed offsets in %.1f s", why, delay_s)
         if self._backoff.failures >= FAILURES_RED:
             self._status.set_healthy(healthy=False, reason=why)
+        self._turns.settle()
         self._assignment.drop()
         self._work = []
         stop.wait(delay_s)
@@ -335,8 +354,7 @@ class Worker:
         _log.debug("kafka client: %s", text)
 
     def _close(self) -> None:
-        for transactor in self._transactors:
-            transactor.close()
+        self._turns.close()
         self._checks.close()
         self._bodies.close()
         self._input.close(leave=self._config.leave)

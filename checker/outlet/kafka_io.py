@@ -14,7 +14,7 @@ from checker.clients import client_config
 from checker.failures import FailureKind, KafkaTxnFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from checker.config import CheckerConfig
     from checker.publish import Outgoing
@@ -85,37 +85,44 @@ class Transactor:
         except KafkaException as error:
             raise _failure(FailureKind.REPLACE, error.args[0]) from error
 
-    def run(
-        self,
-        records: Iterable[Outgoing],
-        offsets: Callable[[Mapping[int, int]], Sequence[tuple[str, int, int, str]]],
-        group_metadata: Any,
-        *,
-        watched: bool,
-    ) -> None:
-        """Write `records` and commit offsets in one kafka_txn.
+    def write(self, records: Iterable[Outgoing], *, watched: bool) -> dict[int, int]:
+        """Begin a kafka_txn and hand `records` over, in order.
 
         Args:
-            records: What to write, in order.
-            offsets: Called once all copies have their offsets (half partition -> highest offset
-                plus one); returns (topic, partition, offset, metadata).
-            group_metadata: From `Input`.
+            records: What to write.
             watched: Find out which record a broker refuses; costs a callback a record.
+
+        Returns:
+            Half partition -> highest offset of a copy plus one; a rebuild must read that far.
+
+        Raises:
+            KafkaTxnFailedError: it did not happen.
+        """
+        self._copies_end, self._refused = {}, None
+        try:
+            self._producer.begin_transaction()
+            if self._produce(records, watched=watched):
+                self._producer.flush(self._timeout_s)
+        except KafkaException as error:
+            raise self._failed(error) from error
+        return self._copies_end
+
+    def commit(self, offsets: Sequence[tuple[str, int, int, str]], group_metadata: Any) -> None:
+        """Commit what was written together with `offsets`.
+
+        Args:
+            offsets: (topic, partition, offset, metadata).
+            group_metadata: From `Input`.
 
         Raises:
             KafkaTxnFailedError: it did not happen, or may have happened; see its kind.
         """
-        self._copies_end, self._refused = {}, None
         began = monotonic()
+        positions = [
+            TopicPartition(topic, partition, offset, text)
+            for topic, partition, offset, text in offsets
+        ]
         try:
-            self._producer.begin_transaction()
-            has_copies = self._produce(records, watched=watched)
-            if has_copies:
-                self._producer.flush(self._timeout_s)
-            positions = [
-                TopicPartition(topic, partition, offset, text)
-                for topic, partition, offset, text in offsets(self._copies_end)
-            ]
             self._producer.send_offsets_to_transaction(positions, group_metadata, self._timeout_s)
         except KafkaException as error:
             raise self._failed(error) from error
@@ -131,7 +138,7 @@ class Transactor:
                 if error.args[0].retriable():
                     in_doubt = True
                     continue
-                if in_doubt and not error.args[0].txn_requires_abort():
+                if in_doubt:
                     raise _failure(FailureKind.REPLACE, error.args[0]) from error
                 raise self._failed(error) from error
             self.worn = in_doubt or monotonic() - began > SLOW_COMMIT_S
