@@ -1,0 +1,315 @@
+"""What a decision does: delivered exactly once, byte-exact, or not at all (design 5.1)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bridge import Message, Resolution
+from serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
+from serde.records import DeadReason, OpKind, OpSource
+from tests.integration.daemon import Stored, until
+
+if TYPE_CHECKING:
+    from tests.integration.daemon import Installation
+
+pytestmark = pytest.mark.broker
+
+
+def _unknown(_: object) -> Resolution:
+    return Resolution.UNKNOWN
+
+
+def test_commit_delivers_exactly_once_and_byte_exact(installation: Installation) -> None:
+    """Key, value and headers arrive as given; id and birth are added, and nothing internal."""
+    installation.make()
+    orders = installation.topic("orders")
+    bodies = [
+        (b"key", b"value", [("h", b"1"), ("h", None), ("", b""), ("ü", b"\x00\xff")]),
+        (None, b"", []),
+        (b"", None, [("a", b"")]),
+        (b"\x00\xff", b"\xc3\x01" * 5, []),
+    ]
+    halves = []
+    for key, value, headers in bodies:
+        half = installation.half(orders, key=key, value=value, headers=headers)
+        halves.append(half)
+        installation.commit(half)
+    daemon = installation.start()
+
+    installation.fence()
+    records = installation.tail(orders).to_end()
+
+    assert [(each.key, each.value, each.headers[:-2]) for each in records] == bodies
+    for half, record in zip(halves, records, strict=True):
+        assert record.headers[-2:] == [
+            (TRANSACTION_ID, half.transaction_id.encode()),
+            (BORN_TIMESTAMP, b"1700000000000"),
+        ]
+    daemon.counts("rocketmq_commit_messages_total", len(bodies), topic=orders)
+    assert installation.dead_now() == []
+
+
+def test_the_record_time_is_the_time_of_publishing(installation: Installation) -> None:
+    """A late commit carries its own time, not its half's: reading by time range misses nothing."""
+    installation.make()
+    orders = installation.topic("orders")
+    half = installation.half(orders)
+    until(
+        "the broker's clock moves on",
+        lambda: installation.half(orders).append_ms >= half.append_ms + 50,
+    )
+    op = installation.commit(half)
+    installation.start()
+
+    (record,) = installation.tail(orders).until(1)
+
+    assert not record.is_append_time
+    assert record.timestamp_ms >= op.append_ms >= half.append_ms + 50
+
+
+def test_partitions_are_kept_and_keys_placed_as_java_does(installation: Installation) -> None:
+    """An explicit real partition is kept; else the key decides, as with a plain producer."""
+    installation.make()
+    orders = installation.topic("orders", partitions=7)
+    plain = installation.topic("plain", partitions=7)
+    keys = [f"key-{number}".encode() for number in range(20)]
+    for key in keys:
+        installation.write(plain, b"", key=key, partition=-1)
+        installation.pass_through(orders, key=key)
+    for number in range(7):
+        installation.pass_through(orders, key=b"explicit", real_partition=number)
+    installation.start()
+
+    records = installation.tail(orders).until(27)
+
+    placed = {each.key: each.partition for each in records if each.key != b"explicit"}
+    expected = {each.key: each.partition for each in installation.tail(plain).until(20)}
+    assert placed == expected
+    explicit = sorted(each.partition for each in records if each.key == b"explicit")
+    assert explicit == list(range(7))
+
+
+def test_rollback_delivers_nothing(installation: Installation) -> None:
+    """A rolled back transaction is seen nowhere, and counted."""
+    installation.make()
+    orders = installation.topic("orders")
+    installation.rollback(installation.half(orders))
+    daemon = installation.start()
+
+    installation.fence()
+
+    assert installation.tail(orders).to_end() == []
+    assert installation.dead_now() == []
+    daemon.counts("rocketmq_rollback_messages_total", 1, topic=orders)
+
+
+def test_several_messages_become_visible_together(installation: Installation) -> None:
+    """Messages of one transaction in two topics come out whole, in the order sent."""
+    installation.make(partitions=2, groups=("orders-service",))
+    orders = installation.topic("orders", partitions=3)
+    stock = installation.topic("stock")
+    installation.start()
+    with (
+        installation.producer(_unknown, topics=[orders, stock]) as producer,
+        producer.begin() as transaction,
+    ):
+        for number in range(4):
+            body = str(number).encode()
+            transaction.send(Message(orders, key=b"o", value=body))
+            receipt = transaction.send(Message(stock, key=b"s", value=body))
+        transaction_id = receipt.transaction_id
+
+    for topic in (orders, stock):
+        records = installation.tail(topic).until(4)
+        assert [each.value for each in records] == [b"0", b"1", b"2", b"3"]
+        assert {each.transaction_id for each in records} == {transaction_id}
+
+
+@pytest.mark.parametrize("first", [OpKind.COMMIT, OpKind.ROLLBACK])
+def test_the_first_decision_wins(installation: Installation, first: OpKind) -> None:
+    """A second decision that contradicts has no effect and is counted; one that agrees, too."""
+    installation.make()
+    orders = installation.topic("orders")
+    second = OpKind.ROLLBACK if first is OpKind.COMMIT else OpKind.COMMIT
+    half = installation.half(orders)
+    installation.op(first, half)
+    installation.op(second, half)
+    installation.op(first, half)
+    installation.op(second, half, source=OpSource.CHECK, message_count=-1)
+    daemon = installation.start()
+
+    installation.fence()
+
+    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    assert delivered == ([half.transaction_id] if first is OpKind.COMMIT else [])
+    daemon.counts("halfbridge_conflicts_total", 2)
+    daemon.counts("halfbridge_duplicates_total", 1)
+
+
+def test_a_repeated_half_message_changes_nothing(installation: Installation) -> None:
+    """The first of two halves with one index wins, before the decision and after it."""
+    installation.make()
+    orders = installation.topic("orders")
+    daemon = installation.start()
+    half = installation.half(orders, value=b"first")
+    again = installation.half(orders, half.transaction_id, value=b"second")
+    installation.commit(again)
+    installation.half(orders, half.transaction_id, value=b"third")
+
+    installation.fence()
+
+    assert [each.value for each in installation.tail(orders).to_end()] == [b"first"]
+    daemon.counts("halfbridge_duplicates_total", 2)
+    assert installation.dead_now() == []
+
+
+def test_another_groups_decision_has_no_effect(installation: Installation) -> None:
+    """Rule 6: whoever does not own the half decides nothing, whatever it says."""
+    installation.make()
+    orders = installation.topic("orders")
+    half = installation.half(orders)
+    installation.rollback(half, producer_group="somebody-else")
+    installation.commit(half)
+    daemon = installation.start()
+
+    installation.fence()
+
+    assert len(installation.tail(orders).to_end()) == 1
+    daemon.counts("halfbridge_invalid_ops_total", 1)
+
+
+def test_a_discard_is_not_the_producers_to_say(installation: Installation) -> None:
+    """DISCARD counts only from the daemon and from an operator; then it dead-letters."""
+    installation.make()
+    orders = installation.topic("orders")
+    kept, given_up = installation.half(orders), installation.half(orders)
+    installation.op(OpKind.DISCARD, kept, source=OpSource.PRODUCER)
+    installation.op(OpKind.DISCARD, kept, source=OpSource.CHECK)
+    installation.commit(kept)
+    installation.op(OpKind.DISCARD, given_up, source=OpSource.OPERATOR, reason="by hand")
+    daemon = installation.start()
+
+    installation.fence()
+
+    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    assert delivered == [kept.transaction_id]
+    (letter,) = installation.dead_now()
+    assert letter.half.transaction_id == given_up.transaction_id
+    assert (letter.dead.reason, letter.dead.detail) == (DeadReason.OPERATOR, "by hand")
+    daemon.counts("halfbridge_invalid_ops_total", 2)
+
+
+def test_a_half_offset_beyond_the_end_holds_nothing_up(installation: Installation) -> None:
+    """After a second the end is asked: the op is invalid, and those behind it go on."""
+    installation.make(partitions=2)
+    orders = installation.topic("orders")
+    daemon = installation.start()
+    half = installation.half(orders)
+    forged = Stored(uuid.uuid4().hex, 0, half.offset + 1_000_000, 0)
+    op = installation.commit(forged)
+    installation.commit(half)
+
+    (record,) = installation.tail(orders).until(1)
+
+    assert record.transaction_id == half.transaction_id
+    assert record.timestamp_ms - op.append_ms >= 1000
+    daemon.counts("halfbridge_invalid_ops_total", 1)
+
+
+def test_a_commit_with_a_gap_is_never_delivered_in_part(installation: Installation) -> None:
+    """What is there of a transaction with a gap becomes INCOMPLETE dead letters."""
+    installation.make()
+    orders = installation.topic("orders")
+    first = installation.half(orders, value=b"0")
+    last = installation.half(orders, first.transaction_id, value=b"2", message_index=2)
+    installation.commit(last, message_count=3)
+    short = installation.half(orders, value=b"alone")
+    installation.commit(short, message_count=2)
+    installation.start()
+
+    installation.fence()
+
+    assert installation.tail(orders).to_end() == []
+    letters = installation.dead_now()
+    assert [each.value for each in letters] == [b"0", b"2", b"alone"]
+    assert {each.dead.reason for each in letters} == {DeadReason.INCOMPLETE}
+
+
+def test_messages_beyond_the_count_and_behind_the_decision_are_kept(
+    installation: Installation,
+) -> None:
+    """EXTRA: more than the commit covers; LATE: stored after it. Neither is delivered or lost."""
+    installation.make()
+    orders = installation.topic("orders")
+    daemon = installation.start()
+    half = installation.half(orders, value=b"0")
+    extra = installation.half(orders, half.transaction_id, value=b"1", message_index=1)
+    installation.commit(extra, message_count=1)
+    installation.tail(orders).until(1)
+    installation.half(orders, half.transaction_id, value=b"2", message_index=2)
+
+    installation.fence()
+    letters = installation.dead(2)
+
+    assert [each.value for each in installation.tail(orders).to_end()] == [b"0"]
+    assert [(each.value, each.dead.reason) for each in letters] == [
+        (b"1", DeadReason.EXTRA),
+        (b"2", DeadReason.LATE),
+    ]
+    for reason in ("EXTRA", "LATE"):
+        daemon.counts("halfbridge_dead_letters_total", 1, reason=reason)
+
+
+def test_a_decision_for_an_unknown_transaction_is_counted(installation: Installation) -> None:
+    """An orphan op has no effect."""
+    installation.make()
+    orders = installation.topic("orders")
+    half = installation.half(orders)
+    installation.commit(half._replace(transaction_id=uuid.uuid4().hex))
+    daemon = installation.start()
+
+    installation.fence()
+
+    assert installation.tail(orders).to_end() == []
+    daemon.counts("halfbridge_orphan_ops_total", 1)
+
+
+def test_a_restart_delivers_nothing_twice(installation: Installation) -> None:
+    """What a worker did stands; its successor goes on where it stopped."""
+    installation.make()
+    orders = installation.topic("orders")
+    done = installation.pass_through(orders)
+    undecided = installation.half(orders)
+    first = installation.start()
+    installation.tail(orders).until(1)
+    first.stop()
+    installation.commit(undecided)
+
+    second = installation.start()
+    installation.fence()
+
+    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    assert delivered == [done.transaction_id, undecided.transaction_id]
+    second.counts("rocketmq_commit_messages_total", 1, topic=orders)
+
+
+def test_keys_come_out_in_the_order_of_their_decisions(installation: Installation) -> None:
+    """Transactions of one key, open together, are delivered as they were decided."""
+    installation.make(partitions=2, groups=("orders-service",))
+    orders = installation.topic("orders", partitions=3)
+    installation.start()
+    with installation.producer(_unknown, topics=[orders]) as producer:
+        open_ones = []
+        for number in range(10):
+            transaction = producer.begin()
+            transaction.send(Message(orders, key=b"same", value=str(number).encode()))
+            open_ones.append(transaction)
+        for transaction in reversed(open_ones):
+            transaction.commit()
+
+    records = installation.tail(orders).until(10)
+
+    assert [each.value for each in records] == [str(n).encode() for n in reversed(range(10))]
