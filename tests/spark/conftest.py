@@ -1,0 +1,46 @@
+"""One Spark session for all tests: a start takes five seconds and half a gigabyte."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_jobs.ivy import JarsError
+from spark_jobs.jvm import JavaNotFoundError
+from spark_jobs.session import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+OPTIONS = {
+    "spark.master": "local[2]",
+    "spark.default.parallelism": "2",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+# PySpark leaves the sockets through which a driver collects rows to the garbage collector.
+PYSPARK_SOCKETS = r"ignore:unclosed <socket.socket .*raddr=\('127.0.0.1', \d+\)>:ResourceWarning"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Bear with that warning, in this directory only."""
+    item.add_marker(pytest.mark.filterwarnings(PYSPARK_SOCKETS))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Yield a session with the connector; skip where it cannot be had, fail there with CI=true."""
+    with ExitStack() as stack:
+        try:
+            session = stack.enter_context(spark_session("halfbridge-tests", options=OPTIONS))
+        except (JarsError, JavaNotFoundError) as error:
+            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(str(error))
+        yield session
