@@ -1,0 +1,357 @@
+"""A stage for faults: an installation of its own, real processes on it, and the verdict.
+
+Everything that runs is a process: daemons (supervisor and workers), clients, and a witness that
+reads `read_committed` all the time. Faults are signals to them. At the end everything is read
+again from offset zero, and the history checker says what is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter, defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from checker.admin.kafka_io import Cluster
+from checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
+from checker.admin.topics import create_topics
+from halfbridge.testkit.client_log import read_client_logs
+from halfbridge.testkit.judge import judge
+from halfbridge.testkit.reader import load_records, read_all, read_ops
+from serde.topics import TopicNames
+from tests.faults.client import QUIET, READY
+from tests.faults.plan import PRODUCER_GROUP, REAL_TOPICS, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from halfbridge.testkit.children import Child, Children
+    from halfbridge.testkit.history import ClientTransaction, ReadRecord, Verdict
+
+_ROOT = Path(__file__).parents[2]
+_CALL_S = 20.0
+_POLL_S = 0.02
+SETTLED_S = 60.0
+# Short limits: a discard comes after 2 + 3 times 1 s, and windows of put-backs are small.
+LIMITS = {
+    "TRANSACTION_TIMEOUT_MS": "2000",
+    "CHECK_INTERVAL_MS": "1000",
+    "CHECK_COUNT_MAX": "3",
+    "SESSION_TIMEOUT_MS": "6000",  # the least that brokers allow by default
+    "KAFKA_TXN_TIMEOUT_MS": "5000",
+    "BATCH_RECORDS_MAX": "200",
+    "REPUBLISH_WINDOW_RECORDS": "400",
+}
+_LATE_S = 3.0
+
+
+def until(what: str, condition: Callable[[], Any], *, within_s: float = SETTLED_S) -> Any:
+    """Return the first true value of `condition`; fail with `what` when the time is over."""
+    deadline = time.monotonic() + within_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{what}: not within {within_s:g} s"
+        time.sleep(_POLL_S)
+    return value
+
+
+def seed_of_run() -> int:
+    """Return HALFBRIDGE_FAULTS_SEED, or a fresh seed; it is printed, pytest shows it on failure."""
+    seed = int(os.environ.get("HALFBRIDGE_FAULTS_SEED") or random.SystemRandom().randrange(10**6))
+    print(f"HALFBRIDGE_FAULTS_SEED={seed}")  # noqa: T201 (pytest shows it when the test fails)
+    return seed
+
+
+@dataclass
+class Daemon:
+    """A running `checker run`, with or without a supervisor."""
+
+    child: Child
+
+    @property
+    def pid(self) -> int:
+        """Process id of the command itself."""
+        return self.child.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the command itself runs."""
+        return self.child.process.poll() is None
+
+    def workers(self) -> list[int]:
+        """Return the process ids of the supervisor's workers, oldest first."""
+        return children_of(self.pid)
+
+    def await_workers(self, count: int = 2) -> list[int]:
+        """Return the workers once there are `count`."""
+        found: list[int] = until(
+            f"{count} workers of {self.child.name}",
+            lambda: pids if len(pids := self.workers()) == count else None,
+        )
+        return found
+
+    def ended(self, *, within_s: float) -> int:
+        """Return the exit status once the command has ended by itself."""
+        until(f"the end of {self.child.name}", lambda: not self.is_alive, within_s=within_s)
+        return int(self.child.process.returncode)
+
+    def log(self) -> str:
+        """Return all it wrote to standard error, its workers' lines included."""
+        return self.child.errors.read_text("utf-8", "replace")
+
+
+@dataclass
+class Stage:
+    """An installation with a prefix that nobody else has.
+
+    Attributes:
+        servers: Bootstrap servers.
+        prefix: Of all topics and groups.
+        directory: Logs, local database, witness's file, slot locks.
+        children: Starts and ends the processes.
+        kinds: Kind of transaction -> what became of it, once there is a verdict.
+    """
+
+    servers: str
+    prefix: str
+    directory: Path
+    children: Children
+    _records: list[ReadRecord] = field(default_factory=list)
+    _read_to: int = 0
+    _names: Counter[str] = field(default_factory=Counter)
+    _witness: Child | None = None
+    kinds: dict[str, Counter[str]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> TopicNames:
+        """Names of the internal topics and groups."""
+        return TopicNames(self.prefix)
+
+    @property
+    def real_topics(self) -> list[str]:
+        """Full names of the real topics."""
+        return [self.prefix + topic for topic in REAL_TOPICS]
+
+    # --- processes -------------------------------------------------------------------------
+
+    def make(self, *, partitions: int = 4) -> Stage:
+        """Make all topics, the real ones with as many partitions; start the witness."""
+        cluster = Cluster(self.servers)
+        create_topics(
+            cluster,
+            self.names,
+            Layout(
+                partitions=partitions,
+                replication_factor=1,
+                retention_ms=HALF_RETENTION_MS,
+                producer_groups=(PRODUCER_GROUP,),
+            ),
+        )
+        for topic in self.real_topics:
+            cluster.create(TopicShape(topic, partitions, ()), replication_factor=1)
+        self._witness = self._start(
+            "witness",
+            ("-m", "halfbridge.testkit.reader", "--bootstrap-servers", self.servers),
+            ("--topics", ",".join((*self.real_topics, self.names.dead))),
+            ("--out", str(self._witnessed)),
+        )
+        until("the witness's file", self._witnessed.exists)
+        return self
+
+    def daemon(self, *flags: str, name: str = "daemon") -> Daemon:
+        """Start `checker run` with short limits; flags win over them."""
+        return Daemon(
+            self._start(
+                name,
+                ("-m", "halfbridge", "checker", "run", "--bootstrap-servers", self.servers),
+                ("--topic-prefix", self.prefix, "--state-dir", str(self.directory / "state")),
+                flags,
+            )
+        )
+
+    def client(
+        self, name: str, *, seed: int, rate: float, pipelined: bool = False, die_at: int = 0
+    ) -> Child:
+        """Start a producer and return it once it is started; see client.py."""
+        child = self._start(
+            f"client-{name}",
+            (str(_ROOT / "tests/faults/client.py"), "--bootstrap-servers", self.servers),
+            ("--prefix", self.prefix, "--directory", str(self.directory), "--name", name),
+            ("--seed", str(seed), "--rate", str(rate), "--late-s", str(_LATE_S)),
+            ("--pipelined",) if pipelined else (),
+            ("--die-at", str(die_at)),
+        )
+        until(f"{child.name} is ready", lambda: READY in child.output.read_text())
+        return child
+
+    def quiet(self, clients: Iterable[Child]) -> None:
+        """Have clients begin nothing more, and wait until what they began has ended."""
+        clients = list(clients)
+        for child in clients:
+            os.kill(child.process.pid, signal.SIGUSR1)
+        for child in clients:
+            until(
+                f"{child.name} is quiet",
+                lambda child=child: QUIET in child.output.read_text(),  # type: ignore[misc]
+            )
+
+    def stop(self, daemon: Daemon, *, within_s: float = 12.0) -> int:
+        """SIGTERM the command alone, as a service manager does; return its exit status."""
+        daemon.child.process.send_signal(signal.SIGTERM)
+        status = daemon.ended(within_s=within_s)
+        self.children.kill(daemon.child)
+        return status
+
+    def _start(self, name: str, *words: tuple[str, ...]) -> Child:
+        ours = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
+        limits = {f"HALFBRIDGE_{name}": value for name, value in LIMITS.items()}
+        self._names[name] += 1
+        if self._names[name] > 1:
+            name = f"{name}-{self._names[name]}"
+        return self.children.start(
+            name,
+            (sys.executable, *(word for part in words for word in part)),
+            environ={**ours, **limits, "PYTHONPATH": str(_ROOT)},
+        )
+
+    # --- what came out ---------------------------------------------------------------------
+
+    @property
+    def _witnessed(self) -> Path:
+        return self.directory / "witness.jsonl"
+
+    def witnessed(self) -> list[ReadRecord]:
+        """Return what the witness has read so far: real records and dead letters."""
+        fresh, self._read_to = load_records(self._witnessed, offset=self._read_to)
+        self._records += fresh
+        return self._records
+
+    def await_more(self, count: int = 1, *, within_s: float = SETTLED_S) -> None:
+        """Return when `count` more records were delivered."""
+        wanted = len(self.witnessed()) + count
+        until(
+            f"{count} more deliveries",
+            lambda: len(self.witnessed()) >= wanted,
+            within_s=within_s,
+        )
+
+    def settle(self) -> None:
+        """Return once every half message is decided and every decision applied and committed."""
+        asker = Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": self.names.daemon_group,  # asked about, never joined
+                "isolation.level": "read_committed",
+            }
+        )
+        try:
+            until("everything is decided and delivered", lambda: self._is_settled(asker))
+        finally:
+            asker.close()
+
+    def _is_settled(self, asker: Any) -> bool:
+        topics = asker.list_topics(timeout=_CALL_S).topics
+        places = [
+            TopicPartition(topic, partition)
+            for topic in (self.names.half, self.names.op)
+            for partition in topics[topic].partitions
+        ]
+        try:
+            ends = [asker.get_watermark_offsets(place, timeout=_CALL_S)[1] for place in places]
+            committed = asker.committed(places, timeout=_CALL_S)
+        except KafkaException:
+            return False  # a broker that is just coming back
+        return all(one.offset >= end for one, end in zip(committed, ends, strict=True))
+
+    def owners(self) -> dict[int, str]:
+        """Return half partition -> slot of the worker that has it, as the group says."""
+        admin: Any = AdminClient({"bootstrap.servers": self.servers})
+        group = self.names.daemon_group
+        described = admin.describe_consumer_groups([group])[group].result(_CALL_S)
+        return {
+            place.partition: member.group_instance_id
+            for member in described.members
+            for place in member.assignment.topic_partitions
+            if place.topic == self.names.half
+        }
+
+    def verdict(self) -> Verdict:
+        """Stop the witness, read everything from zero, and judge it.
+
+        Fails when the witness, which read during the faults, saw anything else, or anything in
+        another order, than a reader who comes afterwards.
+        """
+        assert self._witness is not None
+        assert self.children.stop(self._witness) == 0, self._witness.last_words()
+        live = self.witnessed()
+        final = read_all(self.servers, [*self.real_topics, self.names.dead])
+        assert _by_partition(live) == _by_partition(final), "the witness saw something else"
+        clients = read_client_logs(sorted(self.directory.glob("client-*.jsonl")))
+        verdict = judge(
+            clients,
+            real=[record for record in final if record.topic != self.names.dead],
+            dead=[record for record in final if record.topic == self.names.dead],
+            ops=read_ops(read_all(self.servers, [self.names.op])),
+        )
+        kinds = self.kinds = _count_kinds(clients, verdict)
+        for kind in sorted(kinds):
+            print(f"{kind:<17}", *(f"{k} {n:<7}" for k, n in kinds[kind].items()))  # noqa: T201
+        # A run that lacks what it claims to be about proves nothing.
+        assert kinds[Kind.CHECKED_COMMIT]["delivered"], "no check-back was needed"
+        assert kinds[Kind.MULTI]["delivered"], "no transaction of several messages"
+        assert kinds[Kind.NEVER]["dead"], "nothing was discarded"
+        return verdict
+
+    def close(self) -> None:
+        """Delete the topics."""
+        admin: Any = AdminClient({"bootstrap.servers": self.servers})
+        mine = [t for t in admin.list_topics(timeout=_CALL_S).topics if t.startswith(self.prefix)]
+        for future in admin.delete_topics(mine).values() if mine else ():
+            with suppress(KafkaException):
+                future.result(_CALL_S)
+
+
+def children_of(parent: int) -> list[int]:
+    """Return the process ids of a process's living children, oldest first."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            # The command's name stands in parentheses and may hold anything.
+            state, ppid = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(ppid) == parent and state != "Z":
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process of that id runs (a zombie does not)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+def _count_kinds(clients: Iterable[ClientTransaction], verdict: Verdict) -> dict[str, Counter[str]]:
+    kinds: dict[str, Counter[str]] = defaultdict(Counter)
+    for tx in clients:
+        count = kinds[tx.label]
+        count["sent"] += 1
+        count["delivered"] += tx.transaction_id in verdict.delivered
+        count["dead"] += tx.transaction_id in verdict.dead_lettered
+    return kinds
+
+
+def _by_partition(records: Iterable[ReadRecord]) -> dict[tuple[str, int], list[ReadRecord]]:
+    sorted_out: dict[tuple[str, int], list[ReadRecord]] = defaultdict(list)
+    for record in records:
+        sorted_out[record.topic, record.partition].append(record)
+    return dict(sorted_out)

@@ -1,0 +1,89 @@
+"""Workers, supervisor and producers die by SIGKILL, and nothing is lost, doubled or reordered."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.plan import Kind
+from tests.faults.stage import children_of, is_running, seed_of_run, until
+
+if TYPE_CHECKING:
+    from halfbridge.testkit.children import Child
+    from tests.faults.stage import Daemon, Stage
+
+pytestmark = pytest.mark.broker
+
+_WORKER_KILLS = 22
+_SUPERVISOR_KILL_AT = 11
+_PAUSE_S_MAX = 0.8
+_ENDED_S = 10.0
+_DIE_AT = 200
+
+
+def _kill_a_worker(stage: Stage, daemon: Daemon, draw: random.Random) -> None:
+    """SIGKILL one at a random moment: while it starts, rebuilds, idles or delivers."""
+    if draw.random() < 0.6:
+        stage.await_more(draw.randrange(1, 40))
+    time.sleep(draw.uniform(0, _PAUSE_S_MAX))
+    workers = until("a worker runs", daemon.workers)
+    os.kill(draw.choice(workers), signal.SIGKILL)
+
+
+def _kill_the_supervisor(stage: Stage, daemon: Daemon) -> Daemon:
+    """SIGKILL it alone, and start another one at once, as a service manager does."""
+    orphans = children_of(daemon.pid)
+    os.kill(daemon.pid, signal.SIGKILL)
+    assert daemon.ended(within_s=_ENDED_S) == -signal.SIGKILL
+    successor = stage.daemon("--workers", "2")
+    until(
+        "the orphaned workers end by themselves",
+        lambda: not any(is_running(pid) for pid in orphans),
+        within_s=_ENDED_S,
+    )
+    return successor
+
+
+def _await_death(child: Child) -> None:
+    until(f"{child.name} dies", lambda: child.process.poll() is not None)
+    assert child.process.returncode == -signal.SIGKILL
+
+
+def test_sigkills_under_load(stage: Stage) -> None:
+    """22 SIGKILLs of workers, one of the supervisor, two of producers: a clean history.
+
+    One producer dies exactly between its local commit and its decision: the check-back finds
+    what it committed. A reader that was there all the time saw what a late one sees.
+    """
+    seed = seed_of_run()
+    draw = random.Random(seed)
+    stage.make()
+    daemon = stage.daemon("--workers", "2")
+    doomed = stage.client("doomed", seed=seed, rate=100, die_at=_DIE_AT)
+    victim = stage.client("victim", seed=seed, rate=100, pipelined=True)
+    lasting = [
+        stage.client("pipelined", seed=seed, rate=200, pipelined=True),
+        stage.client("blocking", seed=seed, rate=100),
+    ]
+    for kill in range(_WORKER_KILLS):
+        if kill == _SUPERVISOR_KILL_AT:
+            daemon = _kill_the_supervisor(stage, daemon)
+            stage.children.kill(victim)
+        _kill_a_worker(stage, daemon, draw)
+    _await_death(doomed)
+    stage.await_more(100)
+    daemon.await_workers(2)
+
+    stage.quiet(lasting)
+    stage.settle()
+    verdict = stage.verdict()
+
+    assert daemon.is_alive, "the supervisor gave up"
+    assert verdict.ok, verdict.describe()
+    assert stage.kinds[Kind.BRINK]["delivered"] == 1
+    assert stage.stop(daemon) == 0
