@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from checker.errors import EXIT_OK
@@ -23,7 +26,11 @@ _log = logging.getLogger("halfbridge.checker")
 # the loop makes no cycles. With Python's own thresholds (700, 10, 10) it took a quarter of the
 # CPU under load (docs/benchmarks.md). Young objects are still looked through now and then, since
 # exceptions with tracebacks do make cycles.
-GC_THRESHOLDS = (100_000, 50, 1_000)
+GC_THRESHOLDS = (1_000_000, 50, 1_000)
+# Half a dozen Kafka clients have some thirty threads, and glibc gives each a heap of its own
+# that never shrinks (M_ARENA_MAX in malloc.h).
+MALLOC_ARENA_MAX = -8
+MALLOC_ARENAS = 2
 
 
 def run_worker(config: CheckerConfig, *, slot: str, stop: threading.Event, status: Status) -> int:
@@ -33,9 +40,7 @@ def run_worker(config: CheckerConfig, *, slot: str, stop: threading.Event, statu
         ConfigError: the policy file cannot be used; the operator corrects it.
         SlotTakenError: another worker runs on this slot; the operator stops one of the two.
     """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    _tame_memory()
     policy = load_policy(config.policy_file, names=config.names)
     worker = Worker(
         config, policy, ids=slot_ids(slot, topic_prefix=config.topic_prefix), status=status
@@ -45,3 +50,12 @@ def run_worker(config: CheckerConfig, *, slot: str, stop: threading.Event, statu
     status.set_ready(ready=False, reason="stopped")
     _log.info("worker on slot %s ends", slot)
     return EXIT_OK
+
+
+def _tame_memory() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):  # a C library without mallopt: no harm
+            ctypes.CDLL(None).mallopt(MALLOC_ARENA_MAX, MALLOC_ARENAS)
