@@ -1,0 +1,383 @@
+"""Conformance cases 1 to 25, and 62, 63, 66, 68, 104, 114, 115: the client."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bridge import (
+    ConfigError,
+    HalfNotStoredError,
+    IllegalTransitionError,
+    InvalidMessageError,
+    Message,
+    OutcomeUnknownError,
+    Resolution,
+    TransactionProducer,
+)
+from bridge.check_pool import CheckPool
+from bridge.transaction import Event, State, step
+from serde.avro import CHECK_REQUEST
+from serde.headers import CHECK
+from serde.records import CheckRequest, OpKind, OpSource
+from tests.integration.daemon import GROUP, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bridge import MessageView
+    from serde.records import Op
+    from tests.integration.daemon import Installation
+
+LATER_S = 20.0
+
+
+def unasked(view: MessageView) -> Resolution:
+    """Fail: these tests have no daemon that asks."""
+    raise AssertionError(view)
+
+
+@pytest.fixture
+def producer(installation: Installation) -> Iterator[TransactionProducer]:
+    """Yield a started client whose checker is never asked."""
+    with installation.producer(unasked) as started:
+        yield started
+
+
+def ops(installation: Installation) -> list[Op]:
+    """Return what stands in the op topic."""
+    return [each.op for each in installation.tail(installation.names.op).to_end()]
+
+
+def ask(installation: Installation, number: int, **given: Any) -> None:
+    """Write a check request as the daemon does."""
+    values: dict[str, Any] = {
+        "transaction_id": f"{number:032x}",
+        "sent_timestamp": 1,
+        "half_offset": 0,
+        "half_partition": 1,
+        "resume_count": 0,
+        "message_index": 0,
+        "producer_group": GROUP,
+        "real_topic": installation.real("orders"),
+        "real_partition": -1,
+        "check_number": 3,
+        "attempt": 1,
+        "born_timestamp": 77,
+        **given,
+    }
+    header = (CHECK, CHECK_REQUEST.encode(CheckRequest(**values)))
+    installation.write(installation.names.check(GROUP), b"v", headers=[header])
+
+
+def op_about(installation: Installation, number: int) -> Op:
+    """Return the answer about a transaction once it stands."""
+    wanted = f"{number:032x}"
+    found: list[Op] = until(
+        f"answer about {number}",
+        lambda: [each for each in ops(installation) if each.transaction_id == wanted],
+    )
+    return found[0]
+
+
+def test_case_001_no_checker_is_a_typed_error() -> None:
+    """Before anything is connected to."""
+    nothing_given: Any = None
+    with pytest.raises(ConfigError, match="checker"):
+        TransactionProducer(
+            bootstrap_servers="nowhere:1", producer_group=GROUP, checker=nothing_given
+        )
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("number", [2, 3])
+def test_case_002_and_003_a_local_answer_is_one_op(
+    number: int, installation: Installation, producer: TransactionProducer
+) -> None:
+    """Its kind, its group, its id, by the producer itself."""
+    answer = Resolution.COMMIT if number == 2 else Resolution.ROLLBACK
+    result = producer.send_in_transaction(
+        Message(installation.real("orders"), key=b"1"), lambda _message, _arg: answer
+    )
+    assert result.resolution is answer
+    (op,) = ops(installation)
+    assert (op.kind.value, op.source) == (answer.value, OpSource.PRODUCER)
+    assert (op.producer_group, op.transaction_id) == (GROUP, result.receipt.transaction_id)
+    assert installation.tail(installation.real("orders")).to_end() == []
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("answer", [Resolution.UNKNOWN, None])
+def test_case_004_unknown_leaves_it_open_until_the_timeout(
+    answer: object, installation: Installation, producer: TransactionProducer
+) -> None:
+    """No op; the first request comes when the timeout is over, by the broker's clock."""
+    given: Any = answer
+    result = producer.send_in_transaction(
+        Message(installation.real("orders")), lambda _message, _arg: given
+    )
+    assert result.resolution is Resolution.UNKNOWN
+    assert ops(installation) == []
+    (half,) = installation.tail(installation.names.half).to_end()
+    installation.start(transaction_timeout_ms=1_500)
+    request = installation.checks(1)[0]
+    assert request.check.transaction_id == result.receipt.transaction_id
+    assert request.timestamp_ms - half.timestamp_ms >= 1_500
+
+
+@pytest.mark.broker
+def test_case_005_a_local_transaction_that_raises_is_unknown(
+    installation: Installation, producer: TransactionProducer
+) -> None:
+    """The call returns; the exception is in the result; nothing is decided."""
+    raised = OSError("database down")
+
+    def local(_message: Message, _arg: object) -> Resolution:
+        raise raised
+
+    result = producer.send_in_transaction(Message(installation.real("orders")), local)
+    assert (result.resolution, result.error) == (Resolution.UNKNOWN, raised)
+    assert "database down" in result.remark
+    assert ops(installation) == []
+
+
+@pytest.mark.broker
+def test_case_006_and_007_no_ack_no_local_transaction(installation: Installation) -> None:
+    """The send raises, the local transaction does not run, and only a rollback is possible."""
+    ran: list[object] = []
+    message = Message(installation.real("orders"))
+    short = {"send_timeout_ms": 1_000, "decision_timeout_ms": 1_000}
+    with installation.producer(unasked, **short) as producer:
+        shared = producer._shared
+        assert shared is not None
+        half_topic, shared.half_topic = shared.half_topic, installation.real("gone")
+        with pytest.raises(HalfNotStoredError):
+            producer.send_in_transaction(message, lambda given, _arg: ran.append(given))
+        tx = producer.begin()
+        with pytest.raises(HalfNotStoredError):
+            tx.send(message)
+        shared.half_topic = half_topic
+        assert ran == []
+        with pytest.raises(IllegalTransitionError, match="only rollback"):
+            tx.commit()
+        tx.rollback()
+    assert [(op.kind, op.transaction_id) for op in ops(installation)] == [(OpKind.ROLLBACK, tx.id)]
+
+
+@pytest.mark.broker
+def test_case_008_and_062_a_decision_without_ack_is_in_doubt(installation: Installation) -> None:
+    """The local answer is returned, and with it, visibly, that its delivery is in doubt."""
+    short = {"send_timeout_ms": 500, "decision_timeout_ms": 500}
+    with installation.producer(unasked, **short) as producer:
+        shared = producer._shared
+        assert shared is not None
+        op_topic = shared.op_topic
+
+        def local(_message: Message, _arg: object) -> Resolution:
+            shared.op_topic = installation.real("gone")
+            return Resolution.COMMIT
+
+        result = producer.send_in_transaction(Message(installation.real("orders")), local)
+        shared.op_topic = op_topic
+    assert result.resolution is Resolution.COMMIT
+    assert isinstance(result.decision_error, OutcomeUnknownError)
+    assert result.decision is None
+
+
+@pytest.mark.parametrize("option", ["delay_ms", "deliver_at", "message_group", "priority"])
+def test_case_009_and_016_there_is_no_delay_and_no_other_order(option: str) -> None:
+    """A message has no such property: giving one is an error where it is written."""
+    extra: dict[str, Any] = {option: 1}
+    with pytest.raises(TypeError, match=option):
+        Message("orders", **extra)
+
+
+@pytest.mark.broker
+def test_case_011_several_messages_are_one_transaction(
+    installation: Installation, producer: TransactionProducer
+) -> None:
+    """D-004: RocketMQ refuses the second one; here all share partition and decision."""
+    orders = installation.real("orders")
+    with producer.begin() as tx:
+        receipts = [tx.send(Message(orders, key=key)) for key in (b"a", b"b", b"c")]
+    assert [each.message_index for each in receipts] == [0, 1, 2]
+    assert len({each.half_partition for each in receipts}) == 1
+    (op,) = ops(installation)
+    assert (op.message_count, op.half_offset) == (3, receipts[-1].half_offset)
+
+
+@pytest.mark.parametrize("event", [Event.COMMIT, Event.ROLLBACK])
+def test_case_013_no_decision_before_a_send(event: Event) -> None:
+    """A typed error that says so; the transaction stays as it was."""
+    with pytest.raises(IllegalTransitionError, match="nothing was sent"):
+        step(State.INIT, event)
+
+
+@pytest.mark.broker
+def test_case_014_and_063_a_decision_goes_where_its_half_stands(
+    installation: Installation, producer: TransactionProducer
+) -> None:
+    """Partition and offset of the receipt are those of the op; the call returns its place."""
+    tx = producer.begin()
+    sent = tx.send(Message(installation.real("orders"), key=b"k"))
+    decided = tx.commit()
+    (record,) = installation.tail(installation.names.op).to_end()
+    assert (record.partition, record.offset) == (decided.op_partition, decided.op_offset)
+    assert (record.partition, record.op.half_offset) == (sent.half_partition, sent.half_offset)
+    assert record.key == tx.id.encode()
+
+
+@pytest.mark.broker
+def test_case_015_a_repeated_commit_is_one_op(
+    installation: Installation, producer: TransactionProducer
+) -> None:
+    """It returns the same place; RocketMQ sends again."""
+    tx = producer.begin()
+    tx.send(Message(installation.real("orders")))
+    assert tx.commit() == tx.commit()
+    assert len(ops(installation)) == 1
+
+
+@pytest.mark.broker
+def test_case_017_and_068_a_check_is_answered_from_another_thread(
+    installation: Installation,
+) -> None:
+    """The checker runs in the pool; its answer says CHECK and echoes ids and number."""
+    threads: list[str] = []
+
+    def checker(_view: MessageView) -> Resolution:
+        threads.append(threading.current_thread().name)
+        return Resolution.COMMIT
+
+    with installation.producer(checker):
+        ask(installation, 1)
+        op = op_about(installation, 1)
+    assert threads[0].startswith("halfbridge-checker")
+    assert (op.kind, op.source, op.check_number) == (OpKind.COMMIT, OpSource.CHECK, 3)
+
+
+@pytest.mark.broker
+def test_case_018_and_019_what_is_not_for_us_is_skipped(installation: Installation) -> None:
+    """Another group's request, and one that cannot be read: counted, and the next is answered."""
+    with installation.producer(lambda _view: Resolution.ROLLBACK) as producer:
+        installation.write(installation.names.check(GROUP), b"", headers=[(CHECK, b"junk")])
+        ask(installation, 1, producer_group="strangers")
+        ask(installation, 2)
+        assert op_about(installation, 2).kind is OpKind.ROLLBACK
+        until("all are read", lambda: producer.check_counts().received == 3)
+        counts = producer.check_counts()
+    assert (counts.undecodable, counts.foreign, counts.answered) == (1, 1, 1)
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("number", [20, 21])
+def test_case_020_and_021_a_checker_that_fails_is_recorded(
+    number: int, installation: Installation
+) -> None:
+    """D-016: raised, or None: UNKNOWN with the reason, not counted; the responder goes on."""
+
+    def checker(view: MessageView) -> Any:
+        if view.transaction_id == f"{2:032x}":
+            return Resolution.COMMIT
+        if number == 20:
+            raise ConnectionError("no database")
+        return None
+
+    with installation.producer(checker, check_threads=1):
+        ask(installation, 1)
+        failed = op_about(installation, 1)
+        ask(installation, 2)
+        assert op_about(installation, 2).kind is OpKind.COMMIT
+    assert (failed.kind, failed.check_number) == (OpKind.UNKNOWN, 0)
+    assert ("no database" if number == 20 else "None") in failed.reason
+
+
+def test_case_024_and_104_a_full_pool_refuses_and_a_stopped_one_runs_nothing() -> None:
+    """Visible, instead of RocketMQ's silent drop; what was accepted runs."""
+    release, ran = threading.Event(), []
+
+    def work(task: int) -> int:
+        assert release.wait(LATER_S)
+        ran.append(task)
+        return task
+
+    pool: CheckPool[int] = CheckPool(work, threads=1, queue_max=5, timeout_s=LATER_S)
+    accepted = [task for task in range(10) if pool.submit(task)]
+    assert accepted == [0, 1, 2, 3, 4]
+    release.set()
+    pool.start()
+    until("the accepted run", lambda: ran == accepted)
+    pool.stop(LATER_S)
+    pool.submit(99)
+    assert ran == accepted
+
+
+@pytest.mark.broker
+def test_case_066_closing_waits_for_what_is_under_way(installation: Installation) -> None:
+    """A decision that was sent and not waited for stands after close()."""
+    with installation.producer(unasked) as producer:
+        tx = producer.begin()
+        tx.send(Message(installation.real("orders")))
+        future = tx.commit_async()
+    assert future.result(0).op_offset == 0
+    assert [op.kind for op in ops(installation)] == [OpKind.COMMIT]
+
+
+@pytest.mark.broker
+def test_case_114_only_who_declares_the_topic_answers(installation: Installation) -> None:
+    """A member of the group with other topics leaves the request to those that know it."""
+    other = installation.topic("others")
+    with installation.producer(unasked, topics=[other]) as stranger:
+        ask(installation, 1)
+        until("it was seen", lambda: stranger.check_counts().foreign == 1)
+        assert ops(installation) == []
+
+
+@pytest.mark.broker
+def test_case_106_and_115_a_member_that_has_sent_nothing_is_asked(
+    installation: Installation,
+) -> None:
+    """Also about what was asked before it came to life."""
+    ask(installation, 1)
+    with installation.producer(lambda _view: Resolution.COMMIT):
+        assert op_about(installation, 1).kind is OpKind.COMMIT
+    assert installation.tail(installation.names.half).to_end() == []
+
+
+@pytest.mark.broker
+def test_case_032_and_033_immunity_is_bounded(
+    installation: Installation, producer: TransactionProducer
+) -> None:
+    """Half of the maximum age is accepted, a millisecond more is not."""
+    limit_ms = producer.config.immunity_ms_max
+    orders = installation.real("orders")
+    tx = producer.begin()
+    with pytest.raises(InvalidMessageError, match="immunity"):
+        tx.send(Message(orders, immunity_ms=limit_ms + 1))
+    tx.send(Message(orders, immunity_ms=limit_ms))
+    (half,) = installation.tail(installation.names.half).to_end()
+    assert half.half.immunity_ms == limit_ms
+
+
+@pytest.mark.broker
+def test_case_037_too_large_is_refused_before_it_is_sent(
+    installation: Installation, producer: TransactionProducer
+) -> None:
+    """An error that names the field; the local transaction does not run."""
+    ran: list[object] = []
+    with pytest.raises(InvalidMessageError):
+        producer.send_in_transaction(
+            Message(installation.real("orders"), value=bytes(1_048_588)),
+            lambda message, _arg: ran.append(message),
+        )
+    assert ran == []
+    assert installation.tail(installation.names.half).to_end() == []
+
+
+@pytest.mark.parametrize("name", ["RMQ_HALF", "RMQ_CHECK", "RMQ_DEAD", "__transactionId__"])
+def test_case_035_reserved_headers_are_refused(name: str) -> None:
+    """Nobody forges internal ones through the client."""
+    with pytest.raises(InvalidMessageError, match="reserved"):
+        Message("orders", headers=[(name, b"")])

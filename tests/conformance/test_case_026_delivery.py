@@ -1,0 +1,225 @@
+"""Conformance cases 26 to 39, 73, 79, 103, 123, 124 and 126: client and daemon on a real broker."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bridge import Message, Resolution
+from checker.worker import DOZE_S
+from serde.headers import RESERVED
+from serde.records import DeadReason
+from tests.integration.daemon import GROUP, until
+
+if TYPE_CHECKING:
+    from bridge import MessageView
+    from tests.integration.daemon import Installation
+
+pytestmark = pytest.mark.broker
+
+QUICK: dict[str, Any] = {
+    "transaction_timeout_ms": 500,
+    "check_interval_ms": 300,
+    "check_backoff_ms_max": 1_000,
+    "check_count_max": 3,
+}
+
+
+def commit_all(_view: MessageView) -> Resolution:
+    """Answer COMMIT."""
+    return Resolution.COMMIT
+
+
+def test_case_026_to_029_and_039_one_message_from_half_to_delivery(
+    installation: Installation,
+) -> None:
+    """Invisible, then delivered once: topic, partition, key, body, headers and birth are kept."""
+    orders = installation.real("orders")
+    daemon = installation.start()
+    headers = [("trace", b"1"), ("empty", b""), ("null", None), ("trace", b"2")]
+    with installation.producer(commit_all) as producer:
+        tx = producer.begin()
+        tx.send(Message(orders, key=b"k", value=b"\x00body", headers=headers, partition=1))
+        (half,) = installation.tail(installation.names.half).to_end()
+        installation.fence(half.partition)
+        assert installation.tail(orders).to_end() == []
+        tx.commit()
+        (real,) = installation.tail(orders).until(1)
+    assert (real.partition, real.key, real.value) == (1, b"k", b"\x00body")
+    assert [each for each in real.headers if each[0] not in RESERVED] == headers
+    added = {name: value for name, value in real.headers if name in RESERVED}
+    assert added == {
+        "__transactionId__": tx.id.encode(),
+        "__bornTimestamp__": str(half.half.born_timestamp).encode(),
+    }
+    daemon.counts("rocketmq_commit_messages_total", 1, topic=orders)
+
+
+def test_case_034_a_delivered_message_sent_again_is_a_plain_message(
+    installation: Installation,
+) -> None:
+    """What a consumer forwards with all its headers makes no new transaction."""
+    orders = installation.real("orders")
+    daemon = installation.start()
+    installation.pass_through(orders)
+    (real,) = installation.tail(orders).until(1)
+    installation.write(orders, real.value, key=real.key, headers=real.headers)
+    assert len(installation.tail(orders).until(2)) == 2
+    installation.fence()
+    daemon.counts("rocketmq_commit_messages_total", 1, topic=orders)
+
+
+def test_case_036_compressed_bodies_survive_copies_and_checks(installation: Installation) -> None:
+    """Above 4 KiB, compressed by the client, put back: intact for checker and consumer."""
+    orders = installation.real("orders")
+    body = b"shirt " * 2_000
+    seen: list[bytes | None] = []
+
+    def checker(view: MessageView) -> Resolution:
+        seen.append(view.value)
+        return Resolution.UNKNOWN if len(seen) == 1 else Resolution.COMMIT
+
+    installation.start(**QUICK)
+    with installation.producer(checker, compression="gzip") as producer:
+        producer.begin().send(Message(orders, value=body))
+        (real,) = installation.tail(orders).until(1)
+    assert (seen, real.value) == ([body, body], body)
+    assert len(installation.copies()) == 1
+
+
+def test_case_040_to_042_what_a_checker_answers(installation: Installation) -> None:
+    """COMMIT delivers, ROLLBACK does not, UNKNOWN is asked again with the next number."""
+    orders = installation.real("orders")
+    numbers: list[int] = []
+
+    def checker(view: MessageView) -> Resolution:
+        if view.value == b"later":
+            numbers.append(view.check_number)
+            return Resolution.COMMIT if len(numbers) == 2 else Resolution.UNKNOWN
+        return Resolution.COMMIT if view.value == b"yes" else Resolution.ROLLBACK
+
+    daemon = installation.start(**QUICK)
+    with installation.producer(checker) as producer:
+        for value in (b"yes", b"no", b"later"):
+            producer.begin().send(Message(orders, value=value))
+        delivered = installation.tail(orders).until(2)
+        daemon.counts("rocketmq_rollback_messages_total", 1, topic=orders)
+    assert sorted(each.value or b"" for each in delivered) == [b"later", b"yes"]
+    assert numbers == [1, 2]
+
+
+def test_case_073_after_a_long_silence_the_first_decision_is_applied_at_once(
+    installation: Installation,
+) -> None:
+    """Nothing is buffered that only the next one would flush; not even by an idle worker."""
+    orders = installation.real("orders")
+    daemon = installation.start()
+    # Nothing signals that the worker dozes; it does so a second after the last record.
+    threading.Event().wait(2 * DOZE_S)
+    assert daemon.status.snapshot().ready
+    installation.pass_through(orders)
+    installation.tail(orders).until(1, within_s=2.0)
+
+
+def test_case_079_a_deleted_real_topic_stops_nobody(installation: Installation) -> None:
+    """Its messages become dead letters; op and half progress go on."""
+    orders, gone = installation.real("orders"), installation.topic("gone")
+    half = installation.half(gone)
+    installation.delete(gone)
+    installation.start(topic_gone_ms=100)
+    installation.commit(half)
+    installation.pass_through(orders)
+    installation.tail(orders).until(1)
+    (dead,) = installation.dead(1)
+    assert dead.dead.reason is DeadReason.UNDELIVERABLE
+
+
+def test_case_103_a_check_names_what_it_is_about(installation: Installation) -> None:
+    """Real topic, transaction id, where the half stands now, and its body."""
+    orders = installation.real("orders")
+    installation.start(**QUICK)
+    half = installation.half(orders, value=b"body", partition=1)
+    request = installation.checks(1)[0]
+    told = request.check
+    assert (told.real_topic, told.transaction_id) == (orders, half.transaction_id)
+    assert (told.half_partition, told.half_offset) == (1, half.offset)
+    assert (told.check_number, told.attempt, request.value) == (1, 1, b"body")
+
+
+def test_case_110_any_living_member_is_found(installation: Installation) -> None:
+    """Members that died without leaving do not stand in the way of one that lives."""
+    orders = installation.real("orders")
+    installation.start(**QUICK)
+    for _ in range(4):
+        with installation.producer(commit_all):
+            pass
+    with installation.producer(commit_all) as producer:
+        producer.begin().send(Message(orders))
+        installation.tail(orders).until(1)
+
+
+def test_case_123_a_mix_of_all_ends(installation: Installation) -> None:
+    """120 messages: the 48 that are committed arrive, each once, and none else."""
+    orders = installation.real("orders")
+    answers = {2: Resolution.COMMIT, 3: Resolution.ROLLBACK, 4: Resolution.UNKNOWN}
+
+    def checker(view: MessageView) -> Resolution:
+        return answers[int(view.value or b"") % 5]
+
+    daemon = installation.start(**QUICK)
+    with installation.producer(checker) as producer:
+        for number in range(120):
+            tx = producer.begin()
+            tx.send(Message(orders, value=b"%d" % number))
+            if number % 5 == 0:
+                tx.commit()
+            elif number % 5 == 1:
+                tx.rollback()
+        dead = installation.dead(24)
+        daemon.counts("rocketmq_rollback_messages_total", 48, topic=orders)
+        delivered = installation.tail(orders).until(48)
+    arrived = Counter(int(each.value or b"") for each in delivered)
+    assert arrived == Counter(n for n in range(120) if n % 5 in (0, 2))
+    assert {int(each.value or b"") % 5 for each in dead} == {4}
+    assert {each.dead.reason for each in dead} == {DeadReason.CHECK_TIMES}
+    until("the gauge is 0", lambda: not daemon.metric("rocketmq_half_messages", topic=orders))
+
+
+def test_case_124_sixteen_commits_arrive(installation: Installation) -> None:
+    """Each once."""
+    orders = installation.real("orders")
+    installation.start()
+    with installation.producer(commit_all) as producer:
+        for number in range(16):
+            with producer.begin() as tx:
+                tx.send(Message(orders, value=b"%d" % number))
+    installation.tail(orders).until(16)
+    installation.fence(0)
+    installation.fence(1)
+    values = [each.value for each in installation.tail(orders).to_end()]
+    assert sorted(values) == sorted(b"%d" % number for number in range(16))
+
+
+def test_case_126_a_successor_delivers_what_was_open(installation: Installation) -> None:
+    """16 undecided, the worker goes, another on another slot asks, all arrive once."""
+    orders = installation.real("orders")
+    may_commit = threading.Event()
+
+    def checker(_view: MessageView) -> Resolution:
+        return Resolution.COMMIT if may_commit.is_set() else Resolution.UNKNOWN
+
+    first = installation.start(**{**QUICK, "check_count_max": 1_000, "leave": True})
+    with installation.producer(checker) as producer:
+        for number in range(16):
+            producer.begin().send(Message(orders, value=b"%d" % number))
+        first.counts("halfbridge_discards_total", 0)
+        until("some were asked", lambda: len(installation.copies()) >= 16)
+        first.stop()
+        may_commit.set()
+        installation.start(slot="w-1", **{**QUICK, "check_count_max": 1_000})
+        delivered = installation.tail(orders).until(16)
+    assert sorted(each.value or b"" for each in delivered) == sorted(b"%d" % n for n in range(16))
+    assert {each.check.producer_group for each in installation.checks(1)} == {GROUP}
