@@ -176,6 +176,7 @@ def main(arguments: list[str]) -> int:
         producer_group=PRODUCER_GROUP,
         topics=[config.real_topic],
         in_flight_max=config.in_flight,
+        linger_ms=config.linger_ms,
         checker=lambda _: Resolution.UNKNOWN,
     ) as producer:
         client = Client(config, producer)

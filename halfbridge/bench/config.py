@@ -22,6 +22,7 @@ class BenchConfig:
         warmup_s: Load before anything is measured, for the broker's compiler, seconds.
         partitions: Of half, op and real topic.
         keys: Distinct message keys; 0: null keys.
+        linger_ms: How long the client lets records pile up.
         bootstrap_servers: Where the broker is.
         topic_prefix: Of the internal topics.
         real_topic: Where the transactions deliver to.
@@ -37,6 +38,7 @@ class BenchConfig:
     warmup_s: float
     partitions: int
     keys: int
+    linger_ms: float
     bootstrap_servers: str = ""
     topic_prefix: str = ""
     real_topic: str = ""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from halfbridge.bench.result import BenchResult
 
 _MESSAGES_MAX = 10_000_000
+_LINGER_MS_FULL_SPEED = 5.0
+_LINGER_MS = 0.5  # BridgeConfig's default
 _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
 
 
@@ -48,6 +50,13 @@ _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
     "--keys", type=click.IntRange(0, 1_000_000), default=1000, help="Distinct keys; 0: null."
 )
 @click.option(
+    "--linger-ms",
+    type=click.FloatRange(0, 1000),
+    default=None,
+    help="How long the client lets records pile up.  [default: 5 pipelined at full speed, which"
+    " halves the broker's work; else the client's own default]",
+)
+@click.option(
     "--bootstrap-servers", default="", help="A cluster to use; without one a broker is started."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
@@ -79,6 +88,7 @@ def bench(**values: Any) -> int:
         warmup_s=values["warmup"],
         partitions=values["partitions"],
         keys=values["keys"],
+        linger_ms=_linger_ms(values),
         bootstrap_servers=values["bootstrap_servers"],
     )
     try:
@@ -90,6 +100,13 @@ def bench(**values: Any) -> int:
         raise click.ClickException(str(error).splitlines()[0]) from error
     click.echo(json.dumps(result.to_json()) if values["as_json"] else _text(result))
     return 0 if result.ok else 1
+
+
+def _linger_ms(values: dict[str, Any]) -> float:
+    if values["linger_ms"] is not None:
+        return float(values["linger_ms"])
+    full_speed = not values["rate"] and not values["threads"]
+    return _LINGER_MS_FULL_SPEED if full_speed else _LINGER_MS
 
 
 def _text(result: BenchResult) -> str:

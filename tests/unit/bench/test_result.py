@@ -23,6 +23,7 @@ CONFIG = BenchConfig(
     threads=0,
     warmup_s=0,
     partitions=4,
+    linger_ms=0.5,
     keys=1,
 )
 
