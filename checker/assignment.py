@@ -156,8 +156,7 @@ class Assignment:
             )
         at_op = committed[op]
         progress = parse_progress(committed[half].offset, at_op.offset, at_op.metadata)
-        check_against_log(progress, ranges[half], ranges[op])
-        return progress
+        return check_against_log(progress, ranges[half], ranges[op])
 
     def _stop(self, number: int, error: str) -> None:
         self._status.stop_partition(number, error)

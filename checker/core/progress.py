@@ -8,7 +8,8 @@ H, O, R, T and P of one partition pair:
                         nothing undecided below H (committed offset of half p)
     op p:    0 ... T ........ O
                    |          next op to apply (committed offset of op p)
-                   decisions about transactions with a record at or above H begin here
+                   decisions about transactions with a record at or above H begin here, and
+                   recent ones (checker.core.forget)
 
 H and O are the committed offsets themselves; R, T and P travel, with H once more, in the
 metadata of op p's offset: `v1;H;R;T;P;<crc>`.
@@ -17,7 +18,7 @@ metadata of op p's offset: `v1;H;R;T;P;<crc>`.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _VERSION = "v1"
 _FIELDS = 6
@@ -90,17 +91,23 @@ def parse_progress(half_offset: int, op_offset: int, metadata: str | None) -> Pr
 
 def check_against_log(
     progress: Progress, half_range: tuple[int, int], op_range: tuple[int, int]
-) -> None:
-    """Make sure that the log still holds what `progress` points at.
+) -> Progress:
+    """Make sure that the log still holds what `progress` points at, and return where to begin.
 
     Args:
         progress: What was committed.
         half_range: Log start and end (read_uncommitted) of half p.
         op_range: The same of op p.
 
+    Returns:
+        `progress`, with T raised to the log start where no half record needs those ops: then
+        they would only tell late duplicates, and expire while a partition is idle.
+
     Raises:
         ProgressError: the topic was truncated or recreated, or records a rebuild needs are gone.
     """
+    if progress.half == progress.rebuild_to and progress.ops_from < op_range[0] <= progress.op:
+        progress = replace(progress, ops_from=op_range[0])
     spans = (
         ("H", progress.half, *half_range, "half"),
         ("R", progress.rebuild_to, *half_range, "half"),
@@ -118,6 +125,7 @@ def check_against_log(
                 f"{name}={offset} is below the log start {start} of the {topic} partition: "
                 "records that are still needed were deleted"
             )
+    return progress
 
 
 def _checksum(text: str, op_offset: int) -> str:

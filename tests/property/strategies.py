@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from serde.records import OpKind, OpSource
 
 # `make test` takes the default; a long run sets the variable.
-EXAMPLES = int(os.environ.get("HALFBRIDGE_PROPERTY_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("HALFBRIDGE_PROPERTY_EXAMPLES", "500"))
 
 PROFILE = settings(
     max_examples=EXAMPLES,

@@ -1,0 +1,100 @@
+"""Playbook cases: how long decisions stay known, and what T follows from it."""
+
+from __future__ import annotations
+
+from checker.core.plan import Count
+from checker.core.settings import RECENT_MAX, RECENT_MS
+from tests.playbook import (
+    Playbook,
+    commit,
+    counted,
+    dead,
+    delivered,
+    half,
+    nothing,
+    op_end,
+    read_ops,
+    restart,
+    rollback,
+    unknown,
+    unread,
+    wait,
+)
+
+
+def _forget(book: Playbook) -> Playbook:
+    return book >> wait(RECENT_MS + 1) << nothing
+
+
+def test_a_decision_is_known_for_ten_seconds() -> None:
+    """A late duplicate half does not become a new transaction."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A") >> wait(RECENT_MS) << nothing
+    book >> half("A") << nothing << counted(Count.DUPLICATE)
+
+
+def test_a_decision_is_forgotten_after_that() -> None:
+    """What comes still later is a new transaction, which is asked about."""
+    book = _forget(Playbook() >> half("A") >> commit("A") << delivered("A"))
+    assert book.progress.ops_from == 1
+    book >> half("A") << nothing
+    assert book.ledger.undecided_halves == 1
+
+
+def test_a_restart_knows_recent_decisions_too() -> None:
+    """A duplicate half that comes after a restart is not delivered again either."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A") >> restart << nothing
+    book >> half("A") << dead("A", "LATE")
+    assert "no longer known" in book.plan.dead[0].detail
+    book = Playbook() >> half("B") >> rollback("B") << nothing >> restart >> half("B") << nothing
+
+
+def test_a_decision_stays_known_while_a_rebuild_would_meet_its_half() -> None:
+    """As long as H is held below a decided half, T is held at its decision."""
+    book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
+    _forget(book)
+    assert (book.progress.half, book.progress.ops_from) == (0, 0)
+    book >> restart << nothing >> commit("A") << nothing << counted(Count.DUPLICATE)
+    book >> commit("X") << delivered("X")
+    _forget(book)
+    assert (book.progress.half, book.progress.ops_from) == (2, book.log.op_end)
+
+
+def test_a_late_record_keeps_its_decision_known() -> None:
+    """A record at or above H that mentions a decided transaction holds its decision."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A") >> half("X") >> half("A")
+    _forget(book)
+    assert book.progress.ops_from == 0
+    book >> restart << nothing >> commit("X") << delivered("X")
+    assert book.ledger.undecided_halves == 0
+
+
+def test_copies_in_flight_keep_their_decision_known() -> None:
+    """A copy that is not read back will mention the transaction once more."""
+    book = Playbook() >> half("A") >> unread(unknown("A", 1), commit("A")) >> read_ops
+    book.take_plan()
+    book.commit()
+    book.now_ms += RECENT_MS + 1
+    book << nothing
+    assert book.progress.ops_from == 1
+    book >> wait(0) << nothing << nothing
+    assert book.progress.ops_from == book.log.op_end
+    assert book.ledger.undecided_halves == 0
+
+
+def test_decisions_are_forgotten_from_the_front_only() -> None:
+    """One that is still needed keeps those behind it known: a rebuild reads their ops too."""
+    book = Playbook() >> half("A") >> half("B") >> half("X") >> commit("B") >> commit("A")
+    book << delivered("B") + delivered("A") >> half("B") << nothing
+    _forget(book)
+    assert book.progress.ops_from == 0
+    book >> half("A") << nothing << counted(Count.DUPLICATE)
+
+
+def test_no_more_decisions_are_kept_than_memory_allows() -> None:
+    """Beyond the limit the oldest go before their time."""
+    book = Playbook() << nothing
+    for number in range(RECENT_MAX + 1):
+        book >> unread(half(f"T{number}"), rollback(f"T{number}"))
+    book >> op_end << nothing << nothing
+    assert len(book.ledger._book.entries) == RECENT_MAX
+    assert book.progress.ops_from == 1

@@ -1,0 +1,291 @@
+"""Playbook cases: op order, waiting for halves, first decision wins, junk, bounds, progress."""
+
+from __future__ import annotations
+
+from checker.core.ledger import Ledger
+from checker.core.plan import Count
+from checker.core.progress import START, Progress
+from checker.core.settings import OP_WAIT_MS
+from serde.records import OpSource
+from tests.playbook import (
+    SETTINGS,
+    Playbook,
+    commit,
+    counted,
+    dead,
+    delivered,
+    discard,
+    half,
+    junk_buried,
+    junk_half,
+    junk_op,
+    killed_before_commit,
+    nothing,
+    nothing_counted,
+    op_end,
+    read_half,
+    read_ops,
+    restart,
+    rollback,
+    unknown,
+    unread,
+)
+
+# --- rule 1: ops apply in op order, and wait for their half --------------------------------
+
+
+def test_a_committed_half_is_delivered() -> None:
+    """A half message is delivered when its COMMIT is read, not before."""
+    Playbook() >> half("A") << nothing >> commit("A") << delivered("A") << nothing
+
+
+def test_a_rolled_back_half_is_never_delivered() -> None:
+    """A ROLLBACK writes nothing, and nothing comes after it."""
+    book = Playbook() >> half("A") >> rollback("A") << nothing << nothing
+    assert book.progress == Progress(half=1, op=1, rebuild_to=1, ops_from=0, position=1)
+
+
+def test_deliveries_come_in_op_order() -> None:
+    """The order of decisions is the order of deliveries, whatever order the halves have."""
+    (
+        Playbook()
+        >> half("A")
+        >> half("B")
+        >> unread(commit("B"), commit("A"))
+        >> read_ops
+        << delivered("B") + delivered("A")
+    )
+
+
+def test_an_op_waits_for_its_half() -> None:
+    """An op that is read before its half is applied when the half has been read."""
+    (
+        Playbook()
+        >> unread(half("A"), commit("A"))
+        >> read_ops
+        << nothing
+        >> read_half
+        << delivered("A")
+    )
+
+
+def test_ops_behind_a_waiting_one_wait_too() -> None:
+    """An op is never applied before an earlier one, although its own half is there."""
+    book = Playbook() >> half("A") >> unread(half("B"), commit("B"), commit("A")) >> read_ops
+    assert book.ledger.waits_for_half
+    assert book.ledger.ops_waiting == 2
+    book << nothing >> read_half << delivered("B") + delivered("A")
+
+
+def test_the_end_of_the_half_partition_counts_as_read() -> None:
+    """An op may name the offset of a transaction marker, which no consumer is handed."""
+    book = Playbook() >> half("A")
+    book.log.half_end += 1  # a marker
+    book >> unread(commit("A", half_offset=1)) >> read_ops << nothing >> read_half << delivered("A")
+
+
+def test_the_end_of_the_half_partition_is_asked_after_a_second() -> None:
+    """Only an op that has waited a second makes the worker ask where half p ends."""
+    book = Playbook() >> half("A") >> commit("A", half_offset=7) << nothing
+    ledger, now_ms = book.ledger, book.now_ms
+    assert ledger.wants_half_end(now_ms) is None
+    assert ledger.wants_half_end(now_ms + OP_WAIT_MS - 1) is None
+    assert ledger.wants_half_end(now_ms + OP_WAIT_MS) == 0
+
+
+def test_the_wait_begins_anew_with_each_op() -> None:
+    """Time that an earlier op waited does not count for the next one."""
+    book = Playbook() >> unread(half("A"), half("B"), commit("A"), commit("B")) >> read_ops
+    book << nothing
+    assert book.ledger.wants_half_end(book.now_ms) is None
+    book.now_ms += OP_WAIT_MS
+    book.reader.read_half(1)
+    book << delivered("A")
+    assert book.ledger.wants_half_end(book.now_ms) is None
+    book.now_ms += OP_WAIT_MS
+    assert book.ledger.wants_half_end(book.now_ms) == 1
+    book.reader.read_half()
+    assert book.ledger.wants_half_end(book.now_ms) is None
+
+
+def test_a_half_offset_beyond_the_end_is_noted_and_waits_no_longer() -> None:
+    """What can never be read is not waited for; the decision is applied to what is there."""
+    book = Playbook() >> half("A") >> half("B") >> commit("A", half_offset=7) >> commit("B")
+    book << nothing
+    book.ledger.half_end(book.log.half_end, 0)
+    book << delivered("A") + delivered("B") << nothing
+    book = Playbook() >> half("A") >> commit("A", half_offset=7) << nothing
+    book.ledger.half_end(book.log.half_end, 0)
+    book << delivered("A") << counted(Count.INVALID_OP)
+    (note,) = book.plan.notes
+    assert note.startswith("COMMIT of transaction A by PRODUCER 'someone' (group orders, op off")
+    assert note.endswith("names half offset 7, beyond the end 1")
+
+
+def test_a_decision_beyond_the_end_stands_after_a_restart() -> None:
+    """A rebuild that reads such a decision again takes it for what it was: the first one."""
+    book = Playbook() >> half("X") >> half("A") >> half("B") >> commit("A") << delivered("A")
+    book >> commit("B", half_offset=99) << nothing
+    book.ledger.half_end(book.log.half_end, 1)
+    book << delivered("B") >> restart << nothing >> rollback("B") << nothing
+    book << counted(Count.CONFLICT)
+
+
+def test_an_answer_about_another_ops_wait_changes_nothing() -> None:
+    """The end of half p, asked for an op that was applied since, is ignored."""
+    book = Playbook() >> half("A") >> commit("A", half_offset=7) << nothing
+    book.ledger.half_end(1, 5)
+    assert book.ledger.waits_for_half
+    book.ledger.half_end(8, 0)
+    assert book.ledger.waits_for_half
+    book = Playbook() >> junk_op()
+    book.ledger.half_end(1, 0)
+    book << junk_buried("op", 0)
+    book.ledger.half_end(1, 0)
+    assert not book.ledger.waits_for_half
+
+
+# --- rules 2 and 3: the first decision in the log wins -------------------------------------
+
+
+def test_a_repeated_commit_delivers_once() -> None:
+    """An equal decision for a decided transaction is counted as a duplicate."""
+    (
+        Playbook()
+        >> half("A")
+        >> commit("A")
+        << delivered("A")
+        >> commit("A")
+        << nothing
+        << counted(Count.DUPLICATE)
+    )
+
+
+def test_a_rollback_after_the_commit_is_a_conflict() -> None:
+    """A different decision changes nothing; it is counted and put into words."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A")
+    book >> rollback("A", actor="pod-7") << nothing << counted(Count.CONFLICT)
+    (note,) = book.plan.notes
+    assert note.startswith("ROLLBACK of transaction A by PRODUCER 'pod-7' (group orders, op off")
+    assert note.endswith("came after it was committed")
+
+
+def test_a_commit_after_the_rollback_delivers_nothing() -> None:
+    """RocketMQ delivers here (its #8158)."""
+    book = Playbook() >> half("A") >> rollback("A") << nothing
+    book >> commit("A") << nothing << counted(Count.CONFLICT)
+
+
+def test_a_commit_after_the_discard_delivers_nothing() -> None:
+    """What was dead-lettered is not delivered as well."""
+    book = Playbook() >> half("A") >> discard("A") << dead("A", "OPERATOR")
+    book >> commit("A") << nothing << counted(Count.CONFLICT)
+
+
+def test_a_discard_of_the_daemon_that_lost_is_no_conflict() -> None:
+    """A producer's decision may stand before the daemon's own discard; nobody is to blame."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A")
+    book >> discard("A", OpSource.CHECKER) << nothing << nothing_counted
+
+
+def test_an_answer_after_the_decision_changes_nothing() -> None:
+    """An UNKNOWN that comes too late is not even counted."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A")
+    book >> unknown("A", 1) << nothing << nothing_counted
+
+
+# --- rule 8: what cannot be read holds nothing up ------------------------------------------
+
+
+def test_junk_is_buried_and_holds_nothing() -> None:
+    """Unreadable records go to the dead-letter topic once; H and O pass them."""
+    book = Playbook() >> junk_half() >> junk_op()
+    book << junk_buried("half", 0) + junk_buried("op", 0) << nothing
+    assert (book.progress.half, book.progress.op) == (1, 1)
+    book >> restart << nothing
+
+
+def test_junk_is_not_lost_with_a_kafka_txn() -> None:
+    """Junk whose burial was not committed is buried after the restart."""
+    book = Playbook() >> junk_half() >> junk_op() >> killed_before_commit
+    book.reader.read()
+    book << junk_buried("half", 0) + junk_buried("op", 0) >> restart << nothing
+
+
+def test_junk_among_ops_keeps_its_turn() -> None:
+    """An unreadable op is buried when its turn comes, not before the ops that wait ahead."""
+    book = Playbook() >> unread(half("A"), commit("A"), junk_op()) >> read_ops << nothing
+    assert book.ledger.ops_waiting == 2
+    book >> read_half << delivered("A") + junk_buried("op", 1)
+
+
+# --- plans and progress --------------------------------------------------------------------
+
+
+def test_a_plan_is_bounded_in_records() -> None:
+    """Ops beyond the limit stay for the next plan; O says so."""
+    book = Playbook() >> half("A") >> half("B") >> unread(commit("A"), commit("B")) >> read_ops
+    book.records_max = 1
+    book << delivered("A")
+    assert book.progress.op == 1
+    book << delivered("B") << nothing
+    assert book.progress.op == 2
+
+
+def test_a_plan_is_bounded_in_bytes() -> None:
+    """The transaction that reaches the limit is the last of its plan."""
+    book = Playbook() >> half("A", size_bytes=600) >> half("B", size_bytes=600)
+    book >> half("C", size_bytes=600) >> unread(commit("A"), commit("B"), commit("C")) >> read_ops
+    book.size_bytes_max = 1_000
+    book << delivered("A") + delivered("B") << delivered("C")
+
+
+def test_progress_covers_the_plan_and_not_what_was_read_since() -> None:
+    """Records may be read between a plan and its commit; their effects are in the next plan."""
+    book = Playbook() >> half("A") >> commit("A")
+    plan = book.take_plan()
+    book >> junk_half() >> half("B", index=1) >> commit("B")
+    book.plan = plan
+    book.commit()
+    assert book.progress == Progress(half=1, op=1, rebuild_to=1, ops_from=0, position=1)
+    book >> restart << dead("B", "INCOMPLETE", 1) + junk_buried("half", 1)
+
+
+def test_nothing_happens_before_the_rebuild_is_complete() -> None:
+    """Without its log read again a ledger plans nothing, asks nobody and moves no offset."""
+    ledger = Ledger(SETTINGS, Progress(half=3, op=5, rebuild_to=4, ops_from=2, position=4))
+    assert ledger.plan(1, records_max=9, size_bytes_max=9).records == 0
+    assert ledger.checks(1, 9) == []
+    assert ledger.next_due_ms() is None
+    assert ledger.wants_half_end(1) is None
+    assert not ledger.is_rebuilt
+    assert ledger.progress() == Progress(half=3, op=5, rebuild_to=4, ops_from=2, position=4)
+
+
+def test_h_waits_for_the_oldest_undecided() -> None:
+    """H is the offset of the oldest undecided half; decided ones above it do not count."""
+    book = Playbook() >> half("A") >> half("B") >> commit("B") << delivered("B")
+    assert book.progress.half == 0
+    assert book.ledger.oldest_undecided_ms() == book.now_ms
+    book >> commit("A") << delivered("A")
+    assert book.progress.half == 2
+    assert book.ledger.oldest_undecided_ms() is None
+
+
+def test_the_gauges_follow_the_undecided() -> None:
+    """Undecided halves are known by number, bytes and real topic; decided ones are none."""
+    book = Playbook() >> half("A", size_bytes=70) >> half("B", size_bytes=30, real_topic="other")
+    book << nothing
+    ledger = book.ledger
+    assert (ledger.undecided_halves, ledger.held_bytes) == (2, 100)
+    assert +ledger.halves_by_topic == {"real": 1, "other": 1}
+    book >> rollback("B") << nothing
+    assert (ledger.undecided_halves, ledger.held_bytes) == (1, 70)
+    assert +ledger.halves_by_topic == {"real": 1}
+
+
+def test_the_first_ledger_begins_at_the_start() -> None:
+    """An empty partition pair is rebuilt at once and stays at its start."""
+    book = Playbook() >> op_end << nothing
+    assert book.ledger.is_rebuilt
+    assert book.progress == START

@@ -1,0 +1,160 @@
+"""Playbook cases: a ledger that begins anew knows what the one before it knew."""
+
+from __future__ import annotations
+
+import pytest
+
+from checker.core.plan import Count
+from checker.core.protocol import REASON_AGE
+from serde.records import OpSource
+from tests.playbook import (
+    HOUR_MS,
+    Playbook,
+    commit,
+    counted,
+    dead,
+    delivered,
+    discard,
+    half,
+    junk_buried,
+    junk_half,
+    junk_op,
+    killed_before_commit,
+    nothing,
+    put_back,
+    read_half,
+    read_ops,
+    restart,
+    rollback,
+    unknown,
+    unread,
+    wait,
+)
+
+
+def test_a_plan_that_was_not_committed_is_taken_again() -> None:
+    """A worker that dies in its kafka_txn has done nothing."""
+    book = Playbook() >> half("A") >> commit("A") >> killed_before_commit
+    book.reader.read()
+    book << delivered("A") >> restart << nothing
+
+
+def test_what_was_committed_is_not_done_again() -> None:
+    """Deliveries that stand are not repeated, although their records are read again."""
+    book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
+    book >> restart << nothing >> commit("X") << delivered("X")
+
+
+def test_ops_are_applied_only_after_both_partitions_were_read() -> None:
+    """Before R and O are reached nothing is applied, in whatever order they are read."""
+    book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
+    book >> unread(commit("X"), restart, read_ops) << nothing
+    assert not book.ledger.is_rebuilt
+    book >> unread(read_half) << delivered("X")
+    book >> unread(restart, read_half) << nothing
+    assert not book.ledger.is_rebuilt
+    book >> unread(read_ops) << nothing
+    assert book.ledger.is_rebuilt
+
+
+def test_copies_are_read_before_anything_is_applied() -> None:
+    """R covers copies that the last kafka_txn wrote: without them their transaction is unknown."""
+    book = Playbook() >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1)
+    assert book.progress.rebuild_to == 2
+    book >> unread(commit("A"), restart, read_ops) << nothing
+    assert not book.ledger.is_rebuilt
+    book >> unread(read_half) << delivered("A")
+
+
+def test_a_copy_outweighs_a_duplicate_below_it() -> None:
+    """After H has passed the original, a duplicate of it must not take its place."""
+    book = Playbook() >> half("A", born_timestamp=1)
+    book >> unread(unknown("A", 1), half("A", born_timestamp=2)) >> read_ops
+    book << put_back("A", "answer", 1) >> restart >> commit("A") << delivered("A")
+    (message,) = book.plan.deliveries[0].messages
+    assert (message.metadata.born_timestamp, message.origin) == (1, 0)
+
+
+def test_the_newest_copy_stands() -> None:
+    """Each copy replaces the one before it."""
+    book = Playbook() >> half("X") >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1)
+    book >> unknown("A", 2) << put_back("A", "answer", 2) >> restart << nothing
+    assert book.ledger._book.entries.find("A", 0, "orders").messages[0].offset == 4
+
+
+def test_a_copy_tells_the_age() -> None:
+    """Age is counted from the first append, not from a duplicate's or a copy's."""
+    book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> wait(HOUR_MS)
+    book >> unread(unknown("A", 1), half("A")) >> read_ops << put_back("A", "answer", 1) >> restart
+    book >> discard("A", OpSource.CHECKER, reason=REASON_AGE) << dead("A", "AGE")
+    assert book.plan.dead[0].check_times == 1
+
+
+def test_late_records_of_which_nothing_came_are_buried() -> None:
+    """What came after the decision and was not buried before the restart is buried after it."""
+    book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
+    book >> half("A", 1) >> half("A") >> junk_half() >> killed_before_commit
+    book.reader.read()
+    book << dead("A", "LATE", 1) + junk_buried("half", 4) >> restart << nothing
+
+
+def test_late_records_of_a_rollback_vanish() -> None:
+    """After a ROLLBACK nothing is buried, before a restart or after."""
+    book = Playbook() >> half("X") >> half("A") >> rollback("A") << nothing
+    book >> half("A", 1) >> restart << nothing >> restart << nothing
+
+
+def test_a_fresh_half_of_an_undecided_transaction_is_one_more_message() -> None:
+    """Halves above P that no op is about are undecided."""
+    book = Playbook() >> half("A", 0) << nothing >> half("A", 1) >> restart << nothing
+    book >> commit("A", count=2) << delivered("A", 0, 1)
+
+
+def test_junk_ops_are_not_buried_twice() -> None:
+    """An unreadable op below O was buried before."""
+    book = Playbook() >> half("X") >> half("A") >> commit("A") >> junk_op()
+    book << delivered("A") + junk_buried("op", 1) >> restart << nothing >> commit("X")
+    book << delivered("X")
+
+
+def test_only_the_first_decision_below_o_counts() -> None:
+    """A conflict that changed nothing changes nothing in a rebuild."""
+    book = Playbook() >> half("X") >> half("A") >> rollback("A") >> commit("A") << nothing
+    book >> restart << nothing >> rollback("A") << nothing << counted(Count.DUPLICATE)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        commit("A", producer_group="billing"),
+        discard("A", OpSource.PRODUCER),
+        discard("A", OpSource.CHECKER, reason=REASON_AGE),
+        unknown("A", 9),
+    ],
+)
+def test_what_had_no_effect_has_none_in_a_rebuild(refused: object) -> None:
+    """Refused ops and answers below O leave their transaction undecided."""
+    book = Playbook() >> half("X") >> half("A") >> commit("X") >> refused << delivered("X")
+    book >> restart << nothing >> commit("A") << delivered("A")
+
+
+def test_an_age_discard_stands_when_only_late_records_are_left() -> None:
+    """A duplicate half above H says nothing about the age of what was discarded."""
+    book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> wait(HOUR_MS) >> half("X")
+    book >> discard("A", OpSource.CHECKER, reason=REASON_AGE) << dead("A", "AGE")
+    book >> half("A") << nothing >> restart << nothing >> commit("A") << nothing
+    assert book.ledger.undecided_halves == 1
+
+
+def test_a_group_apart_stays_apart() -> None:
+    """Two groups under one id are two transactions after a restart too."""
+    book = Playbook() >> half("A") >> half("A", producer_group="billing") << nothing >> restart
+    book >> commit("A", producer_group="billing", half_offset=1)
+    book << delivered("A") >> rollback("A") << nothing
+    assert book.ledger.undecided_halves == 0
+
+
+def test_a_decision_whose_records_are_all_below_h_is_known() -> None:
+    """T may stand below decisions of which no half is read again; they are known all the same."""
+    book = Playbook() >> half("B") >> half("X") >> commit("B") << delivered("B") >> restart
+    book << nothing >> commit("B") << nothing << counted(Count.DUPLICATE)
