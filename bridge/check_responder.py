@@ -19,7 +19,7 @@ from bridge.errors import BridgeError
 from bridge.message import MessageView, Resolution
 from serde.avro import CHECK_REQUEST, OP
 from serde.errors import DecodeError
-from serde.headers import CHECK, RESERVED
+from serde.headers import CHECK, RESERVED, headers_of
 from serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, Op, OpKind, OpSource
 
 if TYPE_CHECKING:
@@ -154,9 +154,9 @@ class CheckResponder:
 
     def _decoded(self, record: Any) -> _Check | None:
         self._count("received")
-        headers = record.headers() or []
-        raw = next((value for name, value in reversed(headers) if name == CHECK), None)
         try:
+            headers = headers_of(record) or []
+            raw = next((value for name, value in reversed(headers) if name == CHECK), None)
             request = CHECK_REQUEST.decode(raw or b"")
         except DecodeError as error:
             self._count("undecodable")

@@ -9,7 +9,7 @@ from checker.core.events import HalfRead, JunkRead, OpRead
 from checker.core.ledger import Ledger
 from serde.avro import OP
 from serde.errors import DecodeError
-from serde.headers import parse_half
+from serde.headers import headers_of, parse_half
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from checker.core.progress import Progress
     from checker.core.settings import LedgerSettings
     from checker.publish import Publisher
+    from serde.headers import Headers
     from serde.records import Op
 
 # What a record weighs beside its value: key, headers, and the objects around them, about.
@@ -71,7 +72,13 @@ class Pair:
         if append_ms > self._newest_ms:
             self._newest_ms, self._newest_at = append_ms, monotonic_s
         try:
-            metadata, flaw = parse_half(message.headers())
+            headers = headers_of(message)
+        except DecodeError as error:
+            body = _WithoutHeaders(message)
+            self.ledger.junk_half(JunkRead(message.offset(), append_ms, error.reason, body))
+            return
+        try:
+            metadata, flaw = parse_half(headers)
         except DecodeError as error:
             self.ledger.junk_half(JunkRead(message.offset(), append_ms, error.reason, message))
             return
@@ -87,7 +94,8 @@ class Pair:
         try:
             op = OP.decode(message.value() or b"")
         except DecodeError as error:
-            self.ledger.junk_op(JunkRead(message.offset(), append_ms, error.reason, message))
+            body = _whole_or_bare(message)
+            self.ledger.junk_op(JunkRead(message.offset(), append_ms, error.reason, body))
             return None
         self.ledger.op(OpRead(message.offset(), append_ms, op))
         return op
@@ -97,6 +105,32 @@ class Pair:
         """Whether another plan can be taken without reading anything first."""
         ledger = self.ledger
         return ledger.is_rebuilt and ledger.ops_waiting > 0 and not ledger.waits_for_half
+
+
+class _WithoutHeaders:
+    """A record whose headers the client cannot read: key and value are kept."""
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+
+    def key(self) -> bytes | None:
+        key: bytes | None = self._message.key()
+        return key
+
+    def value(self) -> bytes | None:
+        value: bytes | None = self._message.value()
+        return value
+
+    def headers(self) -> Headers | None:
+        return None
+
+
+def _whole_or_bare(message: Any) -> Any:
+    try:
+        headers_of(message)
+    except DecodeError:
+        return _WithoutHeaders(message)
+    return message
 
 
 def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any
 
 from serde.avro import HALF_METADATA
 from serde.errors import DecodeError
@@ -19,8 +20,26 @@ TRANSACTION_ID = "__transactionId__"
 BORN_TIMESTAMP = "__bornTimestamp__"
 RESERVED = frozenset((HALF, CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP))
 
+# For a name that is not UTF-8 the client returns a broken list and an error at once. Python's own
+# call of a method stops looking for that once it is warm; methodcaller looks every time.
+_headers = methodcaller("headers")
+
 Header = tuple[str, "bytes | None"]
 Headers = list[Header]
+
+
+def headers_of(record: Any) -> Headers | None:
+    """Return the headers of a record as the Kafka client hands it over; None without any.
+
+    Raises:
+        DecodeError: a name is not UTF-8 text. The Python client cannot say what it is, and its
+            list is broken from then on: the record's headers must not be asked for again.
+    """
+    try:
+        headers: Headers | None = _headers(record)
+    except (SystemError, UnicodeDecodeError) as error:
+        raise DecodeError("a header name is not UTF-8: the headers cannot be read", None) from error
+    return headers
 
 
 def parse_half(headers: Sequence[Header] | None) -> tuple[HalfMetadata, str]:

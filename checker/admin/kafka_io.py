@@ -21,6 +21,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 
 from checker.admin.shape import SeenTopic, TopicShape
 from checker.errors import AdminError
+from serde.errors import DecodeError
+from serde.headers import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -291,13 +293,17 @@ def _cause(error: KafkaException) -> Any:
 
 
 def _record(message: Any) -> LogRecord:
+    try:
+        headers = headers_of(message)
+    except DecodeError:
+        headers = None  # what cannot be read is no half message
     return LogRecord(
         message.partition(),
         message.offset(),
         message.timestamp()[1],
         message.key(),
         message.value(),
-        list(message.headers() or ()),
+        list(headers or ()),
     )
 
 

@@ -1,0 +1,193 @@
+"""Foreign records in half and op topics: kept as dead letters once, and never in the way."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from serde.avro import HALF_METADATA, OP
+from serde.headers import BORN_TIMESTAMP, CHECK, DEAD, HALF, RESERVED, TRANSACTION_ID
+from serde.records import DeadReason
+from tests.integration.foreign import write_raw
+
+if TYPE_CHECKING:
+    from tests.integration.daemon import Installation, Record
+
+pytestmark = pytest.mark.broker
+
+MEBIBYTE = 1024 * 1024
+# Calls after which Python has specialised a loop, and checks less than before.
+WARM = 20
+UNKNOWN_SCHEMA = b"\xc3\x01" + b"\xab" * 8 + b"body"
+
+
+def _sources(letters: list[Record]) -> list[tuple[str, int, int]]:
+    return sorted(
+        (each.dead.source_topic, each.dead.source_partition, each.dead.source_offset)
+        for each in letters
+    )
+
+
+def _junk_halves(installation: Installation, orders: str) -> list[tuple[str, int, int]]:
+    """Append unreadable half records of every kind; return where they stand."""
+    good = installation.half_header(orders, uuid.uuid4().hex)
+    header_lists: list[list[tuple[str, bytes | None]]] = [
+        [],
+        [("other", b"1")],
+        [(HALF, None)],
+        [(HALF, b"")],
+        [(HALF, b"\xc3")],
+        [(HALF, b"plain text, no marker")],
+        [(HALF, UNKNOWN_SCHEMA)],
+        [(HALF, good[:-3])],
+        [(HALF, good + b"\x00")],
+        [(HALF, good[:10] + b"\xff" * 40)],
+        [(HALF, installation.half_header(orders, "x", message_index=-1))],
+        [(HALF, installation.half_header("", "x"))],
+        [(HALF, installation.half_header(orders, "x", producer_group=""))],
+        [(DEAD, b"1"), (CHECK, b"2")],
+    ]
+    half = installation.names.half
+    stored = [installation.write(half, b"junk", headers=each) for each in header_lists]
+    stored.append(installation.write(half, None))
+    stored.append(installation.write(half, b"", key=b""))
+    stored.append(installation.write(half, os.urandom(MEBIBYTE - 1024)))
+    return [(half, each.partition, each.offset) for each in stored]
+
+
+def _junk_ops(installation: Installation) -> list[tuple[str, int, int]]:
+    """Append unreadable ops of every kind; return where they stand."""
+    op = installation.names.op
+    half_bytes = HALF_METADATA.fingerprint
+    values = [
+        None,
+        b"",
+        b"\xc3",
+        b"COMMIT",
+        UNKNOWN_SCHEMA,
+        b"\xc3\x01" + OP.fingerprint,
+        b"\xc3\x01" + OP.fingerprint + b"\xff" * 64,
+        b"\xc3\x01" + half_bytes + b"x",
+        os.urandom(MEBIBYTE - 1024),
+    ]
+    stored = [installation.write(op, each, headers=[("h", b"1")]) for each in values]
+    return [(op, each.partition, each.offset) for each in stored]
+
+
+def test_junk_is_kept_once_and_stops_nothing(installation: Installation) -> None:
+    """Every unreadable record becomes one INVALID dead letter; transactions around it go on."""
+    installation.make()
+    orders = installation.topic("orders")
+    daemon = installation.start()
+    before = installation.pass_through(orders)
+    wanted = sorted(_junk_halves(installation, orders) + _junk_ops(installation))
+    after = installation.pass_through(orders)
+
+    installation.fence()
+    letters = installation.dead(len(wanted))
+
+    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    assert delivered == [before.transaction_id, after.transaction_id]
+    assert _sources(installation.dead_now()) == wanted
+    assert {each.dead.reason for each in letters} == {DeadReason.INVALID}
+    assert all(each.dead.detail for each in letters)
+    daemon.counts("halfbridge_dead_letters_total", len(wanted), reason="INVALID")
+    assert daemon.healthz()[0] == 200
+
+
+def test_junk_is_kept_byte_exact(installation: Installation) -> None:
+    """Key, value and headers of a dead letter are the record's own, with RMQ_DEAD behind them."""
+    installation.make()
+    installation.start()
+    big = os.urandom(MEBIBYTE - 1024)
+    half, op = installation.names.half, installation.names.op
+    installation.write(half, big, key=b"", headers=[("a", None), ("a", b""), (DEAD, b"forged")])
+    installation.write(half, None)
+    installation.write(op, b"\x00", key=b"\xff", headers=[("b", b"1")])
+
+    letters = {
+        (each.dead.source_topic, each.dead.source_offset): (each.key, each.value, each.headers[:-1])
+        for each in installation.dead(3)
+    }
+
+    assert letters == {
+        (half, 0): (b"", big, [("a", None), ("a", b""), (DEAD, b"forged")]),
+        (half, 1): (None, None, []),
+        (op, 0): (b"\xff", b"\x00", [("b", b"1")]),
+    }
+
+
+def test_junk_stays_one_dead_letter_over_restarts(installation: Installation) -> None:
+    """A restart reads records below an undecided half again, and buries none of them twice."""
+    installation.make()
+    orders = installation.topic("orders")
+    undecided = installation.half(orders)
+    wanted = _junk_halves(installation, orders) + _junk_ops(installation)
+    for _ in range(2):
+        daemon = installation.start()
+        installation.fence()
+        daemon.stop()
+    wanted += _junk_halves(installation, orders) + _junk_ops(installation)
+    installation.commit(undecided)
+
+    installation.start()
+    installation.fence()
+
+    assert _sources(installation.dead_now()) == sorted(wanted)
+    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    assert delivered == [undecided.transaction_id]
+
+
+@pytest.mark.parametrize("topic", ["half", "op"])
+def test_header_names_that_are_not_text(installation: Installation, topic: str) -> None:
+    """A foreign client may write any bytes as a name: key and value are kept, nothing stops."""
+    installation.make()
+    orders = installation.topic("orders")
+    name = {"half": installation.names.half, "op": installation.names.op}[topic]
+    daemon = installation.start()
+    for _ in range(WARM):
+        installation.pass_through(orders)
+        installation.write(name, b"text", headers=[("name", b"1")])
+    write_raw(installation.servers, name, b"body", [(b"\xff\xfe", b"1"), (b"ok", b"2")])
+    installation.pass_through(orders)
+
+    installation.fence()
+    letters = installation.dead(WARM + 1)
+
+    assert len(installation.tail(orders).to_end()) == WARM + 1
+    assert [(each.value, each.dead.reason) for each in letters][-1] == (b"body", DeadReason.INVALID)
+    assert daemon.metric("halfbridge_kafka_txn_failures_total") == 0
+
+
+def test_flawed_halves_are_never_delivered(installation: Installation) -> None:
+    """Reserved names among the user's headers, or two RMQ_HALF: a commit dead-letters them."""
+    installation.make()
+    orders = installation.topic("orders")
+    installation.start()
+    wanted = []
+    for name in sorted(RESERVED):
+        half = installation.half(orders, headers=[("mine", b"1"), (name, b"forged")])
+        if name != HALF:
+            installation.commit(half)
+            wanted.append(half.transaction_id)
+    identity = uuid.uuid4().hex
+    mine = (HALF, installation.half_header(orders, identity))
+    twice = installation.write(
+        installation.names.half, b"v", headers=[mine, mine], transaction_id=identity
+    )
+    installation.commit(twice)
+    wanted.append(identity)
+
+    installation.fence()
+    letters = installation.dead(len(wanted))
+
+    assert installation.tail(orders).to_end() == []
+    assert Counter(each.half.transaction_id for each in letters) == Counter(wanted)
+    assert {each.dead.reason for each in letters} == {DeadReason.NOT_ALLOWED}
+    assert {TRANSACTION_ID, BORN_TIMESTAMP} <= {
+        name for each in letters for name, _ in each.headers
+    }
