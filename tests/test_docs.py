@@ -1,0 +1,167 @@
+"""The documents say what the code says. `python tests/test_docs.py` writes the generated one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+from bridge.transaction import TRANSITIONS
+from bridge.transaction import State as ClientState
+from checker.config import CheckerConfig
+from checker.core.protocol import EFFECTS, STATE_AFTER, State
+from checker.http import Status
+from serde.records import OpKind
+
+ROOT = Path(__file__).parents[1]
+STATE_MACHINE = ROOT / "docs" / "state_machine.md"
+CASES = 140
+
+
+def state_machine() -> str:
+    """Return docs/state_machine.md as the code has it."""
+    lines = [
+        "# State machines",
+        "",
+        "Generated from `checker/core/protocol.py` and `bridge/transaction.py` by",
+        "`python tests/test_docs.py`; a test fails while this file is stale.",
+        "",
+        "## What an op does (daemon)",
+        "",
+        "A CHECKER's DISCARD that contradicts is ignored rather than a conflict; a DISCARD from",
+        "anybody but CHECKER and OPERATOR is invalid in every state.",
+        "",
+        f"| State | {' | '.join(kind.value for kind in OpKind)} |",
+        "|---" * (len(OpKind) + 1) + "|",
+    ]
+    for state in State:
+        effects = (EFFECTS[state, kind] for kind in OpKind)
+        cells = (
+            f"{effect.value} → **{STATE_AFTER[effect].value}**"
+            if effect in STATE_AFTER
+            else effect.value
+            for effect in effects
+        )
+        lines.append(f"| {state.value} | {' | '.join(cells)} |")
+    lines += ["", "```mermaid", "stateDiagram-v2", "    [*] --> undecided"]
+    for (state, kind), effect in EFFECTS.items():
+        if effect in STATE_AFTER:
+            after = STATE_AFTER[effect].value.replace(" ", "_")
+            lines.append(f"    {state.value} --> {after}: {kind.value}")
+    lines += [
+        "```",
+        "",
+        "## The life of a transaction (client)",
+        "",
+        "What is not listed is illegal, raises `IllegalTransitionError` and changes nothing.",
+        "",
+        "| State | Event | Leads to |",
+        "|---|---|---|",
+    ]
+    for before in ClientState:
+        lines += [
+            f"| {before.value} | {event.value} | {then.value} |"
+            for event, then in TRANSITIONS[before].items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def all_tests() -> set[str]:
+    """Return the names of all test functions."""
+    return {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
+    }
+
+
+def documents() -> list[Path]:
+    """Return every document of the repository."""
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+def test_state_machines_are_those_of_the_code() -> None:
+    """The generated document is not stale."""
+    assert STATE_MACHINE.read_text("utf-8") == state_machine()
+
+
+def test_every_conformance_case_has_a_line() -> None:
+    """1 to 140, each once, in order, with a status."""
+    text = (ROOT / "docs" / "conformance.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d+) \| (.+) \| (.+) \|$", text, re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(1, CASES + 1))
+    for number, _, status in rows:
+        known = ("n/a", "deviates", "open", "`test_")
+        assert status.startswith(known), f"case {number}: {status}"
+
+
+def test_conformance_names_tests_that_exist_and_all_numbered_ones() -> None:
+    """Every test in the table is there, and every numbered test is in the table."""
+    text = (ROOT / "docs" / "conformance.md").read_text("utf-8")
+    named = set(re.findall(r"`(test_\w+)`", text))
+    there = all_tests()
+    assert named - there == set()
+    assert {name for name in there if name.startswith("test_case_")} - named == set()
+
+
+def test_conformance_counts_add_up() -> None:
+    """The sentence at the top counts the rows below it."""
+    text = (ROOT / "docs" / "conformance.md").read_text("utf-8")
+    statuses = re.findall(r"^\| \d+ \| .+ \| (.+) \|$", text, re.MULTILINE)
+    counts = [
+        sum(status.startswith(word) for status in statuses)
+        for word in ("`test_", "deviates", "n/a", "open")
+    ]
+    told = re.search(r"Of 140: (\d+) .*?, (\d+) deviate, (\d+) do not apply, (\d+) open", text)
+    assert told is not None
+    assert [int(number) for number in told.groups()] == counts
+
+
+def test_deviations_that_are_named_are_described() -> None:
+    """Each D-nnn anywhere stands in DESIGN.md's table."""
+    design = (ROOT / "DESIGN.md").read_text("utf-8")
+    described = set(re.findall(r"^\| (D-\d{3}) \|", design, re.MULTILINE))
+    for path in documents():
+        assert set(re.findall(r"D-\d{3}", path.read_text("utf-8"))) <= described, path
+
+
+def test_links_lead_somewhere() -> None:
+    """Every relative link and its heading exist."""
+    for path in documents():
+        for link, heading in re.findall(
+            r"\]\((?!https?:)([^)#]*)(#[^)]+)?\)", path.read_text("utf-8")
+        ):
+            target = (path.parent / link) if link else path
+            assert target.exists(), f"{path.name}: {link}"
+            if heading:
+                titles = re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
+                assert heading[1:] in anchors, f"{path.name}: {link}{heading}"
+
+
+def test_the_file_map_names_files_that_exist() -> None:
+    """The first file of each line of DESIGN.md's map is there, and each package's modules are."""
+    design = (ROOT / "DESIGN.md").read_text("utf-8")
+    (section,) = re.findall(r"## File map\n(.*?)\n## ", design, re.DOTALL)
+    for cell in re.findall(r"^\| (`[^|]+) \|", section, re.MULTILINE):
+        names = re.findall(r"`([^`]+)`", cell)
+        folder = (ROOT / names[0]).parent
+        for name in names:
+            beside = [name, f"{name}.py"]
+            found = any((base / each).exists() for base in (ROOT, folder) for each in beside)
+            assert found or list(folder.glob(name)) or list(folder.parent.rglob(name)), name
+
+
+def test_settings_and_metrics_that_operations_names_exist() -> None:
+    """Every metric of the daemon has its line, and every setting of the table is one."""
+    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    for family in Status().metrics.registry.collect():
+        assert family.name in text, family.name
+    (section,) = re.findall(r"## Settings that matter\n(.*)", text, re.DOTALL)
+    known = {each.name for each in fields(CheckerConfig)}
+    for setting in re.findall(r"^\| `(\w+)`", section, re.MULTILINE):
+        assert setting in known, setting
+
+
+if __name__ == "__main__":
+    STATE_MACHINE.write_text(state_machine(), "utf-8")
