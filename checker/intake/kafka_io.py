@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EOF_CODE = KafkaError._PARTITION_EOF
 # Records handed over by one call: one large fetch; bounds what is parsed before the next plan.
-FETCH_MAX = 10_000
+FETCH_MAX = 5_000
 _FENCED_CODES = frozenset((KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED))
 # Large minimum, short wait: with one byte every record is a fetch of its own, and the broker
 # runs out of CPU (docs/benchmarks.md).
@@ -34,7 +34,7 @@ FETCHING = {
     "fetch.queue.backoff.ms": 5,
     "max.partition.fetch.bytes": 2_097_152,
     "queued.min.messages": 10_000,
-    "queued.max.messages.kbytes": 16_384,
+    "queued.max.messages.kbytes": 8_192,
 }
 # Records read over rather than fetched anew: about one fetch of 1 KB records.
 SKIP_MAX = 1000
