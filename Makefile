@@ -32,8 +32,8 @@ test: $(STAMP)  ## All tests, on a real broker that is started for them
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 .PHONY: test-fast
-test-fast: $(STAMP)  ## Only what needs no broker: unit and property tests
-	$(BIN)/pytest -m 'not broker and not docker and not spark' tests/unit tests/property $(PYTEST_ARGS)
+test-fast: $(STAMP)  ## Only what needs no broker
+	$(BIN)/pytest -m 'not broker and not docker and not spark' tests/unit tests/property tests/conformance $(PYTEST_ARGS)
 
 .PHONY: test-docker
 test-docker: $(STAMP)  ## All tests, on Kafka in Docker (builds an image where none can be pulled)
@@ -43,7 +43,7 @@ test-docker: $(STAMP)  ## All tests, on Kafka in Docker (builds an image where n
 
 .PHONY: cov
 cov: $(STAMP)  ## Coverage of the pure core, the client's table and the wire format
-	$(BIN)/pytest -m 'not broker and not docker and not spark' tests/unit tests/property \
+	$(BIN)/pytest -m 'not broker and not docker and not spark' tests/unit tests/property tests/conformance \
 	  --cov --cov-report=term-missing $(PYTEST_ARGS)
 
 ##@ Check
