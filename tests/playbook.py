@@ -346,6 +346,7 @@ class Playbook:
         self.records_max = UNLIMITED
         self.size_bytes_max = UNLIMITED
         restart(self)
+        self.take_plan()  # the rebuild of an empty log
 
     @property
     def ledger(self) -> Ledger:

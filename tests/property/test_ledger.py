@@ -204,6 +204,9 @@ class History:
         twin = Reader(self.log, QUICK, self.committed)
         twin.read_half(self.reader.half_at - twin.half_at)
         twin.read_op(self.reader.op_at - twin.op_at)
+        # PARTITION_EOF may have been seen before the next record was appended.
+        twin.ledger.half_read_to(self.reader.ledger._position)
+        twin.ledger.op_read_to(self.reader.ledger._op_position)
         self.takes_a_plan(limit=UNLIMITED)
         plan = twin.ledger.plan(self.now_ms, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
         if not twin.ledger.is_rebuilt:

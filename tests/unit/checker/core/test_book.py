@@ -172,6 +172,13 @@ def test_copies_stay_below_a_third_of_what_is_read(undecided: int) -> None:
     assert 0 < copies <= book.log.half_end / 3
 
 
+def test_an_index_that_came_twice_is_one_message() -> None:
+    """A duplicate of a later message is one as well."""
+    book = Playbook() << nothing >> half("A", 0) >> half("A", 1) >> half("A", 1) << nothing
+    book << counted(Count.DUPLICATE)
+    book >> commit("A", count=2) << delivered("A", 0, 1)
+
+
 # --- immunity ------------------------------------------------------------------------------
 
 

@@ -1,0 +1,97 @@
+"""What a COMMIT does to messages: the table of cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from checker.core.events import HalfRead
+from checker.core.judge import discard_reason, judge_commit
+from checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES
+from serde.records import COUNT_UNKNOWN, DeadReason, OpKind, OpSource
+from tests.playbook import metadata, op_record
+
+
+def _half(index: int, offset: int, *, flaw: str = "", topic: str = "real") -> HalfRead:
+    told = metadata("A", index)._replace(real_topic=topic)
+    return HalfRead(offset, 1, told, flaw, 10, None)
+
+
+@pytest.mark.parametrize(
+    ("messages", "count", "half_offset", "delivered", "dead"),
+    [
+        # (index, offset) of each message; count; half_offset -> indices; (index, reason)
+        ([(0, 5)], 1, 5, [0], []),
+        ([(0, 5)], COUNT_UNKNOWN, 9, [0], []),
+        ([(0, 5)], 1, 4, [], [(0, "LATE")]),
+        ([(0, 5)], COUNT_UNKNOWN, 4, [], [(0, "LATE")]),
+        ([(0, 5)], 2, 5, [], [(0, "INCOMPLETE")]),
+        ([(0, 5)], 0, 5, [], [(0, "EXTRA")]),
+        ([(1, 5)], 1, 5, [], [(1, "EXTRA")]),
+        ([(1, 5)], COUNT_UNKNOWN, 5, [], [(1, "INCOMPLETE")]),
+        ([(0, 1), (1, 2)], 2, 2, [0, 1], []),
+        ([(0, 1), (1, 2)], COUNT_UNKNOWN, 2, [0, 1], []),
+        ([(0, 1), (1, 2)], 1, 2, [0], [(1, "EXTRA")]),
+        ([(0, 1), (1, 2)], 2, 1, [], [(0, "INCOMPLETE"), (1, "LATE")]),
+        ([(0, 1), (1, 2)], COUNT_UNKNOWN, 1, [0], [(1, "LATE")]),
+        ([(0, 1), (2, 2)], 3, 2, [], [(0, "INCOMPLETE"), (2, "INCOMPLETE")]),
+        ([(0, 1), (2, 2)], 1, 2, [0], [(2, "EXTRA")]),
+        ([(0, 1), (2, 2)], 2, 2, [], [(0, "INCOMPLETE"), (2, "EXTRA")]),
+        ([(1, 1), (2, 2)], 2, 2, [], [(1, "INCOMPLETE"), (2, "EXTRA")]),
+    ],
+)
+def test_all_or_nothing(
+    messages: list[tuple[int, int]],
+    count: int,
+    half_offset: int,
+    delivered: list[int],
+    dead: list[tuple[int, str]],
+) -> None:
+    """Messages 0 .. n-1 are delivered without a gap or not at all; none goes missing."""
+    op = op_record("A", OpKind.COMMIT, half_offset=half_offset)._replace(message_count=count)
+    verdict = judge_commit([_half(*each) for each in messages], op, lambda _group, _topic: True)
+    assert [half.metadata.message_index for half in verdict.deliver] == delivered
+    buried = sorted((half.metadata.message_index, why.value) for half, why, _ in verdict.dead)
+    assert buried == sorted(dead)
+
+
+def test_a_forged_count_costs_nothing() -> None:
+    """A count of two thousand million is a gap, found without counting that far."""
+    op = op_record("A", OpKind.COMMIT, half_offset=5)._replace(message_count=(1 << 31) - 1)
+    verdict = judge_commit([_half(0, 1), _half(1, 2)], op, lambda _group, _topic: True)
+    assert [why for _, why, _ in verdict.dead] == [DeadReason.INCOMPLETE] * 2
+
+
+def test_one_refused_message_refuses_all() -> None:
+    """A transaction with one flawed message delivers none; extra ones keep their own reason."""
+    op = op_record("A", OpKind.COMMIT, half_offset=5)._replace(message_count=2)
+    messages = [_half(0, 1), _half(1, 2, flaw="two RMQ_HALF"), _half(2, 3)]
+    verdict = judge_commit(messages, op, lambda _group, _topic: True)
+    assert verdict.deliver == ()
+    assert [(why, detail) for _, why, detail in verdict.dead] == [
+        (DeadReason.NOT_ALLOWED, "two RMQ_HALF"),
+        (DeadReason.NOT_ALLOWED, "two RMQ_HALF"),
+        (DeadReason.EXTRA, "the commit covers 2 messages"),
+    ]
+
+
+def test_a_single_message_is_refused_likewise() -> None:
+    """The way for single messages asks the policy too."""
+    op = op_record("A", OpKind.COMMIT, half_offset=5)._replace(message_count=1)
+    verdict = judge_commit([_half(0, 1, topic="t")], op, lambda _group, topic: topic != "t")
+    assert verdict.deliver == ()
+    assert verdict.dead[0][1:] == (DeadReason.NOT_ALLOWED, "group orders may not write to t")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason", "expected"),
+    [
+        (OpSource.CHECKER, REASON_CHECK_TIMES, DeadReason.CHECK_TIMES),
+        (OpSource.CHECKER, REASON_AGE, DeadReason.AGE),
+        (OpSource.OPERATOR, REASON_AGE, DeadReason.OPERATOR),
+        (OpSource.OPERATOR, "ticket 7", DeadReason.OPERATOR),
+    ],
+)
+def test_a_discard_says_why(source: OpSource, reason: str, expected: DeadReason) -> None:
+    """The daemon's two words are its own; whatever else is said came from an operator."""
+    op = op_record("A", OpKind.DISCARD, half_offset=5)._replace(source=source, reason=reason)
+    assert discard_reason(op) is expected

@@ -1,0 +1,69 @@
+"""The protocol's table, every entry of it."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from checker.core.protocol import (
+    EFFECTS,
+    REASON_AGE,
+    REASON_CHECK_TIMES,
+    STATE_AFTER,
+    Effect,
+    State,
+    effect_of,
+    proves_its_age,
+)
+from serde.records import OpKind, OpSource
+from tests.playbook import op_record
+
+DECISIONS = {
+    OpKind.COMMIT: State.COMMITTED,
+    OpKind.ROLLBACK: State.ROLLED_BACK,
+    OpKind.DISCARD: State.DISCARDED,
+}
+MAY_DISCARD = {OpSource.CHECKER, OpSource.OPERATOR}
+
+
+def test_the_table_is_total() -> None:
+    """Every state and kind has its effect, and nothing else has one."""
+    assert EFFECTS.keys() == set(product(State, OpKind))
+
+
+@pytest.mark.parametrize(("state", "kind", "source"), list(product(State, OpKind, OpSource)))
+def test_first_decision_wins(state: State, kind: OpKind, source: OpSource) -> None:
+    """Only an undecided transaction changes its state, and only by who may say so."""
+    effect = effect_of(op_record("A", kind, half_offset=0)._replace(source=source), state)
+    refused = kind is OpKind.DISCARD and source not in MAY_DISCARD
+    if refused:
+        assert effect is Effect.INVALID
+    elif kind is OpKind.UNKNOWN:
+        assert effect is (Effect.ANSWER if state is State.UNDECIDED else Effect.IGNORED)
+    elif state is State.UNDECIDED:
+        assert STATE_AFTER[effect] is DECISIONS[kind]
+    elif DECISIONS[kind] is state:
+        assert effect is Effect.DUPLICATE
+    else:
+        assert effect is (Effect.IGNORED if source is OpSource.CHECKER else Effect.CONFLICT)
+    if state is not State.UNDECIDED:
+        assert effect not in STATE_AFTER
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "reason", "after_ms", "proven"),
+    [
+        (OpKind.DISCARD, OpSource.CHECKER, REASON_AGE, 99, False),
+        (OpKind.DISCARD, OpSource.CHECKER, REASON_AGE, 100, True),
+        (OpKind.DISCARD, OpSource.CHECKER, REASON_CHECK_TIMES, 0, True),
+        (OpKind.DISCARD, OpSource.OPERATOR, REASON_AGE, 0, True),
+        (OpKind.COMMIT, OpSource.CHECKER, REASON_AGE, 0, True),
+    ],
+)
+def test_only_the_daemons_age_discard_must_prove_an_age(
+    kind: OpKind, source: OpSource, reason: str, after_ms: int, *, proven: bool
+) -> None:
+    """Its own append time must reach the maximum age after the first append."""
+    op = op_record("A", kind, half_offset=0)._replace(source=source, reason=reason)
+    assert proves_its_age(op, 1_000 + after_ms, 1_000, 100) is proven

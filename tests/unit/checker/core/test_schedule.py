@@ -1,0 +1,152 @@
+"""When which entry comes up: order, bounds, and entries that were decided or moved."""
+
+from __future__ import annotations
+
+from time import process_time
+
+import pytest
+
+from checker.core import schedule as module
+from checker.core.entry import Entry
+from checker.core.events import HalfRead
+from checker.core.protocol import State
+from checker.core.schedule import READY_MAX, REST_MAX, CheckSchedule, backoff_ms, first_due_ms
+from tests.playbook import metadata
+
+
+def _entry(group: str = "orders") -> Entry:
+    told = metadata("A")._replace(producer_group=group)
+    return Entry(HalfRead(0, 0, told, "", 1, None))
+
+
+@pytest.mark.parametrize(
+    ("immunity_ms", "expected"),
+    [(-1, 6_000), (0, 6_000), (5_000, 6_000), (7_000, 7_000), (60_000, 60_000), (1 << 50, 90_000)],
+)
+def test_immunity_is_floored_by_the_timeout(immunity_ms: int, expected: int) -> None:
+    """The timeout is the least, half the maximum age the most; the broker's append time counts."""
+    assert first_due_ms(1_000, immunity_ms, 6_000, 90_000) == 1_000 + expected
+
+
+@pytest.mark.parametrize(
+    ("attempt", "expected"), [(1, 30), (2, 60), (3, 120), (5, 480), (6, 600), (1_000, 600)]
+)
+def test_back_off_doubles_up_to_its_maximum(attempt: int, expected: int) -> None:
+    """Also after a thousand attempts."""
+    assert backoff_ms(attempt, 30, 600) == expected
+
+
+def test_the_interval_may_exceed_the_maximum_back_off() -> None:
+    """An interval longer than the maximum is kept as it is."""
+    assert backoff_ms(9, 1_000, 600) == 1_000
+
+
+def test_entries_come_up_when_due() -> None:
+    """Both queues are looked at; what is not due stays."""
+    schedule = CheckSchedule()
+    assert schedule.next_due_ms() is None
+    early, late = _entry(), _entry()
+    schedule.add_in_turn(late, 20)
+    assert schedule.next_due_ms() == 20
+    schedule.add(early, 10)
+    assert schedule.next_due_ms() == 10
+    assert schedule.take(9, 9) == []
+    assert schedule.take(10, 9) == [early]
+    assert schedule.next_due_ms() == 20
+    assert schedule.take(20, 9) == [late]
+    assert schedule.next_due_ms() is None
+
+
+def test_a_clock_that_was_set_back_delays_nobody() -> None:
+    """An entry that falls due before the one added ahead of it does not wait for that one."""
+    schedule = CheckSchedule()
+    future, present = _entry(), _entry()
+    schedule.add_in_turn(future, 1 << 50)
+    schedule.add_in_turn(present, 10)
+    assert schedule.take(10, 9) == [present]
+
+
+def test_moved_and_decided_entries_do_not_come_up() -> None:
+    """Only the newest due time of an undecided entry counts."""
+    schedule = CheckSchedule()
+    moved, decided, moved_in_turn = _entry(), _entry(), _entry()
+    schedule.add(moved, 10)
+    schedule.add(moved, 30)
+    schedule.add(decided, 5)
+    schedule.add_in_turn(moved_in_turn, 6)
+    schedule.add(moved_in_turn, 40)
+    decided.state = State.COMMITTED
+    assert schedule.next_due_ms() == 30
+    assert schedule.take(29, 9) == []
+    assert schedule.take(40, 9) == [moved, moved_in_turn]
+
+
+def test_an_entry_that_was_decided_while_it_waited_its_turn_is_skipped() -> None:
+    """Sorted out by group, but decided before it was taken."""
+    schedule = CheckSchedule()
+    first, second, third = _entry(), _entry(), _entry()
+    for entry in (first, second, third):
+        schedule.add_in_turn(entry, 10)
+    assert schedule.take(10, 1) == [first]
+    second.state = State.ROLLED_BACK
+    assert schedule.take(10, 9) == [third]
+
+
+def test_an_entry_is_taken_once_however_often_it_came_up() -> None:
+    """Moved while it waited its turn, and due again before it was taken."""
+    schedule = CheckSchedule()
+    first, twice = _entry(), _entry()
+    schedule.add_in_turn(first, 10)
+    schedule.add_in_turn(twice, 10)
+    assert schedule.take(10, 1) == [first]
+    schedule.add(twice, 20)
+    assert schedule.take(20, 9) == [twice]
+
+
+def test_a_million_due_at_once_are_sorted_out_in_parts() -> None:
+    """One call costs what READY_MAX entries cost, not what all of them do."""
+    schedule = CheckSchedule()
+    entry = _entry()
+    for number in range(1_000_000):
+        schedule._in_turn.append((10, entry))
+        if number % 4 == 0:
+            schedule._heap.append((10, number, entry))
+    entry.due_ms = 10
+    began = process_time()
+    assert schedule.take(10, 3) == [entry]
+    assert process_time() - began < 1
+    assert schedule._first.count < 2 * READY_MAX
+    assert schedule._repeats.count == 0
+
+
+def test_first_checks_find_room_beside_a_million_repeats() -> None:
+    """Repeats fill their own waiting room only."""
+    schedule = CheckSchedule()
+    for number in range(READY_MAX + 10):
+        repeat = _entry()
+        repeat.attempt = 1
+        schedule.add(repeat, number)
+    assert len(schedule.take(1 << 40, 1)) == 1
+    newcomer = _entry()
+    schedule.add_in_turn(newcomer, 5)
+    assert schedule.take(1 << 40, 1) == [newcomer]
+
+
+def test_decided_entries_are_swept_out() -> None:
+    """Behind an undecided head the rest does not pile up, in the queue or in the heap."""
+    schedule = CheckSchedule()
+    head, moved = _entry(), _entry()
+    schedule.add_in_turn(head, 1)
+    schedule.add(moved, 2)
+    for number in range(REST_MAX + 5):
+        for add in (schedule.add_in_turn, schedule.add):
+            entry = _entry()
+            add(entry, 10 + number)
+            entry.state = State.COMMITTED
+    schedule.trim(2)
+    assert [each for _, each in schedule._in_turn] == [head]
+    assert [each for _, _, each in schedule._heap] == [moved]
+    head.state = State.COMMITTED
+    schedule.trim(2)
+    assert not schedule._in_turn
+    assert module.TAKEN > 1 << 60
