@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from checker.clients import QUESTION_S, client_config
-from checker.errors import SlotTakenError
+from checker.errors import CheckerError, SlotTakenError
 from checker.failures import InputLostError
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ class Input:
         Raises:
             InputLostError: read again from the committed offsets.
             SlotTakenError: another worker runs on this slot.
+            CheckerError: the consumer is broken for good; the worker must start again.
         """
         try:
             if self.dozing:
@@ -133,9 +134,7 @@ class Input:
         except KafkaException as error:
             self._raise_if_fenced(error.args[0])
             raise InputLostError(str(error)) from error
-        if self._fatal is not None:
-            self._raise_if_fenced(self._fatal)
-            raise InputLostError(self._fatal.str())
+        self._raise_if_fatal(messages)
         return messages
 
     def committed(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Committed]:
@@ -230,6 +229,19 @@ class Input:
         if error.fatal() or error.code() in _FENCED_CODES:
             self._fatal = error
         self._report(error.str())
+
+    def _raise_if_fatal(self, messages: Iterable[Any]) -> None:
+        # A consumer reports its fatal error among the records, without topic or partition, and
+        # once only: whoever dropped it there would never learn of it.
+        for message in messages:
+            error = message.error()
+            if error is not None and error.code() == KafkaError._FATAL:
+                self._fatal = error
+        if self._fatal is not None:
+            self._raise_if_fenced(self._fatal)
+            raise CheckerError(
+                f"the Kafka consumer cannot go on ({self._fatal.str()}): start the worker again"
+            )
 
     @staticmethod
     def _raise_if_fenced(error: KafkaError) -> None:
