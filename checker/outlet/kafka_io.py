@@ -5,6 +5,7 @@ Guards against traps of the protocol stand where they are needed, with the trap 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -169,9 +170,10 @@ class Transactor:
         return has_copies
 
     def close(self) -> None:
-        """Let go of the producer without waiting for anything."""
-        self._producer.purge()
-        self._producer.poll(0)
+        """Let go of the producer without waiting for anything; it may be broken already."""
+        with suppress(KafkaException):  # poll() repeats a fatal error, which is why it is let go
+            self._producer.purge()
+            self._producer.poll(0)
 
     def _failed(self, error: KafkaException) -> KafkaTxnFailedError:
         """Abort where that is possible, and say what must happen next."""
