@@ -59,7 +59,9 @@ def main() -> int:
     configure_logging(config, order["slot"])
     # Ctrl-C reaches the whole process group; the supervisor alone turns it into a SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with _stopped_by((signal.SIGTERM,)) as stop:
+    # A service manager sends SIGTERM to every process of the service, and the supervisor passes
+    # its own on: a second one is no insistence. The supervisor insists with SIGKILL.
+    with _stopped_by((signal.SIGTERM,), second_insists=False) as stop:
         threading.Thread(target=_watch_supervisor, args=(stop,), daemon=True).start()
         return _run(config, slot=order["slot"], stop=stop.event, listener=listener)
 
@@ -74,11 +76,19 @@ def configure_logging(config: CheckerConfig, slot: str) -> None:
 
 
 class Stop:
-    """Ends a worker: softly at first, hard after `DRAIN_S` or when a second signal insists."""
+    """Ends a worker: softly at first, hard after `DRAIN_S` or when a second signal insists.
 
-    def __init__(self, hard_exit: Callable[[int], Any] = os._exit) -> None:
+    Args:
+        hard_exit: Ends the process at once with a status.
+        second_insists: False: further signals change nothing.
+    """
+
+    def __init__(
+        self, hard_exit: Callable[[int], Any] = os._exit, *, second_insists: bool = True
+    ) -> None:
         self.event = threading.Event()
         self._hard_exit = hard_exit
+        self._second_insists = second_insists
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
@@ -95,7 +105,7 @@ class Stop:
 
     def on_signal(self, number: int) -> None:
         """React to a signal: the first one asks, the second one does not wait."""
-        if self.event.is_set():
+        if self.event.is_set() and self._second_insists:
             self._hard_exit(EXIT_ERROR)
         self.request(signal.Signals(number).name)
 
@@ -111,8 +121,10 @@ class Stop:
 
 
 @contextmanager
-def _stopped_by(signals: Sequence[signal.Signals]) -> Iterator[Stop]:
-    stop = Stop()
+def _stopped_by(
+    signals: Sequence[signal.Signals], *, second_insists: bool = True
+) -> Iterator[Stop]:
+    stop = Stop(second_insists=second_insists)
     try:
         with on_signals(stop.on_signal, signals=signals):
             yield stop

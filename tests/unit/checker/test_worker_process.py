@@ -30,6 +30,17 @@ def test_first_signal_asks_and_the_second_insists() -> None:
     stop.cancel()
 
 
+def test_under_a_supervisor_a_second_signal_changes_nothing() -> None:
+    """SIGTERM to a whole service reaches a worker twice: directly and from its supervisor."""
+    stop = Stop(_exit, second_insists=False)
+
+    stop.on_signal(signal.SIGTERM)
+    stop.on_signal(signal.SIGTERM)
+
+    assert stop.event.is_set()
+    stop.cancel()
+
+
 def test_a_drain_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end comes in time and with status 0: cutting off loses nothing."""
     ended: list[int] = []
