@@ -101,7 +101,7 @@ def _fail(error: BaseException, *, debug: bool) -> NoReturn:
 def _explain(error: BaseException) -> tuple[str, int]:
     # Late: a command that works needs none of them.
     from bridge.errors import BridgeError, ConfigError  # noqa: PLC0415
-    from checker.errors import EXIT_CONFIG, CheckerError  # noqa: PLC0415
+    from checker.errors import CheckerError  # noqa: PLC0415
 
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "interrupted", EXIT_INTERRUPTED
@@ -110,11 +110,11 @@ def _explain(error: BaseException) -> tuple[str, int]:
         return f"{_one_line(error.format_message())} (see `{path} --help`)", EXIT_USAGE
     if isinstance(error, click.ClickException):
         return _one_line(error.format_message()), error.exit_code
+    if isinstance(error, CheckerError):
+        # A service manager tells by it whether starting the daemon again can help.
+        return _one_line(str(error)), error.exit_code
     if isinstance(error, BridgeError):
-        misused = isinstance(error, ConfigError) or (
-            isinstance(error, CheckerError) and error.exit_code == EXIT_CONFIG
-        )
-        return _one_line(str(error)), EXIT_USAGE if misused else EXIT_ERROR
+        return _one_line(str(error)), EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
     what = _one_line(f"{type(error).__name__}: {error}")
     return f"unexpected error: {what} (run again with {DEBUG_FLAG} for the traceback)", EXIT_ERROR
 

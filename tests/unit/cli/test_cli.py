@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bridge.errors import BridgeError, ConfigError
-from checker.errors import AdminError, SlotError
+from checker.errors import AdminError, SlotError, SlotTakenError
 from halfbridge import __version__
 from halfbridge.cli import COMMANDS, LazyGroup, cli
 
@@ -165,6 +165,7 @@ def test_debug_shows_the_traceback_wherever_it_stands() -> None:
     [
         (ConfigError(field="f", value="v", origin="o", allowed="a"), 2),
         (SlotError("no slot"), 2),
+        (SlotTakenError("another one has it"), 3),
         (AdminError("no\nluck"), 1),
         (BridgeError("no luck"), 1),
         (RuntimeError("a bug"), 1),
@@ -175,7 +176,7 @@ def test_debug_shows_the_traceback_wherever_it_stands() -> None:
 def test_errors_have_their_exit_status(
     error: BaseException, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Configuration 2, interrupted 130, all else 1; always one line."""
+    """Configuration 2, an operator must act 3, interrupted 130, else 1; always one line."""
 
     @click.command()
     def broker() -> None:
