@@ -267,8 +267,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--die-at", type=int, default=0, help="SIGKILL itself in that one")
     options = parser.parse_args(arguments)
     quiet, end = threading.Event(), threading.Event()
-    signal.signal(signal.SIGUSR1, lambda *_: quiet.set())
-    signal.signal(signal.SIGTERM, lambda *_: (quiet.set(), end.set()))
+
+    def stop(number: int, _: object) -> None:
+        quiet.set()
+        if number == signal.SIGTERM:
+            end.set()
+
+    signal.signal(signal.SIGUSR1, stop)
+    signal.signal(signal.SIGTERM, stop)
     log = ClientLog(
         options.directory / f"client-{options.name}.jsonl", producer_group=PRODUCER_GROUP
     )

@@ -130,6 +130,9 @@ class Stage:
     _witness: Child | None = None
     kinds: dict[str, Counter[str]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._admin: Any = AdminClient({"bootstrap.servers": self.servers})
+
     @property
     def names(self) -> TopicNames:
         """Names of the internal topics and groups."""
@@ -271,17 +274,27 @@ class Stage:
             return False  # a broker that is just coming back
         return all(one.offset >= end for one, end in zip(committed, ends, strict=True))
 
-    def owners(self) -> dict[int, str]:
-        """Return half partition -> slot of the worker that has it, as the group says."""
-        admin: Any = AdminClient({"bootstrap.servers": self.servers})
+    def members(self) -> dict[str, set[int]]:
+        """Return slot -> half partitions, of every member that the group knows."""
         group = self.names.daemon_group
-        described = admin.describe_consumer_groups([group])[group].result(_CALL_S)
+        described = self._admin.describe_consumer_groups([group])[group].result(_CALL_S)
         return {
-            place.partition: member.group_instance_id
+            member.group_instance_id: {
+                place.partition
+                for place in member.assignment.topic_partitions
+                if place.topic == self.names.half
+            }
             for member in described.members
-            for place in member.assignment.topic_partitions
-            if place.topic == self.names.half
         }
+
+    def await_members(self, count: int, *, partitions: int = 4, within_s: float = 20.0) -> None:
+        """Return once the group has exactly `count` members and they share all partitions."""
+
+        def is_shared() -> bool:
+            shares = self.members().values()
+            return len(shares) == count and all(shares) and sum(map(len, shares)) == partitions
+
+        until(f"{count} members share {partitions} partitions", is_shared, within_s=within_s)
 
     def verdict(self) -> Verdict:
         """Stop the witness, read everything from zero, and judge it.
@@ -312,9 +325,9 @@ class Stage:
 
     def close(self) -> None:
         """Delete the topics."""
-        admin: Any = AdminClient({"bootstrap.servers": self.servers})
-        mine = [t for t in admin.list_topics(timeout=_CALL_S).topics if t.startswith(self.prefix)]
-        for future in admin.delete_topics(mine).values() if mine else ():
+        known = self._admin.list_topics(timeout=_CALL_S).topics
+        mine = [topic for topic in known if topic.startswith(self.prefix)]
+        for future in self._admin.delete_topics(mine).values() if mine else ():
             with suppress(KafkaException):
                 future.result(_CALL_S)
 

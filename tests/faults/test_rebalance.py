@@ -1,0 +1,44 @@
+"""Workers come and go under load; partitions move, and the history stays clean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.stage import seed_of_run
+
+if TYPE_CHECKING:
+    from tests.faults.stage import Stage
+
+pytestmark = pytest.mark.broker
+
+_ROUNDS = 3
+_PROGRESS = 150
+
+
+def test_workers_come_and_go_under_load(stage: Stage) -> None:
+    """A third worker joins, the oldest leaves with SIGTERM and `--leave`, three times over."""
+    seed = seed_of_run()
+    stage.make()
+    daemons = [stage.daemon("--leave") for _ in range(2)]
+    clients = [
+        stage.client("pipelined", seed=seed, rate=200, pipelined=True),
+        stage.client("blocking", seed=seed, rate=100),
+    ]
+    stage.await_members(2)
+    for _ in range(_ROUNDS):
+        stage.await_more(_PROGRESS)
+        daemons.append(stage.daemon("--leave"))
+        stage.await_members(3)
+        stage.await_more(_PROGRESS)
+        assert stage.stop(daemons.pop(0)) == 0
+        stage.await_members(2)
+    stage.await_more(_PROGRESS)
+
+    stage.quiet(clients)
+    stage.settle()
+    verdict = stage.verdict()
+
+    assert verdict.ok, verdict.describe()
+    assert [stage.stop(daemon) for daemon in daemons] == [0, 0]

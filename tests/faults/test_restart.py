@@ -1,0 +1,251 @@
+"""How a worker ends and how another one takes over: SIGKILL, SIGTERM, `--leave`, a taken slot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.faults.stage import is_running, seed_of_run, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.faults.stage import Stage
+
+pytestmark = pytest.mark.broker
+
+_RESTARTED_S_MAX = 3.0  # the promise
+_DRAINED_S_MAX = 10.0  # the promise
+_KILLS = 7
+_CALM_DELIVERIES = 200
+_SESSION_S = 6.0
+_EXIT_OPERATOR = 3
+_WATCH_S = 15.0
+
+
+class Arrivals:
+    """Notes when records of the real topics arrive, by partition, in a thread."""
+
+    def __init__(self, stage: Stage, *, partitions: int) -> None:
+        self._newest = dict.fromkeys(range(partitions), time.monotonic())
+        self._gaps: dict[int, float] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": stage.servers,
+                "group.id": "arrivals",
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 10,
+            }
+        )
+        self._consumer.assign(
+            [
+                TopicPartition(topic, partition, 0)
+                for topic in stage.real_topics
+                for partition in range(partitions)
+            ]
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
+        self._consumer.close()
+
+    def longest_gap_s(self) -> float:
+        """Return the longest silence of any partition since the last call, seconds."""
+        with self._lock:
+            now = time.monotonic()
+            silences = [now - newest for newest in self._newest.values()]
+            longest = max((*silences, *self._gaps.values()))
+            self._gaps = {}
+        return longest
+
+    def are_calm(self) -> bool:
+        """Tell whether every partition has delivered within the last quarter of a second."""
+        with self._lock:
+            return all(time.monotonic() - newest < 0.25 for newest in self._newest.values())
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            records = self._consumer.consume(1000, 0.02)
+            now = time.monotonic()
+            with self._lock:
+                for record in records:
+                    partition = int(record.partition() or 0)
+                    gap = now - self._newest[partition]
+                    self._gaps[partition] = max(gap, self._gaps.get(partition, 0.0))
+                    self._newest[partition] = now
+
+
+@pytest.fixture
+def arrivals(stage: Stage) -> Iterator[Arrivals]:
+    """Yield a watch on a stage with two partitions, one a worker."""
+    stage.make(partitions=2)
+    watch = Arrivals(stage, partitions=2)
+    yield watch
+    watch.close()
+
+
+def test_deliveries_go_on_after_a_sigkill(stage: Stage, arrivals: Arrivals) -> None:
+    """A killed worker is back on its slot, and its partition delivers again, within 3 s.
+
+    Judged by the fastest of several kills: a busy machine makes the others slower, and without
+    the slot even the fastest would last as long as a session.
+    """
+    daemon = stage.daemon("--workers", "2")
+    client = stage.client("steady", seed=seed_of_run(), rate=200, pipelined=True)
+    silences = []
+    for _ in range(_KILLS):
+        until("both partitions deliver", arrivals.are_calm)
+        stage.await_more(_CALM_DELIVERIES)
+        arrivals.longest_gap_s()
+        workers = daemon.await_workers(2)
+        os.kill(workers[0], signal.SIGKILL)
+        until("the worker is gone", lambda pid=workers[0]: not is_running(pid))  # type: ignore[misc]
+        daemon.await_workers(2)
+        until("both partitions deliver", arrivals.are_calm)
+        silences.append(arrivals.longest_gap_s())
+    print(  # noqa: T201 (the figure is the point)
+        f"deliveries stopped for {statistics.median(silences):.2f} s (median of {_KILLS};"
+        f" {min(silences):.2f} to {max(silences):.2f})"
+    )
+
+    stage.quiet([client])
+    stage.settle()
+    verdict = stage.verdict()
+
+    assert verdict.ok, verdict.describe()
+    assert min(silences) <= _RESTARTED_S_MAX, silences
+    assert max(silences) < _SESSION_S, f"the slot did not take over: {silences}"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sigterm_drains_and_keeps_the_membership(stage: Stage, workers: int) -> None:
+    """SIGTERM under load: exit 0 within 10 s; the slots stay members for a rolling restart."""
+    stage.make()
+    daemon = stage.daemon("--workers", str(workers))
+    client = stage.client("steady", seed=seed_of_run(), rate=200, pipelined=True)
+    stage.await_members(workers)
+    stage.await_more(100)
+    before = stage.members()
+
+    began = time.monotonic()
+    status = stage.stop(daemon)
+    seconds = time.monotonic() - began
+
+    assert status == 0, daemon.log()
+    assert seconds < _DRAINED_S_MAX
+    assert "cut off" not in daemon.log()
+    assert stage.members() == before
+    stage.daemon("--workers", str(workers))
+    stage.quiet([client])
+    stage.settle()
+    verdict = stage.verdict()
+    assert verdict.ok, verdict.describe()
+
+
+def test_leave_hands_the_partitions_over_at_once(stage: Stage) -> None:
+    """SIGTERM with `--leave`: the slot is no member any more when the command has ended."""
+    stage.make()
+    leaving, staying = stage.daemon("--leave"), stage.daemon("--leave")
+    client = stage.client("steady", seed=seed_of_run(), rate=200, pipelined=True)
+    stage.await_members(2)
+    stage.await_more(100)
+
+    assert stage.stop(leaving) == 0
+    assert len(stage.members()) == 1
+    stage.await_members(1, within_s=_SESSION_S / 2)
+
+    stage.quiet([client])
+    stage.settle()
+    assert stage.stop(staying) == 0
+    assert stage.members() == {}
+    verdict = stage.verdict()
+    assert verdict.ok, verdict.describe()
+
+
+def test_signals_to_the_whole_group_still_leave(stage: Stage) -> None:
+    """SIGTERM to supervisor and workers alike (systemd, Ctrl-C) drains and leaves as well."""
+    stage.make()
+    daemon = stage.daemon("--workers", "2", "--leave")
+    stage.await_members(2)
+
+    os.killpg(daemon.pid, signal.SIGTERM)
+
+    assert daemon.ended(within_s=_DRAINED_S_MAX) == 0, daemon.log()
+    assert stage.members() == {}
+
+
+def test_of_two_workers_on_one_slot_the_older_one_ends(stage: Stage) -> None:
+    """It ends with status 3 and says why; the newer one goes on, and nobody comes back."""
+    stage.make()
+    older = stage.daemon("--slot", "twin", name="older")
+    client = stage.client("steady", seed=seed_of_run(), rate=200, pipelined=True)
+    stage.await_more(100)
+
+    newer = stage.daemon("--slot", "twin", name="newer")
+
+    assert older.ended(within_s=20) == _EXIT_OPERATOR, older.log()
+    assert "another worker runs on this slot" in older.log().splitlines()[-1]
+    watched_until = time.monotonic() + _WATCH_S
+    while time.monotonic() < watched_until:
+        stage.await_more(50)
+        assert newer.is_alive, newer.log()
+    assert "reading again" not in newer.log().partition("rebuilt")[2], "it was disturbed"
+    stage.quiet([client])
+    stage.settle()
+    verdict = stage.verdict()
+    assert verdict.ok, verdict.describe()
+
+
+def test_of_two_supervisors_on_one_slot_the_older_one_ends(stage: Stage) -> None:
+    """So it is with workers under supervisors: each older one gives its slot up for good."""
+    stage.make()
+    older = stage.daemon("--slot", "twin", "--workers", "2", name="older")
+    stage.await_members(2)
+
+    newer = stage.daemon("--slot", "twin", "--workers", "2", name="newer")
+
+    assert older.ended(within_s=20) == _EXIT_OPERATOR, older.log()
+    assert newer.is_alive
+    assert len(newer.await_workers(2)) == 2
+    assert stage.stop(newer) == 0
+
+
+def test_a_zombie_delivers_nothing_twice(stage: Stage) -> None:
+    """A worker stopped beyond its session loses its partitions; awake again, it does no harm.
+
+    It may sleep in the middle of a kafka_txn: several times, at random moments under load.
+    """
+    stage.make()
+    daemon = stage.daemon("--workers", "2")
+    client = stage.client("steady", seed=seed_of_run(), rate=300, pipelined=True)
+    stage.await_members(2)
+    for turn in range(2):
+        stage.await_more(100)
+        zombie = daemon.await_workers(2)[turn]
+        os.kill(zombie, signal.SIGSTOP)
+        stage.await_members(1, within_s=_SESSION_S * 3)
+        stage.await_more(200)
+        os.kill(zombie, signal.SIGCONT)
+        stage.await_members(2)
+        assert is_running(zombie), "it could have gone on: the slot was still its own"
+
+    stage.quiet([client])
+    stage.settle()
+    verdict = stage.verdict()
+
+    assert verdict.ok, verdict.describe()
+    assert stage.stop(daemon) == 0
