@@ -53,11 +53,15 @@ class Questions:
             request_timeout=QUESTION_S,
         )
 
+        # Not `self`: were this the last reference to the client, the client's own thread, which
+        # runs this, would destroy it, and the client ends the process for that.
+        lock, still_open, answers = self._lock, self._open, self._answers
+
         def note(future: Any) -> None:
-            with self._lock:
-                self._open.discard((topic, partition))
+            with lock:
+                still_open.discard((topic, partition))
             if future.exception() is None:
-                self._answers.put(EndAnswer(topic, partition, token, future.result().offset))
+                answers.put(EndAnswer(topic, partition, token, future.result().offset))
 
         futures[where].add_done_callback(note)
 

@@ -1,0 +1,150 @@
+"""Putting undecided half messages back: with counted answers, and by the window (design 5.3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from serde.headers import HALF
+from serde.records import OpKind, OpSource
+from tests.integration.daemon import GROUP, until
+
+if TYPE_CHECKING:
+    from tests.integration.daemon import Installation
+
+pytestmark = pytest.mark.broker
+
+WINDOW = 100
+HALF_AS_SENT = {
+    "born_timestamp": 1_700_000_000_000,
+    "resume_count": 0,
+    "message_index": 0,
+    "producer_group": GROUP,
+    "real_partition": -1,
+}
+
+
+def test_a_counted_unknown_puts_back(installation: Installation) -> None:
+    """The copy is byte-exact and carries check_times, first append time and origin."""
+    installation.make(groups=(GROUP,))
+    orders = installation.topic("orders")
+    daemon = installation.start()
+    headers = [("h", b"1"), ("h", None)]
+    half = installation.half(orders, key=None, value=b"\x00", headers=headers, immunity_ms=77)
+
+    installation.answer_unknown(half, 1)
+    installation.fence()
+    installation.answer_unknown(half, 2)
+    installation.fence()
+
+    copies = installation.copies()
+    assert [each.half.check_times for each in copies] == [1, 2]
+    for copy in copies:
+        assert (copy.key, copy.value) == (None, b"\x00")
+        assert [each for each in copy.headers if each[0] != HALF] == headers
+        original = HALF_AS_SENT | {
+            "transaction_id": half.transaction_id,
+            "real_topic": orders,
+            "check_times": copy.half.check_times,
+            "immunity_ms": 77,
+            "first_append_timestamp": half.append_ms,
+            "origin_offset": half.offset,
+        }
+        assert copy.half._asdict() == original
+    daemon.counts("halfbridge_put_backs_total", 2, rule="answer")
+
+
+@pytest.mark.parametrize("number", [0, 2, -1])
+def test_an_answer_to_another_check_does_not_count(installation: Installation, number: int) -> None:
+    """Late, early or failed answers put nothing back."""
+    installation.make()
+    orders = installation.topic("orders")
+    installation.start(check_count_max=1)
+    half = installation.half(orders)
+
+    installation.answer_unknown(half, number)
+    installation.fence()
+
+    assert installation.copies() == []
+    assert installation.dead_now() == []
+
+
+def test_all_messages_are_put_back_together_and_delivered_once(
+    installation: Installation,
+) -> None:
+    """After any number of copies and a restart a commit delivers each message once, in order."""
+    installation.make()
+    orders = installation.topic("orders")
+    daemon = installation.start()
+    first = last = installation.half(orders, value=b"0")
+    for index in (1, 2):
+        last = installation.half(
+            orders, first.transaction_id, value=b"%d" % index, message_index=index
+        )
+    installation.answer_unknown(last, 1)
+    installation.fence()
+    assert [each.value for each in installation.copies()] == [b"0", b"1", b"2"]
+    installation.answer_unknown(last, 2)
+    installation.fence()
+    daemon.stop()
+
+    daemon = installation.start()
+    installation.commit(last, message_count=3)
+    installation.commit(last, message_count=-1, source=OpSource.CHECK)
+    installation.fence()
+
+    assert [each.value for each in installation.tail(orders).to_end()] == [b"0", b"1", b"2"]
+    assert len(installation.copies()) == 6
+    assert installation.dead_now() == []
+    daemon.counts("halfbridge_duplicates_total", 1)
+
+
+def test_counted_answers_survive_a_restart(installation: Installation) -> None:
+    """The number of the next check goes on where it stood."""
+    installation.make(groups=(GROUP,))
+    orders = installation.topic("orders")
+    daemon = installation.start()
+    half = installation.half(orders)
+    installation.answer_unknown(half, 1)
+    installation.answer_unknown(half, 2)
+    installation.fence()
+    daemon.stop()
+
+    installation.start(transaction_timeout_ms=100, check_interval_ms=100, check_backoff_ms_max=100)
+
+    assert {each.check.check_number for each in installation.checks(2)} == {3}
+
+
+def test_the_window_stays_bounded(installation: Installation) -> None:
+    """Behind an old undecided half the window is kept small by copies, at most a third of all."""
+    installation.make()
+    orders = installation.topic("orders")
+    settings = {"republish_window_records": WINDOW, "batch_records_max": 20}
+    daemon = installation.start(**settings)
+    old = installation.half(orders, key=b"old", value=b"\x00old", headers=[("h", None)])
+    last = installation.half(orders, old.transaction_id, value=b"2", message_index=1)
+    passed = 4 * WINDOW
+    for _ in range(passed):
+        installation.pass_through(orders, key=b"young")
+
+    installation.tail(orders).until(passed)
+    copies = until("the old one is put back", installation.copies)
+
+    assert len(copies) % 2 == 0
+    assert len(copies) <= passed / 3
+    assert {each.half.transaction_id for each in copies} == {old.transaction_id}
+    assert {each.half.check_times for each in copies} == {0}
+    until("H follows", lambda: installation.progress().half > last.offset)
+    assert daemon.metric("halfbridge_put_backs_total", rule="window") == len(installation.copies())
+
+    daemon.stop()
+    daemon = installation.start(**settings)
+    installation.op(OpKind.COMMIT, last, message_count=2)
+    delivered = installation.tail(orders).until(passed + 2)[-2:]
+    assert [(each.key, each.value, each.headers[:-2]) for each in delivered] == [
+        (b"old", b"\x00old", [("h", None)]),
+        (b"key", b"2", []),
+    ]
+    progress = installation.progress()
+    assert progress.position - progress.half <= 2 * WINDOW
