@@ -74,6 +74,8 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
         byte = data[at]
         raw |= (byte & 0x7F) << shift
         shift += 7
+    if raw >> _LONG_BITS:
+        raise ValueError("a long of more than 64 bits")
     return (raw >> 1) ^ -(raw & 1), at + 1
 
 

@@ -1,0 +1,270 @@
+"""Bytes on the wire: golden for each schema version, equal to fastavro's, and told when broken."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import fastavro
+import pytest
+
+from serde.avro import (
+    CHECK_REQUEST,
+    DEAD_LETTER,
+    HALF_METADATA,
+    HEADER_BYTES,
+    MARKER,
+    OP,
+    TAILS_MAX,
+    Codec,
+    read_long,
+    schema_fingerprint,
+    schema_text,
+    write_long,
+)
+from serde.errors import DecodeError, UnknownSchemaError
+from serde.records import (
+    CheckRequest,
+    DeadLetter,
+    DeadReason,
+    HalfMetadata,
+    Op,
+    OpKind,
+    OpSource,
+)
+
+ID = "0199f0c0a5c87a0b8f3e2d1c0b9a8877"
+HALF_V1 = HalfMetadata(
+    transaction_id=ID,
+    born_timestamp=1_700_000_000_123,
+    resume_count=0,
+    message_index=1,
+    producer_group="orders-service",
+    real_topic="orders",
+    real_partition=-1,
+    check_times=3,
+    immunity_ms=60_000,
+    first_append_timestamp=1_700_000_000_456,
+    origin_offset=41,
+)
+OP_V1 = Op(
+    transaction_id=ID,
+    timestamp=1_700_000_001_123,
+    half_offset=42,
+    resume_count=0,
+    producer_group="orders-service",
+    kind=OpKind.UNKNOWN,
+    message_count=-1,
+    check_number=4,
+    source=OpSource.CHECK,
+    actor="pod-7",
+    reason="no row",
+)
+CHECK_V1 = CheckRequest(
+    transaction_id=ID,
+    sent_timestamp=1_700_000_002_123,
+    half_offset=42,
+    half_partition=3,
+    resume_count=0,
+    message_index=0,
+    producer_group="orders-service",
+    real_topic="orders",
+    real_partition=-1,
+    check_number=4,
+    attempt=2,
+    born_timestamp=1_700_000_000_123,
+)
+DEAD_V1 = DeadLetter(
+    reason=DeadReason.CHECK_TIMES,
+    detail="15 answers",
+    check_times=15,
+    decided_timestamp=1_700_000_003_123,
+    op_offset=77,
+    source_topic="RMQ_SYS_TRANS_HALF_TOPIC",
+    source_partition=3,
+    source_offset=42,
+)
+
+# Never changed: what was written once must be readable for ever. A new schema version adds one.
+GOLDEN = [
+    pytest.param(
+        HALF_METADATA,
+        HALF_V1,
+        "c301d53f4e9470b2cae64030313939663063306135633837613062386633653264316330623961383837"
+        "37f6a1abfef96200021c6f72646572732d736572766963650c6f72646572730106c0a90790a7abfef96252",
+        id="half_metadata.v1",
+    ),
+    pytest.param(
+        OP,
+        OP_V1,
+        "c301dc5db9ee159f871840303139396630633061356338376130623866336532643163306239613838"
+        "3737c6b1abfef96254001c6f72646572732d73657276696365040108020a706f642d370c6e6f20726f77",
+        id="op.v1",
+    ),
+    pytest.param(
+        CHECK_REQUEST,
+        CHECK_V1,
+        "c30115c57c78602860db4030313939663063306135633837613062386633653264316330623961383837"
+        "3796c1abfef962540600001c6f72646572732d736572766963650c6f7264657273010804f6a1abfef962",
+        id="check_request.v1",
+    ),
+    pytest.param(
+        DEAD_LETTER,
+        DEAD_V1,
+        "c3012ed8e5a7acd3610e0014313520616e73776572731ee6d0abfef9629a0130524d515f5359535f5452"
+        "414e535f48414c465f544f5049430654",
+        id="dead_letter.v1",
+    ),
+]
+RECORDS = [pytest.param(*case.values[:2], id=case.id) for case in GOLDEN]
+
+
+@pytest.mark.parametrize(("codec", "record", "golden"), GOLDEN)
+def test_each_version_has_its_bytes(codec: Codec[Any], record: Any, golden: str) -> None:
+    """What is written and what is read does not change within a schema version."""
+    assert codec.encode(record).hex() == golden
+    assert codec.decode(bytes.fromhex(golden)) == record
+
+
+@pytest.mark.parametrize(("codec", "record", "golden"), GOLDEN)
+def test_bytes_are_single_object_encoding(codec: Codec[Any], record: Any, golden: str) -> None:
+    """Marker, little-endian fingerprint, and a body that any Avro library reads."""
+    data = bytes.fromhex(golden)
+    assert data[:2] == MARKER
+    assert data[2:HEADER_BYTES] == codec.fingerprint
+    row = fastavro.schemaless_reader(io.BytesIO(data[HEADER_BYTES:]), codec.schema, None)
+    assert list(row) == list(record._fields)
+    assert tuple(row.values()) == record
+
+
+def test_fingerprints_are_those_of_the_specification() -> None:
+    """The CRC-64-AVRO of the Avro specification's own test vectors, least byte first."""
+    assert schema_fingerprint("int") == (0x7275D51A3F395C8F).to_bytes(8, "little")
+    assert schema_fingerprint("string") == (0x8F014872634503C7).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(("codec", "record"), RECORDS)
+def test_fields_stand_in_the_schemas_order(codec: Codec[Any], record: Any) -> None:
+    """A record has the newest schema's fields in its order, and the schema tells each of them."""
+    assert [field["name"] for field in codec.schema["fields"]] == list(record._fields)
+    assert all(field["doc"] for field in codec.schema["fields"])
+
+
+@pytest.mark.parametrize(("codec", "record"), RECORDS)
+def test_truncated_bytes_are_told(codec: Codec[Any], record: Any) -> None:
+    """Cut off anywhere, the bytes are refused and kept for whoever looks at them."""
+    whole = codec.encode(record)
+    codec.decode(whole)
+    for length in range(len(whole)):
+        with pytest.raises(DecodeError) as caught:
+            codec.decode(whole[:length])
+        assert caught.value.data == whole[:length]
+        assert caught.value.reason == str(caught.value)
+        assert type(record).__name__ in caught.value.reason
+
+
+@pytest.mark.parametrize(("codec", "record"), RECORDS)
+def test_trailing_bytes_are_told(codec: Codec[Any], record: Any) -> None:
+    """A record is all that its bytes say, or it is refused."""
+    data = codec.encode(record) + b"\0"
+    with pytest.raises(DecodeError, match="bytes left behind the body") as caught:
+        codec.decode(data)
+    assert caught.value.data == data
+
+
+@pytest.mark.parametrize("data", [b"", b"\xc3", b"\x00\x01", b'{"json": true}', b"\xc3\x02" * 9])
+def test_a_wrong_marker_is_told(data: bytes) -> None:
+    """What is not in single-object encoding is refused before anything else."""
+    with pytest.raises(DecodeError, match="HalfMetadata: not in single-object encoding"):
+        HALF_METADATA.decode(data)
+
+
+def test_an_unknown_fingerprint_is_told() -> None:
+    """A newer writer's record names the schema that this reader lacks."""
+    data = MARKER + b"\1\2\3\4\5\6\7\x08" + HALF_METADATA.encode(HALF_V1)[HEADER_BYTES:]
+    with pytest.raises(UnknownSchemaError, match="0102030405060708") as caught:
+        HALF_METADATA.decode(data)
+    assert caught.value.fingerprint == "0102030405060708"
+    assert caught.value.data == data
+
+
+def test_another_records_bytes_are_told() -> None:
+    """An op in the place of half metadata is an unknown schema, not garbage."""
+    with pytest.raises(UnknownSchemaError):
+        HALF_METADATA.decode(OP.encode(OP_V1))
+
+
+@pytest.mark.parametrize(
+    ("position", "forged"),
+    [
+        (HEADER_BYTES, b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"),  # an id of 2**62 bytes
+        (HEADER_BYTES, b"\x01"),  # an id of -1 bytes
+        (HEADER_BYTES + 1, b"\xff"),  # an id that is not UTF-8
+    ],
+)
+def test_forged_lengths_are_told(position: int, forged: bytes) -> None:
+    """No length is believed beyond the bytes that are there."""
+    data = OP.encode(OP_V1)
+    data = data[:position] + forged + data[position + 1 :]
+    with pytest.raises(DecodeError, match="Op: broken body") as caught:
+        OP.decode(data)
+    assert caught.value.data == data
+
+
+def test_a_long_never_grows_beyond_64_bits() -> None:
+    """A forged long that Avro could not write again must not reach whoever copies the record."""
+    data = HALF_METADATA.encode(HALF_V1)
+    id_end = HEADER_BYTES + 1 + len(ID)
+    forged = data[:id_end] + b"\xff" * 9 + b"\x62" + data[id_end + 6 :]
+    for _ in range(2):
+        born = HALF_METADATA.decode(forged).born_timestamp
+        assert -(1 << 63) <= born < 1 << 63
+    HALF_METADATA.encode(HALF_METADATA.decode(forged))
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        (0, "00"),
+        (-1, "01"),
+        (1, "02"),
+        (-64, "7f"),
+        (64, "8001"),
+        ((1 << 63) - 1, "feffffffffffffffff01"),
+        (-(1 << 63), "ffffffffffffffffff01"),
+    ],
+)
+def test_longs_are_zigzag(value: int, data: str) -> None:
+    """As the Avro specification has them."""
+    assert write_long(value).hex() == data
+    assert read_long(bytes.fromhex("aa" + data), 1) == (value, 1 + len(data) // 2)
+
+
+def test_a_broken_long_is_told() -> None:
+    """One that ends too soon, and ones that are too long."""
+    with pytest.raises(IndexError):
+        read_long(b"\x80", 0)
+    for data in (b"\x80" * 11, b"\xff" * 9 + b"\x62"):
+        with pytest.raises(ValueError, match="more than 64 bits"):
+            read_long(data, 0)
+
+
+def test_a_field_that_does_not_fit_is_the_callers_error() -> None:
+    """Nothing is written in place of what was not given."""
+    with pytest.raises((TypeError, ValueError)):
+        DEAD_LETTER.encode(DEAD_V1._replace(detail=None))  # type: ignore[arg-type]
+
+
+def test_the_memo_never_grows_without_bound() -> None:
+    """Tails that do not repeat empty it; the bytes stay right."""
+    codec: Codec[Op] = Codec(Op, ("op.v1",), memo_longs=2)
+    for number in range(TAILS_MAX + 2):
+        op = OP_V1._replace(reason=str(number), timestamp=number)
+        assert codec.decode(codec.encode(op)) == op
+    assert max(len(codec._tail_bytes), len(codec._tail_rows)) <= TAILS_MAX
+    assert max(len(codec._stamp_bytes), len(codec._stamps)) <= TAILS_MAX
+
+
+def test_schema_texts_are_there_for_spark() -> None:
+    """`from_avro` takes the text of a schema."""
+    assert '"name": "HalfMetadata"' in schema_text("half_metadata.v1")

@@ -1,0 +1,107 @@
+"""What a half record's headers say, and what they must not say."""
+
+from __future__ import annotations
+
+import pytest
+
+from serde.avro import HALF_METADATA
+from serde.errors import DecodeError
+from serde.headers import (
+    BORN_TIMESTAMP,
+    CHECK,
+    DEAD,
+    HALF,
+    RESERVED,
+    TRANSACTION_ID,
+    headers_of,
+    parse_half,
+    real_headers,
+    user_headers,
+)
+from tests.playbook import metadata
+
+METADATA = metadata("A")
+MINE = (HALF, HALF_METADATA.encode(METADATA))
+
+
+class _Record:
+    """What the Kafka client hands over, as far as headers go."""
+
+    def __init__(self, headers: object) -> None:
+        self._headers = headers
+
+    def headers(self) -> object:
+        """Return or raise what the client would."""
+        if isinstance(self._headers, Exception):
+            raise self._headers
+        return self._headers
+
+
+def test_metadata_is_found_wherever_it_stands() -> None:
+    """Last, where client and daemon put it, or anywhere else."""
+    assert parse_half([MINE]) == (METADATA, "")
+    assert parse_half([("a", b"1"), MINE]) == (METADATA, "")
+    assert parse_half([MINE, ("a", None)]) == (METADATA, "")
+
+
+@pytest.mark.parametrize("headers", [None, [], [("a", b"1")], [(HALF, None)]])
+def test_a_half_without_metadata_is_told(headers: list[tuple[str, bytes | None]] | None) -> None:
+    """A record that somebody else wrote into the half topic."""
+    with pytest.raises(DecodeError, match="no RMQ_HALF header"):
+        parse_half(headers)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"message_index": -1}, {"producer_group": ""}, {"real_topic": ""}]
+)
+def test_metadata_that_names_nothing_is_told(fields: dict[str, object]) -> None:
+    """Without index, group or real topic nothing could ever be done with it."""
+    data = HALF_METADATA.encode(METADATA._replace(**fields))
+    with pytest.raises(DecodeError, match="names no message index") as caught:
+        parse_half([(HALF, data)])
+    assert caught.value.data == data
+
+
+def test_broken_metadata_is_told() -> None:
+    """The codec's own error comes through."""
+    with pytest.raises(DecodeError, match="not in single-object encoding"):
+        parse_half([(HALF, b"x")])
+
+
+@pytest.mark.parametrize("name", [CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP])
+def test_a_reserved_name_is_a_flaw(name: str) -> None:
+    """A forged internal header is read, and keeps the message from ever being delivered."""
+    assert parse_half([(name, b"1"), MINE]) == (METADATA, f"reserved header {name}")
+    assert name in RESERVED
+
+
+def test_two_half_headers_are_a_flaw() -> None:
+    """Nobody can tell which one is meant."""
+    assert parse_half([MINE, MINE]) == (METADATA, "more than one RMQ_HALF header")
+
+
+def test_the_users_headers_are_untouched() -> None:
+    """Order, repeats, empty and null values stay as they were given."""
+    theirs = [("b", b""), ("a", None), ("b", b"\xff")]
+    assert user_headers([theirs[0], MINE, *theirs[1:]]) == theirs
+    assert real_headers(theirs, "id", 17) == [
+        *theirs,
+        ("__transactionId__", b"id"),
+        ("__bornTimestamp__", b"17"),
+    ]
+
+
+def test_headers_come_as_the_client_hands_them_over() -> None:
+    """None stays None."""
+    assert headers_of(_Record(None)) is None
+    assert headers_of(_Record([MINE])) == [MINE]
+
+
+@pytest.mark.parametrize(
+    "error", [SystemError("broken"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no")]
+)
+def test_a_header_name_that_is_no_text_is_told(error: Exception) -> None:
+    """The client cannot say what it is; the record is unreadable, the reader lives on."""
+    with pytest.raises(DecodeError, match="not UTF-8") as caught:
+        headers_of(_Record(error))
+    assert caught.value.__cause__ is error
