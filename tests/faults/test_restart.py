@@ -7,6 +7,7 @@ import signal
 import statistics
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,11 +32,16 @@ _WATCH_S = 15.0
 
 
 class Arrivals:
-    """Notes when records of the real topics arrive, by partition, in a thread."""
+    """Notes when records of the real topics arrive, by partition, in a thread.
+
+    A key's real partition has the number of its half partition, for there are as many: so what
+    arrives in partition p was delivered by the worker that has p. Without a key it may be either.
+    """
 
     def __init__(self, stage: Stage, *, partitions: int) -> None:
         self._newest = dict.fromkeys(range(partitions), time.monotonic())
         self._gaps: dict[int, float] = {}
+        self._counts: Counter[int] = Counter()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._consumer = Consumer(
@@ -63,19 +69,23 @@ class Arrivals:
         self._thread.join()
         self._consumer.close()
 
-    def longest_gap_s(self) -> float:
-        """Return the longest silence of any partition since the last call, seconds."""
+    def begin(self) -> None:
+        """Forget what was before."""
         with self._lock:
-            now = time.monotonic()
-            silences = [now - newest for newest in self._newest.values()]
-            longest = max((*silences, *self._gaps.values()))
+            self._counts = Counter()
             self._gaps = {}
-        return longest
 
-    def are_calm(self) -> bool:
-        """Tell whether every partition has delivered within the last quarter of a second."""
+    def longest_gap_s(self, count: int) -> float:
+        """Return the longest silence of any partition since `begin`, seconds.
+
+        Waits until each has delivered `count` records since then.
+        """
+        until(
+            f"each partition delivers {count} records",
+            lambda: all(self._counts[partition] >= count for partition in self._newest),
+        )
         with self._lock:
-            return all(time.monotonic() - newest < 0.25 for newest in self._newest.values())
+            return max(self._gaps.values())
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -83,10 +93,13 @@ class Arrivals:
             now = time.monotonic()
             with self._lock:
                 for record in records:
+                    if record.key() is None:
+                        continue
                     partition = int(record.partition() or 0)
                     gap = now - self._newest[partition]
                     self._gaps[partition] = max(gap, self._gaps.get(partition, 0.0))
                     self._newest[partition] = now
+                    self._counts[partition] += 1
 
 
 @pytest.fixture
@@ -108,15 +121,12 @@ def test_deliveries_go_on_after_a_sigkill(stage: Stage, arrivals: Arrivals) -> N
     client = stage.client("steady", seed=seed_of_run(), rate=200, pipelined=True)
     silences = []
     for _ in range(_KILLS):
-        until("both partitions deliver", arrivals.are_calm)
         stage.await_more(_CALM_DELIVERIES)
-        arrivals.longest_gap_s()
-        workers = daemon.await_workers(2)
-        os.kill(workers[0], signal.SIGKILL)
-        until("the worker is gone", lambda pid=workers[0]: not is_running(pid))  # type: ignore[misc]
-        daemon.await_workers(2)
-        until("both partitions deliver", arrivals.are_calm)
-        silences.append(arrivals.longest_gap_s())
+        victim = daemon.await_workers(2)[0]
+        arrivals.begin()
+        os.kill(victim, signal.SIGKILL)
+        # More than the victim can have had under way.
+        silences.append(arrivals.longest_gap_s(_CALM_DELIVERIES // 2))
     print(  # noqa: T201 (the figure is the point)
         f"deliveries stopped for {statistics.median(silences):.2f} s (median of {_KILLS};"
         f" {min(silences):.2f} to {max(silences):.2f})"
@@ -128,7 +138,6 @@ def test_deliveries_go_on_after_a_sigkill(stage: Stage, arrivals: Arrivals) -> N
 
     assert verdict.ok, verdict.describe()
     assert min(silences) <= _RESTARTED_S_MAX, silences
-    assert max(silences) < _SESSION_S, f"the slot did not take over: {silences}"
 
 
 @pytest.mark.parametrize("workers", [1, 2])
