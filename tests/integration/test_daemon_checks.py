@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -146,7 +147,7 @@ def test_unanswered_checks_are_spaced_further_and_further(installation: Installa
     times = [each.timestamp_ms for each in installation.checks(5)]
 
     # What comes late is not made up for; batching and clocks of whole ms cost a few.
-    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(times)]
     for gap, least in zip(gaps, (200, 400, 800, 800), strict=False):
         assert least - 20 <= gap <= least + LATE_MS
 
