@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from time import monotonic, sleep
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 _METADATA_S = 20.0
 _ADMIN_S = 30.0
+_GROUP_POLL_S = 0.5
 _MIB = 1024 * 1024
 
 
@@ -79,7 +88,23 @@ def delete_topics(bootstrap_servers: str, topics: list[str], *, groups: list[str
     admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers})
     there = admin.list_topics(timeout=_METADATA_S).topics
     doomed = [topic for topic in topics if topic in there]
-    futures = list(admin.delete_topics(doomed).values()) if doomed else []
-    futures += list(admin.delete_consumer_groups(groups).values()) if groups else []
-    for future in futures:
+    for future in admin.delete_topics(doomed).values() if doomed else ():
         future.result(_ADMIN_S)
+    for group in groups:
+        _delete_group(admin, group)
+
+
+def _delete_group(admin: Any, group: str) -> None:
+    """Delete a group; a worker that was cut off stays a member until its session ends."""
+    deadline = monotonic() + _ADMIN_S
+    while True:
+        try:
+            admin.delete_consumer_groups([group])[group].result(_ADMIN_S)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return
+            if error.args[0].code() != KafkaError.NON_EMPTY_GROUP or monotonic() > deadline:
+                raise
+            sleep(_GROUP_POLL_S)
+        else:
+            return

@@ -153,6 +153,7 @@ class _Bench:
             "HALFBRIDGE_BOOTSTRAP_SERVERS": self.config.bootstrap_servers,
             "HALFBRIDGE_TOPIC_PREFIX": self.config.topic_prefix,
             "HALFBRIDGE_STATE_DIR": str(self.directory),
+            "HALFBRIDGE_LEAVE": "true",  # its group is deleted at the end
         }
         command = ("halfbridge", "checker", "run", "--workers", str(self.config.workers))
         return self.children.start(
