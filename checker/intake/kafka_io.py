@@ -98,7 +98,7 @@ class Input:
         self._bell = Consumer(
             {
                 **client_config(config),
-                "group.id": f"{config.names.daemon_group}-bell",
+                "group.id": config.names.daemon_group,  # for its rights; never joined
                 "enable.auto.commit": False,
                 "auto.offset.reset": "latest",
                 "isolation.level": "read_uncommitted",
@@ -179,8 +179,9 @@ class Input:
             self._consumer.resume(self._served)
 
     def _listen(self, wait_s: float) -> None:
-        """Wait for the bell; whatever it says, the real consumer has a look."""
-        if self._bell.poll(wait_s) is not None:
+        """Wait for the bell. Its own troubles are no news: the real consumer has them too."""
+        heard = self._bell.poll(wait_s)
+        if heard is not None and heard.error() is None:
             self.wake()
 
     def pause(self, topic: str, partition: int) -> None:
@@ -261,7 +262,7 @@ class BodyReader:
         self._consumer = Consumer(
             {
                 **client_config(config),
-                "group.id": f"{config.names.daemon_group}-bodies",
+                "group.id": config.names.daemon_group,  # for its rights; never joined
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",

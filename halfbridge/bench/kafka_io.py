@@ -97,14 +97,18 @@ def delete_topics(bootstrap_servers: str, topics: list[str], *, groups: list[str
 def _delete_group(admin: Any, group: str) -> None:
     """Delete a group; a worker that was cut off stays a member until its session ends."""
     deadline = monotonic() + _ADMIN_S
-    while True:
-        try:
-            admin.delete_consumer_groups([group])[group].result(_ADMIN_S)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return
-            if error.args[0].code() != KafkaError.NON_EMPTY_GROUP or monotonic() > deadline:
-                raise
-            sleep(_GROUP_POLL_S)
-        else:
-            return
+    while not _is_deleted(admin, group, is_last_try=monotonic() > deadline):
+        sleep(_GROUP_POLL_S)
+
+
+def _is_deleted(admin: Any, group: str, *, is_last_try: bool) -> bool:
+    try:
+        admin.delete_consumer_groups([group])[group].result(_ADMIN_S)
+    except KafkaException as error:
+        code = error.args[0].code()
+        if code != KafkaError.GROUP_ID_NOT_FOUND and (
+            code != KafkaError.NON_EMPTY_GROUP or is_last_try
+        ):
+            raise
+        return code == KafkaError.GROUP_ID_NOT_FOUND
+    return True
