@@ -105,7 +105,7 @@ def _is_deleted(admin: Any, group: str, *, is_last_try: bool) -> bool:
     try:
         admin.delete_consumer_groups([group])[group].result(_ADMIN_S)
     except KafkaException as error:
-        code = error.args[0].code()
+        code: int = error.args[0].code()
         if code != KafkaError.GROUP_ID_NOT_FOUND and (
             code != KafkaError.NON_EMPTY_GROUP or is_last_try
         ):
