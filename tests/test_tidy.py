@@ -1,0 +1,259 @@
+"""The repository's own rules, read off its sources."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("serde", "bridge", "checker", "spark_jobs", "halfbridge")
+
+FUNCTION_LINES_MAX = 70  # body without its docstring: what fits on one screen
+MODULE_LINES_MAX = 330
+# Modules that are longer, and how long each may be. Entries are only ever lowered or removed.
+LONG_MODULES = {
+    "bridge/message_transaction.py": 360,
+    "checker/admin/kafka_io.py": 340,
+    "checker/worker.py": 380,
+}
+
+MAY_IMPORT = {
+    "serde": {"serde"},
+    "bridge": {"serde", "bridge"},
+    "checker": {"serde", "bridge", "checker"},
+    "spark_jobs": {"serde", "spark_jobs"},
+    "halfbridge": set(PACKAGES),
+}
+# What cannot read a clock, a file, a socket, the environment or a random number.
+PURE_IMPORTS = {
+    "__future__",
+    "collections",
+    "dataclasses",
+    "enum",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "operator",
+    "typing",
+    "zlib",
+}
+IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "__import__"}
+
+# Source package of each folder under tests/unit.
+MIRRORED = {
+    "serde": "serde",
+    "bridge": "bridge",
+    "checker": "checker",
+    "spark_jobs": "spark_jobs",
+    "bench": "halfbridge/bench",
+    "cli": "halfbridge/cli",
+    "demo": "halfbridge/demo",
+    "testkit": "halfbridge/testkit",
+}
+
+# Joined here, so that this file does not hold them itself.
+BANNED = tuple(
+    "".join(parts)
+    for parts in (
+        ("TO", "DO"),
+        ("FIX", "ME"),
+        ("X", "XX "),
+        ("/wo", "rk/"),
+        ("/ro", "ot/"),
+        ("/fa", "rm/"),
+        ("/ho", "me/"),
+        ("pypi.", "org"),
+        ("python", "hosted.org"),
+        ("maven.", "org"),
+        ("repo.maven.", "apache.org"),
+        ("registry.", "npmjs"),
+        ("proxy.", "golang.org"),
+    )
+)
+TEXT_SUFFIXES = {
+    ".avsc",
+    ".cfg",
+    ".ini",
+    ".md",
+    ".properties",
+    ".py",
+    ".sh",
+    ".toml",
+    ".txt",
+    ".xml",
+    ".yaml",
+    ".yml",
+}
+
+
+def _files(*folders: str) -> Iterator[Path]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if "__pycache__" not in path.parts:
+                yield path
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+
+
+def _body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute"
+            names.add(node.module or "")
+    return names
+
+
+def test_functions_fit_on_a_screen() -> None:
+    """No function body is longer than the hard cap, in sources or tests."""
+    long = [
+        f"{_name(path)}: {function.name}"
+        for path in _files(*PACKAGES, "tests")
+        for function in _functions(_tree(path))
+        if _body_lines(function) > FUNCTION_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_modules_are_short() -> None:
+    """No module is longer than the cap, but for a list that may only shrink."""
+    lengths = {_name(path): len(path.read_text("utf-8").splitlines()) for path in _files(*PACKAGES)}
+    too_long = {
+        name: lines
+        for name, lines in lengths.items()
+        if lines > LONG_MODULES.get(name, MODULE_LINES_MAX)
+    }
+    assert too_long == {}
+    short_again = {name for name in LONG_MODULES if lengths.get(name, 0) <= MODULE_LINES_MAX}
+    assert short_again == set(), "remove these from LONG_MODULES"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_imports_go_one_way(package: str) -> None:
+    """The wire format knows nothing of the client, the client nothing of the daemon."""
+    wrong = [
+        f"{_name(path)} imports {name}"
+        for path in _files(package)
+        for name in sorted(_imported(_tree(path)))
+        if (top := name.partition(".")[0]) in PACKAGES and top not in MAY_IMPORT[package]
+    ]
+    assert wrong == []
+
+
+def test_the_kafka_client_has_few_doors() -> None:
+    """confluent_kafka is imported in files named kafka_io.py, and in the testkit."""
+    wrong = [
+        _name(path)
+        for path in _files(*PACKAGES)
+        if any(name.partition(".")[0] == "confluent_kafka" for name in _imported(_tree(path)))
+        and path.name != "kafka_io.py"
+        and not _name(path).startswith("halfbridge/testkit/")
+    ]
+    assert wrong == []
+
+
+def test_the_core_is_pure() -> None:
+    """The ledger and the client's table import nothing that could look at the outside world."""
+    wrong = []
+    for path in (*_files("checker/core"), ROOT / "bridge" / "transaction.py"):
+        tree = _tree(path)
+        for name in sorted(_imported(tree)):
+            ours = name == "serde.records" or name.startswith(("checker.core", "bridge.errors"))
+            if name.partition(".")[0] not in PURE_IMPORTS and not ours:
+                wrong.append(f"{_name(path)} imports {name}")
+        wrong += [
+            f"{_name(path)}:{node.lineno} calls {node.func.id}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in IMPURE_CALLS
+        ]
+    assert wrong == []
+
+
+def test_every_test_says_what_it_shows() -> None:
+    """Each test has a docstring that states the behaviour."""
+    silent = [
+        f"{_name(path)}: {function.name}"
+        for path in _files("tests")
+        if path.name.startswith("test_")
+        for function in _functions(_tree(path))
+        if function.name.startswith("test_") and not ast.get_docstring(function)
+    ]
+    assert silent == []
+
+
+def test_unit_tests_mirror_the_sources() -> None:
+    """Each unit test file is named after the module that it tests, in the same place."""
+    astray = []
+    for path in _files("tests/unit"):
+        if not path.name.startswith("test_"):
+            continue
+        folder, *inner = path.relative_to(ROOT / "tests" / "unit").parent.parts
+        source = ROOT.joinpath(MIRRORED[folder], *inner)
+        name = path.stem.removeprefix("test_")
+        if not (source / f"{name}.py").is_file() and not (source / name).is_dir():
+            own_package = name == source.name and (source / "__init__.py").is_file()
+            if not own_package:
+                astray.append(_name(path))
+    assert astray == []
+
+
+def test_the_core_is_tested_module_by_module() -> None:
+    """Each module of the ledger that decides anything has its own test file."""
+    declarations = {"__init__", "events", "plan", "settings"}  # records and constants
+    modules = {path.stem for path in _files("checker/core")} - declarations
+    tests = {
+        path.stem.removeprefix("test_")
+        for path in _files("tests/unit/checker/core")
+        if path.name.startswith("test_")
+    }
+    assert tests == modules
+
+
+def test_no_loose_ends() -> None:
+    """No notes to self, no paths of somebody's machine, no addresses of package registries."""
+    folders = [ROOT / name for name in (*PACKAGES, "tests", "docs", ".github")]
+    paths = [
+        path
+        for folder in folders
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    paths += [path for path in ROOT.iterdir() if path.is_file()]
+    found = [
+        f"{_name(path)}: {word}"
+        for path in sorted(paths)
+        if path.suffix in TEXT_SUFFIXES or path.name == "Makefile"
+        for word in BANNED
+        if word in path.read_text("utf-8", errors="replace")
+    ]
+    assert found == []
