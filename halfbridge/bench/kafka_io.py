@@ -110,5 +110,5 @@ def _is_deleted(admin: Any, group: str, *, is_last_try: bool) -> bool:
             code != KafkaError.NON_EMPTY_GROUP or is_last_try
         ):
             raise
-        return code == KafkaError.GROUP_ID_NOT_FOUND
+        return bool(code == KafkaError.GROUP_ID_NOT_FOUND)
     return True
