@@ -50,7 +50,9 @@ class Draft:
                 read.append_ms,
             )
         )
-        self._grow(messages)
+        plan.records += len(messages)
+        for half in messages:
+            plan.size_bytes += half.size_bytes
 
     def roll_back(self, entry: Entry) -> None:
         """Count a transaction that delivers nothing."""

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
 
     from checker.core.entry import Entry, Key
 
+_KEY_PARTS = 2  # transaction id and resume count; a third part keeps groups apart
+
 
 class Entries:
     """All transactions that are known, undecided and decided.
@@ -20,6 +22,7 @@ class Entries:
 
     def __init__(self) -> None:
         self._by_key: dict[Key, Entry] = {}
+        self._apart = 0  # how many are kept apart by their group; hardly ever any
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._by_key.values())
@@ -32,6 +35,8 @@ class Entries:
         entry = self._by_key.get((transaction_id, resume_count))
         if entry is not None and entry.group == group:
             return entry
+        if not self._apart:
+            return None
         return self._by_key.get((transaction_id, resume_count, group))
 
     def is_other_groups(self, transaction_id: str, resume_count: int) -> bool:
@@ -41,11 +46,13 @@ class Entries:
     def put(self, entry: Entry, transaction_id: str, resume_count: int) -> None:
         """Add a transaction that was not found."""
         key: Key = (transaction_id, resume_count)
-        if key in self._by_key:
-            key = (transaction_id, resume_count, entry.group)
         entry.key = key
-        self._by_key[key] = entry
+        if self._by_key.setdefault(key, entry) is not entry:
+            entry.key = (*key, entry.group)
+            self._by_key[entry.key] = entry
+            self._apart += 1
 
     def remove(self, entry: Entry) -> None:
         """Forget a transaction."""
         del self._by_key[entry.key]
+        self._apart -= len(entry.key) > _KEY_PARTS

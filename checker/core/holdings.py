@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 # than this, is such rest; then they are swept. Small enough to be no burden, large enough that a
 # sweep costs next to nothing per record.
 REST_MAX = 10_000
+# Looked up once: an Enum's member costs more than the comparison.
+_UNDECIDED = State.UNDECIDED
 
 
 class Holdings:
@@ -78,7 +80,7 @@ class Holdings:
         queue = self._by_offset
         while queue:
             offset, entry = queue[0]
-            if entry.state is State.UNDECIDED and entry.offset == offset:
+            if entry.state is _UNDECIDED and entry.offset == offset:
                 return entry
             queue.popleft()
         return None
@@ -86,21 +88,19 @@ class Holdings:
     def keep_budget(self, budget_bytes: int) -> None:
         """Let go of the oldest bodies beyond the budget; they are read again by offset."""
         queue = self._bodies
-        while queue and (
-            queue[0][0].state is not State.UNDECIDED or self.held_bytes > budget_bytes
-        ):
+        while queue and (queue[0][0].state is not _UNDECIDED or self.held_bytes > budget_bytes):
             entry, index = queue.popleft()
             half = entry.messages.get(index)
             if half is not None and half.body is not None:
                 entry.messages[index] = half._replace(body=None)
                 self.held_bytes -= half.size_bytes
         if len(queue) > 2 * self.halves + REST_MAX:
-            self._bodies = deque(each for each in queue if each[0].state is State.UNDECIDED)
+            self._bodies = deque(each for each in queue if each[0].state is _UNDECIDED)
         if len(self._by_offset) > 2 * self.halves + REST_MAX:
             self._by_offset = deque(
                 each
                 for each in self._by_offset
-                if each[1].state is State.UNDECIDED and each[1].offset == each[0]
+                if each[1].state is _UNDECIDED and each[1].offset == each[0]
             )
 
     def _count_in(self, entry: Entry, half: HalfRead) -> None:

@@ -60,6 +60,10 @@ STATE_AFTER: dict[Effect, State] = {
     E.DEAD_LETTER: S.DISCARDED,
 }
 
+# Looking a member up in its Enum costs more than all else here does; this is done for every op.
+_DISCARD = OpKind.DISCARD
+_CONFLICT = Effect.CONFLICT
+
 # Words that a CHECKER's DISCARD gives as its reason. An AGE discard is conditional: it takes
 # effect only when its own append time proves the age.
 REASON_CHECK_TIMES = "CHECK_TIMES"
@@ -68,10 +72,11 @@ REASON_AGE = "AGE"
 
 def effect_of(op: Op, state: State) -> Effect:
     """Return what `op` does to a transaction in `state`; pure and total."""
-    if op.kind is OpKind.DISCARD and op.source not in (OpSource.CHECKER, OpSource.OPERATOR):
+    kind = op.kind
+    if kind is _DISCARD and op.source not in (OpSource.CHECKER, OpSource.OPERATOR):
         return Effect.INVALID
-    effect = EFFECTS[state, op.kind]
-    if effect is Effect.CONFLICT and op.source is OpSource.CHECKER:
+    effect = EFFECTS[state, kind]
+    if effect is _CONFLICT and op.source is OpSource.CHECKER:
         return Effect.IGNORED  # the daemon's discard lost against a decision: as it should
     return effect
 

@@ -18,6 +18,8 @@ READY_MAX = 20_000
 REST_MAX = 10_000
 # Due time of an entry that was taken and not added again.
 TAKEN = 1 << 62
+# Looked up once: an Enum's member costs more than the comparison.
+_UNDECIDED = State.UNDECIDED
 
 
 def first_due_ms(append_ms: int, immunity_ms: int, timeout_ms: int, immunity_ms_max: int) -> int:
@@ -98,7 +100,7 @@ class CheckSchedule:
         for turns in (self._first, self._repeats):
             while turns.count and len(taken) < limit:
                 entry = turns.next()
-                if entry.state is State.UNDECIDED and entry.due_ms <= confirmed_ms:
+                if entry.state is _UNDECIDED and entry.due_ms <= confirmed_ms:
                     entry.due_ms = TAKEN  # it may stand here twice
                     taken.append(entry)
         return taken
@@ -144,4 +146,4 @@ class _Turns:
 
 
 def _stands(entry: Entry, due_ms: int) -> bool:
-    return entry.state is State.UNDECIDED and entry.due_ms == due_ms
+    return entry.state is _UNDECIDED and entry.due_ms == due_ms
