@@ -28,7 +28,7 @@ class KafkaTxnFailedError(Exception):
         kind: What must happen now.
         topic: Topic of the record that is refused; empty when not known.
         permanent: The broker refuses something in the batch for good.
-        topic_refused: It refuses everything of this daemon on `topic`.
+        topic_refused: It refuses everything of this daemon on a topic: `topic`, if that is known.
     """
 
     def __init__(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from serde.records import PARTITION_BY_KEY
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -63,6 +65,11 @@ class Routes:
             del self._refused[next(iter(self._refused))]
         self._refused[transaction_id] = why
 
+    @property
+    def has_refused_topics(self) -> bool:
+        """Whether deliveries to some topic are dead-lettered without a try at present."""
+        return bool(self._refused_topics)
+
     def refuse_topic(self, topic: str, why: str, now_ms: int) -> None:
         """Remember for a while that this daemon may not write to `topic`."""
         self._refused_topics[topic] = (now_ms + REFUSED_TOPIC_MS, why)
@@ -77,7 +84,7 @@ class Routes:
             count = self._partitions.get(topic)
             if count is None:
                 return f"topic {topic} does not exist"
-            if partition >= count:
+            if not PARTITION_BY_KEY <= partition < count:
                 return f"topic {topic} has no partition {partition}"
             if topic in self._refused_topics:
                 return self._refused_topics[topic][1]

@@ -5,23 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from checker.core.plan import Delivery
+    from checker.core.plan import Plan
     from checker.inquiry.kafka_io import Questions
     from checker.routes import Routes
 
 # Looked up anew at this pace, and at this one while a topic is missed.
 FRESH_S = 30.0
 MISSING_S = 0.5
+# While a right is missing, which may come back.
+RIGHTS_S = 2.0
 
 
 class TopicWatch:
-    """Looks topics up and tells `routes`. Times are monotonic seconds."""
+    """Looks topics up and tells `routes`. Times are monotonic seconds.
 
-    def __init__(self, questions: Questions, routes: Routes) -> None:
+    Args:
+        questions: Asked.
+        routes: Told.
+        dead: The dead-letter topic.
+
+    Attributes:
+        lacks_dead: A plan waits for the dead-letter topic, which is missing.
+    """
+
+    def __init__(self, questions: Questions, routes: Routes, *, dead: str) -> None:
+        self.lacks_dead = False
         self._questions = questions
         self._routes = routes
+        self._dead = dead
         self._at = float("-inf")
 
     def look(self, now: float) -> None:
@@ -35,7 +46,7 @@ class TopicWatch:
 
     def look_now_and_then(self, now: float) -> None:
         """Look when it is time."""
-        if now - self._at >= FRESH_S:
+        if now - self._at >= (RIGHTS_S if self._routes.has_refused_topics else FRESH_S):
             self.look(now)
 
     def forget(self) -> None:
@@ -48,13 +59,19 @@ class TopicWatch:
             self.look(now)
         return self._routes.exists(topic)
 
-    def must_wait(self, deliveries: Sequence[Delivery], now: float) -> bool:
-        """Tell whether `deliveries` go to a missing topic that is not given up yet."""
-        if not deliveries:
+    def must_wait(self, plan: Plan, now: float) -> bool:
+        """Tell whether `plan` needs a missing topic: a real one not given up yet, or our own."""
+        if not self.exists(self._dead, now):
+            if plan.dead or plan.junk or any(map(self._routes.refusal, plan.deliveries)):
+                self.lacks_dead = True
+                return True
+        else:
+            self.lacks_dead = False
+        if not plan.deliveries:
             return False
         now_ms = int(now * 1000)
-        awaited = self._routes.awaited(deliveries, now_ms)
+        awaited = self._routes.awaited(plan.deliveries, now_ms)
         if awaited and now - self._at > MISSING_S:
             self.look(now)
-            awaited = self._routes.awaited(deliveries, now_ms)
+            awaited = self._routes.awaited(plan.deliveries, now_ms)
         return bool(awaited)

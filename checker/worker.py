@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from checker.asking import Asker
 from checker.assignment import Assignment
 from checker.backoff import Backoff
+from checker.blame import Blame
 from checker.core.plan import Plan
 from checker.core.settings import LedgerSettings
 from checker.failures import FailureKind, InputLostError, KafkaTxnFailedError
@@ -66,8 +67,6 @@ GAUGES_S = 1.0
 FENCED_WAIT_S = 3.0
 # Failed kafka_txns in a row after which health turns red.
 FAILURES_RED = 3
-# A batch that the broker refuses is cut down by this factor until one transaction is left.
-BISECT_FACTOR = 8
 
 
 class Worker:
@@ -86,7 +85,6 @@ class Worker:
         self._reporter = Reporter(status.metrics)
         self._routes = Routes(config.topic_gone_ms)
         self._backoff = Backoff()
-        self._limit = config.batch_records_max
         self._gauges_at = 0.0
         self._last_record_at = 0.0
         self._work: list[tuple[Pair, Plan]] = []
@@ -97,7 +95,11 @@ class Worker:
         self._bodies = BodyReader(config)
         self._input = Input(config, ids, self._note_client_error)
         questions = Questions(config)
-        self._topics = TopicWatch(questions, self._routes)
+        self._topics = TopicWatch(questions, self._routes, dead=config.names.dead)
+        self._lacks_dead = False
+        self._blame = Blame(
+            config.names, self._routes, questions, limit_max=config.batch_records_max
+        )
         self._assignment = Assignment(
             config,
             _ledger_settings(config, policy, ids.group_instance_id),
@@ -226,17 +228,24 @@ class Worker:
         self._topics.look_now_and_then(now)
         if now - self._gauges_at >= GAUGES_S:
             self._gauges_at = now
+            self._look_for_dead_letter_topic()
             self._reporter.state(self._assignment.pairs.values(), now)
             self._assignment.pause_or_resume()
         if now - self._last_record_at >= DOZE_S and not self._input.dozing:
             self._assignment.doze()
+
+    def _look_for_dead_letter_topic(self) -> None:
+        lacks, self._lacks_dead = self._lacks_dead, self._topics.lacks_dead
+        if lacks != self._lacks_dead:
+            reason = f"{self._names.dead} is missing: `halfbridge topics create` makes it"
+            self._status.set_healthy(healthy=lacks, reason="" if lacks else reason)
 
     # --- kafka_txns ------------------------------------------------------------------------
 
     def _collect(self, now: float) -> None:
         """Take plans until the batch is full; those that must wait are held."""
         self._work = []
-        left = self._limit
+        left = self._blame.limit
         left_bytes = self._config.batch_bytes_max
         for pair in self._assignment.pairs.values():
             if left <= 0 or left_bytes <= 0:
@@ -250,7 +259,7 @@ class Worker:
                 if not self._must_move(pair, now):
                     continue
             pair.held = plan
-            if self._topics.must_wait(plan.deliveries, now):
+            if self._topics.must_wait(plan, now):
                 continue
             left -= max(plan.records, 1)
             left_bytes -= plan.size_bytes
@@ -275,7 +284,7 @@ class Worker:
             records,
             self._offsets,
             self._input.group_metadata,
-            watched=self._limit < self._config.batch_records_max,
+            watched=self._blame.is_searching or self._backoff.failures > 0,
             in_background=in_background,
         )
         if not in_background:
@@ -303,34 +312,26 @@ class Worker:
             self._reporter.written(plan, pair, pair.publisher.undeliverable)
         self._work = []
         self._status.metrics.kafka_txn_s(done - self._began)
-        self._limit = min(self._limit * 2, self._config.batch_records_max)
+        self._blame.succeeded()
         if self._backoff.failures:
             self._backoff.reset()
             self._status.set_healthy(healthy=True)
+            self._lacks_dead = False
 
     # --- start, failure, end ---------------------------------------------------------------
 
     def _after_failure(self, error: KafkaTxnFailedError, stop: threading.Event) -> None:
         self._status.metrics.kafka_txn_failed()
         if error.permanent:
-            self._narrow_down(error)
+            self._topics.forget()
+            with suppress(InputLostError):  # nobody says what rights there are: the next time
+                plans = [plan for _, plan in self._work]
+                self._blame.failed(error, plans, int(monotonic() * 1000))
         if error.kind is FailureKind.FENCED:
             self._wait_for_verdict()
         if error.kind is not FailureKind.ABORTED:
             self._turns.discard()
         self._recover(f"kafka_txn failed: {error}", stop)
-
-    def _narrow_down(self, error: KafkaTxnFailedError) -> None:
-        """Find the transaction that the broker refuses for good, and remember it."""
-        deliveries = [one for _, plan in self._work for one in plan.deliveries]
-        now_ms = int(monotonic() * 1000)
-        if error.topic_refused:
-            self._routes.refuse_topic(error.topic, str(error), now_ms)
-        elif len(deliveries) == 1:
-            self._routes.refuse_transaction(deliveries[0].transaction_id, str(error))
-        elif deliveries:
-            self._limit = max(1, self._limit // BISECT_FACTOR)
-        self._topics.forget()
 
     def _wait_for_verdict(self) -> None:
         """Tell a slot taken over (which ends this worker) from a kafka_txn that timed out."""

@@ -7,8 +7,14 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
 from checker.clients import QUESTION_S, client_config
 from checker.failures import InputLostError
@@ -108,3 +114,28 @@ class Questions:
         except KafkaException as error:
             raise InputLostError(str(error)) from error
         return {name: len(one.partitions) for name, one in topics.items() if one.error is None}
+
+    def may_write(self, topics: Sequence[str]) -> dict[str, bool | None]:
+        """Return for each topic whether this daemon may write to it; None: the broker is silent.
+
+        Raises:
+            InputLostError: no broker answered.
+        """
+        futures = self._admin.describe_topics(
+            TopicCollection(list(topics)),
+            include_authorized_operations=True,
+            request_timeout=QUESTION_S,
+        )
+        return {topic: _may_write(future) for topic, future in futures.items()}
+
+
+def _may_write(future: Any) -> bool | None:
+    try:
+        operations = future.result(QUESTION_S).authorized_operations
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return False
+        raise InputLostError(f"rights cannot be read: {error}") from error
+    except TimeoutError as error:
+        raise InputLostError(f"rights cannot be read: {error}") from error
+    return None if operations is None else AclOperation.WRITE in operations

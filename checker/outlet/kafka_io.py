@@ -72,6 +72,9 @@ class Transactor:
                 "message.max.bytes": 1_000_000_000,
                 "queue.buffering.max.messages": 1_000_000,
                 "linger.ms": 2,
+                # A topic is looked up before anything is written to it; one that is missing all
+                # the same was deleted, and is not worth the 30 s that a new one is given.
+                "topic.metadata.propagation.max.ms": 5000,
             }
         )
 
@@ -225,7 +228,13 @@ class CheckSender:
     def send(self, record: Outgoing) -> bool:
         """Send without waiting; False when there is no room now."""
         try:
-            self._producer.produce(record.topic, record.value, record.key, headers=record.headers)
+            self._producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                timestamp=record.timestamp_ms,
+                headers=record.headers,
+            )
         except (BufferError, KafkaException):
             return False
         return True
@@ -253,5 +262,5 @@ def _failure(kind: FailureKind, error: KafkaError, *, topic: str = "") -> KafkaT
         error.str(),
         topic=topic,
         permanent=error.code() in PERMANENT_CODES,
-        topic_refused=bool(topic) and error.code() in TOPIC_CODES,
+        topic_refused=error.code() in TOPIC_CODES,
     )

@@ -1,0 +1,97 @@
+"""Finds what a broker refuses for good: everything on a topic, or one transaction.
+
+librdkafka often fails a whole kafka_txn without naming the record. A transaction is blamed only
+when nothing else can be meant; what the broker refuses of the daemon's own topics is no
+transaction's fault, and an operator's to mend.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from checker.core.plan import Delivery, Plan
+    from checker.failures import KafkaTxnFailedError
+    from checker.inquiry.kafka_io import Questions
+    from checker.routes import Routes
+    from serde.topics import TopicNames
+
+# A batch that the broker refuses is cut down by this factor until one transaction is left.
+BISECT_FACTOR = 8
+
+
+class Blame:
+    """Cuts batches down until `routes` knows what is refused.
+
+    Args:
+        names: Of the installation's own topics.
+        routes: Told what was found.
+        questions: Asked for rights.
+        limit_max: Records in a batch when all is well.
+
+    Attributes:
+        limit: Records in the next batch.
+    """
+
+    def __init__(
+        self, names: TopicNames, routes: Routes, questions: Questions, *, limit_max: int
+    ) -> None:
+        self.limit = limit_max
+        self._limit_max = limit_max
+        self._names = names
+        self._routes = routes
+        self._questions = questions
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether batches are cut down at present."""
+        return self.limit < self._limit_max
+
+    def succeeded(self) -> None:
+        """Take that a batch went through: the next may be larger."""
+        self.limit = min(self.limit * 2, self._limit_max)
+
+    def failed(self, error: KafkaTxnFailedError, plans: Sequence[Plan], now_ms: int) -> None:
+        """Take that the broker refuses something in `plans` for good.
+
+        Args:
+            error: What it said.
+            plans: The batch.
+            now_ms: Monotonic milliseconds.
+
+        Raises:
+            InputLostError: no broker answered; try again.
+        """
+        deliveries = [one for plan in plans for one in plan.deliveries]
+        if not deliveries or (error.topic and self._names.is_internal(error.topic)):
+            return
+        if error.topic_refused:
+            refused = [error.topic] if error.topic else self._without_right(deliveries)
+            for topic in refused or ():
+                self._routes.refuse_topic(topic, str(error), now_ms)
+            if refused is not None:
+                return
+        suspects = [one for one in deliveries if not error.topic or _goes_to(one, error.topic)]
+        if len(suspects) == 1 and (error.topic or _is_alone(plans)):
+            self._routes.refuse_transaction(suspects[0].transaction_id, str(error))
+        else:
+            self.limit = max(1, self.limit // BISECT_FACTOR)
+
+    def _without_right(self, deliveries: Sequence[Delivery]) -> list[str] | None:
+        """Return the real topics that may not be written; None when no broker can tell."""
+        topics = sorted({half.metadata.real_topic for one in deliveries for half in one.messages})
+        may_write = self._questions.may_write(topics)
+        if None in may_write.values():
+            return None
+        return [topic for topic, allowed in may_write.items() if not allowed]
+
+
+def _goes_to(delivery: Delivery, topic: str) -> bool:
+    return any(half.metadata.real_topic == topic for half in delivery.messages)
+
+
+def _is_alone(plans: Sequence[Plan]) -> bool:
+    """Tell whether the batch consists of deliveries only."""
+    return not any(plan.dead or plan.junk or plan.put_backs or plan.discards for plan in plans)

@@ -1,0 +1,290 @@
+"""What the broker refuses for good: that transaction becomes a dead letter, the others go on."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from halfbridge.testkit.broker import EmbeddedBroker
+from serde.records import DeadReason
+from tests.integration.daemon import Installation, Stored, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.daemon import Daemon, Record
+
+pytestmark = pytest.mark.broker
+
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+EVERYBODY = "User:ANONYMOUS"
+
+
+def _around(installation: Installation, orders: str, bad: list[Stored]) -> list[Stored]:
+    """Commit good transactions around `bad` ones, so that all share a batch; return the good."""
+    good = [installation.half(orders) for _ in range(10)]
+    for half in (*good[:5], *bad, *good[5:]):
+        installation.commit(half)
+    return good
+
+
+def _expect(
+    installation: Installation, orders: str, *, good: list[Stored], bad: list[Stored]
+) -> list[Record]:
+    installation.fence()
+    letters = installation.dead(len(bad))
+    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    assert delivered == [each.transaction_id for each in good]
+    assert [each.half.transaction_id for each in installation.dead_now()] == [
+        each.transaction_id for each in bad
+    ]
+    assert {each.dead.reason for each in letters} == {DeadReason.UNDELIVERABLE}
+    assert all(each.dead.detail for each in letters)
+    return letters
+
+
+def test_too_large_for_the_real_topic(installation: Installation) -> None:
+    """Only the broker knows; the transaction is found by cutting the batch down."""
+    installation.make()
+    orders = installation.topic("orders")
+    small = installation.topic("small", max_message_bytes="1000")
+    body = os.urandom(2000)
+    bad = [installation.half(small, value=body)]
+    fits = installation.half(small, value=b"fits")
+    good = _around(installation, orders, bad)
+    installation.commit(fits)
+
+    daemon = installation.start()
+    (letter,) = _expect(installation, orders, good=good, bad=bad)
+
+    assert letter.value == body
+    assert [each.value for each in installation.tail(small).to_end()] == [b"fits"]
+    daemon.counts("halfbridge_dead_letters_total", 1, reason="UNDELIVERABLE")
+    assert daemon.healthz()[0] == 200
+
+
+def test_a_transaction_is_undeliverable_as_a_whole(installation: Installation) -> None:
+    """One refused message makes dead letters of all messages of its transaction."""
+    installation.make()
+    orders = installation.topic("orders")
+    small = installation.topic("small", max_message_bytes="1000")
+    first = installation.half(orders, value=b"0")
+    last = installation.half(small, first.transaction_id, value=os.urandom(2000), message_index=1)
+    installation.commit(last, message_count=2)
+    good = installation.pass_through(orders)
+
+    installation.start()
+    installation.fence()
+
+    letters = installation.dead(2)
+    assert [each.half.message_index for each in letters] == [0, 1]
+    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    assert delivered == [good.transaction_id]
+
+
+@pytest.mark.parametrize("number", [1, 1_000_000, 2**31 - 1, -2, -(2**31)])
+def test_a_partition_that_does_not_exist(installation: Installation, number: int) -> None:
+    """Beyond the topic's partitions, or no partition number at all."""
+    installation.make()
+    orders = installation.topic("orders")
+    bad = [installation.half(orders, real_partition=number)]
+    good = _around(installation, orders, bad)
+
+    daemon = installation.start()
+    (letter,) = _expect(installation, orders, good=good, bad=bad)
+
+    assert "partition" in letter.dead.detail
+    assert daemon.metric("halfbridge_kafka_txn_failures_total") == 0
+
+
+@pytest.mark.parametrize("name", ["gone", "no such name", "x" * 300, "."])
+def test_a_topic_that_does_not_exist(installation: Installation, name: str) -> None:
+    """It is waited for for a while, then given up; nothing that follows waits again."""
+    installation.make()
+    orders = installation.topic("orders")
+    bad = [installation.half(installation.real(name)) for _ in range(3)]
+    good = _around(installation, orders, bad)
+
+    installation.start(topic_gone_ms=300)
+    letters = _expect(installation, orders, good=good, bad=bad)
+
+    assert "does not exist" in letters[0].dead.detail
+
+
+def test_a_topic_that_is_deleted_meanwhile(installation: Installation) -> None:
+    """A topic that the daemon wrote to before can go; transactions for others go on."""
+    installation.make()
+    orders, doomed = installation.topic("orders"), installation.topic("doomed")
+    installation.start(topic_gone_ms=300)
+    installation.pass_through(doomed)
+    installation.tail(doomed).until(1)
+    bad = [installation.half(doomed)]
+    installation.delete(doomed)
+
+    good = _around(installation, orders, bad)
+
+    _expect(installation, orders, good=good, bad=bad)
+
+
+def test_a_topic_that_comes_back_in_time(installation: Installation) -> None:
+    """Within topic_gone_ms a missing topic holds its partition up, and loses nothing."""
+    installation.make()
+    orders = installation.topic("orders")
+    late = installation.real("late")
+    daemon = installation.start()
+    awaited = installation.pass_through(late)
+    behind = installation.pass_through(orders)
+    until("the op is read", lambda: daemon.metric("rocketmq_half_messages", topic=orders) == 0)
+
+    installation.create(late)
+
+    (record,) = installation.tail(late).until(1)
+    assert record.transaction_id == awaited.transaction_id
+    (record,) = installation.tail(orders).until(1)
+    assert record.transaction_id == behind.transaction_id
+    assert installation.dead_now() == []
+
+
+def test_a_compacted_topic_refuses_a_null_key(installation: Installation) -> None:
+    """A record that the broker calls invalid is the transaction's own fault."""
+    installation.make()
+    orders = installation.topic("orders")
+    compacted = installation.topic("compacted", cleanup_policy="compact")
+    bad = [installation.half(compacted, key=None)]
+    good = _around(installation, orders, bad)
+
+    installation.start()
+
+    _expect(installation, orders, good=good, bad=bad)
+
+
+def test_a_dead_letter_topic_that_is_gone_blames_nobody(installation: Installation) -> None:
+    """Dead letters wait for their topic; what is deliverable is not taken for undeliverable."""
+    installation.make()
+    orders = installation.topic("orders")
+    dead = installation.names.dead
+    installation.delete(dead)
+    installation.write(installation.names.half, b"junk")
+    half = installation.pass_through(orders)
+
+    daemon = installation.launch()
+    until("health is red", lambda: daemon.healthz()[0] == 503)
+    installation.create(dead, max_message_bytes="2000000")
+    (record,) = installation.tail(orders).until(1)
+
+    assert record.transaction_id == half.transaction_id
+    installation.fence()
+    assert [each.value for each in installation.dead_now()] == [b"junk"]
+    until("health is green", lambda: daemon.healthz()[0] == 200)
+
+
+# --- rights, on a broker of its own that checks them ----------------------------------------
+
+
+@pytest.fixture(scope="module")
+def guarded_servers() -> Iterator[str]:
+    """A broker that enforces ACLs; where there is none on a resource, all is allowed."""
+    properties = {
+        "authorizer.class.name": AUTHORIZER,
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with EmbeddedBroker(properties=properties, heap_mib=512) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def guarded(guarded_servers: str, topic_prefix: str) -> Iterator[Installation]:
+    """An installation on the broker that checks rights."""
+    made = Installation(guarded_servers, topic_prefix)
+    try:
+        yield made
+    finally:
+        _allow_all(made)
+        made.close()
+
+
+def _allow_all(installation: Installation) -> None:
+    everything = AclBindingFilter(
+        ResourceType.ANY,
+        *(None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY),
+    )
+    installation.admin.delete_acls([everything])[everything].result()
+
+
+def _deny(
+    installation: Installation, kind: ResourceType, name: str, operation: AclOperation
+) -> None:
+    """Take one right on a resource away and leave all others."""
+
+    def binding(what: AclOperation, permission: AclPermissionType) -> AclBinding:
+        literal = ResourcePatternType.LITERAL
+        return AclBinding(kind, name, literal, EVERYBODY, "*", what, permission)
+
+    acls = [
+        binding(AclOperation.ALL, AclPermissionType.ALLOW),
+        binding(operation, AclPermissionType.DENY),
+    ]
+    for future in installation.admin.create_acls(acls).values():
+        future.result()
+
+
+def test_no_right_on_the_real_topic(guarded: Installation) -> None:
+    """Transactions for that topic are dead-lettered, no others; nothing needs an operator."""
+    guarded.make()
+    orders, forbidden = guarded.topic("orders"), guarded.topic("forbidden")
+    _deny(guarded, ResourceType.TOPIC, forbidden, AclOperation.WRITE)
+    bad = [guarded.half(forbidden) for _ in range(3)]
+    good = _around(guarded, orders, bad)
+
+    daemon = guarded.start()
+    _expect(guarded, orders, good=good, bad=bad)
+    assert daemon.healthz()[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource", "operation"),
+    [
+        (ResourceType.TOPIC, "half", AclOperation.READ),
+        (ResourceType.TOPIC, "op", AclOperation.READ),
+        (ResourceType.TOPIC, "dead", AclOperation.WRITE),
+        (ResourceType.GROUP, "daemon_group", AclOperation.READ),
+    ],
+)
+def test_lost_rights_of_its_own_lose_nothing(
+    guarded: Installation, kind: ResourceType, resource: str, operation: AclOperation
+) -> None:
+    """The daemon backs off and turns red; when the right is back, it goes on where it stood."""
+    guarded.make()
+    orders = guarded.topic("orders")
+    daemon = guarded.start()
+    before = guarded.pass_through(orders)
+    guarded.tail(orders).until(1)
+    _deny(guarded, kind, getattr(guarded.names, resource), operation)
+    guarded.write(guarded.names.half, b"junk")
+    behind = guarded.pass_through(orders)
+    until("health is red", lambda: _red(daemon))
+
+    _allow_all(guarded)
+    records = guarded.tail(orders).until(2)
+
+    assert [each.transaction_id for each in records] == [
+        before.transaction_id,
+        behind.transaction_id,
+    ]
+    guarded.fence()
+    assert [each.value for each in guarded.dead_now()] == [b"junk"]
+    until("health is green", lambda: not _red(daemon))
+
+
+def _red(daemon: Daemon) -> bool:
+    return daemon.healthz()[0] == 503

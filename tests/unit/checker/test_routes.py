@@ -1,0 +1,77 @@
+"""What is known of real topics, and what is refused without a try."""
+
+from __future__ import annotations
+
+import pytest
+
+from checker.core.events import HalfRead
+from checker.core.plan import Delivery
+from checker.routes import REFUSED_TOPIC_MS, REFUSED_TRANSACTIONS_MAX, Routes
+from serde.records import HalfMetadata
+
+GONE_MS = 1000
+
+
+def _delivery(topic: str, partition: int = -1, transaction_id: str = "t") -> Delivery:
+    metadata = HalfMetadata(transaction_id, 0, 0, 0, "g", topic, partition, 0, -1, -1, -1)
+    half = HalfRead(0, 0, metadata, "", 0, None)
+    return Delivery(transaction_id, "g", (half,), 0, 0, 0, 0)
+
+
+@pytest.fixture
+def routes() -> Routes:
+    """Routes that know one topic of three partitions."""
+    made = Routes(GONE_MS)
+    made.update({"orders": 3}, 0)
+    return made
+
+
+@pytest.mark.parametrize("partition", [-1, 0, 2])
+def test_what_exists_is_not_refused(routes: Routes, partition: int) -> None:
+    """By key, or to a partition that the topic has."""
+    assert routes.refusal(_delivery("orders", partition)) == ""
+
+
+@pytest.mark.parametrize("partition", [3, 2**31 - 1, -2, -(2**31)])
+def test_partitions_that_do_not_exist_are_refused(routes: Routes, partition: int) -> None:
+    """Without asking a broker, which would fail the whole batch."""
+    assert f"no partition {partition}" in routes.refusal(_delivery("orders", partition))
+
+
+def test_a_missing_topic_is_awaited_then_given_up(routes: Routes) -> None:
+    """For gone_ms from the first time that it was missed; it starts anew once it was there."""
+    late = [_delivery("late")]
+    assert routes.awaited(late, 100) == ["late"]
+    assert routes.awaited(late, 100 + GONE_MS - 1) == ["late"]
+    assert routes.awaited(late, 100 + GONE_MS) == []
+    assert "does not exist" in routes.refusal(late[0])
+
+    routes.update({"orders": 3, "late": 1}, 5000)
+    assert routes.refusal(late[0]) == ""
+    routes.update({"orders": 3}, 6000)
+    assert routes.awaited(late, 6000) == ["late"]
+
+
+def test_a_topic_is_refused_for_a_while(routes: Routes) -> None:
+    """A right that was taken away may come back: it is tried again."""
+    routes.refuse_topic("orders", "no right", 0)
+    assert routes.has_refused_topics
+    assert routes.refusal(_delivery("orders")) == "no right"
+
+    routes.update({"orders": 3}, REFUSED_TOPIC_MS)
+
+    assert routes.refusal(_delivery("orders")) == ""
+    assert not routes.has_refused_topics
+
+
+def test_a_transaction_stays_refused(routes: Routes) -> None:
+    """Until it was decided again; the oldest are forgotten beyond a bound."""
+    routes.refuse_transaction("t", "too large")
+    for number in range(REFUSED_TRANSACTIONS_MAX - 1):
+        routes.refuse_transaction(f"other-{number}", "too large")
+    assert routes.refusal(_delivery("orders")) == "too large"
+    assert routes.refusal(_delivery("orders", transaction_id="another")) == ""
+
+    routes.refuse_transaction("one more", "too large")
+
+    assert routes.refusal(_delivery("orders")) == ""
