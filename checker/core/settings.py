@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 # Rule 7: how long, and how many, decisions stay known after H has passed them, so that a late
 # duplicate half does not become a new transaction. 10 s covers a producer's in-flight retries.
-# 25,000 a partition are 100,000 a worker with the default four, about 40 MB; a rebuild reads
-# that many ops more, in about a quarter of a second.
+# 10,000 a partition are 40,000 a worker with the default four, about 20 MB; a rebuild reads that
+# many ops more, in about a tenth of a second.
 RECENT_MS = 10_000
-RECENT_MAX = 25_000
+RECENT_MAX = 10_000
 # Rule 1: how long an op waits for its half offset before the half partition's end is asked.
 OP_WAIT_MS = 1_000
 # The policy's answers that are remembered; more distinct (group, topic) pairs than this are forged.
