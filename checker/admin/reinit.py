@@ -123,7 +123,7 @@ def plan(
         choice: Between twice and never, where that is the question. With REFUSE the plan shows
             what ACCEPT_DUPLICATES would do, and is not exact.
     """
-    transactions = _judge(halves, ops, half_end=half_end, age_ms_max=age_ms_max)
+    transactions = _judge(halves, ops, age_ms_max=age_ms_max)
     # A ROLLBACK leaves no trace and applying it again does nothing: it is on either side of O.
     visible = {
         key: each
@@ -150,7 +150,7 @@ def plan(
 
 
 def _judge(
-    halves: Sequence[HalfRead], ops: Sequence[OpRead], *, half_end: int, age_ms_max: int
+    halves: Sequence[HalfRead], ops: Sequence[OpRead], *, age_ms_max: int
 ) -> dict[Key, _Transaction]:
     """Return every transaction with its first decision, by the daemon's own rules."""
     transactions: dict[Key, _Transaction] = {}
@@ -163,7 +163,7 @@ def _judge(
     for read in ops:
         op = read.op
         known = transactions.get((op.transaction_id, op.resume_count, op.producer_group))
-        if known is None or op.half_offset >= half_end:  # an orphan, or invalid by rule 1
+        if known is None:  # an orphan
             continue
         effect = effect_of(op, known.state)
         proven = proves_its_age(op, read.append_ms, known.first_append_ms, age_ms_max)

@@ -226,13 +226,16 @@ def test_half_of_another_group_under_a_known_id_stays_undecided(log: Log) -> Non
     assert found.progress.half == 1
 
 
-def test_op_beyond_the_half_partition_decides_nothing(log: Log) -> None:
-    """Rule 1: a half offset that does not exist makes the op invalid."""
+def test_op_beyond_the_half_partition_decides_like_any_other(log: Log) -> None:
+    """Rule 1: the daemon applies an op whose half offset does not exist, to what is there."""
     log.half("a")
     log.op("a", half_offset=10)
 
     assert log.plan(Evidence()).progress == Progress(
-        half=0, op=1, rebuild_to=1, ops_from=1, position=0
+        half=0, op=0, rebuild_to=1, ops_from=0, position=0
+    )
+    assert log.plan(Evidence(delivered={"a"})).progress == Progress(
+        half=1, op=1, rebuild_to=1, ops_from=1, position=1
     )
 
 
