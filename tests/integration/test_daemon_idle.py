@@ -1,0 +1,83 @@
+"""An idle daemon: it fetches nothing for nothing, and is awake at once."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checker.http import Status
+from checker.policy import Policy
+from checker.slots import slot_ids
+from checker.worker import Worker
+from tests.integration.daemon import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.daemon import Installation
+
+pytestmark = pytest.mark.broker
+
+# The bell's fetch answers at the first byte; waiting for its next round would take 0.5 s. Far
+# above both what is usual (20 ms) and what a busy machine adds.
+PROMPT_S = 5.0
+
+
+@pytest.fixture
+def worker(installation: Installation) -> Iterator[Worker]:
+    """A worker in a thread, on two partitions."""
+    installation.make(partitions=2)
+    config = installation.config()
+    made = Worker(
+        config,
+        Policy(config.names),
+        ids=slot_ids("w-0", topic_prefix=config.topic_prefix),
+        status=Status(),
+    )
+    stop = threading.Event()
+    thread = threading.Thread(target=made.run, args=(stop,), daemon=True)
+    thread.start()
+    yield made
+    stop.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_a_dozing_worker_delivers_promptly(installation: Installation, worker: Worker) -> None:
+    """With nothing to read the bell takes over; each transaction still comes out at once."""
+    orders = installation.topic("orders")
+    tail = installation.tail(orders)
+    for count in range(1, 4):
+        until("the worker dozes", lambda: worker._input.dozing)
+        began = monotonic()
+        installation.pass_through(orders, partition=count % 2)
+        tail.until(count)
+        assert monotonic() - began < PROMPT_S
+
+
+def test_a_dozing_worker_hears_a_late_decision(installation: Installation, worker: Worker) -> None:
+    """A decision that comes while it dozes, long after its half, is delivered."""
+    orders = installation.topic("orders")
+    half = installation.half(orders, partition=1)
+    until("the worker dozes", lambda: worker._input.dozing)
+
+    installation.commit(half)
+
+    assert len(installation.tail(orders).until(1, within_s=PROMPT_S)) == 1
+
+
+def test_an_idle_worker_needs_next_to_no_cpu(installation: Installation, worker: Worker) -> None:
+    """Far below what hundreds of empty fetches a second would take."""
+    until("the worker dozes", lambda: worker._input.dozing)
+    woke = threading.Event()
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    woke.wait(2)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+
+    used_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert worker._input.dozing
+    assert used_s < 0.3
