@@ -227,7 +227,7 @@ class Cluster:
         last_progress = time.monotonic()
         at_end = False
         while not at_end:
-            for message in consumer.consume(READ_BATCH, timeout=0.5):
+            for message in _fetched(consumer):
                 last_progress = time.monotonic()
                 error = message.error()
                 if error is None:
@@ -290,6 +290,12 @@ class Cluster:
 
 def _cause(error: KafkaException) -> Any:
     return error.args[0]
+
+
+def _fetched(consumer: Any) -> list[Any]:
+    """Return what has been fetched; consume() alone would wait for all it may return."""
+    first = consumer.poll(0.5)
+    return [] if first is None else [first, *consumer.consume(READ_BATCH, 0)]
 
 
 def _record(message: Any) -> LogRecord:
