@@ -26,6 +26,8 @@ SLOW_COMMIT_S = 5.0
 # A commit of unknown outcome is retried for this many kafka_txn timeouts; by then the broker has
 # settled it, and a new producer finds out how.
 COMMIT_RETRIES_MAX = 3
+# How long after its time-out a call is believed to return after all.
+HANG_GRACE_S = 1.0
 # What a broker refuses for good, whatever is tried again.
 PERMANENT_CODES = frozenset(
     (
@@ -59,6 +61,7 @@ class Transactor:
     def __init__(self, config: CheckerConfig, transactional_id: str) -> None:
         self.worn = False
         self._timeout_s = config.kafka_txn_timeout_ms / 1000
+        self._sending_since: float | None = None
         self._copies_end: dict[int, int] = {}
         self._refused: tuple[KafkaError, str] | None = None
         self._producer = Producer(
@@ -126,11 +129,20 @@ class Transactor:
             TopicPartition(topic, partition, offset, text)
             for topic, partition, offset, text in offsets
         ]
+        self._sending_since = began
         try:
             self._producer.send_offsets_to_transaction(positions, group_metadata, self._timeout_s)
         except KafkaException as error:
             raise self._failed(error) from error
+        finally:
+            self._sending_since = None
         self._commit(began)
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether sending offsets takes longer than its time-out allows: it may never return."""
+        since = self._sending_since
+        return since is not None and monotonic() - since > self._timeout_s + HANG_GRACE_S
 
     def _commit(self, began: float) -> None:
         """Commit; after an unknown outcome only the commit is repeated, never an abort."""

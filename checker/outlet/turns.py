@@ -7,21 +7,33 @@ after the other: each commit is acknowledged before the next begins.
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import TimeoutError as NotDoneError
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from checker.failures import FailureKind, KafkaTxnFailedError
 from checker.outlet.kafka_io import Transactor
+from checker.outlet.side_thread import SideThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from checker.config import CheckerConfig
     from checker.metrics import Metrics
     from checker.publish import Outgoing
 
+# How often a commit that takes long is looked at: bounds how late a hung one is noticed.
+LOOK_S = 0.5
+
 
 class Turns:
-    """Writes kafka_txns, one at a time; a large one commits while the caller goes on reading."""
+    """Writes kafka_txns, one at a time; a large one commits while the caller goes on reading.
+
+    Commits run in a thread of their own: sending offsets can block without limit when a broker
+    goes away in the middle of it (librdkafka #5456). Such a call is left behind with its
+    producer; a new producer of the same id fences it.
+    """
 
     def __init__(self, config: CheckerConfig, id_prefix: str, metrics: Metrics) -> None:
         self._config = config
@@ -30,7 +42,8 @@ class Turns:
         self._transactors: list[Transactor] = []
         self._turn = 0
         self._under_way: Future[None] | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="halfbridge-commit")
+        self._committing: Transactor | None = None
+        self._thread = _new_thread()
 
     def start(self) -> None:
         """Make the producers that are missing.
@@ -67,11 +80,11 @@ class Turns:
         if transactor.worn:
             transactor = self._replace(self._turn)
         positions = offsets(transactor.write(records, watched=watched))
-        if in_background:
-            self._under_way = self._thread.submit(transactor.commit, positions, group_metadata)
-        else:
-            transactor.commit(positions, group_metadata)
+        self._committing = transactor
+        self._under_way = self._thread.submit(transactor.commit, positions, group_metadata)
         self._turn = (self._turn + 1) % len(self._transactors)
+        while not in_background and not self.is_done(LOOK_S):
+            pass
 
     @property
     def is_under_way(self) -> bool:
@@ -87,17 +100,21 @@ class Turns:
         under_way = self._under_way
         if under_way is None:
             return True
-        if not under_way.done() and not (timeout_s and wait((under_way,), timeout_s).done):
-            return False
+        if not under_way.done():
+            try:
+                under_way.exception(timeout_s)
+            except NotDoneError:
+                self._give_up_if_hung()
+                return False
         self._under_way = None
         under_way.result()
         return True
 
     def settle(self) -> None:
         """Wait until no commit is under way, whatever its outcome: all is read again anyway."""
-        if self._under_way is not None:
-            wait((self._under_way,))
-            self._under_way = None
+        while self._under_way is not None:
+            with suppress(KafkaTxnFailedError):
+                self.is_done(LOOK_S)
 
     def discard(self) -> None:
         """Let all producers go; `start` makes new ones, which fence whatever these left."""
@@ -108,8 +125,20 @@ class Turns:
     def close(self) -> None:
         """Wait for the commit under way and let everything go."""
         self.settle()
-        self._thread.shutdown()
+        self._thread.leave()
         self.discard()
+
+    def _give_up_if_hung(self) -> None:
+        if self._committing is None or not self._committing.is_hung:
+            return
+        self._under_way = None
+        self._thread.leave()
+        self._thread = _new_thread()
+        self.discard()
+        self._metrics.producer_replaced()
+        raise KafkaTxnFailedError(
+            FailureKind.REPLACE, "sending offsets does not return: left behind with its producer"
+        )
 
     def _new(self, turn: int) -> Transactor:
         transactor = Transactor(self._config, f"{self._id_prefix}-{turn}")
@@ -121,3 +150,7 @@ class Turns:
         self._transactors[turn].close()
         self._transactors[turn] = self._new(turn)
         return self._transactors[turn]
+
+
+def _new_thread() -> SideThread:
+    return SideThread("halfbridge-commit")
