@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 
-from checker.core.events import HalfRead, JunkRead
+from checker.core.events import HalfRead, JunkRead, OpRead
 from checker.core.progress import START, check_against_log, parse_progress
 from checker.core.protocol import State
 from serde.records import COUNT_UNKNOWN, OpKind
@@ -207,6 +207,10 @@ class History:
         # PARTITION_EOF may have been seen before the next record was appended.
         twin.ledger.half_read_to(self.reader.ledger._position)
         twin.ledger.op_read_to(self.reader.ledger._op_position)
+        self._ask_half_end()
+        for head in list(self.reader.ledger._waiting)[:1]:
+            if isinstance(head, OpRead):  # what this one was told of the end, the twin is told
+                twin.ledger.half_end(head.op.half_offset + 1, head.offset)
         self.takes_a_plan(limit=UNLIMITED)
         plan = twin.ledger.plan(self.now_ms, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
         if not twin.ledger.is_rebuilt:
