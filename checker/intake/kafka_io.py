@@ -5,6 +5,7 @@ Guards against traps of the protocol stand where they are needed, with the trap 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from checker.clients import QUESTION_S, client_config
-from checker.errors import CheckerError, SlotTakenError
+from checker.errors import SlotTakenError
 from checker.failures import InputLostError
 
 if TYPE_CHECKING:
@@ -25,6 +26,13 @@ EOF_CODE = KafkaError._PARTITION_EOF
 # Records handed over by one call: one large fetch; bounds what is parsed before the next plan.
 FETCH_MAX = 5_000
 _FENCED_CODES = frozenset((KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED))
+_FATAL_CODES = _FENCED_CODES | {KafkaError._FATAL}
+_UNREACHABLE_CODES = frozenset(
+    (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
+)
+# How long after brokers were unreachable a static member may find that it has fenced itself. The
+# client reports the same trouble again only every 30 s.
+TROUBLE_S = 60.0
 # Large minimum, short wait: with one byte every record is a fetch of its own, and the broker
 # runs out of CPU (docs/benchmarks.md).
 FETCHING = {
@@ -72,6 +80,9 @@ class Input:
     def __init__(
         self, config: CheckerConfig, ids: SlotIds, on_error: Callable[[str], None]
     ) -> None:
+        self._config = config
+        self._ids = ids
+        self._trouble_at = -TROUBLE_S
         self.assigned: frozenset[tuple[str, int]] = frozenset()
         self.changed = False
         self.group_metadata: Any = None
@@ -79,24 +90,7 @@ class Input:
         self._served: list[Any] = []
         self._fatal: KafkaError | None = None
         self._report = on_error
-        self._consumer = Consumer(
-            {
-                **client_config(config),
-                "group.id": config.names.daemon_group,
-                "group.instance.id": ids.group_instance_id,
-                "session.timeout.ms": config.session_timeout_ms,
-                "heartbeat.interval.ms": max(100, min(1000, config.session_timeout_ms // 10)),
-                "partition.assignment.strategy": "range",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "check.crcs": True,
-                **FETCHING,
-                "error_cb": self._on_error,
-            }
-        )
+        self._consumer = self._open()
         self._bell = Consumer(
             {
                 **client_config(config),
@@ -108,12 +102,6 @@ class Input:
                 "queued.max.messages.kbytes": 1024,
             }
         )
-        self._consumer.subscribe(
-            [config.names.half, config.names.op],
-            on_assign=self._on_assign,
-            on_revoke=self._on_revoke,
-            on_lost=self._on_revoke,
-        )
 
     def fetch(self, wait_s: float) -> list[Any]:
         """Return what has been fetched, waiting `wait_s` for the first record.
@@ -121,7 +109,6 @@ class Input:
         Raises:
             InputLostError: read again from the committed offsets.
             SlotTakenError: another worker runs on this slot.
-            CheckerError: the consumer is broken for good; the worker must start again.
         """
         try:
             if self.dozing:
@@ -134,9 +121,15 @@ class Input:
                 # consume() alone would wait for all it may return, or in slices of 200 ms.
                 messages = [first, *self._consumer.consume(FETCH_MAX, 0)]
         except KafkaException as error:
-            self._raise_if_fenced(error.args[0])
+            self._note_if_fatal(error.args[0])
+            self._recover_if_fatal()
             raise InputLostError(str(error)) from error
-        self._raise_if_fatal(messages)
+        # A consumer reports its fatal error among the records, without topic or partition, and
+        # once only: whoever dropped it there would never learn of it.
+        for message in messages:
+            if message.error() is not None:
+                self._note_if_fatal(message.error())
+        self._recover_if_fatal()
         return messages
 
     def committed(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Committed]:
@@ -229,31 +222,69 @@ class Input:
         self.changed = True
 
     def _on_error(self, error: KafkaError) -> None:
-        if error.fatal() or error.code() in _FENCED_CODES:
-            self._fatal = error
+        if error.code() in _UNREACHABLE_CODES:
+            self._trouble_at = monotonic()
+        self._note_if_fatal(error)
         self._report(error.str())
 
-    def _raise_if_fatal(self, messages: Iterable[Any]) -> None:
-        # A consumer reports its fatal error among the records, without topic or partition, and
-        # once only: whoever dropped it there would never learn of it.
-        for message in messages:
-            error = message.error()
-            if error is not None and error.code() == KafkaError._FATAL:
-                self._fatal = error
-        if self._fatal is not None:
-            self._raise_if_fenced(self._fatal)
-            raise CheckerError(
-                f"the Kafka consumer cannot go on ({self._fatal.str()}): start the worker again"
-            )
+    def _note_if_fatal(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() in _FATAL_CODES:
+            self._fatal = error
 
-    @staticmethod
-    def _raise_if_fenced(error: KafkaError) -> None:
-        fenced = error.code() in _FENCED_CODES or "fenced" in error.str().lower()
-        if fenced:
+    def _recover_if_fatal(self) -> None:
+        """Join with a new consumer, unless another process has our slot.
+
+        A static member can fence itself: when the answer to its JoinGroup is lost with the
+        connection, the group knows it by a member id that it never learned. The group cannot say
+        which it was, so being fenced means another worker unless brokers were just unreachable.
+        Should one have come at that very time, this takes the slot back and the other one ends.
+        """
+        if self._fatal is None:
+            return
+        text = self._fatal.str()
+        was_fenced = "fenced" in text.lower() or self._fatal.code() in _FENCED_CODES
+        if was_fenced and monotonic() - self._trouble_at > TROUBLE_S:
             raise SlotTakenError(
-                f"another worker runs on this slot and took its partitions over ({error.str()}):"
+                f"another worker runs on this slot and took its partitions over ({text}):"
                 " stop one of the two, or give each its own --slot"
             )
+        self.wake()
+        with suppress(KafkaException, RuntimeError):  # it is broken: let it go as far as it goes
+            self._consumer.close()
+        self._fatal = None
+        self._served = []
+        self.assigned = frozenset()
+        self.changed = True
+        self._consumer = self._open()
+        raise InputLostError(f"the consumer could not go on ({text}): a new one joins")
+
+    def _open(self) -> Any:
+        config = self._config
+        consumer: Any = Consumer(
+            {
+                **client_config(config),
+                "group.id": config.names.daemon_group,
+                "group.instance.id": self._ids.group_instance_id,
+                "session.timeout.ms": config.session_timeout_ms,
+                "heartbeat.interval.ms": max(100, min(1000, config.session_timeout_ms // 10)),
+                "partition.assignment.strategy": "range",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "check.crcs": True,
+                **FETCHING,
+                "error_cb": self._on_error,
+            }
+        )
+        consumer.subscribe(
+            [config.names.half, config.names.op],
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_revoke,
+        )
+        return consumer
 
 
 class BodyReader:
