@@ -74,7 +74,7 @@ class Transactor:
                 # The broker judges sizes, topic by topic.
                 "message.max.bytes": 1_000_000_000,
                 "queue.buffering.max.messages": 1_000_000,
-                "linger.ms": 2,
+                "linger.ms": 1,
                 # A topic is looked up before anything is written to it; one that is missing all
                 # the same was deleted, and is not worth the 30 s that a new one is given.
                 "topic.metadata.propagation.max.ms": 5000,
