@@ -54,11 +54,17 @@ LIMITS = {
 _LATE_S = 3.0
 
 
-def until(what: str, condition: Callable[[], Any], *, within_s: float = SETTLED_S) -> Any:
+def until(
+    what: str,
+    condition: Callable[[], Any],
+    *,
+    within_s: float = SETTLED_S,
+    explain: Callable[[], object] = str,
+) -> Any:
     """Return the first true value of `condition`; fail with `what` when the time is over."""
     deadline = time.monotonic() + within_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {within_s:g} s"
+        assert time.monotonic() < deadline, f"{what}: not within {within_s:g} s {explain()}"
         time.sleep(_POLL_S)
     return value
 
@@ -256,11 +262,16 @@ class Stage:
             }
         )
         try:
-            until("everything is decided and delivered", lambda: self._is_settled(asker))
+            until(
+                "everything is decided and delivered",
+                lambda: not self._unsettled(asker),
+                explain=lambda: self._unsettled(asker),
+            )
         finally:
             asker.close()
 
-    def _is_settled(self, asker: Any) -> bool:
+    def _unsettled(self, asker: Any) -> list[str]:
+        """Return what is left to do: half messages undecided, decisions not applied."""
         topics = asker.list_topics(timeout=_CALL_S).topics
         places = [
             TopicPartition(topic, partition)
@@ -270,9 +281,13 @@ class Stage:
         try:
             ends = [asker.get_watermark_offsets(place, timeout=_CALL_S)[1] for place in places]
             committed = asker.committed(places, timeout=_CALL_S)
-        except KafkaException:
-            return False  # a broker that is just coming back
-        return all(one.offset >= end for one, end in zip(committed, ends, strict=True))
+        except KafkaException as error:
+            return [str(error)]  # a broker that is just coming back
+        return [
+            f"{one.topic}[{one.partition}]: {one.offset} of {end} {one.metadata}"
+            for one, end in zip(committed, ends, strict=True)
+            if one.offset < end
+        ]
 
     def members(self) -> dict[str, set[int]]:
         """Return slot -> half partitions, of every member that the group knows."""

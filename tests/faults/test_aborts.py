@@ -1,0 +1,89 @@
+"""kafka_txns that fail: timed out by the broker, cut off by its restart or its silence."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.stage import seed_of_run
+
+if TYPE_CHECKING:
+    from halfbridge.testkit.broker import EmbeddedBroker
+    from tests.faults.stage import Stage
+
+pytestmark = pytest.mark.broker
+
+_SLEEP_S = 2.5  # the coordinator looks every second
+_SILENCE_S = 5.0
+_NAPS = 6
+
+
+def test_kafka_txns_that_the_broker_times_out(stage: Stage) -> None:
+    """Workers asleep for longer than a kafka_txn may last: aborted, read again, nothing doubled.
+
+    The session is longer than the nap, so that the group notices nothing: only the transaction
+    coordinator does.
+    """
+    seed = seed_of_run()
+    draw = random.Random(seed)
+    stage.make()
+    flags = ("--kafka-txn-timeout-ms", "1000", "--session-timeout-ms", "30000")
+    daemon = stage.daemon("--workers", "2", *flags)
+    clients = [
+        stage.client("pipelined", seed=seed, rate=300, pipelined=True),
+        stage.client("blocking", seed=seed, rate=100),
+    ]
+    stage.await_members(2)
+    for nap in range(_NAPS):
+        stage.await_more(200)
+        time.sleep(draw.uniform(0, 0.2))
+        sleeper = daemon.await_workers(2)[nap % 2]
+        os.kill(sleeper, signal.SIGSTOP)
+        time.sleep(_SLEEP_S)
+        os.kill(sleeper, signal.SIGCONT)
+
+    stage.quiet(clients)
+    stage.settle()
+    verdict = stage.verdict()
+
+    assert verdict.ok, verdict.describe()
+    assert stage.stop(daemon) == 0
+
+
+def test_a_broker_that_restarts_dies_and_falls_silent(
+    broker: EmbeddedBroker, own_stage: Stage
+) -> None:
+    """In mid load the only broker is restarted, killed and stopped for 5 s: a clean history.
+
+    Commits of unknown outcome come of it, of the daemon and of its clients.
+    """
+    stage = own_stage.make()
+    seed = seed_of_run()
+    daemon = stage.daemon("--workers", "2")
+    clients = [
+        stage.client("pipelined", seed=seed, rate=200, pipelined=True),
+        stage.client("blocking", seed=seed, rate=100),
+    ]
+    stage.await_more(300)
+    broker.restart()
+    stage.await_more(300)
+    broker.pause()
+    time.sleep(_SILENCE_S)
+    broker.resume()
+    stage.await_more(300)
+    broker.kill()
+    broker.restart()
+    stage.await_more(300)
+
+    stage.quiet(clients)
+    stage.settle()
+    verdict = stage.verdict()
+
+    assert verdict.ok, verdict.describe()
+    assert len(daemon.await_workers(2)) == 2
+    assert stage.stop(daemon) == 0
