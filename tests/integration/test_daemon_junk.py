@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bridge import Message, Resolution
+from checker.admin.init import InitRequest, init_partition
+from checker.admin.kafka_io import Cluster
 from serde.avro import HALF_METADATA, OP
 from serde.headers import BORN_TIMESTAMP, CHECK, DEAD, HALF, RESERVED, TRANSACTION_ID
 from serde.records import DeadReason
+from tests.integration.daemon import GROUP
 from tests.integration.foreign import write_raw
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 MEBIBYTE = 1024 * 1024
+AGE_MS_MAX = 72 * 3_600_000
 # Calls after which Python has specialised a loop, and checks less than before.
 WARM = 20
 UNKNOWN_SCHEMA = b"\xc3\x01" + b"\xab" * 8 + b"body"
@@ -161,6 +166,36 @@ def test_header_names_that_are_not_text(installation: Installation, topic: str) 
     assert len(installation.tail(orders).to_end()) == WARM + 1
     assert [(each.value, each.dead.reason) for each in letters][-1] == (b"body", DeadReason.INVALID)
     assert daemon.metric("halfbridge_kafka_txn_failures_total") == 0
+
+
+def test_the_operator_can_read_past_such_names(installation: Installation) -> None:
+    """`checker init` reads the whole partition, foreign records included."""
+    installation.make()
+    orders = installation.topic("orders")
+    for topic in (installation.names.half, orders, installation.names.dead):
+        write_raw(installation.servers, topic, b"body", [(b"\xff", b"1")])
+    half = installation.pass_through(orders)
+    request = InitRequest(partition=0, age_ms_max=AGE_MS_MAX, dry_run=True)
+
+    plan = init_partition(Cluster(installation.servers), installation.names, request)
+
+    assert (plan.exact, plan.to_apply) == (True, (half.transaction_id,))
+
+
+def test_a_check_request_with_such_names_is_skipped(installation: Installation) -> None:
+    """The client's responder counts it as undecodable and answers the next one."""
+    installation.make(groups=(GROUP,))
+    orders = installation.topic("orders")
+    for partition in range(4):
+        write_raw(
+            *(installation.servers, installation.names.check(GROUP), b"body"),
+            *([(b"\xff", b"1")], partition),
+        )
+    installation.start(transaction_timeout_ms=100, check_interval_ms=100, check_backoff_ms_max=100)
+    with installation.producer(lambda _: Resolution.COMMIT, topics=[orders]) as producer:
+        producer.begin().send(Message(orders, value=b"v"))
+        assert len(installation.tail(orders).until(1)) == 1
+        assert producer.check_counts().errors == 0
 
 
 def test_flawed_halves_are_never_delivered(installation: Installation) -> None:
