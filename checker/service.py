@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("halfbridge.checker")
 
 # Garbage collection walks every record that the ledgers hold, again and again, and finds none:
-# the loop makes no cycles. With Python's own thresholds (700, 10, 10) it took a quarter of the
+# the loop makes no cycles. With Python's own thresholds (700, 10, 10) it took about a fifth of the
 # CPU under load (docs/benchmarks.md). Young objects are still looked through now and then, since
 # exceptions with tracebacks do make cycles.
 GC_THRESHOLDS = (1_000_000, 50, 1_000)
