@@ -10,11 +10,11 @@ from enum import Enum
 
 
 class FailureKind(Enum):
-    """What must happen after a failed kafka_txn. The ledgers are dropped in every case."""
+    """How a kafka_txn failed. Ledgers and producers are dropped in every case."""
 
-    ABORTED = "aborted: read again from the committed offsets"
+    ABORTED = "aborted: nothing of it counts"
     FENCED = "another producer took the id over, or the broker timed the kafka_txn out"
-    REPLACE = "outcome unknown or producer unusable: replace the producers first"
+    REPLACE = "outcome unknown or producer unusable"
 
 
 class InputLostError(Exception):

@@ -329,8 +329,9 @@ class Worker:
                 self._blame.failed(error, plans, int(monotonic() * 1000))
         if error.kind is FailureKind.FENCED:
             self._wait_for_verdict()
-        if error.kind is not FailureKind.ABORTED:
-            self._turns.discard()
+        # Even after an abort: requests that timed out here may still reach the broker, and with
+        # the same epoch they would count for the next kafka_txn (KAFKA-17754); a new one fences.
+        self._turns.discard()
         self._recover(f"kafka_txn failed: {error}", stop)
 
     def _wait_for_verdict(self) -> None:

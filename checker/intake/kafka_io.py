@@ -27,7 +27,7 @@ EOF_CODE = KafkaError._PARTITION_EOF
 FETCH_MAX = 5_000
 _FENCED_CODES = frozenset((KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED))
 _FATAL_CODES = _FENCED_CODES | {KafkaError._FATAL}
-_UNREACHABLE_CODES = frozenset(
+UNREACHABLE_CODES = frozenset(
     (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
 )
 # How long after brokers were unreachable a static member may find that it has fenced itself. The
@@ -222,7 +222,7 @@ class Input:
         self.changed = True
 
     def _on_error(self, error: KafkaError) -> None:
-        if error.code() in _UNREACHABLE_CODES:
+        if error.code() in UNREACHABLE_CODES:
             self._trouble_at = monotonic()
         self._note_if_fatal(error)
         self._report(error.str())

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from checker.clients import client_config
 from checker.failures import FailureKind, KafkaTxnFailedError
+from checker.intake.kafka_io import UNREACHABLE_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +56,8 @@ class Transactor:
     """One transactional producer.
 
     Attributes:
-        worn: Its next kafka_txn must not begin: replace it.
+        worn: Its next kafka_txn must not begin: replace it. Late requests of the last one may be
+            under way, and with the same epoch they would count for the next one (KAFKA-17754).
     """
 
     def __init__(self, config: CheckerConfig, transactional_id: str) -> None:
@@ -74,6 +76,7 @@ class Transactor:
                 # The broker judges sizes, topic by topic.
                 "message.max.bytes": 1_000_000_000,
                 "queue.buffering.max.messages": 1_000_000,
+                "error_cb": self._on_error,
                 "linger.ms": 1,
                 # A topic is looked up before anything is written to it; one that is missing all
                 # the same was deleted, and is not worth the 30 s that a new one is given.
@@ -91,6 +94,8 @@ class Transactor:
             self._producer.init_transactions(self._timeout_s)
         except KafkaException as error:
             raise _failure(FailureKind.REPLACE, error.args[0]) from error
+        self._producer.poll(0)
+        self.worn = False  # trouble before this epoch began is none of its
 
     def write(self, records: Iterable[Outgoing], *, watched: bool) -> dict[int, int]:
         """Begin a kafka_txn and hand `records` over, in order.
@@ -157,7 +162,8 @@ class Transactor:
                 if in_doubt:
                     raise _failure(FailureKind.REPLACE, error.args[0]) from error
                 raise self._failed(error) from error
-            self.worn = in_doubt or monotonic() - began > SLOW_COMMIT_S
+            self._producer.poll(0)  # errors that are still to be told
+            self.worn = self.worn or in_doubt or monotonic() - began > SLOW_COMMIT_S
             return
         raise KafkaTxnFailedError(FailureKind.REPLACE, "the commit's outcome stays unknown")
 
@@ -206,6 +212,11 @@ class Transactor:
         if named.code() not in PERMANENT_CODES:
             named, topic = cause, ""
         return _failure(kind, named, topic=topic)
+
+    def _on_error(self, error: KafkaError) -> None:
+        # A request on the lost connection and its repetition on the next one may both arrive.
+        if error.code() in UNREACHABLE_CODES:
+            self.worn = True
 
     def _on_copy(self, error: KafkaError | None, message: Any) -> None:
         if error is None:
