@@ -321,7 +321,7 @@ class Stage:
         assert self.children.stop(self._witness) == 0, self._witness.last_words()
         live = self.witnessed()
         final = read_all(self.servers, [*self.real_topics, self.names.dead])
-        assert _by_partition(live) == _by_partition(final), "the witness saw something else"
+        assert _by_partition(live) == _by_partition(final), _difference(live, final)
         clients = read_client_logs(sorted(self.directory.glob("client-*.jsonl")))
         verdict = judge(
             clients,
@@ -366,6 +366,20 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return state not in "ZX"
+
+
+def _difference(live: list[ReadRecord], final: list[ReadRecord]) -> str:
+    def places(records: list[ReadRecord]) -> dict[tuple[str, int, int], bytes | None]:
+        return {(one.topic, one.partition, one.offset): one.value for one in records}
+
+    during, after = places(live), places(final)
+    return (
+        "the witness saw something else:"
+        f" only during the faults {sorted(during.keys() - after.keys())[:20]},"
+        f" only afterwards {sorted(after.keys() - during.keys())[:20]},"
+        f" twice {len(live) - len(during)},"
+        f" other values {sum(after[each] != during[each] for each in after.keys() & during.keys())}"
+    )
 
 
 def _count_kinds(clients: Iterable[ClientTransaction], verdict: Verdict) -> dict[str, Counter[str]]:
