@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -187,6 +188,8 @@ def test_command_as_a_process_of_its_own(spark: SparkSession, topic: Topic, laun
         text=True,
         check=False,
         timeout=PROCESS_S_MAX,
+        # spark-submit would take the first python3 on PATH, which need not be this one.
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stderr
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
