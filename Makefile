@@ -33,7 +33,11 @@ test: $(STAMP)  ## All tests, on a real broker that is started for them
 
 .PHONY: test-fast
 test-fast: $(STAMP)  ## Only what needs no broker
-	$(BIN)/pytest -m 'not broker and not docker and not spark' tests/unit tests/property tests/conformance $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'not broker and not docker and not spark and not long' tests/unit tests/property tests/conformance $(PYTEST_ARGS)
+
+.PHONY: faults
+faults: $(STAMP)  ## The fault cases that are too long or too harsh for every run
+	$(BIN)/pytest -m long tests/faults $(PYTEST_ARGS)
 
 .PHONY: test-docker
 test-docker: $(STAMP)  ## All tests, on Kafka in Docker (builds an image where none can be pulled)
@@ -43,7 +47,7 @@ test-docker: $(STAMP)  ## All tests, on Kafka in Docker (builds an image where n
 
 .PHONY: cov
 cov: $(STAMP)  ## Coverage of the pure core, the client's table and the wire format
-	$(BIN)/pytest -m 'not broker and not docker and not spark' tests/unit tests/property tests/conformance \
+	$(BIN)/pytest -m 'not broker and not docker and not spark and not long' tests/unit tests/property tests/conformance \
 	  --cov --cov-report=term-missing $(PYTEST_ARGS)
 
 ##@ Check

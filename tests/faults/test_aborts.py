@@ -55,6 +55,7 @@ def test_kafka_txns_that_the_broker_times_out(stage: Stage) -> None:
     assert stage.stop(daemon) == 0
 
 
+@pytest.mark.long
 def test_a_broker_that_restarts_dies_and_falls_silent(
     broker: EmbeddedBroker, own_stage: Stage
 ) -> None:
