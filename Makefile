@@ -80,7 +80,8 @@ help:  ## Show this list
 	  /^##@/ {printf "\n%s\n", substr($$0, 5)} \
 	  /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Build tools come first, pinned too: an isolated build would fetch whatever is newest.
+# Build tools come first, pinned too: an isolated build would fetch whatever is newest. setuptools is
+# for pyspark, which comes as source only (70.1 and later need no `wheel`).
 $(STAMP): pyproject.toml constraints.txt
 	@python="$${PYTHON:-}"; \
 	if [[ -z "$$python" ]]; then \
@@ -95,6 +96,6 @@ $(STAMP): pyproject.toml constraints.txt
 	fi; \
 	echo "making $(VENV) with $$("$$python" --version) and the versions of constraints.txt"; \
 	[[ -x $(BIN)/python ]] || "$$python" -m venv $(VENV)
-	$(PIP) install --quiet -c constraints.txt hatchling editables
+	$(PIP) install --quiet -c constraints.txt hatchling editables setuptools
 	$(PIP) install --quiet --no-build-isolation -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $(STAMP)
