@@ -4,9 +4,10 @@ librdkafka hands acknowledgements over inside `poll`, and the Python client take
 for each. A thread that polls beside a busy one therefore gets one of them per switch interval
 (5 ms), whatever else it does. Hence three rules:
 
-1. Pipelined callers poll inline, every POLL_EVERY sends and whenever they wait for room.
-2. A background thread polls when nobody has done so for INLINE_GRACE_S: for callers that block,
-   for slow senders, for callbacks after the last send.
+1. Pipelined callers that send densely poll inline, every POLL_EVERY sends, and so does whoever
+   waits for room.
+2. A background thread polls when nobody sends densely, or has polled inline for INLINE_GRACE_S:
+   for callers that block, for slow senders, for callbacks after the last send.
 3. Inside `poll` a callback only notes its result. Waiting threads are woken, and users'
    callbacks run, after `poll` has returned with the whole batch.
 """
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("halfbridge.bridge")
 POLL_EVERY = 32
 INLINE_GRACE_S = 0.005
+# A thread that sends at this rate is busy, and hardly ever lets the background thread have the
+# GIL. One that sends more slowly pauses, and is served sooner by the background thread.
+DENSE_PER_S = 8_000
 _SLICE_S = 0.01
 _ROOM_SLICE_S = 0.004  # below INLINE_GRACE_S, so that the background thread stays away
 _IDLE_S = 0.5
@@ -118,9 +122,11 @@ class DeliveryServer:
         self.ready: deque[Delivery] = deque()
         self._drain_lock = allocate_lock()
         self._inline_at = 0.0
-        self._sends = 0
+        self._sends = 0  # threads may lose a count to each other; the next one makes up for it
         self._poll_every = max(1, min(POLL_EVERY, in_flight_max // 4))
-        self.is_full = False  # as of the last inline poll, so that a send need not ask
+        self._poll_at, self._polled_at = self._poll_every, 0.0
+        self._seen_sends, self._seen_at = 0, 0.0  # by the background thread
+        self.is_full = False  # as of every POLL_EVERY sends, so that a send need not ask
         self._is_idle = False
         self._is_parked = False
         self._kick = Event()
@@ -140,16 +146,21 @@ class DeliveryServer:
 
     def sent(self) -> None:
         """Note a pipelined send, and serve now and then."""
-        self._sends += 1  # threads may lose a count to each other; the next one makes up for it
-        if self._sends < self._poll_every:
-            if self._is_idle:
-                self._kick.set()
+        self._sends += 1
+        if self._is_idle:
+            self._kick.set()
+        if self._sends < self._poll_at:
             return
-        self._sends = 0
-        self._inline_at = monotonic()
-        self._poll(0)
+        self._poll_at = self._sends + self._poll_every
+        now = monotonic()
+        is_dense = (now - self._polled_at) * DENSE_PER_S < self._poll_every
+        self._polled_at = now
+        if is_dense:
+            self._inline_at = now
+            self._poll(0)
         self.is_full = len(self._kafka) >= self._in_flight_max
-        self.hand_out()
+        if is_dense:
+            self.hand_out()
 
     def sent_blocking(self) -> None:
         """Note a send whose caller is going to wait."""
@@ -231,7 +242,8 @@ class DeliveryServer:
                 self._park(_SLICE_S)
 
     def _serve_in_background(self) -> None:
-        if monotonic() - self._inline_at < INLINE_GRACE_S:
+        now = monotonic()
+        if now - self._inline_at < INLINE_GRACE_S or self._is_dense(now):
             self._park(INLINE_GRACE_S)
             return
         served = self._poll(_SLICE_S)
@@ -241,6 +253,12 @@ class DeliveryServer:
             if not len(self._kafka):  # else a send has just missed the flag
                 self._park(_IDLE_S)
             self._is_idle = False
+
+    def _is_dense(self, now: float) -> bool:
+        """Tell whether others send so densely that they poll, although none has just now."""
+        sends, seconds = self._sends - self._seen_sends, now - self._seen_at
+        self._seen_sends, self._seen_at = self._sends, now
+        return sends > DENSE_PER_S * max(seconds, INLINE_GRACE_S)
 
     def _park(self, seconds: float) -> None:
         self._is_parked = True

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import count
 from threading import Event, Thread
 from typing import Any
 
 import pytest
 
-from bridge.delivery import Delivery, DeliveryServer
+from bridge.delivery import POLL_EVERY, Delivery, DeliveryServer
 from bridge.errors import BackpressureError
 
 TIMEOUT_S = 20.0
@@ -110,6 +111,23 @@ def test_a_callback_that_sends_does_not_recurse() -> None:
     send(None)
     assert server.flush(TIMEOUT_S) == 0
     assert left == [0]
+
+
+@pytest.mark.parametrize(("pause_s", "is_served"), [(0.0001, True), (0.01, False)])
+def test_only_a_thread_that_sends_densely_serves_itself(
+    monkeypatch: pytest.MonkeyPatch, pause_s: float, *, is_served: bool
+) -> None:
+    """One that pauses between sends leaves it to the background thread, which is quicker."""
+    clock = count(1000.0, pause_s)
+    monkeypatch.setattr("bridge.delivery.monotonic", lambda: next(clock))
+    queue = Queue()
+    server = _server(queue)
+    deliveries = [_delivery(server, queue) for _ in range(2 * POLL_EVERY)]
+    for delivery in deliveries:
+        next(clock)
+        queue.ack(delivery)
+        server.sent()
+    assert deliveries[0].done() is is_served
 
 
 def test_no_room_in_time_is_back_pressure() -> None:
