@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _MS_PER_S = 1_000
 _ROOM_SLICE_S = 0.004
 _PURGE_S = 1.0
+_ASK_S_MIN = 0.1
 
 
 class Shared:
@@ -138,15 +139,15 @@ class Shared:
         Raises:
             BridgeError: the broker did not say.
         """
-        with self._watermarks_lock:
-            if self._watermarks is None:
-                self._watermarks = kafka_io.make_watermark_consumer(self.config)
-        return kafka_io.half_end(
-            self._watermarks,
-            self.half_topic,
-            partition,
-            timeout_s=self.config.decision_timeout_ms / _MS_PER_S,
-        )
+        deadline = monotonic() + self.config.decision_timeout_ms / _MS_PER_S
+        asker = self._watermark_asker(instead_of=None)
+        try:
+            return self._half_end(asker, partition, deadline)
+        except BridgeError:
+            # The client answers from what it remembers of a topic, for minutes. What it learned
+            # from a broker that was just starting (too few partitions) may be wrong.
+            asker = self._watermark_asker(instead_of=asker)
+        return self._half_end(asker, partition, deadline)
 
     def close(self, timeout_s: float) -> int:
         """Let outstanding records finish; return how many did not and are now in doubt."""
@@ -169,6 +170,20 @@ class Shared:
     def forked(self) -> None:
         """Note that this is a copy in a child process."""
         self._closed = ForkedProcessError
+
+    def _watermark_asker(self, *, instead_of: Any) -> Any:
+        """Return the client that asks for ends, a new one for `instead_of`.
+
+        The old one is destroyed with its last reference: other threads may be asking it.
+        """
+        with self._watermarks_lock:
+            if self._watermarks is instead_of:
+                self._watermarks = kafka_io.make_watermark_consumer(self.config)
+            return self._watermarks
+
+    def _half_end(self, asker: Any, partition: int, deadline: float) -> int:
+        left_s = max(_ASK_S_MIN, deadline - monotonic())
+        return kafka_io.half_end(asker, self.half_topic, partition, timeout_s=left_s)
 
     def _produce_with_patience(self, *arguments: Any) -> None:
         """Repeat produce while librdkafka's queue is full, serving acknowledgements."""

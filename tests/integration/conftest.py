@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from serde import TopicNames
 from tests.integration.daemon import Installation
+from tests.integration.producing import GROUP, PARTITIONS, TIMEOUT_S, Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,3 +23,19 @@ def installation(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[In
         yield made
     finally:
         made.close()
+
+
+@pytest.fixture
+def cluster(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Cluster]:
+    """An installation with half, op and check topics and one real topic."""
+    made = Cluster(kafka_bootstrap_servers, TopicNames(topic_prefix))
+    made.create(
+        (made.names.half, PARTITIONS),
+        (made.names.op, PARTITIONS),
+        (made.names.check(GROUP), 1),
+        (made.orders, 3),
+    )
+    yield made
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap_servers})
+    for each in admin.delete_topics(made.topics).values():
+        each.result(TIMEOUT_S)

@@ -1,0 +1,157 @@
+"""The producer client on a real broker: what it answers when it is asked."""
+
+from __future__ import annotations
+
+import threading
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from bridge import (
+    Message,
+    MessageView,
+    Resolution,
+)
+from serde import OpKind, OpSource
+from serde.headers import CHECK
+from tests.integration.producing import GROUP, TIMEOUT_S, Cluster, request_of
+
+pytestmark = pytest.mark.broker
+
+
+# --- checks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", list(Resolution))
+def test_an_explicit_answer_is_written_and_echoes_the_number(
+    cluster: Cluster, answer: Resolution
+) -> None:
+    """Conformance 17: the checker sees the message; the op echoes ids and covers the half end."""
+    views: list[MessageView] = []
+
+    def checker(view: MessageView) -> Resolution:
+        views.append(view)
+        return answer
+
+    with cluster.producer(checker) as producer:
+        for key in (b"0", b"1", b"2", b"3"):
+            producer.begin().send(Message(cluster.orders, key=key))
+        halves = [r for r in cluster.read(cluster.names.half, 4) if r.partition() == 1]
+        cluster.ask(request_of(cluster, real_partition=2))
+        ((record, op),) = cluster.ops(1)
+        assert producer.check_counts().answered == 1
+    assert (record.partition(), record.key()) == (1, op.transaction_id.encode())
+    assert (op.kind.value, op.source, op.check_number) == (answer.value, OpSource.CHECK, 3)
+    assert (op.message_count, op.half_offset) == (-1, len(halves) - 1)
+    (view,) = views
+    assert (view.topic, view.partition, view.key, view.value) == (cluster.orders, 2, b"k", b"v")
+    assert view.headers == (("h", b"1"), ("h", None))
+    assert (view.transaction_id, view.check_number) == (op.transaction_id, 3)
+    assert (view.attempt, view.born_timestamp, view.producer_group) == (1, 77, GROUP)
+
+
+@pytest.mark.parametrize("answer", [ValueError("database down"), None, "COMMIT", True])
+def test_a_failing_checker_is_an_uncounted_unknown(cluster: Cluster, answer: object) -> None:
+    """Conformance 20, 21: number 0 and the reason; the responder goes on."""
+
+    def checker(view: MessageView) -> Any:
+        if view.transaction_id != f"{1:032x}":
+            return Resolution.COMMIT
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    with cluster.producer(checker, check_threads=1):
+        cluster.ask(request_of(cluster, 1), request_of(cluster, 2))
+        ops = {op.transaction_id: op for _, op in cluster.ops(2)}
+    failed = ops[f"{1:032x}"]
+    assert (failed.kind, failed.check_number) == (OpKind.UNKNOWN, 0)
+    assert ("database down" if isinstance(answer, Exception) else repr(answer)) in failed.reason
+    assert ops[f"{2:032x}"].kind is OpKind.COMMIT
+
+
+def test_a_hanging_checker_times_out_and_its_late_answer_counts(cluster: Cluster) -> None:
+    """UNKNOWN 0 at the time-out; others go on; what it says in the end is still the truth."""
+    release = threading.Event()
+
+    def checker(view: MessageView) -> Resolution:
+        if view.transaction_id == f"{1:032x}":
+            release.wait(TIMEOUT_S)
+        return Resolution.COMMIT
+
+    with cluster.producer(checker, check_timeout_ms=50, check_threads=2):
+        cluster.ask(request_of(cluster, 1), request_of(cluster, 2))
+        ops = {op.transaction_id: op for _, op in cluster.ops(2)}
+        assert (ops[f"{1:032x}"].kind, ops[f"{1:032x}"].check_number) == (OpKind.UNKNOWN, 0)
+        assert "50 ms" in ops[f"{1:032x}"].reason
+        assert ops[f"{2:032x}"].kind is OpKind.COMMIT
+        release.set()
+        ops_after = cluster.ops(3)
+    assert [(op.kind, op.check_number) for _, op in ops_after][-1] == (OpKind.COMMIT, 3)
+
+
+def test_a_restarted_producer_answers_before_it_sends(cluster: Cluster) -> None:
+    """Conformance 115: a request that stood there before the start is answered."""
+    cluster.ask(request_of(cluster))
+    with cluster.producer(lambda view: Resolution.COMMIT):
+        ((_, op),) = cluster.ops(1)
+    assert (op.kind, op.half_offset) == (OpKind.COMMIT, -1)
+    assert cluster.read(cluster.names.half) == []
+
+
+def test_only_the_newest_attempt_is_checked(cluster: Cluster) -> None:
+    """Of what was polled together, one request a transaction; a resumed life is another."""
+    cluster.ask(
+        request_of(cluster, attempt=1),
+        request_of(cluster, attempt=3),
+        request_of(cluster, attempt=2),
+        request_of(cluster, resume_count=1),
+    )
+    seen: list[tuple[int, int]] = []
+
+    def checker(view: MessageView) -> Resolution:
+        seen.append((view.resume_count, view.attempt))
+        return Resolution.COMMIT
+
+    with cluster.producer(checker) as producer:
+        cluster.ops(2)
+        assert producer.check_counts().superseded == 2
+    assert sorted(seen) == [(0, 3), (1, 1)]
+
+
+def test_foreign_and_broken_requests_are_skipped(cluster: Cluster) -> None:
+    """Conformance 18, 19, 114: counted, unanswered, and the next one is answered."""
+    cluster.ask_raw(None)
+    cluster.ask_raw([(CHECK, b"junk")])
+    cluster.ask(
+        request_of(cluster, 1, real_topic="others"),
+        request_of(cluster, 2, producer_group="another"),
+        request_of(cluster, 3, half_partition=99),
+        request_of(cluster, 4),
+    )
+    with cluster.producer(lambda view: Resolution.ROLLBACK) as producer:
+        ((_, op),) = cluster.ops(1)
+        counts = producer.check_counts()
+    assert op.transaction_id == f"{4:032x}"
+    assert (counts.received, counts.undecodable, counts.foreign, counts.answered) == (6, 3, 2, 1)
+
+
+def test_a_full_pool_refuses_visibly(cluster: Cluster) -> None:
+    """Conformance 24: no room is counted and logged; nothing waits without bound."""
+    release = threading.Event()
+
+    def checker(view: MessageView) -> Resolution:
+        release.wait(TIMEOUT_S)
+        return Resolution.COMMIT
+
+    with cluster.producer(checker, check_threads=1, check_queue_max=1) as producer:
+        cluster.ask(*(request_of(cluster, number) for number in range(1, 11)))
+        deadline = monotonic() + TIMEOUT_S
+        while producer.check_counts().received < 10:
+            assert monotonic() < deadline
+            threading.Event().wait(0.01)
+        refused = producer.check_counts().refused
+        release.set()
+        assert refused in (8, 9)
+        cluster.ops(10 - refused)

@@ -1,0 +1,126 @@
+"""The producer client on a real broker: many threads, many transactions at once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from bridge import (
+    Message,
+)
+from serde import HALF_METADATA
+from tests.integration.producing import TIMEOUT_S, Cluster
+
+pytestmark = pytest.mark.broker
+
+
+# --- concurrency -------------------------------------------------------------------------------
+
+
+def test_32_threads_share_one_producer(cluster: Cluster) -> None:
+    """Each of 1,600 blocking transactions has its half, its op and its receipt."""
+    receipts: list[tuple[str, Any, Any]] = []
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for n in range(50):
+                tx = producer.begin()
+                sent = tx.send(Message(cluster.orders, key=b"%d" % number, value=b"%d" % n))
+                receipts.append((tx.id, sent, tx.commit() if n % 5 else tx.rollback()))
+        except BaseException as error:  # noqa: BLE001
+            errors.append(error)
+
+    with cluster.producer() as producer:
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(32)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    halves = {(r.partition(), r.offset()): r for r in cluster.read(cluster.names.half)}
+    ops = {(r.partition(), r.offset()): op for r, op in cluster.ops()}
+    assert len(halves) == len(ops) == len(receipts) == 1_600
+    for transaction_id, sent, decided in receipts:
+        op = ops[decided.op_partition, decided.op_offset]
+        assert (op.transaction_id, op.kind.value) == (transaction_id, decided.resolution.value)
+        half = halves[sent.half_partition, sent.half_offset]
+        assert HALF_METADATA.decode(half.headers()[-1][1]).transaction_id == transaction_id
+        assert op.half_offset == sent.half_offset
+
+
+def test_threads_may_share_one_transaction(cluster: Cluster) -> None:
+    """Eight threads send in one transaction: indexes have no gap and no double."""
+    with cluster.producer() as producer:
+        tx = producer.begin()
+        indexes: list[int] = []
+
+        def work() -> None:
+            indexes.extend(tx.send(Message(cluster.orders)).message_index for _ in range(25))
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        tx.commit()
+    assert sorted(indexes) == list(range(200))
+    ((_, op),) = cluster.ops()
+    assert op.message_count == 200
+
+
+def test_pipelined_transactions_from_one_thread(cluster: Cluster) -> None:
+    """2,000 transactions: the ack of a half message sends its commit; flush waits for all."""
+    decided: list[Any] = []
+    ids: set[str] = set()
+    with cluster.producer() as producer:
+        for number in range(2_000):
+            tx = producer.begin()
+            ids.add(tx.id)
+            tx.send_async(Message(cluster.orders, value=b"%d" % number)).add_done_callback(
+                lambda sent: sent.transaction.commit_async().add_done_callback(decided.append)
+            )
+        assert producer.flush(TIMEOUT_S) == 0
+        assert len(decided) == 2_000
+        assert all(future.done() and future.exception() is None for future in decided)
+        assert {future.result().transaction_id for future in decided} == ids
+    assert {op.transaction_id for _, op in cluster.ops()} == ids
+
+
+def test_the_in_flight_limit_holds(cluster: Cluster) -> None:
+    """A pipelined caller waits for room rather than fill the queue."""
+    with cluster.producer(in_flight_max=10, linger_ms=0) as producer:
+        most = 0
+        for _ in range(500):
+            producer.begin().send_async(Message(cluster.orders))
+            most = max(most, len(producer._shared._kafka))
+        assert producer.flush(TIMEOUT_S) == 0
+    assert 0 < most <= 20  # len() counts a record twice while its report is served
+    assert len(cluster.read(cluster.names.half)) == 500
+
+
+def test_futures_serve_callers_that_only_wait(cluster: Cluster) -> None:
+    """result, callbacks before and after the end, and a callback that raises."""
+    with cluster.producer() as producer:
+        tx = producer.begin()
+        future = tx.send_async(Message(cluster.orders))
+        called = threading.Event()
+
+        def raising(_: object) -> None:
+            called.set()
+            raise ValueError
+
+        future.add_done_callback(raising)
+        assert called.wait(TIMEOUT_S)  # nobody but the background thread serves it
+        assert future.done()
+        again: list[object] = []
+        future.add_done_callback(again.append)
+        assert again == [future]
+        assert future.result().half_offset == 0
+        # A callback may even block on another delivery.
+        blocked = producer.begin().send_async(Message(cluster.orders))
+        done = threading.Event()
+        blocked.add_done_callback(lambda sent: (sent.transaction.commit(), done.set()))
+        assert done.wait(TIMEOUT_S)
