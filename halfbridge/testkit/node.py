@@ -111,7 +111,9 @@ class KafkaNode:
         ]
         if not (self.directory / "data" / "meta.properties").exists():
             tool = [*java, *_TOOL_FLAGS, "kafka.tools.StorageTool"]
-            commands.insert(0, [*tool, "format", "-t", launch.cluster_id, "-c", str(self._config)])
+            # In one word: an id may begin with a dash.
+            what = f"--cluster-id={launch.cluster_id}", "--config", str(self._config)
+            commands.insert(0, [*tool, "format", *what])
         with (self.directory / "stdout.log").open("ab") as output:
             self._process = self._watchdog.start(
                 commands,

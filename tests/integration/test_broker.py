@@ -196,6 +196,15 @@ def is_zombie(process_id: int) -> bool:
     return status.exists() and "State:\tZ" in status.read_text()
 
 
+def test_a_cluster_id_may_begin_with_a_dash(tmp_path: Path) -> None:
+    """One random id in 64 does; Kafka's storage tool took it for an option, and nothing started."""
+    (tmp_path / "cluster.id").write_text("-3FBYW-oTd2GaPjd3A4iVA", "utf-8")
+    with EmbeddedBroker(tmp_path) as broker:
+        create(broker.bootstrap_servers, "orders")
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        assert admin.describe_cluster().result(LIMIT_S).cluster_id == "-3FBYW-oTd2GaPjd3A4iVA"
+
+
 def test_failed_start_shows_the_log_and_leaves_nothing(tmp_path: Path) -> None:
     """A setting that Kafka refuses is in the error, in Kafka's own words."""
     with pytest.raises(BrokerStartError, match=r"(?s)ended with status 1.*num\.io\.threads"):
