@@ -1,20 +1,10 @@
 """What can go wrong between the loop and Kafka. In each case the ledgers are dropped.
 
 InputLostError          records may be gone that were taken: read again from the offsets
-KafkaTxnFailedError     a kafka_txn did not happen, or may have happened: see `kind`
+KafkaTxnFailedError     a kafka_txn did not happen, or may have happened; producers are replaced
 """
 
 from __future__ import annotations
-
-from enum import Enum
-
-
-class FailureKind(Enum):
-    """How a kafka_txn failed. Ledgers and producers are dropped in every case."""
-
-    ABORTED = "aborted: nothing of it counts"
-    FENCED = "another producer took the id over, or the broker timed the kafka_txn out"
-    REPLACE = "outcome unknown or producer unusable"
 
 
 class InputLostError(Exception):
@@ -25,7 +15,7 @@ class KafkaTxnFailedError(Exception):
     """A kafka_txn did not happen, or may have happened.
 
     Attributes:
-        kind: What must happen now.
+        fenced: Another producer took the id over, or the broker timed the kafka_txn out.
         topic: Topic of the record that is refused; empty when not known.
         permanent: The broker refuses something in the batch for good.
         topic_refused: It refuses everything of this daemon on a topic: `topic`, if that is known.
@@ -33,15 +23,15 @@ class KafkaTxnFailedError(Exception):
 
     def __init__(
         self,
-        kind: FailureKind,
         text: str,
         *,
+        fenced: bool = False,
         topic: str = "",
         permanent: bool = False,
         topic_refused: bool = False,
     ) -> None:
         super().__init__(text)
-        self.kind = kind
+        self.fenced = fenced
         self.topic = topic
         self.permanent = permanent
         self.topic_refused = topic_refused

@@ -21,7 +21,7 @@ from checker.backoff import Backoff
 from checker.blame import Blame
 from checker.core.plan import Plan
 from checker.core.settings import LedgerSettings
-from checker.failures import FailureKind, InputLostError, KafkaTxnFailedError
+from checker.failures import InputLostError, KafkaTxnFailedError
 from checker.inquiry.kafka_io import Questions
 from checker.intake.kafka_io import EOF_CODE, BodyReader, Input
 from checker.outlet.kafka_io import CheckSender
@@ -327,7 +327,7 @@ class Worker:
             with suppress(InputLostError):  # nobody says what rights there are: the next time
                 plans = [plan for _, plan in self._work]
                 self._blame.failed(error, plans, int(monotonic() * 1000))
-        if error.kind is FailureKind.FENCED:
+        if error.fenced:
             self._wait_for_verdict()
         # Even after an abort: requests that timed out here may still reach the broker, and with
         # the same epoch they would count for the next kafka_txn (KAFKA-17754); a new one fences.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from checker.clients import client_config
-from checker.failures import FailureKind, KafkaTxnFailedError
+from checker.failures import KafkaTxnFailedError
 from checker.intake.kafka_io import UNREACHABLE_CODES
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Transactor:
         try:
             self._producer.init_transactions(self._timeout_s)
         except KafkaException as error:
-            raise _failure(FailureKind.REPLACE, error.args[0]) from error
+            raise _failure(error.args[0]) from error
         self._producer.poll(0)
         self.worn = False  # trouble before this epoch began is none of its
 
@@ -127,7 +127,7 @@ class Transactor:
             group_metadata: From `Input`.
 
         Raises:
-            KafkaTxnFailedError: it did not happen, or may have happened; see its kind.
+            KafkaTxnFailedError: it did not happen, or may have happened.
         """
         began = monotonic()
         positions = [
@@ -160,12 +160,12 @@ class Transactor:
                     in_doubt = True
                     continue
                 if in_doubt:
-                    raise _failure(FailureKind.REPLACE, error.args[0]) from error
+                    raise _failure(error.args[0]) from error
                 raise self._failed(error) from error
             self._producer.poll(0)  # errors that are still to be told
             self.worn = self.worn or in_doubt or monotonic() - began > SLOW_COMMIT_S
             return
-        raise KafkaTxnFailedError(FailureKind.REPLACE, "the commit's outcome stays unknown")
+        raise KafkaTxnFailedError("the commit's outcome stays unknown")
 
     def _produce(self, records: Iterable[Outgoing], *, watched: bool) -> bool:
         produce = self._producer.produce
@@ -197,21 +197,16 @@ class Transactor:
             self._producer.poll(0)
 
     def _failed(self, error: KafkaException) -> KafkaTxnFailedError:
-        """Abort where that is possible, and say what must happen next."""
+        """Abort where that is possible, and say what failed."""
         cause: KafkaError = error.args[0]
-        kind = FailureKind.REPLACE
         if cause.txn_requires_abort() and not cause.fatal():
-            try:
+            # The next producer of this id would abort it too; should none come, readers wait less.
+            with suppress(KafkaException):
                 self._producer.abort_transaction(self._timeout_s)
-                kind = FailureKind.ABORTED
-            except KafkaException:
-                kind = FailureKind.REPLACE
-        if cause.code() in _FENCED_CODES:
-            kind = FailureKind.FENCED
         named, topic = self._refused or (cause, "")
         if named.code() not in PERMANENT_CODES:
             named, topic = cause, ""
-        return _failure(kind, named, topic=topic)
+        return _failure(named, topic=topic, fenced=cause.code() in _FENCED_CODES)
 
     def _on_error(self, error: KafkaError) -> None:
         # A request on the lost connection and its repetition on the next one may both arrive.
@@ -279,10 +274,10 @@ class CheckSender:
             self._on_error(f"check request to {message.topic()}: {error.str()}")
 
 
-def _failure(kind: FailureKind, error: KafkaError, *, topic: str = "") -> KafkaTxnFailedError:
+def _failure(error: KafkaError, *, topic: str = "", fenced: bool = False) -> KafkaTxnFailedError:
     return KafkaTxnFailedError(
-        kind,
         error.str(),
+        fenced=fenced,
         topic=topic,
         permanent=error.code() in PERMANENT_CODES,
         topic_refused=error.code() in TOPIC_CODES,

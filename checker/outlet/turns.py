@@ -11,7 +11,7 @@ from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from checker.failures import FailureKind, KafkaTxnFailedError
+from checker.failures import KafkaTxnFailedError
 from checker.outlet.kafka_io import Transactor
 from checker.outlet.side_thread import SideThread
 
@@ -74,7 +74,7 @@ class Turns:
             in_background: Return before the commit is acknowledged; `is_done` tells.
 
         Raises:
-            KafkaTxnFailedError: it did not happen, or may have happened; see its kind.
+            KafkaTxnFailedError: it did not happen, or may have happened.
         """
         transactor = self._transactors[self._turn]
         if transactor.worn:
@@ -95,7 +95,7 @@ class Turns:
         """Tell whether the commit under way is acknowledged, waiting at most `timeout_s`.
 
         Raises:
-            KafkaTxnFailedError: it did not happen, or may have happened; see its kind.
+            KafkaTxnFailedError: it did not happen, or may have happened.
         """
         under_way = self._under_way
         if under_way is None:
@@ -136,9 +136,7 @@ class Turns:
         self._thread = _new_thread()
         self.discard()
         self._metrics.producer_replaced()
-        raise KafkaTxnFailedError(
-            FailureKind.REPLACE, "sending offsets does not return: left behind with its producer"
-        )
+        raise KafkaTxnFailedError("sending offsets does not return: left behind with its producer")
 
     def _new(self, turn: int) -> Transactor:
         transactor = Transactor(self._config, f"{self._id_prefix}-{turn}")

@@ -43,7 +43,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled shim that moves a process's wall clock."""
     compiler = shutil.which("cc")
     if compiler is None or not sys.platform.startswith("linux"):
-        pytest.skip("needs a C compiler on Linux, to give a process a wrong clock")
+        leave_out = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        leave_out("needs a C compiler on Linux, to give a process a wrong clock")
     built = tmp_path_factory.mktemp("clock") / "wrong_clock.so"
     source = Path(__file__).with_name("wrong_clock.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", built, source], check=True)
