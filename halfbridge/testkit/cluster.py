@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import uuid
 from base64 import urlsafe_b64encode
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from halfbridge.testkit.jars import broker_jars
 from halfbridge.testkit.node import BrokerStartError, KafkaNode, Launch
 from halfbridge.testkit.ports import free_ports, is_free
 from halfbridge.testkit.properties import NodeAddress, node_properties
+from halfbridge.testkit.proxy import KafkaProxy, ProxyError, Route
 from halfbridge.testkit.watchdog import Watchdog
 from spark_jobs.jvm import find_java
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from halfbridge.testkit.jars import BrokerJars
 
 _PORT_TRIES_MAX = 3  # a port found free can be gone a second later, when the JVM binds it
-_PORT_TAKEN = "Address already in use"
+_PORT_TAKEN = "address already in use"
 _HEAP_MIB = 512
 
 
@@ -42,6 +44,7 @@ class EmbeddedCluster:
         ports: Clients' ports, one a node; 0 takes any free one.
         heap_mib: Java heap of each node, at most.
         kafka_version: Instead of HALFBRIDGE_KAFKA_VERSION or the pinned one.
+        proxied: Put a proxy between the nodes and clients that use `proxied_servers`.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class EmbeddedCluster:
         ports: tuple[int, ...] = (),
         heap_mib: int = _HEAP_MIB,
         kafka_version: str | None = None,
+        proxied: bool = False,
     ) -> None:
         if node_count < 1 or (ports and len(ports) != node_count):
             raise ValueError(f"{node_count} nodes with {len(ports)} ports: give one a node")
@@ -63,11 +67,34 @@ class EmbeddedCluster:
         self._kafka_version = kafka_version
         self._nodes: dict[int, KafkaNode] = {}
         self._watchdog: Watchdog | None = None
+        self._proxied = proxied
+        self._proxy: KafkaProxy | None = None
 
     @property
     def bootstrap_servers(self) -> str:
-        """Return the addresses of all nodes, dead ones too."""
+        """Return the addresses of all nodes, dead ones too; no proxy is on the way to them."""
         return ",".join(node.bootstrap_servers for node in self._running().values())
+
+    @property
+    def proxied_servers(self) -> str:
+        """Return the addresses of all nodes as clients of the proxy see them."""
+        return ",".join(node.address.proxied for node in self._running().values())
+
+    @property
+    def proxy(self) -> KafkaProxy:
+        """Return the proxy, to turn faults on and off.
+
+        Raises:
+            RuntimeError: not started, or made without one.
+        """
+        if self._proxy is None:
+            raise RuntimeError("no proxy: start the cluster with proxied=True")
+        return self._proxy
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        """Return the nodes' numbers."""
+        return tuple(self._running())
 
     @property
     def directory(self) -> Path:
@@ -87,6 +114,7 @@ class EmbeddedCluster:
 
         Raises:
             BrokerStartError: with the last lines of the log; nothing is left behind.
+            ProxyError: its process did not start.
             JarsError, JavaNotFoundError: the user must act.
         """
         if self._nodes:
@@ -96,9 +124,10 @@ class EmbeddedCluster:
             try:
                 self._launch(java, jars)
                 break
-            except BrokerStartError as error:
+            except (BrokerStartError, ProxyError) as error:
                 self.stop()
-                if not remaining or _PORT_TAKEN not in str(error) or all(self._ports):
+                taken = _PORT_TAKEN in str(error).lower()
+                if not remaining or not taken or all(self._ports):
                     raise
             except BaseException:
                 self.stop()
@@ -107,6 +136,9 @@ class EmbeddedCluster:
 
     def stop(self) -> None:
         """End every node; data in a temporary directory is removed with it. Idempotent."""
+        if self._proxy is not None:
+            self._proxy.close()
+            self._proxy = None
         for node in self._nodes.values():
             # What is about to be deleted need not be closed in order.
             node.kill() if self._directory is None else node.terminate()
@@ -147,6 +179,11 @@ class EmbeddedCluster:
             )
         for node in self._nodes.values():
             node.spawn()
+        if self._proxied:
+            self._proxy = KafkaProxy(
+                Route(each.node_id, each.proxy_port, each.client_port) for each in addresses
+            )
+            self._proxy.start()
         for node in self._nodes.values():
             node.wait_ready(brokers_min=len(addresses))
 
@@ -154,9 +191,10 @@ class EmbeddedCluster:
         for port in self._ports:
             if port and not is_free(port):
                 raise BrokerStartError(f"port {port} is in use: give another one, or 0 for any")
-        free = iter(free_ports(2 * len(self._ports)))
+        each_has = 4 if self._proxied else 2
+        free = iter(free_ports(each_has * len(self._ports)))
         return tuple(
-            NodeAddress(node_id, port or next(free), next(free))
+            NodeAddress(node_id, port or next(free), *islice(free, each_has - 1))
             for node_id, port in enumerate(self._ports, start=1)
         )
 

@@ -14,16 +14,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """Where one node listens on the loopback interface."""
+    """Where one node listens on the loopback interface.
+
+    Attributes:
+        node_id: Number of the node.
+        broker_port: For other nodes; for clients too, unless they come through a proxy.
+        controller_port: Of the quorum.
+        client_port: For the proxy alone; 0 when there is none.
+        proxy_port: What clients that asked on `client_port` are told to connect to.
+    """
 
     node_id: int
     broker_port: int
     controller_port: int
+    client_port: int = 0
+    proxy_port: int = 0
 
     @property
     def bootstrap(self) -> str:
-        """Return the address for clients."""
+        """Return the address for clients, past any proxy."""
         return f"{HOST}:{self.broker_port}"
+
+    @property
+    def proxied(self) -> str:
+        """Return the address for clients that go through the proxy."""
+        return f"{HOST}:{self.proxy_port}"
 
     @property
     def voter(self) -> str:
@@ -74,15 +89,21 @@ def node_properties(
 ) -> dict[str, str]:
     """Return the properties of one node; `overrides` win over everything else."""
     nodes = list(cluster)
+    listeners = f"PLAINTEXT://{address.bootstrap},CONTROLLER://{HOST}:{address.controller_port}"
+    advertised = f"PLAINTEXT://{address.bootstrap}"
+    protocols = "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
+    if address.proxy_port:
+        listeners += f",CLIENT://{HOST}:{address.client_port}"
+        advertised += f",CLIENT://{address.proxied}"
+        protocols += ",CLIENT:PLAINTEXT"
     return {
         "process.roles": "broker,controller",
         "node.id": str(address.node_id),
         "controller.quorum.voters": ",".join(node.voter for node in nodes),
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://{address.bootstrap},CONTROLLER://{HOST}:"
-        f"{address.controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{address.bootstrap}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listeners": listeners,
+        "advertised.listeners": advertised,
+        "listener.security.protocol.map": protocols,
         "log.dirs": str(data_directory),
         **internal_topics(len(nodes)),
         **for_tests(len(nodes)),

@@ -25,6 +25,18 @@ def test_every_node_knows_all_voters() -> None:
     assert (made["node.id"], made["log.dirs"]) == ("2", "/d")
 
 
+def test_a_proxied_node_has_a_listener_that_names_the_proxy() -> None:
+    """Clients that come by the proxy are sent back to it; brokers talk to each other directly."""
+    proxied = NodeAddress(1, 1001, 2001, client_port=3001, proxy_port=4001)
+    made = node_properties(proxied, [proxied], data_directory=Path("/d"), overrides={})
+    assert made["listeners"].endswith(",CLIENT://127.0.0.1:3001")
+    advertised = "PLAINTEXT://127.0.0.1:1001,CLIENT://127.0.0.1:4001"
+    assert made["advertised.listeners"] == advertised
+    assert made["listener.security.protocol.map"].endswith(",CLIENT:PLAINTEXT")
+    assert proxied.bootstrap == "127.0.0.1:1001"
+    assert proxied.proxied == "127.0.0.1:4001"
+
+
 def test_overrides_win() -> None:
     """What the test asks for replaces our own choice."""
     overrides = {"auto.create.topics.enable": "true"}
