@@ -29,6 +29,7 @@ from bridge.errors import (
     RetriableError,
     TopicSetupError,
 )
+from bridge.trouble import RECONNECTING, Troubles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -161,7 +162,7 @@ def make_producer(config: BridgeConfig, *, message_bytes_max: int) -> Any:
         # Twice, because a decision may follow each half message from its delivery callback.
         "queue.buffering.max.messages": 2 * config.in_flight_max,
         "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
-        "error_cb": _log_error,
+        "error_cb": Troubles(_LOG).note,
     }
     return _made(Producer, settings, logger=_LOG)
 
@@ -185,7 +186,7 @@ def make_check_consumer(config: BridgeConfig) -> Any:
             "isolation.level": "read_uncommitted",
             "allow.auto.create.topics": False,
             "topic.metadata.refresh.interval.ms": 10_000,
-            "error_cb": _log_error,
+            "error_cb": Troubles(_LOG).note,
         },
         logger=_LOG,
     )
@@ -201,7 +202,7 @@ def make_watermark_consumer(config: BridgeConfig) -> Any:
         "enable.auto.commit": False,
         # An open put-back of the daemon must not hide the newest half messages.
         "isolation.level": "read_uncommitted",
-        "error_cb": _log_error,
+        "error_cb": Troubles(_LOG).note,
     }
     return _made(Consumer, settings, logger=_LOG)
 
@@ -280,6 +281,7 @@ def _common(config: BridgeConfig, *, consumer: bool) -> dict[str, Any]:
     }
     return {
         "client.id": f"halfbridge-{config.producer_group}",
+        **RECONNECTING,
         **passed,
         "bootstrap.servers": config.bootstrap_servers,
     }
@@ -299,8 +301,3 @@ def _made(client: Any, settings: dict[str, Any], **keywords: Any) -> Any:
 
 def _kafka_error(error: KafkaException) -> Any:
     return error.args[0]
-
-
-def _log_error(error: KafkaError) -> None:
-    # Brokers come and go; librdkafka reconnects. What fails for good fails its own call.
-    _LOG.warning("%s", error)

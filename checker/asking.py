@@ -11,10 +11,10 @@ from checker.pair import restore_checks
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from checker.bodies.kafka_io import BodyReader
     from checker.config import CheckerConfig
     from checker.core.plan import Check
     from checker.inquiry.kafka_io import Questions
-    from checker.intake.kafka_io import BodyReader
     from checker.metrics import Metrics
     from checker.outlet.kafka_io import CheckSender
     from checker.pair import Pair

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bridge.trouble import RECONNECTING
+
 if TYPE_CHECKING:
     from checker.config import CheckerConfig
 
@@ -19,5 +21,5 @@ def client_config(config: CheckerConfig) -> dict[str, Any]:
         "allow.auto.create.topics": False,
         # With the default of 100 ms, back-to-back kafka_txns wait 8 times longer.
         "retry.backoff.ms": 1,
-        "log_level": 3,
+        **RECONNECTING,
     }

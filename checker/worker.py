@@ -19,11 +19,12 @@ from checker.asking import Asker
 from checker.assignment import Assignment
 from checker.backoff import Backoff
 from checker.blame import Blame
+from checker.bodies.kafka_io import BodyReader
 from checker.core.plan import Plan
 from checker.core.settings import LedgerSettings
 from checker.failures import InputLostError, KafkaTxnFailedError
 from checker.inquiry.kafka_io import Questions
-from checker.intake.kafka_io import EOF_CODE, BodyReader, Input
+from checker.intake.kafka_io import EOF_CODE, Input
 from checker.outlet.kafka_io import CheckSender
 from checker.outlet.turns import Turns
 from checker.pair import restore_plan
@@ -91,9 +92,9 @@ class Worker:
         self._progress: dict[int, Progress] = {}
         self._began = 0.0
         self._turns = Turns(config, ids.transactional_id_prefix, status.metrics)
-        self._checks = CheckSender(config, self._note_client_error)
+        self._checks = CheckSender(config)
         self._bodies = BodyReader(config)
-        self._input = Input(config, ids, self._note_client_error)
+        self._input = Input(config, ids)
         questions = Questions(config)
         self._topics = TopicWatch(questions, self._routes, dead=config.names.dead)
         self._lacks_dead = False
@@ -140,7 +141,9 @@ class Worker:
     # --- one turn of the loop --------------------------------------------------------------
 
     def _step(self) -> None:
-        self._turns.start()
+        if not self._turns.are_ready:
+            self._topics.look(monotonic())  # says sooner than a producer that nobody answers
+            self._turns.start()
         dozed = self._input.dozing
         messages = self._fetch()
         now = monotonic()
@@ -351,9 +354,6 @@ class Worker:
         self._work = []
         stop.wait(delay_s)
         self._input.changed = True
-
-    def _note_client_error(self, text: str) -> None:
-        _log.debug("kafka client: %s", text)
 
     def _close(self) -> None:
         self._turns.close()

@@ -39,6 +39,7 @@ class Questions:
     """Asks brokers without holding up the loop; answers are fetched by `answers`."""
 
     def __init__(self, config: CheckerConfig) -> None:
+        self._bootstrap_servers = config.bootstrap_servers
         self._admin = AdminClient(client_config(config))
         self._answers: queue.SimpleQueue[EndAnswer | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -112,7 +113,8 @@ class Questions:
         try:
             topics = self._admin.list_topics(timeout=QUESTION_S).topics
         except KafkaException as error:
-            raise InputLostError(str(error)) from error
+            where = self._bootstrap_servers
+            raise InputLostError(f"no Kafka broker answers at {where}: {error}") from error
         return {name: len(one.partitions) for name, one in topics.items() if one.error is None}
 
     def may_write(self, topics: Sequence[str]) -> dict[str, bool | None]:

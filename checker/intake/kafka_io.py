@@ -1,10 +1,11 @@
-"""The input consumer, and the reader of single half records.
+"""The input consumer.
 
 Guards against traps of the protocol stand where they are needed, with the trap named.
 """
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
@@ -12,15 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from bridge.trouble import Troubles
 from checker.clients import QUESTION_S, client_config
 from checker.errors import SlotTakenError
 from checker.failures import InputLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from checker.config import CheckerConfig
     from checker.slots import SlotIds
+
+_log = logging.getLogger("halfbridge.checker")
 
 EOF_CODE = KafkaError._PARTITION_EOF
 # Records handed over by one call: one large fetch; bounds what is parsed before the next plan.
@@ -46,8 +50,6 @@ FETCHING = {
     "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 8_192,
 }
-# Records read over rather than fetched anew: about one fetch of 1 KB records.
-SKIP_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,7 @@ class Input:
             first join it would carry no generation, and the broker would fence nobody.
     """
 
-    def __init__(
-        self, config: CheckerConfig, ids: SlotIds, on_error: Callable[[str], None]
-    ) -> None:
+    def __init__(self, config: CheckerConfig, ids: SlotIds) -> None:
         self._config = config
         self._ids = ids
         self._trouble_at = -TROUBLE_S
@@ -89,7 +89,7 @@ class Input:
         self.dozing = False
         self._served: list[Any] = []
         self._fatal: KafkaError | None = None
-        self._report = on_error
+        self._troubles = Troubles(_log)
         self._consumer = self._open()
         self._bell = Consumer(
             {
@@ -208,7 +208,7 @@ class Input:
             self.group_metadata = consumer.consumer_group_metadata()
             consumer.assign([])
         except Exception as error:  # noqa: BLE001 (see above)
-            self._report(f"assignment failed: {error}")
+            _log.warning("assignment failed: %s", error)
         self.changed = True
 
     def _on_revoke(self, consumer: Any, _partitions: Sequence[Any]) -> None:
@@ -218,14 +218,14 @@ class Input:
             self.assigned = frozenset()
             consumer.unassign()
         except Exception as error:  # noqa: BLE001 (see above)
-            self._report(f"revocation failed: {error}")
+            _log.warning("revocation failed: %s", error)
         self.changed = True
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() in UNREACHABLE_CODES:
             self._trouble_at = monotonic()
         self._note_if_fatal(error)
-        self._report(error.str())
+        self._troubles.note(error)
 
     def _note_if_fatal(self, error: KafkaError) -> None:
         if error.fatal() or error.code() in _FATAL_CODES:
@@ -285,55 +285,3 @@ class Input:
             on_lost=self._on_revoke,
         )
         return consumer
-
-
-class BodyReader:
-    """Reads half records again by offset, for bodies that the ledger let go."""
-
-    def __init__(self, config: CheckerConfig) -> None:
-        self._topic = config.names.half
-        self._consumer = Consumer(
-            {
-                **client_config(config),
-                "group.id": config.names.daemon_group,  # for its rights; never joined
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "isolation.level": "read_committed",
-                "queued.max.messages.kbytes": 4096,
-                "fetch.wait.max.ms": 10,
-            }
-        )
-
-    def read(self, partition: int, offsets: Iterable[int]) -> dict[int, Any]:
-        """Return the records at `offsets`, by offset.
-
-        Raises:
-            InputLostError: one cannot be read (deleted, or no broker).
-        """
-        found: dict[int, Any] = {}
-        position = -1 - SKIP_MAX
-        for offset in sorted(set(offsets)):
-            if not position <= offset < position + SKIP_MAX:
-                self._consumer.assign([TopicPartition(self._topic, partition, offset)])
-            found[offset] = self._read_one(partition, offset)
-            position = offset + 1
-        self._consumer.unassign()
-        return found
-
-    def _read_one(self, partition: int, offset: int) -> Any:
-        deadline = monotonic() + QUESTION_S
-        while monotonic() < deadline:
-            message = self._consumer.poll(0.2)
-            if message is None:
-                continue
-            if message.error() is not None:
-                raise InputLostError(f"{self._topic}[{partition}]@{offset}: {message.error()}")
-            if message.offset() == offset:
-                return message
-            if message.offset() > offset:
-                break
-        raise InputLostError(f"{self._topic}[{partition}]@{offset} cannot be read again")
-
-    def close(self) -> None:
-        """Close the consumer."""
-        self._consumer.close()

@@ -5,21 +5,25 @@ Guards against traps of the protocol stand where they are needed, with the trap 
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from bridge.trouble import Troubles
 from checker.clients import client_config
 from checker.failures import KafkaTxnFailedError
 from checker.intake.kafka_io import UNREACHABLE_CODES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from checker.config import CheckerConfig
     from checker.publish import Outgoing
+
+_log = logging.getLogger("halfbridge.checker")
 
 # A commit that took so long may have been sent twice, and the late one may end a later kafka_txn
 # of the same producer (KAFKA-17754): the producer is replaced before its next one.
@@ -229,8 +233,8 @@ class Transactor:
 class CheckSender:
     """Sends check requests, outside any kafka_txn: a lost one is simply asked again."""
 
-    def __init__(self, config: CheckerConfig, on_error: Callable[[str], None]) -> None:
-        self._on_error = on_error
+    def __init__(self, config: CheckerConfig) -> None:
+        self._troubles = Troubles(_log)
         self._producer = Producer(
             {
                 **client_config(config),
@@ -266,12 +270,12 @@ class CheckSender:
         self._producer.purge()
         self._producer.poll(0)
 
-    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
+    def _on_delivery(self, error: KafkaError | None, _message: Any) -> None:
         if error is not None and error.code() not in (
             KafkaError._PURGE_QUEUE,
             KafkaError._PURGE_INFLIGHT,
         ):
-            self._on_error(f"check request to {message.topic()}: {error.str()}")
+            self._troubles.note(error)
 
 
 def _failure(error: KafkaError, *, topic: str = "", fenced: bool = False) -> KafkaTxnFailedError:

@@ -45,13 +45,18 @@ class Turns:
         self._committing: Transactor | None = None
         self._thread = _new_thread()
 
+    @property
+    def are_ready(self) -> bool:
+        """Whether all producers are there."""
+        return len(self._transactors) == self._config.transactional_producers
+
     def start(self) -> None:
         """Make the producers that are missing.
 
         Raises:
             KafkaTxnFailedError: not now; try again.
         """
-        while len(self._transactors) < self._config.transactional_producers:
+        while not self.are_ready:
             self._transactors.append(self._new(len(self._transactors)))
 
     def run(

@@ -57,9 +57,12 @@ class Planned:
 
 
 def planned(client: str, seed: int, number: int) -> Planned:
-    """Return transaction `number` of a client."""
+    """Return transaction `number` of a client; its first ones are one of each kind."""
     draw = random.Random(f"{client}:{seed}:{number}")
-    kind = draw.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+    kinds = list(_WEIGHTS)
+    kind = draw.choices(kinds, list(_WEIGHTS.values()))[0]
+    if number < len(kinds):  # a short run has every kind as well
+        kind = kinds[number]
     key = None if draw.random() < 0.1 else f"{client}-{draw.randrange(_KEYS)}".encode()
     first, second = REAL_TOPICS
     topics = (first, second, first) if kind is Kind.MULTI else (draw.choice(REAL_TOPICS),)

@@ -1,0 +1,38 @@
+"""Troubles that Kafka clients report over and over while brokers are away."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import logging
+
+# The same kind of trouble is told again after this time.
+SAME_AGAIN_S = 30.0
+# For every client. librdkafka 2.16 asks the bootstrap servers anew after each round of failures
+# (KIP-1102), which makes it forget its back-off: with the default of 100 ms each client would
+# connect, and log a line of its own, 20 times a second. Its lines say what the error callback says.
+RECONNECTING = {"reconnect.backoff.ms": 250, "log_level": 2}
+
+
+class Troubles:
+    """Logs what one Kafka client reports, each kind of error once in a while.
+
+    Thread-safe enough: two threads at the same moment may both tell.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._told: dict[int, tuple[float, int]] = {}
+
+    def note(self, error: Any) -> None:
+        """Take a KafkaError; what fails for good fails its own call, so this only warns."""
+        now = monotonic()
+        told_at, kept_back = self._told.get(error.code(), (float("-inf"), 0))
+        if now - told_at < SAME_AGAIN_S:
+            self._told[error.code()] = told_at, kept_back + 1
+            return
+        self._told[error.code()] = now, 0
+        again = f" (and {kept_back} times since the last report)" if kept_back else ""
+        self._log.warning("Kafka: %s%s", error.str(), again)

@@ -1,0 +1,1 @@
+"""Half records read again, for bodies that the ledger let go."""

@@ -1,0 +1,71 @@
+"""The reader of single half records."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from checker.clients import QUESTION_S, client_config
+from checker.failures import InputLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from checker.config import CheckerConfig
+
+# Records read over rather than fetched anew: about one fetch of 1 KB records.
+SKIP_MAX = 1000
+
+
+class BodyReader:
+    """Reads half records again by offset, for bodies that the ledger let go."""
+
+    def __init__(self, config: CheckerConfig) -> None:
+        self._topic = config.names.half
+        self._consumer = Consumer(
+            {
+                **client_config(config),
+                "group.id": config.names.daemon_group,  # for its rights; never joined
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "queued.max.messages.kbytes": 4096,
+                "fetch.wait.max.ms": 10,
+            }
+        )
+
+    def read(self, partition: int, offsets: Iterable[int]) -> dict[int, Any]:
+        """Return the records at `offsets`, by offset.
+
+        Raises:
+            InputLostError: one cannot be read (deleted, or no broker).
+        """
+        found: dict[int, Any] = {}
+        position = -1 - SKIP_MAX
+        for offset in sorted(set(offsets)):
+            if not position <= offset < position + SKIP_MAX:
+                self._consumer.assign([TopicPartition(self._topic, partition, offset)])
+            found[offset] = self._read_one(partition, offset)
+            position = offset + 1
+        self._consumer.unassign()
+        return found
+
+    def _read_one(self, partition: int, offset: int) -> Any:
+        deadline = monotonic() + QUESTION_S
+        while monotonic() < deadline:
+            message = self._consumer.poll(0.2)
+            if message is None:
+                continue
+            if message.error() is not None:
+                raise InputLostError(f"{self._topic}[{partition}]@{offset}: {message.error()}")
+            if message.offset() == offset:
+                return message
+            if message.offset() > offset:
+                break
+        raise InputLostError(f"{self._topic}[{partition}]@{offset} cannot be read again")
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()

@@ -1,0 +1,49 @@
+"""Troubles: the same kind of error is told once in a while, not at each reconnection."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bridge.trouble import SAME_AGAIN_S, Troubles
+
+if TYPE_CHECKING:
+    import pytest
+
+
+@dataclass
+class Error:
+    """Stands for a KafkaError."""
+
+    number: int
+    text: str
+
+    def code(self) -> int:
+        """Return its number."""
+        return self.number
+
+    def str(self) -> str:
+        """Return its text."""
+        return self.text
+
+
+def test_each_kind_is_told_once_in_a_while(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A second of reconnections is one line; the next one says how many were kept back."""
+    clock = [100.0]
+    monkeypatch.setattr("bridge.trouble.monotonic", lambda: clock[0])
+    troubles = Troubles(logging.getLogger("halfbridge.kafka"))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(20):
+            troubles.note(Error(-195, "refused"))
+            clock[0] += 0.05
+        troubles.note(Error(-187, "all brokers are down"))
+        clock[0] += SAME_AGAIN_S
+        troubles.note(Error(-195, "refused"))
+    assert caplog.messages == [
+        "Kafka: refused",
+        "Kafka: all brokers are down",
+        "Kafka: refused (and 19 times since the last report)",
+    ]
