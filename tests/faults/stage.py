@@ -258,7 +258,7 @@ class Stage:
             {
                 "bootstrap.servers": self.servers,
                 "group.id": self.names.daemon_group,  # asked about, never joined
-                "isolation.level": "read_committed",
+                "isolation.level": "read_uncommitted",  # an open kafka_txn is not settled
             }
         )
         try:
@@ -279,8 +279,9 @@ class Stage:
             for partition in topics[topic].partitions
         ]
         try:
-            ends = [asker.get_watermark_offsets(place, timeout=_CALL_S)[1] for place in places]
+            # In this order: H moves past what was put back, in the kafka_txn that writes the copies.
             committed = asker.committed(places, timeout=_CALL_S)
+            ends = [asker.get_watermark_offsets(place, timeout=_CALL_S)[1] for place in places]
         except KafkaException as error:
             return [str(error)]  # a broker that is just coming back
         return [
