@@ -50,6 +50,7 @@ class CheckSchedule:
         self._pushes = 0
         self._first = _Turns()
         self._repeats = _Turns()
+        self._sorted_out_ms = 0
 
     def add_in_turn(self, entry: Entry, due_ms: int) -> None:
         """Add an entry that falls due no sooner than the one added in turn before, as a rule."""
@@ -93,14 +94,17 @@ class CheckSchedule:
     def take(self, confirmed_ms: int, limit: int) -> list[Entry]:
         """Return at most `limit` undecided entries that were due at `confirmed_ms`.
 
-        First checks before repeats; groups in turn. The caller adds each again.
+        First checks before repeats; groups in turn. The caller adds each again. Partition time
+        goes back by what two brokers' clocks differ: whoever was due before still has its turn.
         """
         self._sort_out(confirmed_ms)
+        self._sorted_out_ms = max(self._sorted_out_ms, confirmed_ms)
         taken: list[Entry] = []
         for turns in (self._first, self._repeats):
             while turns.count and len(taken) < limit:
                 entry = turns.next()
-                if entry.state is _UNDECIDED and entry.due_ms <= confirmed_ms:
+                # One that falls due later than all that were sorted out was moved since.
+                if entry.state is _UNDECIDED and entry.due_ms <= self._sorted_out_ms:
                     entry.due_ms = TAKEN  # it may stand here twice
                     taken.append(entry)
         return taken

@@ -103,6 +103,16 @@ def test_an_entry_is_taken_once_however_often_it_came_up() -> None:
     assert schedule.take(20, 9) == [twice]
 
 
+def test_an_entry_that_waits_its_turn_survives_a_clock_that_is_set_back() -> None:
+    """It was due, so its turn comes, whatever the time is by then; nothing is lost."""
+    schedule = CheckSchedule()
+    first, second = _entry(), _entry()
+    schedule.add_in_turn(first, 10)
+    schedule.add_in_turn(second, 10)
+    assert schedule.take(10, 1) == [first]
+    assert schedule.take(9, 1) == [second]
+
+
 def test_a_million_due_at_once_are_sorted_out_in_parts() -> None:
     """One call costs what READY_MAX entries cost, not what all of them do."""
     schedule = CheckSchedule()
