@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from checker.core.protocol import State
 from checker.core.settings import RECENT_MAX, RECENT_MS
 
 if TYPE_CHECKING:
@@ -28,18 +29,34 @@ class Decided:
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
         self._queue: deque[Entry] = deque()
+        self._discarded: list[tuple[int, int]] = []
 
     def add(self, entry: Entry) -> None:
         """Add an entry that was just decided; op offsets ascend."""
         self._queue.append(entry)
+        if entry.state is State.DISCARDED and entry.offset < entry.last_record:
+            self._keep_whole(entry.offset, entry.last_record)
 
     def lowest_op(self, op: int) -> int:
         """Return T: the lowest decision op that a rebuild needs, else O = `op`."""
         return self._queue[0].op_offset if self._queue else op
 
+    def whole(self, half: int) -> int:
+        """Return H = `half`, lowered where it would part the messages of a discarded transaction.
+
+        A discard for age proves itself by the first message: a rebuild that saw only later ones
+        would take it for one that came too early, and the transaction for undecided.
+        """
+        for first, last in reversed(self._discarded):
+            if first < half <= last:
+                half = first
+        return half
+
     def forget(self, half: int, now_ms: int) -> None:
         """Forget from the front what neither a rebuild from H = `half` nor rule 7 needs."""
         queue = self._queue
+        while self._discarded and self._discarded[0][1] < half:
+            del self._discarded[0]
         while queue:
             entry = queue[0]
             if entry.last_record >= half or entry.pending:
@@ -48,3 +65,14 @@ class Decided:
                 return
             queue.popleft()
             self._entries.remove(entry)
+
+    def _keep_whole(self, first: int, last: int) -> None:
+        """Add a span of half offsets.
+
+        One that does not begin above the last becomes one with it: so they ascend, and are few.
+        """
+        spans = self._discarded
+        while spans and first <= spans[-1][1]:
+            before = spans.pop()
+            first, last = min(first, before[0]), max(last, before[1])
+        spans.append((first, last))

@@ -213,6 +213,7 @@ class Ledger:
         position, op = self._covered
         lowest = self._book.held.lowest()
         half = position if lowest is None else min(position, lowest.offset)
+        half = self._book.decided.whole(half)
         self._rebuild_to = max(position, self._rebuild_to, copies_end)
         ops_from = self._book.decided.lowest_op(op)
         return Progress(half, op, self._rebuild_to, ops_from, position)

@@ -158,3 +158,34 @@ def test_a_decision_whose_records_are_all_below_h_is_known() -> None:
     """T may stand below decisions of which no half is read again; they are known all the same."""
     book = Playbook() >> half("B") >> half("X") >> commit("B") << delivered("B") >> restart
     book << nothing >> commit("B") << nothing << counted(Count.DUPLICATE)
+
+
+def test_a_discard_for_age_stands_although_the_first_message_was_passed() -> None:
+    """H never comes to stand between the messages of what was discarded for age.
+
+    The age is that of the first message: a rebuild that did not see it would take the discard for
+    one that had come too early, and ask about what is left.
+    """
+    book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> half("X")
+    book >> wait(HOUR_MS - 1) >> half("A", 1) >> wait(1)
+    book >> discard("A", OpSource.CHECKER, reason=REASON_AGE)
+    book << dead("A", "AGE") + dead("A", "AGE", 1)
+    book >> restart << nothing >> commit("A", 2) << nothing << counted(Count.CONFLICT)
+    assert book.ledger.undecided_halves == 1
+    book >> rollback("X") << nothing
+    assert book.progress.half == book.log.half_end
+
+
+def test_discarded_transactions_that_overlap_are_passed_together() -> None:
+    """H waits below all of them, and passes each once nothing undecided is left in it."""
+    book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> half("X") >> half("B")
+    book >> half("A", 1) >> half("Y") >> half("B", 1) >> half("C") >> half("Z") >> half("C", 1)
+    book >> wait(HOUR_MS)
+    for name in "ABC":
+        book >> discard(name, OpSource.CHECKER, reason=REASON_AGE)
+        book << dead(name, "AGE") + dead(name, "AGE", 1)
+    assert book.progress.half == 0
+    book >> rollback("X") << nothing >> rollback("Y") << nothing
+    assert book.progress.half == 6
+    book >> rollback("Z") << nothing
+    assert book.progress.half == book.log.half_end
