@@ -1,0 +1,286 @@
+"""The judge: what stands in the real and dead-letter topics against what the op log says.
+
+The model of tests/property reads half and op log once, slowly, from their beginning: the first
+decision in op order rules. What it says is delivered must stand there exactly once, complete, in
+that order and byte for byte; what it says is dead must be in the dead-letter topic; nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from checker.core.events import HalfRead, JunkRead, OpRead
+from checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES
+from serde.avro import DEAD_LETTER, OP
+from serde.errors import DecodeError
+from serde.headers import BORN_TIMESTAMP, DEAD, TRANSACTION_ID, parse_half
+from serde.records import DeadReason, OpKind, OpSource
+from tests.ledger_log import Log
+from tests.property.model import Truth, key_of, line
+from tests.simulation.client import NO_SUCH_PARTITION
+from tests.simulation.settings import LEDGER, NAMES, PARTITIONS, REAL_TOPICS, BrokenPromiseError
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import Place
+    from tests.simulation.log import Partition, Record
+    from tests.simulation.world import World
+
+UNLIMITED = 1 << 60
+OURS = (TRANSACTION_ID, BORN_TIMESTAMP)
+
+
+class Rulings(Truth):
+    """The model, with what only a broker's clock can say: a discard for age proves it."""
+
+    def __init__(self, log: Log, op_end: int) -> None:
+        self.answers: Counter[tuple[str, str]] = Counter()
+        super().__init__(log, op_end)
+
+    def _apply(self, read: OpRead) -> None:
+        op = read.op
+        key = op.transaction_id, op.producer_group
+        self.answers[key] = max(self.answers[key], self.undecided.get(key, 0))
+        is_ours = op.kind is OpKind.DISCARD and op.source is OpSource.CHECKER
+        if is_ours and op.reason == REASON_CHECK_TIMES:
+            answers = self.undecided.get(key, LEDGER.check_count_max)
+            if answers < LEDGER.check_count_max:
+                raise BrokenPromiseError(f"{key} discarded after {answers} counted answers")
+        if (op.kind, op.source, op.reason) == (OpKind.DISCARD, OpSource.CHECKER, REASON_AGE):
+            known = self.messages.get((op.transaction_id, op.producer_group))
+            if known:
+                first = min(known.values(), key=lambda half: half.offset)
+                if read.append_ms - first.append_ms < LEDGER.transaction_age_ms_max:
+                    return
+        super()._apply(read)
+        self.answers[key] = max(self.answers[key], self.undecided.get(key, 0))
+
+
+class Judge:
+    """Watches the real topics during a run, and rules at its end."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._places = [
+            (topic, number) for topic, count in REAL_TOPICS.items() for number in range(count)
+        ]
+        self._positions = dict.fromkeys(self._places, 0)
+        self._seen: dict[Place, list[Record]] = {place: [] for place in self._places}
+
+    def watch(self) -> None:
+        """Read on, as a read_committed consumer that was there all the time."""
+        partitions = self._world.broker.partitions
+        for place in self._places:
+            found, self._positions[place] = partitions[place].read(
+                self._positions[place], UNLIMITED
+            )
+            self._seen[place] += found
+
+    def rule(self, *, is_final: bool) -> None:
+        """Compare everything.
+
+        Args:
+            is_final: Everything has settled: what is missing is lost.
+
+        Raises:
+            BrokenPromiseError: a promise was broken.
+        """
+        for place, seen in self._seen.items():
+            late_reader = visible(self._world.broker.partitions[place])
+            if late_reader[: len(seen)] != seen:
+                raise BrokenPromiseError(f"{place}: two readers saw different records")
+        logs = [_log(self._world, number) for number in range(PARTITIONS)]
+        truths = [Rulings(log, UNLIMITED) for log in logs]
+        delivered = self._delivered()
+        dead, junk = self._dead(logs, truths)
+        for number, (log, truth) in enumerate(zip(logs, truths, strict=True)):
+            expected, undeliverable = _split(truth)
+            truth.dead.update(undeliverable)
+            _compare_deliveries(expected, delivered[number], is_final=is_final)
+            _compare_dead(truth, dead[number], is_final=is_final)
+            _compare_junk(log, junk[number], is_final=is_final)
+            _compare_copies(log, truth, is_final=is_final)
+            if is_final and truth.undecided:
+                raise BrokenPromiseError(f"undecided to the end: {sorted(truth.undecided)}")
+        if is_final:
+            self._compare_with_database(truths)
+
+    def _delivered(self) -> list[dict[Place, list[str]]]:
+        """Return what each half partition's transactions delivered, in words, by real partition."""
+        world = self._world
+        found: list[dict[Place, list[str]]] = [{} for _ in range(PARTITIONS)]
+        for place in self._places:
+            for record in visible(world.broker.partitions[place]):
+                sent = world.sent.get(record.value() or b"")
+                if sent is None:
+                    raise BrokenPromiseError(f"{place}@{record.offset()}: sent by nobody")
+                headers = record.headers() or []
+                named = dict(headers[-2:]).get(TRANSACTION_ID)
+                if (
+                    named != sent.transaction_id.encode()
+                    or headers[:-2] != sent.headers
+                    or record.key() != sent.key
+                    or place[0] != sent.real_topic
+                    or tuple(name for name, _ in headers[-2:]) != OURS
+                ):
+                    where = f"{place}@{record.offset()}"
+                    raise BrokenPromiseError(f"{where}: not as it was sent: {sent}")
+                words = f"delivered {sent.transaction_id} of {sent.group} [{sent.message_index}]"
+                found[sent.partition].setdefault(place, []).append(words)
+        return found
+
+    def _dead(
+        self, logs: list[Log], truths: list[Rulings]
+    ) -> tuple[list[Counter[str]], list[list[tuple[str, int]]]]:
+        """Return dead letters in words, and where the dead junk stood, by partition."""
+        partitions = self._world.broker.partitions
+        halves = [
+            {each.offset: each for each in log.half if isinstance(each, HalfRead)} for log in logs
+        ]
+        dead: list[Counter[str]] = [Counter() for _ in logs]
+        junk: list[list[tuple[str, int]]] = [[] for _ in logs]
+        for record in visible(partitions[NAMES.dead, 0]):
+            *headers, (name, value) = record.headers() or []
+            if name != DEAD:
+                raise BrokenPromiseError(f"dead letter @{record.offset()} without its header")
+            letter = DEAD_LETTER.decode(value or b"")
+            number, offset = letter.source_partition, letter.source_offset
+            source = partitions[letter.source_topic, number].slots[offset]
+            if source is None or (record.key(), record.value(), headers or None) != (
+                source.key(),
+                source.value(),
+                source.headers(),
+            ):
+                raise BrokenPromiseError(f"dead letter @{record.offset()} is not what stood there")
+            if letter.reason is DeadReason.INVALID:
+                junk[number].append((letter.source_topic, offset))
+                continue
+            half = halves[number][offset]
+            dead[number][truths[number].dead_line(letter.reason.value, half)] += 1
+        return dead, junk
+
+    def _compare_with_database(self, truths: list[Rulings]) -> None:
+        """Where nobody lied, what was delivered is what the local transactions committed."""
+        world = self._world
+        for truth in truths:
+            delivered = {tuple(words.split()[1:4:2]) for words in truth.delivered}
+            for name, group in truth.messages:
+                if name in world.contested or world.owners.get(name) != group:
+                    continue
+                is_kept = world.database[name]
+                if (name, group) in delivered and not is_kept:
+                    raise BrokenPromiseError(f"{name}: delivered, and its local transaction failed")
+                is_found = (name, group) in delivered or _is_dead(truth, name, group)
+                if is_kept and not is_found:
+                    raise BrokenPromiseError(f"{name}: lost, and its local transaction committed")
+
+
+def visible(partition: Partition) -> list[Record]:
+    """Return what a read_committed reader finds from offset zero on; deleted records too."""
+    lso = partition.lso
+    return [
+        record
+        for record in partition.slots[:lso]
+        if record is not None and (record.fate is None or not record.fate.is_aborted)
+    ]
+
+
+def _log(world: World, number: int) -> Log:
+    """Return the half and op log of a partition, as a slow reader parses them."""
+    log = Log()
+    partitions = world.broker.partitions
+    for record in visible(partitions[NAMES.half, number]):
+        offset, append_ms = record.offset(), record.timestamp()[1]
+        try:
+            metadata, flaw = parse_half(record.headers())
+        except DecodeError:
+            log.half.append(JunkRead(offset, append_ms, "", record))
+        else:
+            log.half.append(HalfRead(offset, append_ms, metadata, flaw, 0, record))
+    for record in visible(partitions[NAMES.op, number]):
+        offset, append_ms = record.offset(), record.timestamp()[1]
+        try:
+            op = OP.decode(record.value() or b"")
+        except DecodeError:
+            log.op.append(JunkRead(offset, append_ms, "", record))
+        else:
+            log.op.append(OpRead(offset, append_ms, op))
+    return log
+
+
+def _split(truth: Rulings) -> tuple[list[str], Counter[str]]:
+    """Return what must be delivered, and what the broker refuses for good."""
+    refused = {
+        key
+        for key, messages in truth.messages.items()
+        if any(half.metadata.real_partition == NO_SUCH_PARTITION for half in messages.values())
+    }
+    undeliverable: Counter[str] = Counter()
+    gone = set()
+    for key in sorted(refused):
+        for half in truth.messages[key].values():
+            gone.add(line("delivered", half))
+            if line("delivered", half) in truth.delivered:
+                undeliverable[line("UNDELIVERABLE", half)] += 1
+    return [words for words in truth.delivered if words not in gone], undeliverable
+
+
+def _compare_deliveries(
+    expected: list[str], delivered: dict[Place, list[str]], *, is_final: bool
+) -> None:
+    ranks = {words: rank for rank, words in enumerate(expected)}
+    found: set[str] = set()
+    for place, lines in delivered.items():
+        newest = -1
+        for words in lines:
+            rank = ranks.get(words)
+            if rank is None:
+                raise BrokenPromiseError(f"{place}: {words}, which nobody decided")
+            if words in found:
+                raise BrokenPromiseError(f"{place}: {words} twice")
+            if rank < newest:
+                raise BrokenPromiseError(f"{place}: {words} after one that was decided later")
+            newest = rank
+            found.add(words)
+    if is_final and len(found) < len(expected):
+        raise BrokenPromiseError(f"lost: {[words for words in expected if words not in found]}")
+
+
+def _compare_dead(truth: Rulings, dead: Counter[str], *, is_final: bool) -> None:
+    extra = dead - truth.dead - truth.perhaps
+    if extra:
+        raise BrokenPromiseError(f"dead letters that should not be there: {dict(extra)}")
+    if is_final and truth.dead - dead:
+        raise BrokenPromiseError(f"dead letters are missing: {dict(truth.dead - dead)}")
+
+
+def _compare_junk(log: Log, junk: list[tuple[str, int]], *, is_final: bool) -> None:
+    expected = [
+        (topic, record.offset)
+        for topic, records in ((NAMES.half, log.half), (NAMES.op, log.op))
+        for record in records
+        if isinstance(record, JunkRead)
+    ]
+    if len(set(junk)) < len(junk) or not set(junk) <= set(expected):
+        raise BrokenPromiseError(f"junk was buried more than once: {sorted(junk)}")
+    if is_final and len(junk) < len(expected):
+        raise BrokenPromiseError(f"junk is missing: {sorted(set(expected) - set(junk))}")
+
+
+def _compare_copies(log: Log, truth: Rulings, *, is_final: bool) -> None:
+    """Each counted answer puts a copy back that says so; none says more than was answered."""
+    told: dict[tuple[str, str], set[int]] = {}
+    for half in log.half:
+        if isinstance(half, HalfRead) and half.metadata.origin_offset >= 0:
+            told.setdefault(key_of(half), set()).add(half.metadata.check_times)
+    for key, counts in told.items():
+        if max(counts) > truth.answers[key]:
+            raise BrokenPromiseError(f"{key} was put back with {max(counts)} answers")
+    for key, answers in truth.answers.items() if is_final else ():
+        counted = set(range(1, min(answers, LEDGER.check_count_max - 1) + 1))
+        if not counted <= told.get(key, set()):
+            raise BrokenPromiseError(f"{key} counted {answers} answers, its copies {told.get(key)}")
+
+
+def _is_dead(truth: Rulings, name: str, group: str) -> bool:
+    return any(f" {name} of {group} " in words for words in truth.dead)

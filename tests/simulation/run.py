@@ -1,0 +1,118 @@
+"""Running seeds: one by one, or by the thousand, and telling what went wrong."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ProcessPoolExecutor
+from hashlib import blake2b
+from itertools import chain
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.simulation.choices import Choices, shrink
+from tests.simulation.worker import Worker
+from tests.simulation.world import STEPS, World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SEED_VARIABLE = "HALFBRIDGE_SIM_SEED"  # one seed, and no other
+SEEDS_VARIABLE = "HALFBRIDGE_SIM_SEEDS"  # how many seeds
+# Seeds that one process takes at a time: a second or two of work.
+CHUNK = 100
+
+
+class Outcome(NamedTuple):
+    """What became of a run.
+
+    Attributes:
+        failure: What was broken; empty when nothing was.
+        steps: How many there were.
+        digest: Of all that happened.
+        world: As it stands at the end.
+    """
+
+    failure: str
+    steps: int
+    digest: str
+    world: World
+
+
+def seeds(count: int) -> range:
+    """Return the seeds to run: `count` of them, unless the environment says otherwise."""
+    one = os.environ.get(SEED_VARIABLE)
+    if one is not None:
+        return range(int(one), int(one) + 1)
+    return range(int(os.environ.get(SEEDS_VARIABLE, count)))
+
+
+def run(
+    choices: Choices,
+    *,
+    steps: int = STEPS,
+    worker: type[Worker] = Worker,
+    is_verbose: bool = False,
+) -> Outcome:
+    """Run once, whatever happens."""
+    world = World(choices, worker=worker)
+    world.is_verbose = is_verbose
+    failure = ""
+    try:
+        world.run(steps)
+    except Exception as error:  # noqa: BLE001 (a crash of the code under test is a finding too)
+        failure = f"{type(error).__name__}: {error}"
+    digest = blake2b(repr(world.trace).encode(), digest_size=16).hexdigest()
+    return Outcome(failure, world.steps, digest, world)
+
+
+def report(seed: int, *, worker: type[Worker] = Worker) -> str:
+    """Return what a failing seed shows, in a run as simple as can be; empty when it is fine."""
+    first = Choices(seed)
+    outcome = run(first, worker=worker)
+    if not outcome.failure:
+        return ""
+
+    def fails(script: Sequence[int]) -> bool:
+        return bool(run(Choices(script=script), worker=worker).failure)
+
+    script = shrink(first.made, fails)
+    small = run(Choices(script=script), worker=worker, is_verbose=True)
+    lines = [
+        f"seed {seed}: {outcome.failure}",
+        f"replay: {SEED_VARIABLE}={seed} .venv/bin/pytest tests/simulation/test_simulation.py",
+        f"choices that are not 0: {_faults(first.made)}, and {_faults(script)} when made smaller",
+        "step, ms, what happened:",
+        *(" ".join(map(str, happened)) for happened in small.world.trace),
+        small.failure,
+    ]
+    return "\n".join(lines)
+
+
+def failing(numbers: Sequence[int]) -> tuple[list[int], int]:
+    """Return which seeds fail, and how many steps all of them took."""
+    failed, steps = [], 0
+    for seed in numbers:
+        outcome = run(Choices(seed))
+        steps += outcome.steps
+        if outcome.failure:
+            failed.append(seed)
+    return failed, steps
+
+
+def failing_in_parallel(numbers: range) -> tuple[list[int], int]:
+    """Return the same, from one process for each core."""
+    chunks = [numbers[at : at + CHUNK] for at in range(0, len(numbers), CHUNK)]
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        parts = list(pool.map(failing, chunks))
+    return list(chain.from_iterable(failed for failed, _ in parts)), sum(n for _, n in parts)
+
+
+def happened(numbers: Sequence[int]) -> Iterator[tuple[object, ...]]:
+    """Yield all that happened in these seeds, plans in words."""
+    for seed in numbers:
+        for what in run(Choices(seed), is_verbose=True).world.trace:
+            yield what[2:]
+
+
+def _faults(script: Sequence[int]) -> int:
+    return sum(map(bool, script))

@@ -1,0 +1,138 @@
+"""Thousands of runs of the whole protocol, each from one seed; a failing one prints how to see it.
+
+HALFBRIDGE_SIM_SEED runs one seed, HALFBRIDGE_SIM_SEEDS so many from 0 on.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.choices import Choices, shrink
+from tests.simulation.run import failing, failing_in_parallel, happened, report, run, seeds
+from tests.simulation.world import STEPS
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS = 500
+LONG_SEEDS = 10_000
+# How many failing seeds are told in full.
+REPORTS_MAX = 2
+# Seeds in which each kind of thing must happen at least once.
+VARIED = range(200)
+# What a run must be able to come to, as words of its trace. A simulator that no longer meets one
+# of these proves nothing about it.
+HAPPENINGS = (
+    ("deliver",),
+    ("put back", "by answer"),
+    ("put back", "by window"),
+    ("write DISCARD", "AGE"),
+    ("write DISCARD", "CHECK_TIMES"),
+    ("dead ", "] AGE"),
+    ("dead ", "] CHECK_TIMES"),
+    ("dead ", "] OPERATOR"),
+    ("dead ", "] INCOMPLETE"),
+    ("dead ", "] EXTRA"),
+    ("dead ", "] LATE"),
+    ("dead ", "] NOT_ALLOWED"),
+    ("dead junk half",),
+    ("dead junk op",),
+    ("timed out and never came end",),
+    ("timed out and comes late end",),
+    ("timed out but was done end",),
+    ("timed out and comes late produce",),
+    ("timed out but was done offsets",),
+    ("came late end",),
+    ("came late append",),
+    ("refused end INVALID_PRODUCER_EPOCH",),
+    ("refused produce INVALID_PRODUCER_EPOCH",),
+    ("failed", "ILLEGAL_GENERATION"),
+    ("failed", "FENCED_INSTANCE_ID"),
+    ("failed", "UNKNOWN_MEMBER_ID"),
+    ("failed", "INVALID_PRODUCER_EPOCH"),
+    ("failed", "outcome stays unknown"),
+    ("failed while it was left behind",),
+    ("its slot was taken",),
+    ("rebalance",),
+    ("clock jumped",),
+    ("clock of",),
+    ("deleted before",),
+    ("client dies",),
+    ("killed",),
+    ("paused",),
+    ("left",),
+    ("deaf",),
+)
+
+
+def _tell(failed: list[int]) -> str:
+    told = [report(seed) for seed in failed[:REPORTS_MAX]]
+    return "\n\n".join([f"{len(failed)} seeds fail: {failed[:20]}", *told])
+
+
+def test_no_promise_is_broken() -> None:
+    """Whatever fails, what comes out is what the op log says; once healed, all of it."""
+    failed, steps = failing(seeds(SEEDS))
+    assert not failed, _tell(failed)
+    assert steps >= STEPS
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_no_promise_is_broken_in_ten_thousand_runs() -> None:
+    """The same, with as many runs as a few minutes allow."""
+    numbers = seeds(LONG_SEEDS)
+    failed, steps = failing_in_parallel(numbers)
+    assert not failed, _tell(failed)
+    assert steps >= STEPS * len(numbers)
+
+
+def test_a_seed_says_all() -> None:
+    """The same seed gives the same run, and the choices of a run give it once more."""
+    for seed in range(20):
+        choices = Choices(seed)
+        first = run(choices)
+        assert run(Choices(seed)).digest == first.digest
+        replayed = Choices(script=choices.made)
+        assert run(replayed).digest == first.digest
+        assert replayed.made == choices.made
+    assert len({run(Choices(seed)).digest for seed in range(20)}) == 20
+
+
+@pytest.mark.parametrize("hash_seed", ["1", "2"])
+def test_a_seed_says_all_in_any_process(hash_seed: str) -> None:
+    """Nothing depends on the order in which a process happens to keep its sets."""
+    script = (
+        "from tests.simulation.run import run; from tests.simulation.choices import Choices\n"
+        "print(*(run(Choices(seed)).digest for seed in range(10)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == [run(Choices(seed)).digest for seed in range(10)]
+
+
+def test_what_can_happen_does() -> None:
+    """Each fault, each outcome and each guard is met within a few seeds."""
+    missing = list(HAPPENINGS)
+    for what in happened(VARIED):
+        words = " ".join(map(str, what))
+        missing = [one for one in missing if not all(each in words for each in one)]
+        if not missing:
+            break
+    assert missing == []
+
+
+def test_a_failing_run_is_made_smaller() -> None:
+    """What does not matter becomes 0 or is cut off."""
+    made = [3, 0, 7, 1, 5, 2, 9, 4] * 20
+    assert shrink(made, lambda script: script[6:7] == [9]) == [0, 0, 0, 0, 0, 0, 9]
+    assert shrink(made, lambda script: True) == []
