@@ -101,7 +101,8 @@ def test_conformance_names_tests_that_exist_and_all_numbered_ones() -> None:
     named = set(re.findall(r"`(test_\w+)`", text))
     there = all_tests()
     assert named - there == set()
-    assert {name for name in there if name.startswith("test_case_")} - named == set()
+    # Two digits are the cases of docs/faults.md, three those of RocketMQ.
+    assert {name for name in there if re.match(r"test_case_\d{3}", name)} - named == set()
 
 
 def test_conformance_counts_add_up() -> None:

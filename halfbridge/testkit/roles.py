@@ -8,14 +8,16 @@ import time
 from struct import pack, unpack_from
 from typing import Any
 
-from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 TRANSACTION_LOG = "__transaction_state"
 _CALL_S = 20.0
 _ROLE_S_MAX = 30.0  # an election takes a broker session, 4 s in tests
+_MOVE_S_MAX = 5.0
 _POLL_S = 0.1
-_ALTER_REASSIGNMENTS, _VERSION = 45, 0
+_CALL_MS = int(_CALL_S * 1000)
+_ELECT = (43, 2)  # key and version of the request
+_ALTER_REASSIGNMENTS = (45, 0)
 _FRAME = 4
 
 
@@ -64,44 +66,53 @@ class Roles:
         partition = positive(java_hash(transactional_id)) % count
         return self.leader(TRANSACTION_LOG, partition)
 
+    def out_of_sync(self) -> list[str]:
+        """Return the partitions, of all topics, of which a replica is behind or away."""
+        topics = self._admin.list_topics(timeout=_CALL_S).topics
+        return [
+            f"{name}[{number}]"
+            for name, topic in topics.items()
+            for number, one in topic.partitions.items()
+            if len(one.isrs) < len(one.replicas)
+        ]
+
     def move_leader(self, topic: str, partition: int) -> int:
         """Make the next replica of a partition its leader, and return the node.
 
         Raises:
-            RoleError: the controller refuses, or no election was possible.
+            RoleError: the controller refuses, or the replica is not in sync.
         """
         leader, replicas = self._replicas(topic, partition)
-        first = replicas[(replicas.index(leader) + 1) % len(replicas)] if leader >= 0 else leader
-        if first < 0:
+        if leader < 0:
             raise RoleError(f"{topic}[{partition}] has no leader")
+        first = replicas[(replicas.index(leader) + 1) % len(replicas)]
         self._prefer(topic, partition, [first, *(each for each in replicas if each != first)])
-        place = TopicPartition(topic, partition)
-        try:
-            outcomes = self._admin.elect_leaders(
-                ElectionType.PREFERRED, [place], request_timeout=_CALL_S
-            ).result(_CALL_S)
-        except KafkaException as error:
-            raise RoleError(f"{topic}[{partition}]: {error}") from error
-        for outcome in outcomes.values():
-            if outcome is not None and outcome.code() != KafkaError.ELECTION_NOT_NEEDED:
-                raise RoleError(f"{topic}[{partition}]: {outcome.str()}")
+        self._ask(_ELECT, election(topic, partition, timeout_ms=_CALL_MS))
+        deadline = time.monotonic() + _MOVE_S_MAX
+        while self.leader(topic, partition) != first:  # brokers hear of it one by one
+            if time.monotonic() > deadline:
+                raise RoleError(f"{topic}[{partition}]: {first} was not elected")
+            time.sleep(_POLL_S)
         return first
 
     def _replicas(self, topic: str, partition: int) -> tuple[int, list[int]]:
         found = self._admin.list_topics(topic, timeout=_CALL_S).topics[topic].partitions
         if partition not in found:
-            raise RoleError(f"{topic}[{partition}] is not there")
+            return -1, []  # made a moment ago: this broker has not heard of it
         return found[partition].leader, list(found[partition].replicas)
 
     def _prefer(self, topic: str, partition: int, replicas: list[int]) -> None:
-        """Put the replicas of a partition into another order: the client has no call for it."""
+        """Put the replicas of a partition into another order: the first one is preferred."""
+        body = reassignment(topic, partition, replicas, timeout_ms=_CALL_MS)
+        self._ask(_ALTER_REASSIGNMENTS, body)
+
+    def _ask(self, api: tuple[int, int], body: bytes) -> None:
+        """Make a request that the client library cannot make, or not without an error."""
         number = next(self._numbers)
-        body = reassignment(topic, partition, replicas, timeout_ms=int(_CALL_S * 1000))
-        header = pack(">hhi", _ALTER_REASSIGNMENTS, _VERSION, number) + pack(">h", -1) + b"\0"
-        answer = self._ask_any(header + body)
+        answer = self._ask_any(pack(">hhihb", *api, number, -1, 0) + body)
         # correlation id, no tags, throttle time, error code
         if unpack_from(">i", answer)[0] != number or unpack_from(">h", answer, 9)[0] != 0:
-            raise RoleError(f"{topic}[{partition}]: reassignment refused, {answer.hex()}")
+            raise RoleError(f"request {api} is refused: {answer.hex()}")
 
     def _ask_any(self, request: bytes) -> bytes:
         """Return the answer of any broker that is there; they pass it on to the controller."""
@@ -144,6 +155,20 @@ def reassignment(topic: str, partition: int, replicas: list[int], *, timeout_ms:
             pack(">bib", 2, partition, len(replicas) + 1),
             b"".join(pack(">i", replica) for replica in replicas),
             b"\0\0\0",  # no tags: of the partition, of the topic, of the request
+        )
+    )
+
+
+def election(topic: str, partition: int, *, timeout_ms: int) -> bytes:
+    """Return the body of ElectLeaders, version 2: the preferred replica of one partition."""
+    name = topic.encode()
+    return b"".join(
+        (
+            pack(">bb", 0, 2),
+            pack(">b", len(name) + 1) + name,
+            pack(">bi", 2, partition),
+            b"\0",  # no tags of the topic
+            pack(">ib", timeout_ms, 0),
         )
     )
 

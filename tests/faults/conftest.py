@@ -2,33 +2,65 @@
 
 from __future__ import annotations
 
+import os
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from halfbridge.testkit.children import Children, Interrupts
+from tests.faults import report
+from tests.faults.scene import Scene
 from tests.faults.stage import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
 
     from halfbridge.testkit.broker import EmbeddedBroker
+    from halfbridge.testkit.cluster import EmbeddedCluster
+
+_PASSED: pytest.StashKey[bool] = pytest.StashKey()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note whether the test itself passed, for the report."""
+    made = yield
+    if made.when == "call":
+        item.stash[_PASSED] = made.passed
+    return made
 
 
 @contextmanager
-def _staged(servers: str, prefix: str, directory: Path) -> Iterator[Stage]:
+def _staged(request: pytest.FixtureRequest, servers: str, **more: Any) -> Iterator[Stage]:
+    """Yield a stage; afterwards its figures go to the report, if one is asked for."""
+    directory: Path = request.getfixturevalue("tmp_path")
+    prefix = request.getfixturevalue("topic_prefix")
+    began = time.monotonic()
     with Children(directory, interrupts=Interrupts(), keep_directory=True) as children:
-        stage = Stage(servers, prefix, directory, children)
+        stage = Stage(servers, prefix, directory, children, **more)
         yield stage
+    path = os.environ.get("HALFBRIDGE_FAULTS_REPORT")
+    if path and stage.load and _PASSED in request.node.stash:
+        report.append(
+            Path(path),
+            request.node.name,
+            stage,
+            passed=request.node.stash[_PASSED],
+            seconds=time.monotonic() - began,
+        )
     stage.close()
 
 
 @pytest.fixture
-def stage(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest, kafka_bootstrap_servers: str) -> Iterator[Stage]:
     """Yield a stage without topics; its processes have ended and its topics are gone afterwards."""
-    with _staged(kafka_bootstrap_servers, topic_prefix, tmp_path) as made:
+    with _staged(request, kafka_bootstrap_servers) as made:
         yield made
 
 
@@ -42,7 +74,48 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def own_stage(broker: EmbeddedBroker, topic_prefix: str, tmp_path: Path) -> Iterator[Stage]:
+def own_stage(request: pytest.FixtureRequest, broker: EmbeddedBroker) -> Iterator[Stage]:
     """Yield a stage on `broker`."""
-    with _staged(broker.bootstrap_servers, topic_prefix, tmp_path) as made:
+    with _staged(request, broker.bootstrap_servers) as made:
         yield made
+
+
+@pytest.fixture
+def make_scene(
+    request: pytest.FixtureRequest,
+) -> Callable[[EmbeddedCluster], AbstractContextManager[Scene]]:
+    """Return what makes a scene on a cluster that is not started yet."""
+
+    @contextmanager
+    def made(cluster: EmbeddedCluster) -> Iterator[Scene]:
+        with cluster as started:
+            nodes, servers = started.node_ids, started.bootstrap_servers
+            more = {"direct": servers, "replicas": len(nodes)}
+            with _staged(request, started.proxied_servers, **more) as stage:
+                yield Scene(started, stage)
+                # Whatever a failed test left behind: processes are still to end in order.
+                started.proxy.heal()
+                for node in nodes:
+                    started.node(node).resume()
+
+    return made
+
+
+@pytest.fixture
+def three(
+    make_scene: Callable[[EmbeddedCluster], AbstractContextManager[Scene]],
+) -> Iterator[Scene]:
+    """Yield a scene on three brokers of its own, with the proxy in front of them."""
+    from halfbridge.testkit.cluster import EmbeddedCluster  # noqa: PLC0415 (needs Java)
+
+    with make_scene(EmbeddedCluster(3, proxied=True)) as scene:
+        yield scene
+
+
+@pytest.fixture
+def one(make_scene: Callable[[EmbeddedCluster], AbstractContextManager[Scene]]) -> Iterator[Scene]:
+    """Yield a scene on one broker of its own, with the proxy in front of it."""
+    from halfbridge.testkit.cluster import EmbeddedCluster  # noqa: PLC0415 (needs Java)
+
+    with make_scene(EmbeddedCluster(1, proxied=True)) as scene:
+        yield scene

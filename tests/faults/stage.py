@@ -25,6 +25,7 @@ from checker.admin.kafka_io import Cluster
 from checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
 from checker.admin.topics import create_topics
 from halfbridge.testkit.client_log import read_client_logs
+from halfbridge.testkit.history import Outcome
 from halfbridge.testkit.judge import judge
 from halfbridge.testkit.reader import load_records, read_all, read_ops
 from serde.topics import TopicNames
@@ -123,13 +124,27 @@ class Stage:
         prefix: Of all topics and groups.
         directory: Logs, local database, witness's file, slot locks.
         children: Starts and ends the processes.
+        direct: Bootstrap servers for questions of the stage itself, past any proxy.
+        replicas: Of each topic.
         kinds: Kind of transaction -> what became of it, once there is a verdict.
+        load: What ran, in words.
+        injected: Fault -> how often it was injected; whoever injects counts.
+        recovered_s: How long deliveries took to go on after each healed fault, seconds.
+        judged: What the judge saw, once there is a verdict.
+        seed: Of the clients.
     """
 
     servers: str
     prefix: str
     directory: Path
     children: Children
+    direct: str = ""
+    replicas: int = 1
+    load: list[str] = field(default_factory=list)
+    injected: Counter[str] = field(default_factory=Counter)
+    recovered_s: list[float] = field(default_factory=list)
+    judged: dict[str, int] = field(default_factory=dict)
+    seed: int | None = None
     _records: list[ReadRecord] = field(default_factory=list)
     _read_to: int = 0
     _names: Counter[str] = field(default_factory=Counter)
@@ -137,7 +152,8 @@ class Stage:
     kinds: dict[str, Counter[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._admin: Any = AdminClient({"bootstrap.servers": self.servers})
+        self.direct = self.direct or self.servers
+        self._admin: Any = AdminClient({"bootstrap.servers": self.direct})
 
     @property
     def names(self) -> TopicNames:
@@ -153,19 +169,19 @@ class Stage:
 
     def make(self, *, partitions: int = 4) -> Stage:
         """Make all topics, the real ones with as many partitions; start the witness."""
-        cluster = Cluster(self.servers)
+        cluster = Cluster(self.direct)
         create_topics(
             cluster,
             self.names,
             Layout(
                 partitions=partitions,
-                replication_factor=1,
+                replication_factor=self.replicas,
                 retention_ms=HALF_RETENTION_MS,
                 producer_groups=(PRODUCER_GROUP,),
             ),
         )
         for topic in self.real_topics:
-            cluster.create(TopicShape(topic, partitions, ()), replication_factor=1)
+            cluster.create(TopicShape(topic, partitions, ()), replication_factor=self.replicas)
         self._witness = self._start(
             "witness",
             ("-m", "halfbridge.testkit.reader", "--bootstrap-servers", self.servers),
@@ -177,6 +193,7 @@ class Stage:
 
     def daemon(self, *flags: str, name: str = "daemon") -> Daemon:
         """Start `checker run` with short limits; flags win over them."""
+        self.load.append(" ".join(("checker run", *flags)))
         return Daemon(
             self._start(
                 name,
@@ -190,6 +207,8 @@ class Stage:
         self, name: str, *, seed: int, rate: float, pipelined: bool = False, die_at: int = 0
     ) -> Child:
         """Start a producer and return it once it is started; see client.py."""
+        self.seed = seed
+        self.load.append(f"{name} {rate:g}/s")
         child = self._start(
             f"client-{name}",
             (str(_ROOT / "tests/faults/client.py"), "--bootstrap-servers", self.servers),
@@ -243,6 +262,12 @@ class Stage:
         self._records += fresh
         return self._records
 
+    def decisions_told(self) -> int:
+        """Return how many decisions the brokers acknowledged to clients so far."""
+        logs = self.directory.glob("client-*.jsonl")
+        told = (read_client_logs([log]) for log in sorted(logs))
+        return sum(claim.outcome is Outcome.OK for txs in told for tx in txs for claim in tx.claims)
+
     def await_more(self, count: int = 1, *, within_s: float = SETTLED_S) -> None:
         """Return when `count` more records were delivered."""
         wanted = len(self.witnessed()) + count
@@ -252,11 +277,11 @@ class Stage:
             within_s=within_s,
         )
 
-    def settle(self) -> None:
+    def settle(self, *, within_s: float = SETTLED_S) -> None:
         """Return once every half message is decided and every decision applied and committed."""
         asker = Consumer(
             {
-                "bootstrap.servers": self.servers,
+                "bootstrap.servers": self.direct,
                 "group.id": self.names.daemon_group,  # asked about, never joined
                 "isolation.level": "read_uncommitted",  # an open kafka_txn is not settled
             }
@@ -265,6 +290,7 @@ class Stage:
             until(
                 "everything is decided and delivered",
                 lambda: not self._unsettled(asker),
+                within_s=within_s,
                 explain=lambda: self._unsettled(asker),
             )
         finally:
@@ -272,14 +298,15 @@ class Stage:
 
     def _unsettled(self, asker: Any) -> list[str]:
         """Return what is left to do: half messages undecided, decisions not applied."""
-        topics = asker.list_topics(timeout=_CALL_S).topics
-        places = [
-            TopicPartition(topic, partition)
-            for topic in (self.names.half, self.names.op)
-            for partition in topics[topic].partitions
-        ]
         try:
-            # In this order: H moves past what was put back, in the kafka_txn that writes the copies.
+            topics = asker.list_topics(timeout=_CALL_S).topics
+            places = [
+                TopicPartition(topic, partition)
+                for topic in (self.names.half, self.names.op)
+                for partition in topics[topic].partitions
+            ]
+            # In this order: H moves past what was put back in the kafka_txn that writes the
+            # copies.
             committed = asker.committed(places, timeout=_CALL_S)
             ends = [asker.get_watermark_offsets(place, timeout=_CALL_S)[1] for place in places]
         except KafkaException as error:
@@ -307,7 +334,10 @@ class Stage:
         """Return once the group has exactly `count` members and they share all partitions."""
 
         def is_shared() -> bool:
-            shares = self.members().values()
+            try:
+                shares = self.members().values()
+            except KafkaException:
+                return False  # the coordinator is moving
             return len(shares) == count and all(shares) and sum(map(len, shares)) == partitions
 
         until(f"{count} members share {partitions} partitions", is_shared, within_s=within_s)
@@ -321,15 +351,21 @@ class Stage:
         assert self._witness is not None
         assert self.children.stop(self._witness) == 0, self._witness.last_words()
         live = self.witnessed()
-        final = read_all(self.servers, [*self.real_topics, self.names.dead])
+        final = read_all(self.direct, [*self.real_topics, self.names.dead])
         assert _by_partition(live) == _by_partition(final), _difference(live, final)
         clients = read_client_logs(sorted(self.directory.glob("client-*.jsonl")))
         verdict = judge(
             clients,
             real=[record for record in final if record.topic != self.names.dead],
             dead=[record for record in final if record.topic == self.names.dead],
-            ops=read_ops(read_all(self.servers, [self.names.op])),
+            ops=read_ops(read_all(self.direct, [self.names.op])),
         )
+        self.judged = {
+            "transactions": len(clients),
+            "messages": sum(len(tx.messages) for tx in clients),
+            "delivered": len(final) - sum(record.topic == self.names.dead for record in final),
+            "violations": len(verdict.findings),
+        }
         kinds = self.kinds = _count_kinds(clients, verdict)
         for kind in sorted(kinds):
             print(f"{kind:<17}", *(f"{k} {n:<7}" for k, n in kinds[kind].items()))  # noqa: T201

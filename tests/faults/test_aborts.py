@@ -44,6 +44,7 @@ def test_kafka_txns_that_the_broker_times_out(stage: Stage) -> None:
         time.sleep(draw.uniform(0, 0.2))
         sleeper = daemon.await_workers(2)[nap % 2]
         os.kill(sleeper, signal.SIGSTOP)
+        stage.injected["worker stopped beyond the kafka_txn timeout"] += 1
         time.sleep(_SLEEP_S)
         os.kill(sleeper, signal.SIGCONT)
 
@@ -72,13 +73,16 @@ def test_a_broker_that_restarts_dies_and_falls_silent(
     ]
     stage.await_more(300)
     broker.restart()
+    stage.injected["broker restarted"] += 1
     stage.await_more(300)
     broker.pause()
+    stage.injected["broker stopped for 5 s"] += 1
     time.sleep(_SILENCE_S)
     broker.resume()
     stage.await_more(300)
     broker.kill()
     broker.restart()
+    stage.injected["broker killed and started again"] += 1
     stage.await_more(300)
 
     stage.quiet(clients)

@@ -33,12 +33,14 @@ def _kill_a_worker(stage: Stage, daemon: Daemon, draw: random.Random) -> None:
     time.sleep(draw.uniform(0, _PAUSE_S_MAX))
     workers = until("a worker runs", daemon.workers)
     os.kill(draw.choice(workers), signal.SIGKILL)
+    stage.injected["worker killed"] += 1
 
 
 def _kill_the_supervisor(stage: Stage, daemon: Daemon) -> Daemon:
     """SIGKILL it alone, and start another one at once, as a service manager does."""
     orphans = children_of(daemon.pid)
     os.kill(daemon.pid, signal.SIGKILL)
+    stage.injected["supervisor killed"] += 1
     assert daemon.ended(within_s=_ENDED_S) == -signal.SIGKILL
     successor = stage.daemon("--workers", "2")
     until(
@@ -74,8 +76,10 @@ def test_sigkills_under_load(stage: Stage) -> None:
         if kill == _SUPERVISOR_KILL_AT:
             daemon = _kill_the_supervisor(stage, daemon)
             stage.children.kill(victim)
+            stage.injected["client killed at any moment"] += 1
         _kill_a_worker(stage, daemon, draw)
     _await_death(doomed)
+    stage.injected["client dies between local commit and decision"] += 1
     stage.await_more(100)
     daemon.await_workers(2)
 

@@ -30,6 +30,7 @@ def test_workers_come_and_go_under_load(stage: Stage) -> None:
     for _ in range(_ROUNDS):
         stage.await_more(_PROGRESS)
         daemons.append(stage.daemon("--leave"))
+        stage.injected["worker joins, another one leaves"] += 1
         stage.await_members(3)
         stage.await_more(_PROGRESS)
         assert stage.stop(daemons.pop(0)) == 0

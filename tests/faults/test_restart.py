@@ -125,6 +125,7 @@ def test_deliveries_go_on_after_a_sigkill(stage: Stage, arrivals: Arrivals) -> N
         victim = daemon.await_workers(2)[0]
         arrivals.begin()
         os.kill(victim, signal.SIGKILL)
+        stage.injected["worker killed"] += 1
         # More than the victim can have had under way.
         silences.append(arrivals.longest_gap_s(_CALM_DELIVERIES // 2))
     print(  # noqa: T201 (the figure is the point)
@@ -246,6 +247,7 @@ def test_a_zombie_delivers_nothing_twice(stage: Stage) -> None:
         stage.await_more(100)
         zombie = daemon.await_workers(2)[turn]
         os.kill(zombie, signal.SIGSTOP)
+        stage.injected["worker stopped beyond its session"] += 1
         stage.await_members(1, within_s=_SESSION_S * 3)
         stage.await_more(200)
         os.kill(zombie, signal.SIGCONT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.testkit.roles import java_hash, positive, reassignment
+from halfbridge.testkit.roles import election, java_hash, positive, reassignment
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,9 @@ def test_reassignment() -> None:
     """Byte for byte: AlterPartitionReassignments, version 0."""
     parts = ("000003e8", "02", "03", b"ab".hex(), "02", "00000005", "03", "00000002", "00000001")
     assert reassignment("ab", 5, [2, 1], timeout_ms=1000).hex() == "".join(parts) + "000000"
+
+
+def test_election() -> None:
+    """Byte for byte: ElectLeaders, version 2, the preferred one."""
+    parts = ("00", "02", "03", b"ab".hex(), "02", "00000005", "00", "000003e8", "00")
+    assert election("ab", 5, timeout_ms=1000).hex() == "".join(parts)

@@ -1,0 +1,162 @@
+"""A scene: brokers behind a proxy, the usual load on them, and what is asked of them afterwards."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from checker.slots import slot_ids
+from halfbridge.testkit.proxy import Api
+from halfbridge.testkit.roles import Roles
+from tests.faults.plan import Kind
+from tests.faults.stage import seed_of_run, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfbridge.testkit.children import Child
+    from halfbridge.testkit.cluster import EmbeddedCluster
+    from halfbridge.testkit.proxy import Rule
+    from tests.faults.stage import Daemon, Stage
+
+# The bound: so long after a fault is healed, deliveries go on; and so long after the clients are
+# quiet, everything is decided and delivered. It has room for three kafka_txn timeouts of 5 s (a
+# commit of unknown outcome), a session of 6 s, a back-off of 5 s and checks that are 4 s apart,
+# one after the other, on a machine that is busy with other things.
+HEALED_S = 60.0
+SLOT = "scene"
+WORKERS = 2
+_PRODUCERS_IN_TURN = 2
+_CALM = 100
+_PROGRESS = 100
+_DIE_AT = 200
+_IN_SYNC_S = 60.0
+_JOIN_S = 40.0
+
+
+class Scene:
+    """Daemon with two workers, four clients of which two die, and faults that are counted."""
+
+    def __init__(self, cluster: EmbeddedCluster, stage: Stage) -> None:
+        self.cluster = cluster
+        self.stage = stage
+        self.proxy = cluster.proxy
+        self.roles = Roles(cluster.bootstrap_servers)
+        self.draw = random.Random(0)
+        self._lasting: list[Child] = []
+        self._victim: Child | None = None
+        self._daemon: Daemon | None = None
+
+    @property
+    def daemon(self) -> Daemon:
+        """The daemon, once the scene has begun."""
+        assert self._daemon is not None
+        return self._daemon
+
+    def begin(self, *flags: str) -> None:
+        """Make topics, start everything, and wait until it runs."""
+        seed = seed_of_run()
+        self.draw = random.Random(seed)
+        stage = self.stage.make()
+        self._daemon = stage.daemon(
+            *("--workers", str(WORKERS), "--slot", SLOT, "--check-backoff-ms-max", "4000"), *flags
+        )
+        self._lasting = [
+            stage.client("pipelined", seed=seed, rate=120, pipelined=True),
+            stage.client("blocking", seed=seed, rate=60),
+        ]
+        self._victim = stage.client("victim", seed=seed, rate=40, pipelined=True)
+        doomed = stage.client("doomed", seed=seed, rate=60, die_at=_DIE_AT).process
+        stage.await_members(WORKERS, within_s=_JOIN_S)
+        stage.await_more(_CALM)
+        # What it has committed locally is found out by checks, which the faults will meet.
+        until("the doomed client dies", lambda: doomed.poll() is not None)
+        assert doomed.returncode == -signal.SIGKILL
+        self.stage.injected["client dies between local commit and decision"] += 1
+
+    def workers(self) -> list[int]:
+        """Return the process ids of both workers."""
+        return self.daemon.await_workers(WORKERS)
+
+    def note(self, fault: str, count: int = 1) -> None:
+        """Count a fault that was injected; with the first one a client is killed."""
+        self.stage.injected[fault] += count
+        if self._victim is not None:
+            self.stage.children.kill(self._victim)
+            self._victim = None
+            self.stage.injected["client killed at any moment"] += 1
+
+    def healed(self, count: int = _PROGRESS) -> None:
+        """Return when `count` more deliveries were made; that may take HEALED_S."""
+        began = time.monotonic()
+        self.stage.await_more(count, within_s=HEALED_S)
+        self.stage.recovered_s.append(time.monotonic() - began)
+
+    def for_a_while(self, fault: Callable[[], None], name: str, *, lasts_s: float) -> None:
+        """Turn a fault of the proxy on, off again after `lasts_s`, and see that things go on."""
+        fault()
+        self.note(name)
+        time.sleep(lasts_s)
+        self.proxy.heal()
+        self.healed()
+
+    def hit(self, rule: Rule, name: str) -> None:
+        """Have a rule hit as many requests as it says, and see that things go on."""
+        wanted = self.proxy.hits(rule.act, Api(rule.api)) + rule.times
+        self.proxy.add(rule)
+        until(name, lambda: self.proxy.hits(rule.act, Api(rule.api)) == wanted, within_s=HEALED_S)
+        self.note(name, rule.times)
+        self.healed()
+
+    def await_in_sync(self) -> None:
+        """Return when every replica has caught up: only then may another broker be missed."""
+        until(
+            "all replicas are in sync",
+            lambda: not self.roles.out_of_sync(),
+            within_s=_IN_SYNC_S,
+            explain=self.roles.out_of_sync,
+        )
+
+    # --- roles -----------------------------------------------------------------------------
+
+    def transactional_ids(self) -> list[str]:
+        """Return the ids of all the daemon's producers."""
+        prefixes = (
+            slot_ids(f"{SLOT}-{worker}", topic_prefix=self.stage.prefix).transactional_id_prefix
+            for worker in range(WORKERS)
+        )
+        return [f"{prefix}-{turn}" for prefix in prefixes for turn in range(_PRODUCERS_IN_TURN)]
+
+    def transaction_coordinator(self) -> int:
+        """Return the node that coordinates the kafka_txns of one of the producers."""
+        return self.roles.transaction_coordinator(self.draw.choice(self.transactional_ids()))
+
+    def group_coordinator(self) -> int:
+        """Return the node that coordinates the daemon's group."""
+        return self.roles.group_coordinator(self.stage.names.daemon_group)
+
+    def half_leader(self) -> int:
+        """Return the node that leads a half partition."""
+        return self.roles.leader(self.stage.names.half, self.draw.randrange(4))
+
+    def real_leader(self) -> int:
+        """Return the node that leads a partition of a real topic."""
+        return self.roles.leader(self.draw.choice(self.stage.real_topics), self.draw.randrange(4))
+
+    # --- the end ---------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Let everything be decided within the bound, and have it judged."""
+        assert self._victim is None, "no fault was injected"
+        self.stage.quiet(self._lasting)
+        self.stage.settle(within_s=HEALED_S)
+        for what, count in self.proxy.counts().items():
+            if what != "connections":
+                self.note(f"proxy: {what}", count)
+        verdict = self.stage.verdict()
+        assert verdict.ok, verdict.describe()
+        assert self.stage.kinds[Kind.BRINK]["delivered"] == 1
+        assert self.daemon.is_alive, "the supervisor gave up"
+        assert self.stage.stop(self.daemon) == 0

@@ -1,0 +1,75 @@
+"""The proxy in front of a real broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.proxy import Act, Api, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.broker
+
+LIMIT_S = 60.0
+TOPIC = "proxied"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Yield one broker behind a proxy."""
+    with EmbeddedCluster(1, proxied=True) as started:
+        admin = AdminClient({"bootstrap.servers": started.bootstrap_servers})
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(LIMIT_S)
+        yield started
+
+
+def produced(servers: str, *, timeout_ms: int = 60_000) -> bool:
+    """Tell whether a record was acknowledged."""
+    errors: list[object] = []
+    producer = Producer(
+        {"bootstrap.servers": servers, "acks": "all", "message.timeout.ms": timeout_ms}
+    )
+    producer.produce(TOPIC, b"x", on_delivery=lambda error, _: errors.append(error))
+    assert producer.flush(LIMIT_S) == 0
+    (error,) = errors
+    return error is None
+
+
+def test_clients_stay_behind_the_proxy(cluster: EmbeddedCluster) -> None:
+    """Who came by the proxy is told to go on by it; who did not, is not."""
+    for servers in (cluster.proxied_servers, cluster.bootstrap_servers):
+        (broker,) = AdminClient({"bootstrap.servers": servers}).list_topics().brokers.values()
+        assert f"{broker.host}:{broker.port}" == servers
+
+
+@pytest.mark.parametrize("fault", ["cut", "blackhole", "drop_answers"])
+def test_a_fault_holds_until_it_is_healed(cluster: EmbeddedCluster, fault: str) -> None:
+    """Nothing is acknowledged by the proxy, everything past it, and again everything after."""
+    getattr(cluster.proxy, fault)()
+    assert not produced(cluster.proxied_servers, timeout_ms=1500)
+    assert produced(cluster.bootstrap_servers)
+    cluster.proxy.heal()
+    assert produced(cluster.proxied_servers)
+
+
+def test_an_answer_of_one_kind_is_lost(cluster: EmbeddedCluster) -> None:
+    """A commit happens, and its producer does not learn of it until it asks again."""
+    producer = Producer(
+        {"bootstrap.servers": cluster.proxied_servers, "transactional.id": "lost-answer"}
+    )
+    producer.init_transactions(LIMIT_S)
+    producer.begin_transaction()
+    producer.produce(TOPIC, b"y")
+    cluster.proxy.add(Rule(api=Api.END_TXN, act=Act.SWALLOW))
+    with pytest.raises(KafkaException) as raised:
+        producer.commit_transaction(2)
+    assert raised.value.args[0].retriable()
+    cluster.proxy.heal()
+    producer.commit_transaction(LIMIT_S)
+    assert cluster.proxy.hits(Act.SWALLOW, Api.END_TXN) == 1
