@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,7 @@ class Assignment:
         ranges = self._questions.ranges(assigned)
         offsets: dict[tuple[str, int], int] = {}
         numbers = sorted({number for _, number in assigned})
+        settings = share_of(self._settings, len(numbers))
         for number in numbers:
             self._status.clear_partition(number)
             try:
@@ -85,7 +87,7 @@ class Assignment:
                 self._stop(number, str(error))
                 continue
             publisher = Publisher(self._config.names, number, self._routes.refusal)
-            self.pairs[number] = Pair(number, self._settings, progress, publisher, began=began)
+            self.pairs[number] = Pair(number, settings, progress, publisher, began=began)
             offsets[self._half, number] = progress.half
             offsets[self._op, number] = progress.ops_from
         self._status.metrics.partitions_stopped(len(numbers) - len(self.pairs))
@@ -165,3 +167,8 @@ class Assignment:
             " workers and runs `halfbridge checker init --partition %d`",
             *(number, error, number),
         )
+
+
+def share_of(settings: LedgerSettings, pairs: int) -> LedgerSettings:
+    """Return the settings of one ledger of `pairs` that share a worker's memory."""
+    return replace(settings, ledger_bytes_max=settings.ledger_bytes_max // pairs)

@@ -30,8 +30,11 @@ class Holdings:
     """
 
     def __init__(self) -> None:
-        self._by_offset: deque[tuple[int, Entry]] = deque()
-        self._bodies: deque[tuple[Entry, int]] = deque()
+        # Pairs of queues, not queues of pairs: a tuple costs 56 bytes, and there may be millions.
+        self._offsets: deque[int] = deque()
+        self._at_offsets: deque[Entry] = deque()
+        self._with_body: deque[Entry] = deque()
+        self._body_indices: deque[int] = deque()
         self.halves = 0
         self.size_bytes = 0
         self.held_bytes = 0
@@ -41,7 +44,8 @@ class Holdings:
     def hold(self, entry: Entry) -> None:
         """Take a new undecided entry with its messages; its offset is above all held so far."""
         entry.bytes_at = self.read_bytes
-        self._by_offset.append((entry.offset, entry))
+        self._offsets.append(entry.offset)
+        self._at_offsets.append(entry)
         for half in entry.messages.values():
             self._count_in(entry, half)
 
@@ -59,7 +63,8 @@ class Holdings:
         self.held_bytes += half.size_bytes
         self.read_bytes += half.size_bytes
         if before.body is None:
-            self._bodies.append((entry, index))
+            self._with_body.append(entry)
+            self._body_indices.append(index)
         else:
             self.held_bytes -= before.size_bytes
         entry.messages[index] = half
@@ -77,31 +82,41 @@ class Holdings:
 
     def lowest(self) -> Entry | None:
         """Return the entry with the lowest offset; those in flight have none."""
-        queue = self._by_offset
-        while queue:
-            offset, entry = queue[0]
-            if entry.state is _UNDECIDED and entry.offset == offset:
+        offsets, entries = self._offsets, self._at_offsets
+        while offsets:
+            entry = entries[0]
+            if entry.state is _UNDECIDED and entry.offset == offsets[0]:
                 return entry
-            queue.popleft()
+            offsets.popleft()
+            entries.popleft()
         return None
 
     def keep_budget(self, budget_bytes: int) -> None:
         """Let go of the oldest bodies beyond the budget; they are read again by offset."""
-        queue = self._bodies
-        while queue and (queue[0][0].state is not _UNDECIDED or self.held_bytes > budget_bytes):
-            entry, index = queue.popleft()
+        entries, indices = self._with_body, self._body_indices
+        while entries and (entries[0].state is not _UNDECIDED or self.held_bytes > budget_bytes):
+            entry, index = entries.popleft(), indices.popleft()
             half = entry.messages.get(index)
             if half is not None and half.body is not None:
                 entry.messages[index] = half._replace(body=None)
                 self.held_bytes -= half.size_bytes
-        if len(queue) > 2 * self.halves + REST_MAX:
-            self._bodies = deque(each for each in queue if each[0].state is _UNDECIDED)
-        if len(self._by_offset) > 2 * self.halves + REST_MAX:
-            self._by_offset = deque(
-                each
-                for each in self._by_offset
-                if each[1].state is _UNDECIDED and each[1].offset == each[0]
-            )
+        self._sweep()
+
+    def _sweep(self) -> None:
+        if len(self._with_body) > 2 * self.halves + REST_MAX:
+            bodies = zip(self._with_body, self._body_indices, strict=True)
+            left = [each for each in bodies if each[0].state is _UNDECIDED]
+            self._with_body = deque(entry for entry, _ in left)
+            self._body_indices = deque(index for _, index in left)
+        if len(self._offsets) > 2 * self.halves + REST_MAX:
+            places = zip(self._offsets, self._at_offsets, strict=True)
+            stand = [
+                (offset, entry)
+                for offset, entry in places
+                if entry.state is _UNDECIDED and entry.offset == offset
+            ]
+            self._offsets = deque(offset for offset, _ in stand)
+            self._at_offsets = deque(entry for _, entry in stand)
 
     def _count_in(self, entry: Entry, half: HalfRead) -> None:
         size_bytes = half.size_bytes
@@ -110,11 +125,13 @@ class Holdings:
         self.size_bytes += size_bytes
         self.held_bytes += size_bytes
         self.by_topic[half.metadata.real_topic] += 1
-        self._bodies.append((entry, half.metadata.message_index))
+        self._with_body.append(entry)
+        self._body_indices.append(half.metadata.message_index)
 
     def _locate(self, entry: Entry, offset: int) -> None:
         """Give an entry in flight its offset: what is still to be read back stands above it."""
         if entry.offset == IN_FLIGHT:
             entry.offset = offset
             entry.bytes_at = self.read_bytes
-            self._by_offset.append((offset, entry))
+            self._offsets.append(offset)
+            self._at_offsets.append(entry)

@@ -45,7 +45,9 @@ class CheckSchedule:
     """
 
     def __init__(self) -> None:
-        self._in_turn: deque[tuple[int, Entry]] = deque()
+        # Two queues, not one of pairs: a tuple costs 56 bytes, and there may be millions.
+        self._in_turn: deque[Entry] = deque()
+        self._in_turn_due: deque[int] = deque()
         self._heap: list[tuple[int, int, Entry]] = []
         self._pushes = 0
         self._first = _Turns()
@@ -54,12 +56,13 @@ class CheckSchedule:
 
     def add_in_turn(self, entry: Entry, due_ms: int) -> None:
         """Add an entry that falls due no sooner than the one added in turn before, as a rule."""
-        queue = self._in_turn
-        if queue and due_ms < queue[-1][0]:
+        dues = self._in_turn_due
+        if dues and due_ms < dues[-1]:
             self.add(entry, due_ms)  # a clock was set back; nobody waits for it
         else:
             entry.due_ms = due_ms
-            queue.append((due_ms, entry))
+            dues.append(due_ms)
+            self._in_turn.append(entry)
 
     def add(self, entry: Entry, due_ms: int) -> None:
         """Add an entry, or move it: an earlier due time of it no longer counts."""
@@ -69,11 +72,12 @@ class CheckSchedule:
 
     def trim(self, undecided: int) -> None:
         """Let go of entries that were decided or moved; `undecided` is at least what is left."""
-        queue = self._in_turn
-        while queue and not _stands(queue[0][1], queue[0][0]):
-            queue.popleft()
-        if len(queue) > 2 * undecided + REST_MAX:
-            self._in_turn = deque(each for each in queue if _stands(each[1], each[0]))
+        self._skip_moved()
+        if len(self._in_turn) > 2 * undecided + REST_MAX:
+            pairs = zip(self._in_turn, self._in_turn_due, strict=True)
+            stand = [(entry, due_ms) for entry, due_ms in pairs if _stands(entry, due_ms)]
+            self._in_turn = deque(entry for entry, _ in stand)
+            self._in_turn_due = deque(due_ms for _, due_ms in stand)
         if len(self._heap) > 2 * undecided + REST_MAX:
             self._heap = [each for each in self._heap if _stands(each[2], each[0])]
             heapq.heapify(self._heap)
@@ -82,14 +86,13 @@ class CheckSchedule:
         """Return when the next entry falls due; None when there is none."""
         if self._first.count or self._repeats.count:
             return 0
-        queue, heap = self._in_turn, self._heap
-        while queue and not _stands(queue[0][1], queue[0][0]):
-            queue.popleft()
+        self._skip_moved()
+        dues, heap = self._in_turn_due, self._heap
         while heap and not _stands(heap[0][2], heap[0][0]):
             heapq.heappop(heap)
-        if not queue or not heap:
-            return queue[0][0] if queue else heap[0][0] if heap else None
-        return min(queue[0][0], heap[0][0])
+        if not dues or not heap:
+            return dues[0] if dues else heap[0][0] if heap else None
+        return min(dues[0], heap[0][0])
 
     def take(self, confirmed_ms: int, limit: int) -> list[Entry]:
         """Return at most `limit` undecided entries that were due at `confirmed_ms`.
@@ -109,11 +112,17 @@ class CheckSchedule:
                     taken.append(entry)
         return taken
 
+    def _skip_moved(self) -> None:
+        dues, entries = self._in_turn_due, self._in_turn
+        while dues and not _stands(entries[0], dues[0]):
+            dues.popleft()
+            entries.popleft()
+
     def _sort_out(self, confirmed_ms: int) -> None:
-        queue, heap = self._in_turn, self._heap
+        dues, heap = self._in_turn_due, self._heap
         first, repeats = self._first, self._repeats
-        while queue and first.count < READY_MAX and queue[0][0] <= confirmed_ms:
-            due_ms, entry = queue.popleft()
+        while dues and first.count < READY_MAX and dues[0] <= confirmed_ms:
+            due_ms, entry = dues.popleft(), self._in_turn.popleft()
             if _stands(entry, due_ms):
                 first.add(entry)
         while (

@@ -78,8 +78,10 @@ def test_decided_ones_are_swept_out_behind_an_undecided_head() -> None:
         held.release(entry)
         entry.decide(State.COMMITTED, offset, 0)
     held.keep_budget(1 << 60)
-    assert [entry for _, entry in held._by_offset] == [head]
-    assert [entry for entry, _ in held._bodies] == [head]
+    assert list(held._at_offsets) == [head]
+    assert len(held._offsets) == 1
+    assert list(held._with_body) == [head]
+    assert len(held._body_indices) == 1
     assert held.lowest() is head
 
 
@@ -91,5 +93,6 @@ def test_bodies_of_decided_ones_are_skipped() -> None:
     held.release(entry)
     entry.decide(State.COMMITTED, 0, 0)
     held.keep_budget(0)
-    assert not held._bodies
+    assert not held._with_body
+    assert not held._body_indices
     assert held.held_bytes == 0

@@ -118,7 +118,8 @@ def test_a_million_due_at_once_are_sorted_out_in_parts() -> None:
     schedule = CheckSchedule()
     entry = _entry()
     for number in range(1_000_000):
-        schedule._in_turn.append((10, entry))
+        schedule._in_turn.append(entry)
+        schedule._in_turn_due.append(10)
         if number % 4 == 0:
             schedule._heap.append((10, number, entry))
     entry.due_ms = 10
@@ -154,9 +155,11 @@ def test_decided_entries_are_swept_out() -> None:
             add(entry, 10 + number)
             entry.state = State.COMMITTED
     schedule.trim(2)
-    assert [each for _, each in schedule._in_turn] == [head]
+    assert list(schedule._in_turn) == [head]
+    assert len(schedule._in_turn_due) == 1
     assert [each for _, _, each in schedule._heap] == [moved]
     head.state = State.COMMITTED
     schedule.trim(2)
     assert not schedule._in_turn
+    assert not schedule._in_turn_due
     assert module.TAKEN > 1 << 60
