@@ -269,13 +269,15 @@ class Cluster:
     def _settle(self, topic: str, partitions: int) -> None:
         """Wait until every partition of a topic has a leader that answers."""
         _wait(
-            lambda: self.partition_count(topic) >= partitions and self._answers(topic, partitions),
+            lambda: self._answers(topic, partitions),
             f"topic {topic} was made but has no leader",
         )
 
     def _answers(self, topic: str, partitions: int) -> bool:
-        known = self._metadata().topics[topic].partitions
-        return all(known[number].leader >= 0 for number in range(partitions))
+        known = self._metadata().topics.get(topic)
+        if known is None or len(known.partitions) < partitions:
+            return False  # any broker may be asked, and this one has not heard of it
+        return all(known.partitions[number].leader >= 0 for number in range(partitions))
 
     @contextmanager
     def _errors(self, action: str) -> Iterator[None]:
