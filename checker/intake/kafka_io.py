@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bridge.trouble import Troubles
 from checker.clients import QUESTION_S, client_config
+from checker.connections import LISTENED, LostConnections
 from checker.errors import SlotTakenError
 from checker.failures import InputLostError
 
@@ -223,9 +224,12 @@ class Input:
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() in UNREACHABLE_CODES:
-            self._trouble_at = monotonic()
+            self._on_lost()
         self._note_if_fatal(error)
         self._troubles.note(error)
+
+    def _on_lost(self) -> None:
+        self._trouble_at = monotonic()
 
     def _note_if_fatal(self, error: KafkaError) -> None:
         if error.fatal() or error.code() in _FATAL_CODES:
@@ -276,7 +280,9 @@ class Input:
                 "check.crcs": True,
                 **FETCHING,
                 "error_cb": self._on_error,
-            }
+                **LISTENED,
+            },
+            logger=LostConnections(self._on_lost),
         )
         consumer.subscribe(
             [config.names.half, config.names.op],

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from bridge.trouble import Troubles
 from checker.clients import client_config
+from checker.connections import LISTENED, LostConnections
 from checker.failures import KafkaTxnFailedError
 from checker.intake.kafka_io import UNREACHABLE_CODES
 
@@ -85,7 +86,9 @@ class Transactor:
                 # A topic is looked up before anything is written to it; one that is missing all
                 # the same was deleted, and is not worth the 30 s that a new one is given.
                 "topic.metadata.propagation.max.ms": 5000,
-            }
+                **LISTENED,
+            },
+            logger=LostConnections(self._on_lost),
         )
 
     def start(self) -> None:
@@ -213,9 +216,12 @@ class Transactor:
         return _failure(named, topic=topic, fenced=cause.code() in _FENCED_CODES)
 
     def _on_error(self, error: KafkaError) -> None:
-        # A request on the lost connection and its repetition on the next one may both arrive.
         if error.code() in UNREACHABLE_CODES:
             self.worn = True
+
+    def _on_lost(self) -> None:
+        # A request on the lost connection and its repetition on the next one may both arrive.
+        self.worn = True
 
     def _on_copy(self, error: KafkaError | None, message: Any) -> None:
         if error is None:

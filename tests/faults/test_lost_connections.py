@@ -1,0 +1,87 @@
+"""One of several connections is lost for a moment, and the client repeats by itself.
+
+The daemon must learn of it: the commit may arrive twice, and a group may have lost sight of a
+member that goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer
+
+from checker.admin.kafka_io import Cluster
+from checker.admin.shape import Layout
+from checker.admin.topics import create_topics
+from checker.config import CheckerConfig
+from checker.intake.kafka_io import TROUBLE_S, Input
+from checker.outlet.kafka_io import Transactor
+from checker.slots import slot_ids
+from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.proxy import Act, Api, Rule
+from tests.faults.stage import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.broker, pytest.mark.long]
+
+_STEP_S = 0.05
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Yield two brokers behind a proxy: with one, all brokers would be down."""
+    with EmbeddedCluster(2, proxied=True) as started:
+        yield started
+
+
+@pytest.fixture
+def config(cluster: EmbeddedCluster, topic_prefix: str) -> CheckerConfig:
+    """Return the settings of a daemon whose topics are there."""
+    config = CheckerConfig(bootstrap_servers=cluster.proxied_servers, topic_prefix=topic_prefix)
+    layout = Layout(partitions=1, replication_factor=1, producer_groups=())
+    create_topics(Cluster(cluster.bootstrap_servers), config.names, layout)
+    return config
+
+
+def test_a_commit_that_may_arrive_twice_wears_its_producer(
+    cluster: EmbeddedCluster, config: CheckerConfig
+) -> None:
+    """The connection is lost behind the commit, which is repeated and succeeds."""
+    transactor = Transactor(config, f"{config.topic_prefix}id")
+    transactor.start()
+    group = Consumer({"bootstrap.servers": config.bootstrap_servers, "group.id": "lost"})
+    offsets = [(config.names.op, 0, 0, "")]
+    transactor.write([], watched=False)
+    transactor.commit(offsets, group.consumer_group_metadata())
+    assert not transactor.worn
+
+    cluster.proxy.add(Rule(api=Api.END_TXN, act=Act.STRAND, delay_ms=100, times=1))
+    transactor.write([], watched=False)
+    transactor.commit(offsets, group.consumer_group_metadata())
+
+    assert cluster.proxy.hits(Act.STRAND, Api.END_TXN) == 1
+    assert transactor.worn
+    transactor.close()
+    group.close()
+
+
+def test_a_member_knows_that_its_coordinator_was_out_of_reach(
+    cluster: EmbeddedCluster, config: CheckerConfig
+) -> None:
+    """Being fenced means another worker, unless brokers were out of reach a moment ago."""
+    reader = Input(config, slot_ids("lost", topic_prefix=config.topic_prefix))
+
+    def fetched() -> None:
+        reader.fetch(_STEP_S)
+
+    until("it has joined", lambda: fetched() or reader.assigned)
+    assert time.monotonic() - reader._trouble_at > TROUBLE_S
+
+    cluster.proxy.add(Rule(api=Api.HEARTBEAT, act=Act.STRAND, times=1))
+    until("it notices", lambda: fetched() or time.monotonic() - reader._trouble_at < TROUBLE_S)
+    assert cluster.proxy.hits(Act.STRAND, Api.HEARTBEAT) == 1
+    reader.close(leave=True)
