@@ -61,7 +61,7 @@ class Book:
             self.schedule.add(entry, last_ms + self.settings.check_interval_ms)
         else:
             immunity_ms = max(half.metadata.immunity_ms for half in halves)
-            self.schedule.add(entry, self._first_due_ms(entry, immunity_ms))
+            self._schedule_first(entry, immunity_ms)
 
     def decide(self, entry: Entry, state: State, op_offset: int, now_ms: int) -> None:
         """Take the decision of an undecided transaction; its messages are gone from here then."""

@@ -52,6 +52,10 @@ class Entries:
             self._by_key[entry.key] = entry
             self._apart += 1
 
+    def take_over(self, others: Entries) -> None:
+        """Become what `others` is, which must not be used any more; this one is empty so far."""
+        self._by_key, self._apart = others._by_key, others._apart
+
     def remove(self, entry: Entry) -> None:
         """Forget a transaction."""
         del self._by_key[entry.key]

@@ -123,10 +123,11 @@ class Holdings:
         self.read_bytes += size_bytes
         self.halves += 1
         self.size_bytes += size_bytes
-        self.held_bytes += size_bytes
         self.by_topic[half.metadata.real_topic] += 1
-        self._with_body.append(entry)
-        self._body_indices.append(half.metadata.message_index)
+        if half.body is not None:
+            self.held_bytes += size_bytes
+            self._with_body.append(entry)
+            self._body_indices.append(half.metadata.message_index)
 
     def _locate(self, entry: Entry, offset: int) -> None:
         """Give an entry in flight its offset: what is still to be read back stands above it."""

@@ -43,7 +43,7 @@ class Ledger:
     def __init__(self, settings: LedgerSettings, committed: Progress) -> None:
         self._settings = settings
         self._committed = committed
-        self._rebuild: Rebuild | None = Rebuild(committed)
+        self._rebuild: Rebuild | None = Rebuild(committed, settings.ledger_bytes_max)
         self._book = Book(settings)
         self._ops = Ops(self._book)
         self._checks = Checks(self._book)

@@ -20,10 +20,16 @@ if TYPE_CHECKING:
 
 
 class Rebuild:
-    """Collects what is read until the committed progress is reached again."""
+    """Collects what is read until the committed progress is reached again.
 
-    def __init__(self, progress: Progress) -> None:
+    Args:
+        progress: What was committed.
+        body_bytes_max: Bytes of the bodies held; those beyond are read again by offset.
+    """
+
+    def __init__(self, progress: Progress, body_bytes_max: int) -> None:
         self._progress = progress
+        self._body_bytes_left = body_bytes_max
         self._halves = Entries()
         self._fresh: list[tuple[Entry, HalfRead]] = []
         self._junk: list[JunkRead] = []
@@ -35,6 +41,9 @@ class Rebuild:
 
     def half(self, half: HalfRead) -> None:
         """Take a half record; a copy replaces what it is a copy of, another original never."""
+        self._body_bytes_left -= half.size_bytes
+        if self._body_bytes_left < 0:
+            half = half._replace(body=None)
         metadata = half.metadata
         transaction_id, resume_count = metadata.transaction_id, metadata.resume_count
         entry = self._halves.find(transaction_id, resume_count, metadata.producer_group)
@@ -64,12 +73,10 @@ class Rebuild:
 
     def settle(self, book: Book, now_ms: int) -> None:
         """Bring `book`, which is empty, to the state that was committed."""
-        for entry in self._halves:
-            first = next(iter(entry.messages.values())).metadata
-            book.entries.put(entry, first.transaction_id, first.resume_count)
+        book.entries.take_over(self._halves)
         for read in self._past:
             self._decide(book, read, now_ms)
-        undecided = [entry for entry in self._halves if entry.state is State.UNDECIDED]
+        undecided = [entry for entry in book.entries if entry.state is State.UNDECIDED]
         for entry in undecided:
             entry.offset = min(half.offset for half in entry.messages.values())
         for entry in sorted(undecided, key=lambda entry: entry.offset):

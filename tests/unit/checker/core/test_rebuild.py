@@ -189,3 +189,16 @@ def test_discarded_transactions_that_overlap_are_passed_together() -> None:
     assert book.progress.half == 6
     book >> rollback("Z") << nothing
     assert book.progress.half == book.log.half_end
+
+
+def test_bodies_beyond_the_budget_are_let_go_while_it_rebuilds() -> None:
+    """A million undecided messages are read again at once; their bodies need not be in memory."""
+    book = Playbook(ledger_bytes_max=250) >> half("A") >> half("B") >> half("C") >> half("D")
+    book << nothing >> restart << nothing
+    assert book.ledger.is_rebuilt
+    assert book.ledger.held_bytes == 200
+    book >> unread(commit("A"), commit("D"), read_ops) << delivered("A") + delivered("D")
+    bodies = [each.messages[0].body for each in book.plan.deliveries]
+    assert bodies == [("body", 0), None]
+    assert book.ledger.held_bytes == 100
+    assert book.ledger.undecided_halves == 2
