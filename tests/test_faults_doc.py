@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from tests.faults.report import DOCUMENT, ROOT, RUNS, load, render
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CASES = 60
 WORDS = ("tested", "in part", "n/a", "open")
@@ -13,6 +17,15 @@ WORDS = ("tested", "in part", "n/a", "open")
 def rows() -> list[tuple[str, str, str]]:
     """Return (number, case, status) of each case."""
     return re.findall(r"^\| (\d+) \| (.+) \| (.+) \|$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
+
+
+def names_below(folder: Path) -> set[str]:
+    """Return the names of the test functions in a folder."""
+    return {
+        name
+        for path in folder.rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text("utf-8"), re.MULTILINE)
+    }
 
 
 def test_the_table_of_runs_is_made_from_the_runs() -> None:
@@ -38,14 +51,10 @@ def test_every_case_has_a_line() -> None:
 
 def test_tests_that_are_named_exist_and_numbered_ones_are_named() -> None:
     """Nobody reads of a test that is gone, and no test of a case goes without its line."""
-    sources = {path: path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py")}
-    there = {
-        name
-        for text in sources.values()
-        for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)
-    }
+    there = names_below(ROOT / "tests")
     named = {name for _, _, status in rows() for name in re.findall(r"`(test_\w+)`", status)}
     assert named - there == set()
     for number, _, status in rows():
-        mine = {name for name in there if name.startswith(f"test_case_{int(number):02}_")}
-        assert {name for name in mine if f"`{name}`" not in status} == set(), number
+        mine = re.compile(rf"test_case_0*{number}_")
+        for name in filter(mine.match, names_below(ROOT / "tests" / "faults")):
+            assert f"`{name}`" in status, number
