@@ -33,11 +33,19 @@ test: $(STAMP)  ## All tests, on a real broker that is started for them
 
 .PHONY: test-fast
 test-fast: $(STAMP)  ## Only what needs no broker
-	$(BIN)/pytest -m 'not broker and not docker and not spark and not long' tests/unit tests/property tests/conformance $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'not broker and not docker and not spark and not long' tests/unit tests/property tests/conformance tests/simulation $(PYTEST_ARGS)
+
+.PHONY: simulate
+simulate: $(STAMP)  ## 10,000 runs of the whole protocol in one process each, from seeds
+	$(BIN)/pytest -m long tests/simulation $(PYTEST_ARGS)
 
 .PHONY: faults
 faults: $(STAMP)  ## The fault cases that are too long or too harsh for every run
 	$(BIN)/pytest -m long tests/faults $(PYTEST_ARGS)
+
+.PHONY: fuzz
+fuzz: $(STAMP)  ## Every decoder on a million damaged inputs (HALFBRIDGE_FUZZ_INPUTS=...)
+	$(BIN)/pytest -m long tests/property/test_fuzz.py $(PYTEST_ARGS)
 
 .PHONY: test-docker
 test-docker: $(STAMP)  ## All tests, on Kafka in Docker (builds an image where none can be pulled)

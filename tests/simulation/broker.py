@@ -25,11 +25,12 @@ Offsets = dict[Place, tuple[int, str]]
 class KafkaTxn:
     """What one kafka_txn holds until it ends."""
 
-    __slots__ = ("began_ms", "fates", "offsets")
+    __slots__ = ("began_ms", "fates", "has_offsets", "offsets")
 
     def __init__(self, began_ms: int) -> None:
         self.began_ms = began_ms
-        self.fates: dict[Place, Fate] = {}
+        self.fates: dict[Place, Fate | None] = {}
+        self.has_offsets = False
         self.offsets: list[tuple[int, Offsets]] = []
 
 
@@ -107,49 +108,50 @@ class Broker:
         self._fence(identity)
         return identity.epoch
 
-    def produce(
-        self,
-        transactional_id: str,
-        epoch: int,
-        place: Place,
-        rows: Sequence[Row],
-        *,
-        is_late: bool = False,
-    ) -> int:
-        """Store records of the open kafka_txn, or of a new one; return the last offset.
-
-        A late request brings no AddPartitionsToTxn with it: it counts only for a kafka_txn that
-        has its partition already (KIP-890 part 1).
+    def add(self, transactional_id: str, epoch: int, place: Place | None) -> None:
+        """Have a kafka_txn open that covers a partition; None: the group's offsets.
 
         Raises:
             RefusedError: fenced, or the last kafka_txn's markers are still under way.
         """
-        txn = self._open(transactional_id, epoch, is_late=is_late)
+        identity = self._identity(transactional_id, epoch)
+        if identity.txn is None:
+            if identity.marking:
+                raise RefusedError("CONCURRENT_TRANSACTIONS")
+            identity.txn = KafkaTxn(self.now_ms)
+        if place is None:
+            identity.txn.has_offsets = True
+        else:
+            identity.txn.fates.setdefault(place, None)
+
+    def produce(self, transactional_id: str, epoch: int, place: Place, rows: Sequence[Row]) -> int:
+        """Store records of whatever kafka_txn of this epoch is open; return the last offset.
+
+        Raises:
+            RefusedError: fenced, or no open kafka_txn covers the partition (KIP-890, part 1).
+        """
+        txn = self._identity(transactional_id, epoch).txn
+        if txn is None or place not in txn.fates:
+            raise RefusedError("INVALID_TXN_STATE")
         partition = self.partitions[place]
-        fate = txn.fates.get(place)
+        fate = txn.fates[place]
         if fate is None:
-            if is_late:
-                raise RefusedError("INVALID_TXN_STATE")
             fate = txn.fates[place] = partition.begin()
         for key, value, headers in rows:
             partition.append(key, value, headers, self.now_ms, fate)
         return partition.end - 1
 
     def send_offsets(
-        self,
-        transactional_id: str,
-        epoch: int,
-        member: Member,
-        offsets: Offsets,
-        *,
-        is_late: bool = False,
+        self, transactional_id: str, epoch: int, member: Member, offsets: Offsets
     ) -> None:
         """Stage offsets; they are pending until the kafka_txn ends.
 
         Raises:
             RefusedError: fenced, or the member is not of this generation any more.
         """
-        txn = self._open(transactional_id, epoch, is_late=is_late)
+        txn = self._identity(transactional_id, epoch).txn
+        if txn is None or not txn.has_offsets:
+            raise RefusedError("INVALID_TXN_STATE")
         self.group.check(member)
         self._stagings += 1
         txn.offsets.append((self._stagings, offsets))
@@ -211,16 +213,6 @@ class Broker:
             raise RefusedError("INVALID_PRODUCER_EPOCH")
         return identity
 
-    def _open(self, transactional_id: str, epoch: int, *, is_late: bool) -> KafkaTxn:
-        identity = self._identity(transactional_id, epoch)
-        if identity.txn is None:
-            if is_late:
-                raise RefusedError("INVALID_TXN_STATE")
-            if identity.marking:
-                raise RefusedError("CONCURRENT_TRANSACTIONS")
-            identity.txn = KafkaTxn(self.now_ms)
-        return identity.txn
-
     def _fence(self, identity: Identity) -> None:
         if identity.txn is not None:
             self._end(identity, is_commit=False)
@@ -235,7 +227,7 @@ class Broker:
         if txn is None:
             return
         places: list[Place | None] = list(txn.fates)
-        if txn.offsets:
+        if txn.has_offsets:
             places.append(None)
         identity.marking += len(places)
         self.markers += [(identity, place, txn, not is_commit) for place in places]

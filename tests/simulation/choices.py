@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 # How many runs the search for a smaller list may take.
-RUNS_MAX = 600
+RUNS_MAX = 250
 
 
 class Choices:

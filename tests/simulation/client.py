@@ -42,9 +42,9 @@ LOCAL_MS = (0, 0, 0, 0, 1_500, 6_000)
 # A partition that the real topic does not have: the broker refuses it for good.
 NO_SUCH_PARTITION = 9
 COMMIT_TRIES_MAX = 3
-# How long after a stranger's decision a client may go on sending; with LATE_MS and clock jumps
-# still below the time for which decisions are remembered (checker.core.settings.RECENT_MS).
-HURRY_MS = 3_000
+# How long a client takes to send all, where halves may not come late: what was discarded for age
+# meanwhile is still remembered then.
+SENDING_MS = 5_000
 # Requests that a responder takes at once; only the newest attempt of each is answered.
 POLLED_MAX = 8
 
@@ -111,6 +111,7 @@ class Transaction:
 
     def _send_all(self) -> Iterator[None]:
         world, choices = self.world, self.world.choices
+        began_ms = world.now_ms
         immunity_ms = IMMUNITIES[choices.below(len(IMMUNITIES))]
         real_partition = PARTITION_BY_KEY
         if choices.fault(30):
@@ -118,8 +119,9 @@ class Transaction:
         for index in range(MESSAGES[choices.below(len(MESSAGES))]):
             self._go(Event.SEND)
             yield
-            if world.now_ms - world.hurried.get(self.id, world.now_ms) > HURRY_MS:
-                return  # dies: later than this, its message would be a new transaction
+            is_old = self.id in world.closed or world.now_ms - began_ms > SENDING_MS
+            if is_old and not world.has_late_halves:
+                return  # dies
             key = self.key if choices.below(3) != 1 else KEYS[choices.below(len(KEYS))]
             metadata = half_metadata(
                 self.id, index, self.group, self.topic, now_ms=world.now_ms

@@ -137,10 +137,11 @@ class Partition:
         self.open.append(fate)
         return fate
 
-    def mark(self, fate: Fate, *, is_aborted: bool) -> None:
-        """Take a kafka_txn's marker."""
-        fate.is_aborted = is_aborted
-        self.open.remove(fate)
+    def mark(self, fate: Fate | None, *, is_aborted: bool) -> None:
+        """Take a kafka_txn's marker; it comes also where none of its records did."""
+        if fate is not None:
+            fate.is_aborted = is_aborted
+            self.open.remove(fate)
         self.slots.append(None)
 
     def read(

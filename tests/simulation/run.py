@@ -8,7 +8,9 @@ from hashlib import blake2b
 from itertools import chain
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
+from unittest.mock import patch
 
+from checker.core import forget
 from tests.simulation.choices import Choices, shrink
 from tests.simulation.worker import Worker
 from tests.simulation.world import STEPS, World
@@ -58,7 +60,8 @@ def run(
     world.is_verbose = is_verbose
     failure = ""
     try:
-        world.run(steps)
+        with patch.object(forget, "RECENT_MS", world.remembers_ms):
+            world.run(steps)
     except Exception as error:  # noqa: BLE001 (a crash of the code under test is a finding too)
         failure = f"{type(error).__name__}: {error}"
     digest = blake2b(repr(world.trace).encode(), digest_size=16).hexdigest()

@@ -35,8 +35,7 @@ BATCH_BYTES = 1 << 20
 IDLE_COMMIT_S = 0.5
 KAFKA_TXN_TIMEOUT_MS = 5_000
 SESSION_MS = 3_000
-# A request that timed out reaches its broker within so long. Late half messages must come while
-# the decision is remembered (checker.core.settings.RECENT_MS, 10 s).
+# A request that timed out reaches its broker within so long.
 LATE_MS = 3_000
 
 

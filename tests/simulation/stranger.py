@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from serde.headers import DEAD
 from serde.records import OpKind, OpSource
-from tests.simulation.client import KEYS, Transaction, encoded, half_metadata, op_of, send_half
-from tests.simulation.settings import GROUPS, NAMES, PARTITIONS
+from tests.simulation.client import Transaction, encoded, half_metadata, op_of, send_half
+from tests.simulation.settings import GROUPS, NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ def impersonate(world: World, client: Transaction) -> None:
     other = GROUPS[client.group == GROUPS[0]]
     end = world.broker.partitions[NAMES.half, client.partition].end
     kind = (OpKind.COMMIT, OpKind.ROLLBACK)[world.choices.below(2)]
-    world.hurried.setdefault(client.id, world.now_ms)
+    world.closed.add(client.id)
     world.send_op(client.partition, op_of(world, client.id, other, kind, half_offset=end - 1))
 
 
@@ -65,8 +65,10 @@ def forge(world: World, client: Transaction) -> None:
     """A half message under another group's id, or with a header that nobody may send."""
     other = GROUPS[client.group == GROUPS[0]]
     now_ms = world.now_ms
-    if client.id in world.hurried or world.database[client.id] is not None:
-        return  # decided, maybe long ago: then it would be a new transaction
+    is_open = client.id not in world.closed and world.database[client.id] is None
+    if not (is_open or world.has_late_halves):
+        return
+    world.closed.add(client.id)  # once is enough, unless halves may come late
     if world.choices.below(2):
         metadata = half_metadata(client.id, 0, other, "alpha", now_ms=now_ms)
         send_half(world, client.partition, metadata, client.key)
@@ -75,14 +77,6 @@ def forge(world: World, client: Transaction) -> None:
         index = len(client.offsets)
         metadata = half_metadata(client.id, index, client.group, "alpha", now_ms=now_ms)
         send_half(world, client.partition, metadata, client.key, DEAD)
-
-
-def write_junk(world: World, client: Transaction) -> None:
-    """A record comes that cannot be read."""
-    topic = (NAMES.half, NAMES.op)[world.choices.below(2)]
-    place = topic, world.choices.below(PARTITIONS)
-    world.append(place, KEYS[0], b"junk", None)
-    world.note("junk", place)
 
 
 def repeat(world: World, client: Transaction) -> None:
@@ -97,7 +91,7 @@ def repeat(world: World, client: Transaction) -> None:
 
 def _contest(world: World, client: Transaction) -> None:
     world.contested.add(client.id)
-    world.hurried.setdefault(client.id, world.now_ms)
+    world.closed.add(client.id)
 
 
 def _say(world: World, client: Transaction, kind: OpKind, source: OpSource) -> None:
@@ -116,6 +110,5 @@ SAYINGS: tuple[Callable[[World, Transaction], None], ...] = (
     answer,
     impersonate,
     forge,
-    write_junk,
     repeat,
 )

@@ -5,24 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checker.core.progress import parse_progress
-from tests.simulation.settings import LATE_MS, NAMES, PARTITIONS, SESSION_MS
+from tests.simulation.settings import NAMES, PARTITIONS, SESSION_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.simulation.world import World
 
-# How far a worker's clock jumps ahead at most; far below checker.core.settings.RECENT_MS.
-JUMP_MS = 2_500
+# How far a worker's clock jumps ahead.
+JUMP_MS = 1_500
 PAUSES_MS = (300, SESSION_MS + 500, 7_000)
 SILENCES_MS = (500, SESSION_MS + 100, 6_000)
-SKEWS_MS = (0, -40, 40, 250)
+SKEWS_MS = (0, -40, 1_000, -1_000)
 
 
 def strike(world: World) -> None:
     """Have one thing happen, as often as the run's rate of faults says."""
     if world.rate and world.choices.fault(50 + world.rate * 6):
         TROUBLES[world.choices.below(len(TROUBLES))](world)
+
+
+def begin(world: World) -> None:
+    """Choose how clocks and check responders are at the beginning."""
+    for partition in world.broker.partitions.values():
+        partition.skew_ms = SKEWS_MS[world.choices.below(len(SKEWS_MS))] if world.rate else 0
+    for responder in world.responders:
+        responder.is_deaf = world.choices.below(8) == 1
 
 
 def kill(world: World) -> None:
@@ -112,6 +120,14 @@ def deafen(world: World) -> None:
     world.note("deaf:", responder.group, responder.is_deaf)
 
 
+def write_junk(world: World) -> None:
+    """A record comes that cannot be read."""
+    topic = (NAMES.half, NAMES.op)[world.choices.below(2)]
+    place = topic, world.choices.below(PARTITIONS)
+    world.append(place, b"k", b"junk", None)
+    world.note("junk", place)
+
+
 TROUBLES: tuple[Callable[[World], None], ...] = (
     kill,
     kill,
@@ -129,5 +145,6 @@ TROUBLES: tuple[Callable[[World], None], ...] = (
     lose_client,
     lose_client,
     deafen,
+    write_junk,
+    write_junk,
 )
-assert LATE_MS + JUMP_MS < 10_000

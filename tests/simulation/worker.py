@@ -181,7 +181,8 @@ class Worker:
                 progress = parse_progress(committed[half][0], *committed[op])
                 progress = check_against_log(progress, *ranges)
             except ProgressError as error:
-                raise BrokenPromiseError(f"partition {number} stopped: {error}") from error
+                self._accept_if_stale(f"partition {number} stopped: {error}")
+                continue
             publisher = Publisher(NAMES, number, self.world.routes.refusal)
             self.pairs[number] = Pair(number, LEDGER, progress, publisher, began=began)
             self._positions[half], self._positions[op] = progress.half, progress.ops_from
@@ -211,7 +212,8 @@ class Worker:
         try:
             records, position = partition.read(position, limit)
         except OutOfRangeError as error:
-            raise BrokenPromiseError(f"{self.instance} cannot read {error}") from error
+            self._accept_if_stale(f"{self.instance} cannot read {error}")
+            raise InputLostError from error
         self._positions[place] = position
         for record in records:
             take(record, now)
@@ -221,7 +223,23 @@ class Worker:
 
     def _bodies(self, number: int, offsets: Iterable[int]) -> dict[int, Any]:
         partition = self.broker.partitions[NAMES.half, number]
-        return {offset: partition.read(offset, 1)[0][0] for offset in offsets}
+        try:
+            return {offset: partition.read(offset, 1)[0][0] for offset in offsets}
+        except OutOfRangeError as error:
+            # Its copy holds it, and was not read back yet: a new ledger has the copy.
+            self.world.note(self.instance, "cannot read a body again", str(error))
+            raise InputLostError from error
+
+    def _accept_if_stale(self, why: str) -> None:
+        """Take an error that a member may meet which the group has left behind meanwhile."""
+        self.world.note(why)
+        if self.member is None:
+            return
+        try:
+            self.broker.group.check(self.member)
+        except RefusedError:
+            return
+        raise BrokenPromiseError(why)
 
     # --- questions (checker/asking.py) -----------------------------------------------------
 
@@ -277,7 +295,7 @@ class Worker:
                 if not self._must_move(pair, now):
                     continue
             pair.held = plan
-            if plan.deliveries and self.choices.below(8) == 1:
+            if plan.deliveries and self.choices.below(5) == 1:
                 continue  # a real topic is missing: the plan waits
             left -= max(plan.records, 1)
             self.work.append((pair, plan))
@@ -378,6 +396,8 @@ class Worker:
 
     def _request(self, producer: Producer, what: str, *arguments: Any) -> Any:
         try:
+            place = arguments[0] if what == "produce" else None
+            self.broker.add(producer.name, producer.epoch, place)
             answer = self.world.request(what, producer.name, producer.epoch, *arguments)
         except RefusedError as error:
             self._abort(producer)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridge.partitioner import partition_of
 from checker.core.progress import START
+from checker.core.settings import RECENT_MS
 from checker.routes import Routes
 from tests.simulation import stranger, trouble
 from tests.simulation.broker import Broker, Place
@@ -40,6 +41,10 @@ STEPS = 500
 TRANSACTIONS_MAX = 40
 OPEN_MAX = 6
 WORKERS = 2
+# How far a worker comes at most before others go on.
+WORKER_STEPS_MAX = 3
+# Longer than any run.
+LONG_MS = 1 << 40
 # Chances of a fault, in thousandths; a run has one of them.
 RATES = (0, 10, 25, 60)
 # Time-outs come in bunches: a third of them begin an outage.
@@ -61,11 +66,14 @@ class World:
 
     Attributes:
         rate: Chance of a fault, in thousandths.
+        has_late_halves: Half messages may come twice, or after their decision. Those that come, or
+            are read, later than decisions are remembered become new transactions; so such runs
+            remember them to the end (`remembers_ms`).
         lies: Checkers and strangers may contradict what was decided.
         sent: Value -> the half message that has it.
         database: Transaction id -> committed, rolled back, or open (None).
         owners: Transaction id -> the producer group that began it.
-        hurried: Transaction id -> when somebody decided it before all its messages were sent.
+        closed: Those that somebody decided, maybe before all their messages were sent.
         alive: Transactions whose client may still decide.
         contested: Those about which somebody lied.
         late: (deadline, request) of requests that timed out and are still under way.
@@ -76,6 +84,7 @@ class World:
         self.now_ms = BEGIN_MS
         self.rate = RATES[choices.below(len(RATES))]
         self.lies = choices.below(2) == 1
+        self.has_late_halves = choices.below(2) == 1
         self.trace: list[tuple[Any, ...]] = []
         self.is_verbose = False
         self.steps = 0
@@ -91,7 +100,7 @@ class World:
         self.sent: dict[bytes, Sent] = {}
         self.database: dict[str, bool | None] = {}
         self.owners: dict[str, str] = {}
-        self.hurried: dict[str, int] = {}
+        self.closed: set[str] = set()
         self.alive: set[str] = set()
         self.contested: set[str] = set()
         self.late: list[tuple[int, tuple[Any, ...]]] = []
@@ -101,11 +110,17 @@ class World:
         self.workers: list[Worker | None] = [worker(self, slot) for slot in range(WORKERS)]
         self.zombies: list[Worker] = []
         self._outage_until_ms = 0
+        trouble.begin(self)
         self.judge = Judge(self)
 
     def note(self, *what: Any) -> None:
         """Keep what happened, for the trace."""
         self.trace.append((self.steps, self.now_ms - BEGIN_MS, *what))
+
+    @property
+    def remembers_ms(self) -> int:
+        """For how long ledgers remember decisions that no rebuild needs (rule 7)."""
+        return LONG_MS if self.has_late_halves else RECENT_MS
 
     # --- the run ---------------------------------------------------------------------------
 
@@ -157,8 +172,11 @@ class World:
                 self.start(slot)
         elif worker.paused_until_ms > self.now_ms:
             pass
-        elif not worker.step():
-            self.workers[slot] = None
+        else:
+            for _ in range(1 + self.choices.below(WORKER_STEPS_MAX)):
+                if not worker.step():
+                    self.workers[slot] = None
+                    return
 
     def start(self, slot: int) -> None:
         """Start a new incarnation on a slot; one that is there goes on as a zombie."""
@@ -206,9 +224,12 @@ class World:
         self, place: Place, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> int | None:
         """Send a client's record; None when no acknowledgement came in time."""
-        if self.choices.fault(self.rate // 2):
+        may_be_late = self.has_late_halves or place[0] != NAMES.half
+        if may_be_late and self.choices.fault(self.rate // 2):
             self.comes_late("append", place, key, value, headers)  # and once more
-        offset: int | None = self.request("append", place, key, value, headers)
+        offset: int | None = self.request(
+            "append", place, key, value, headers, may_be_late=may_be_late
+        )
         return offset
 
     def send_op(self, partition: int, op: Op) -> int | None:
@@ -224,7 +245,7 @@ class World:
         """Store a record without any trouble."""
         return self.broker.append(place, key, value, headers)
 
-    def request(self, *what: Any) -> Any:
+    def request(self, *what: Any, may_be_late: bool = True) -> Any:
         """Send a request: it is answered, or times out, and then nobody knows.
 
         Returns:
@@ -240,6 +261,8 @@ class World:
         if not is_outage and self.choices.below(3) == 1:
             self._outage_until_ms = self.now_ms + OUTAGE_MS
         fate = self.choices.below(3)
+        if fate == 1 and not may_be_late:
+            fate = 0
         if fate == 1:
             self.comes_late(*what)
         elif fate == 2:
@@ -253,25 +276,25 @@ class World:
 
     def _arrive(self, which: int) -> None:
         _, what = self.late.pop(which)
-        self._try(what, is_late=True)
+        self._try(what)
 
-    def _try(self, what: tuple[Any, ...], *, is_late: bool = False) -> None:
+    def _try(self, what: tuple[Any, ...]) -> None:
         try:
-            self._do(what, is_late=is_late)
+            self._do(what)
         except RefusedError as error:
             self.note("refused", what[0], str(error))
         else:
-            self.note("came late" if is_late else "came", what[0])
+            self.note("came", what[0])
 
-    def _do(self, what: tuple[Any, ...], *, is_late: bool = False) -> Any:
+    def _do(self, what: tuple[Any, ...]) -> Any:
         name, *arguments = what
         broker = self.broker
         if name == "append":
             return broker.append(*arguments)
         if name == "produce":
-            return broker.produce(*arguments, is_late=is_late)
+            return broker.produce(*arguments)
         if name == "offsets":
-            return broker.send_offsets(*arguments, is_late=is_late)
+            return broker.send_offsets(*arguments)
         transactional_id, epoch, is_commit = arguments
         return broker.end_txn(transactional_id, epoch, is_commit=is_commit)
 
@@ -327,7 +350,7 @@ ACTORS: tuple[Callable[[World], None], ...] = (
     *[World.step_marker] * 5,
     *[World.step_responder] * 2,
     *[World.step_zombie] * 1,
-    *[World.step_late] * 2,
+    *[World.step_late] * 1,
     *[lambda world: world.judge.watch()] * 1,
     *[trouble.strike] * 2,
     *[stranger.speak] * 2,

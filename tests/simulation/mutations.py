@@ -1,0 +1,338 @@
+"""Planted defects of our own code: each breaks a promise, and the simulator must notice.
+
+A mutation replaces one function of checker/core, or one guard of the worker or of the brokers. It
+says within how many seeds it is caught.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from checker.core import judge as core_judge
+from checker.core import ops as core_ops
+from checker.core import rebuild as core_rebuild
+from checker.core.book import Book
+from checker.core.draft import Draft
+from checker.core.entries import Entries
+from checker.core.events import JunkRead, OpRead
+from checker.core.forget import Decided
+from checker.core.ledger import Ledger
+from checker.core.ops import Ops
+from checker.core.plan import Count
+from checker.core.protocol import State
+from checker.core.rebuild import Rebuild
+from serde.records import OpKind, OpSource
+from tests.ledger_log import op_record
+from tests.simulation.broker import Broker
+from tests.simulation.group import Group, RefusedError
+from tests.simulation.worker import KafkaTxnFailedError, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from checker.core.entry import Entry
+    from checker.core.events import HalfRead
+    from checker.core.progress import Progress
+
+_UNLIMITED = 1 << 60
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A planted defect.
+
+    Attributes:
+        name: What is wrong.
+        seeds: Within how many seeds it must be caught.
+        patches: (class or module, name, what replaces it).
+        worker: The class of the workers.
+    """
+
+    name: str
+    seeds: int
+    patches: tuple[tuple[Any, str, Any], ...] = ()
+    worker: type[Worker] = Worker
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Have the defect for a while."""
+        planted = [patch.object(*each) for each in self.patches]
+        for each in planted:
+            each.start()
+        try:
+            yield
+        finally:
+            for each in reversed(planted):
+                each.stop()
+
+
+# --- progress ------------------------------------------------------------------------------
+
+_progress = Ledger.progress
+_lowest_op = Decided.lowest_op
+
+
+def _low_half_too_high(self: Ledger, copies_end: int = 0) -> Progress:
+    progress = _progress(self, copies_end)
+    return replace(progress, half=min(progress.half + 1, progress.position))
+
+
+def _rebuild_to_without_copies(self: Ledger, copies_end: int = 0) -> Progress:
+    return _progress(self, max(0, copies_end - 1))
+
+
+def _ops_from_too_high(self: Decided, op: int) -> int:
+    return min(_lowest_op(self, op) + 1, op)
+
+
+def _next_op_too_high(self: Ledger, copies_end: int = 0) -> Progress:
+    progress = _progress(self, copies_end)
+    return replace(progress, op=progress.op + 1)
+
+
+def _forget_at_once(self: Decided, half: int, now_ms: int) -> None:
+    queue = self._queue
+    while queue and queue[0].last_record < half:  # copies that were not read back are forgotten
+        self._entries.remove(queue.popleft())
+
+
+# --- ops -----------------------------------------------------------------------------------
+
+_answer = Ops._answer
+_judge_commit = core_judge.judge_commit
+_deliver = Draft.deliver
+_put_back = Draft.put_back
+
+
+def _apply_before_halves(self: Ledger, now_ms: int, records_max: int, size_bytes_max: int) -> None:
+    waiting, draft = self._waiting, self._book.draft
+    while waiting and draft.plan.records < records_max:
+        read = waiting.popleft()
+        if isinstance(read, JunkRead):
+            draft.bury_junk(read, is_op=True)
+        else:
+            self._ops.apply(read, now_ms)
+
+
+def _apply_the_last(self: Ledger, now_ms: int, records_max: int, size_bytes_max: int) -> None:
+    waiting = self._waiting
+    decisions = {
+        read.op.transaction_id: read.offset
+        for read in waiting
+        if not isinstance(read, JunkRead) and read.op.kind is not OpKind.UNKNOWN
+    }
+    for at, read in enumerate(waiting):
+        if isinstance(read, JunkRead):
+            continue
+        if decisions.get(read.op.transaction_id, -1) > read.offset:
+            overruled = read.op._replace(kind=OpKind.UNKNOWN, check_number=0)
+            waiting[at] = read._replace(op=overruled)
+    _apply_waiting(self, now_ms, records_max, size_bytes_max)
+
+
+_apply_waiting = Ledger._apply_waiting
+
+
+def _count_any_answer(self: Ops, entry: Entry, read: OpRead, now_ms: int) -> None:
+    op = read.op._replace(check_number=entry.check_times + 1)
+    _answer(self, entry, read._replace(op=op), now_ms)
+
+
+def _put_back_without_count(self: Draft, entry: Entry, rule: Any) -> None:
+    entry.check_times -= 1
+    _put_back(self, entry, rule)
+    entry.check_times += 1
+
+
+def _discard_at_once(self: Draft, entry: Entry, reason: str, actor: str, now_ms: int) -> None:
+    for half in entry.in_order():
+        op = op_record("", OpKind.DISCARD, half_offset=half.offset)
+        op = op._replace(reason=reason, source=OpSource.CHECKER)
+        self.bury(entry, half, core_judge.discard_reason(op), reason, OpRead(-1, now_ms, op))
+    entry.messages = {}
+    entry.state = State.DISCARDED
+
+
+def _ignore_gaps(meant: Any, count: int, allows: Any) -> None:
+    return None
+
+
+def _commit_what_came_late(messages: Any, op: Any, allows: Any) -> Any:
+    return _judge_commit(messages, op._replace(half_offset=_UNLIMITED), allows)
+
+
+def _any_age(op: Any, op_append_ms: int, first_append_ms: int, age_ms_max: int) -> bool:
+    return True
+
+
+def _copy_is_another(self: Book, entry: Entry, half: HalfRead) -> None:
+    self._another(entry, half)
+
+
+def _any_group(self: Entries, transaction_id: str, resume_count: int, group: str) -> Any:
+    return self._by_key.get((transaction_id, resume_count))
+
+
+def _drop_late(self: Draft, entry: Entry, half: HalfRead) -> None:
+    self.count(Count.DUPLICATE)
+
+
+def _deliver_in_reverse(self: Draft, entry: Entry, messages: Any, read: OpRead) -> None:
+    _deliver(self, entry, tuple(reversed(messages)), read)
+
+
+# --- rebuild -------------------------------------------------------------------------------
+
+
+def _bury_junk_again(self: Rebuild, record: JunkRead) -> None:
+    self._junk.append(record)
+
+
+def _everything_is_fresh(self: Rebuild, half: HalfRead) -> bool:
+    return half.metadata.origin_offset < 0
+
+
+def _forget_late_junk(self: Rebuild, record: JunkRead) -> None:
+    pass
+
+
+def _is_complete_early(self: Rebuild, position: int, op_position: int) -> bool:
+    return op_position >= self._progress.op
+
+
+def _apply_past_ops(self: Ledger, read: OpRead) -> None:
+    self._op_position = read.offset + 1
+    self._waiting.append(read)
+
+
+# --- the worker's guards -------------------------------------------------------------------
+
+
+class KeepsLedgers(Worker):
+    """Goes on with its ledgers after a kafka_txn that failed."""
+
+    def _recover(self) -> None:
+        self.work = []
+        for pair in self.pairs.values():
+            pair.held = None
+
+
+class CommitsOffsetsApart(Worker):
+    """Commits offsets beside the kafka_txn."""
+
+    def _send_offsets(self, producer: Any, offsets: Any, member: Any) -> None:
+        try:
+            self.broker.group.check(member)
+        except RefusedError as error:
+            self._abort(producer)
+            raise KafkaTxnFailedError(str(error)) from error
+        self.broker.commit_offsets(offsets)
+
+
+class KeepsWornProducers(Worker):
+    """Begins with a producer whose last commit was in doubt."""
+
+    def _wear(self, producer: Any, *, in_doubt: bool) -> None:
+        pass
+
+
+class KeepsProducersAfterFailure(Worker):
+    """Begins with a producer whose last kafka_txn was aborted."""
+
+    def _discard_producers(self) -> None:
+        self.producers = [
+            self._new_producer(turn) if one.is_stuck else one
+            for turn, one in enumerate(self.producers)
+        ]
+
+
+class ReadsUnstableOffsets(Worker):
+    """Begins from committed offsets while newer ones are pending."""
+
+    def _fetch_offsets(self, places: Any) -> Any:
+        return self.broker.fetch_offsets(places, is_stable=False)
+
+
+class TakesFreshMetadata(Worker):
+    """Sends the group's newest generation with the plans of an older one."""
+
+    def _send_offsets(self, producer: Any, offsets: Any, member: Any) -> None:
+        generation = self.broker.group.generation
+        super()._send_offsets(producer, offsets, member._replace(generation=generation))
+
+
+class AbortsInDoubt(Worker):
+    """Aborts, and goes on, when the outcome of a commit is not known."""
+
+    def _commit(self, producer: Any, offsets: Any, member: Any) -> Any:
+        self._send_offsets(producer, offsets, member)
+        yield
+        if self.world.request("end", producer.name, producer.epoch, True) is None:
+            self._abort(producer)
+
+
+def _fences_nobody(self: Group, member: Any) -> None:
+    pass
+
+
+def _no_new_epoch(self: Broker, transactional_id: str) -> int:
+    epoch = _init_producer(self, transactional_id)
+    identity = self.identities[transactional_id]
+    identity.epoch = 0
+    return min(epoch, 0)
+
+
+_init_producer = Broker.init_producer
+
+MUTATIONS = (
+    Mutation("H one too high", 300, ((Ledger, "progress", _low_half_too_high),)),
+    Mutation("R one too low", 1000, ((Ledger, "progress", _rebuild_to_without_copies),)),
+    Mutation("T one too high", 300, ((Decided, "lowest_op", _ops_from_too_high),)),
+    Mutation("O one too high", 100, ((Ledger, "progress", _next_op_too_high),)),
+    Mutation("decisions forgotten at once", 300, ((Decided, "forget", _forget_at_once),)),
+    Mutation(
+        "op applied before its half was read",
+        300,
+        ((Ledger, "_apply_waiting", _apply_before_halves),),
+    ),
+    Mutation("last decision wins", 300, ((Ledger, "_apply_waiting", _apply_the_last),)),
+    Mutation("UNKNOWN with any check number counts", 300, ((Ops, "_answer", _count_any_answer),)),
+    Mutation("put back without increment", 300, ((Draft, "put_back", _put_back_without_count),)),
+    Mutation("discard without the log", 300, ((Draft, "discard", _discard_at_once),)),
+    Mutation("gap delivered", 300, ((core_judge, "_refusal", _ignore_gaps),)),
+    Mutation("late message delivered", 300, ((core_ops, "judge_commit", _commit_what_came_late),)),
+    Mutation("late message dropped", 300, ((Draft, "bury_late", _drop_late),)),
+    Mutation(
+        "discard for age without proof",
+        300,
+        ((core_ops, "proves_its_age", _any_age), (core_rebuild, "proves_its_age", _any_age)),
+    ),
+    Mutation("copy counted as a new half", 300, ((Book, "_copy_back", _copy_is_another),)),
+    Mutation("any group decides", 300, ((Entries, "find", _any_group),)),
+    Mutation("messages out of order", 300, ((Draft, "deliver", _deliver_in_reverse),)),
+    Mutation("junk buried again after a rebuild", 300, ((Rebuild, "junk_half", _bury_junk_again),)),
+    Mutation(
+        "junk above P forgotten by a rebuild", 300, ((Rebuild, "junk_half", _forget_late_junk),)
+    ),
+    Mutation(
+        "late message buried again after a rebuild",
+        300,
+        ((Rebuild, "_is_fresh", _everything_is_fresh),),
+    ),
+    Mutation(
+        "rebuild that does not read to R", 300, ((Rebuild, "is_complete", _is_complete_early),)
+    ),
+    Mutation("ops below O applied again", 300, ((Ledger, "op", _apply_past_ops),)),
+    Mutation("ledger kept after a failed kafka_txn", 300, worker=KeepsLedgers),
+    Mutation("offsets committed outside of the kafka_txn", 300, worker=CommitsOffsetsApart),
+    Mutation("producer reused after a timed-out commit", 1000, worker=KeepsWornProducers),
+    Mutation("producer reused after an abort", 1000, worker=KeepsProducersAfterFailure),
+    Mutation("unstable offsets", 300, worker=ReadsUnstableOffsets),
+    Mutation("newest generation with old plans", 300, worker=TakesFreshMetadata),
+    Mutation("abort after a commit in doubt", 300, worker=AbortsInDoubt),
+    Mutation("generation not checked", 300, ((Group, "check", _fences_nobody),)),
+    Mutation("epoch not bumped", 1000, ((Broker, "init_producer", _no_new_epoch),)),
+)

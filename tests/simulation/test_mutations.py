@@ -1,0 +1,46 @@
+"""The simulator notices planted defects: what it could not notice, it could not promise."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.choices import Choices
+from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.run import report, run
+
+# A mutation that needs more seeds than this is left to `make simulate`.
+SEEDS_QUICK = 300
+
+
+def _caught_at(mutation: Mutation) -> int | None:
+    """Return the first seed in which a mutation is noticed."""
+    with mutation.planted():
+        for seed in range(mutation.seeds):
+            if run(Choices(seed), worker=mutation.worker).failure:
+                return seed
+    return None
+
+
+def _with_marks(mutation: Mutation) -> object:
+    marks = [pytest.mark.long] if mutation.seeds > SEEDS_QUICK else []
+    return pytest.param(mutation, id=mutation.name, marks=marks)
+
+
+@pytest.mark.parametrize("mutation", [_with_marks(mutation) for mutation in MUTATIONS])
+def test_every_planted_defect_is_noticed(mutation: Mutation) -> None:
+    """Each within its number of seeds."""
+    assert _caught_at(mutation) is not None, f"survives {mutation.seeds} seeds: {mutation.name}"
+
+
+def test_what_a_planted_defect_shows_is_told() -> None:
+    """The report names the seed, how to run it again, and what happened up to the end."""
+    mutation = next(one for one in MUTATIONS if one.name == "gap delivered")
+    seed = _caught_at(mutation)
+    assert seed is not None
+    with mutation.planted():
+        told = report(seed, worker=mutation.worker)
+    assert told.startswith(f"seed {seed}: BrokenPromiseError: ")
+    assert f"HALFBRIDGE_SIM_SEED={seed}" in told
+    assert "COMMIT" in told
+    assert told.splitlines()[-1].startswith("BrokenPromiseError: ")
+    assert report(seed) == ""
