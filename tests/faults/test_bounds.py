@@ -1,0 +1,192 @@
+"""What a worker holds: a million undecided transactions, and a restart in the midst of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from bridge import Message, Resolution, TransactionProducer
+from bridge.identity import TRANSACTION_IDS
+from halfbridge.testkit.ports import free_ports
+from serde.avro import HALF_METADATA
+from serde.headers import HALF
+from serde.records import (
+    DEFAULT_IMMUNITY,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    PARTITION_BY_KEY,
+    HalfMetadata,
+)
+from tests.faults.plan import REAL_TOPICS
+from tests.faults.stage import until
+
+if TYPE_CHECKING:
+    from halfbridge.testkit.children import Child
+    from tests.faults.stage import Stage
+
+pytestmark = [pytest.mark.broker, pytest.mark.long]
+
+UNDECIDED = int(os.environ.get("HALFBRIDGE_BOUNDS_UNDECIDED") or 1_000_000)
+_BODY_BYTES = 1024
+_ROOT = Path(__file__).parents[2]
+_DEAD_GROUP = "nobody-lives"
+# 1.5 GB for a million; what a worker needs anyway does not shrink with fewer.
+_PEAK_MIB_MAX = 250 + 1180 * UNDECIDED // 1_000_000
+_REBUILT_S_MAX = 300.0  # a busy machine's bound; the figure is printed
+_LIVE = 20
+_LIVE_S_MAX = 30.0
+_CHECK_RATE_MAX = 2_000  # the default, a second and worker
+_WATCHED_S = 10.0
+
+
+def _store_undecided(stage: Stage) -> None:
+    """Write what a client writes whose process dies before it decides, without its slowness."""
+    producer = Producer(
+        {
+            "bootstrap.servers": stage.servers,
+            "enable.idempotence": True,
+            "linger.ms": 20,
+            "queue.buffering.max.kbytes": 400_000,
+        }
+    )
+    body = os.urandom(_BODY_BYTES)
+    for number in range(UNDECIDED):
+        metadata = HalfMetadata(
+            TRANSACTION_IDS.next(),
+            time.time_ns() // 1_000_000,
+            0,
+            0,
+            _DEAD_GROUP,
+            stage.real_topics[0],
+            PARTITION_BY_KEY,
+            0,
+            DEFAULT_IMMUNITY,
+            NO_TIMESTAMP,
+            NO_OFFSET,
+        )
+        headers = [(HALF, HALF_METADATA.encode(metadata))]
+        while True:
+            try:
+                producer.produce(stage.names.half, body, partition=number % 4, headers=headers)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    assert producer.flush(60) == 0
+
+
+class _Worker:
+    """One `checker run` with the default limits, and what it tells of itself."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        (self._port,) = free_ports(1)
+        command = (
+            *(sys.executable, "-m", "halfbridge", "checker", "run"),
+            *("--bootstrap-servers", stage.servers, "--topic-prefix", stage.prefix),
+            *("--metrics-port", str(self._port), "--state-dir", str(stage.directory / "state")),
+        )
+        ours = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
+        self.child: Child = stage.children.start(
+            name, command, environ={**ours, "PYTHONPATH": str(_ROOT)}
+        )
+
+    def get(self, path: str) -> str:
+        """Return what it answers; empty while it does not."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=5) as told:
+                return str(told.read().decode())
+        except (urllib.error.URLError, OSError):
+            return ""
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric over its labels."""
+        lines = self.get("/metrics").splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    def peak_mib(self) -> int:
+        """Return the most memory it ever had, as the kernel counts it."""
+        status = Path(f"/proc/{self.child.process.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) // 1024
+
+
+def _latencies_s(stage: Stage) -> list[float]:
+    """Commit transactions of a living group, one by one; return when each was seen, ascending."""
+    topic = stage.real_topics[1]
+    reader = Consumer(
+        {
+            "bootstrap.servers": stage.servers,
+            "group.id": "bounds",  # required by the client, never joined
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+        }
+    )
+    reader.assign([TopicPartition(topic, partition, 0) for partition in range(4)])
+    seconds = []
+    with TransactionProducer(
+        bootstrap_servers=stage.servers,
+        producer_group="shop",
+        topics=[topic],
+        topic_prefix=stage.prefix,
+        checker=lambda _: Resolution.UNKNOWN,
+    ) as producer:
+        for number in range(_LIVE):
+            value = f"live {number}".encode()
+            began = time.monotonic()
+            with producer.begin() as tx:
+                tx.send(Message(topic, key=value, value=value))
+            message = reader.poll(_LIVE_S_MAX)
+            assert message is not None, f"transaction {number} was not delivered"
+            assert message.value() == value
+            seconds.append(time.monotonic() - began)
+    reader.close()
+    return sorted(seconds)
+
+
+@pytest.mark.timeout(1800)
+def test_case_040_a_million_undecided_and_a_restart(own_stage: Stage) -> None:
+    """Memory stays bounded, checks are paced, and a new transaction is delivered meanwhile.
+
+    Their producer group is gone, so nothing is ever answered; bodies beyond the budget are let go
+    and would be read again.
+    """
+    assert len(REAL_TOPICS) == 2
+    stage = own_stage.make()
+    _store_undecided(stage)
+    first = _Worker(stage, "first")
+    until(
+        "all half messages are read",
+        lambda: first.metric("rocketmq_half_messages") >= UNDECIDED,
+        within_s=_REBUILT_S_MAX,
+    )
+    stage.children.kill(first.child)
+
+    began = time.monotonic()
+    worker = _Worker(stage, "second")
+    until("it is ready", lambda: worker.get("/readyz"), within_s=_REBUILT_S_MAX)
+    rebuilt_s = time.monotonic() - began
+    until("it tells so", lambda: worker.metric("rocketmq_half_messages") >= UNDECIDED)
+
+    began, sent = time.monotonic(), worker.metric("halfbridge_checks_sent_total")
+    latencies_s = _latencies_s(stage)
+    time.sleep(max(0.0, began + _WATCHED_S - time.monotonic()))
+    sent = worker.metric("halfbridge_checks_sent_total") - sent
+    rate = sent / (time.monotonic() - began)
+    peak_mib = worker.peak_mib()
+    print(  # noqa: T201 (the figures are the result)
+        f"{UNDECIDED} undecided: ready {rebuilt_s:.1f} s after its start, peak {peak_mib} MiB,"
+        f" {rate:.0f} checks/s, new transactions seen after {latencies_s[_LIVE // 2]:.3f} s (p50),"
+        f" {latencies_s[-1]:.3f} s (slowest)"
+    )
+    assert 0 < rate <= _CHECK_RATE_MAX * 1.1
+    assert peak_mib <= _PEAK_MIB_MAX
+    assert worker.metric("rocketmq_half_messages") >= UNDECIDED
