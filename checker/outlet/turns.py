@@ -116,10 +116,16 @@ class Turns:
         return True
 
     def settle(self) -> None:
-        """Wait until no commit is under way, whatever its outcome: all is read again anyway."""
+        """Wait until no commit is under way, whatever its outcome: all is read again anyway.
+
+        After a failure no producer is kept: late requests of its kafka_txn may still arrive, and
+        with the same epoch they would count for the next one (KAFKA-17754).
+        """
         while self._under_way is not None:
             with suppress(KafkaTxnFailedError):
                 self.is_done(LOOK_S)
+                continue
+            self.discard()
 
     def discard(self) -> None:
         """Let all producers go; `start` makes new ones, which fence whatever these left."""

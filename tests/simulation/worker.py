@@ -421,7 +421,11 @@ class Worker:
                 yield from self.under_way
             except KafkaTxnFailedError as error:
                 self.world.note(self.instance, "failed while it was left behind:", str(error))
+                self._let_go_after_settling()
             self.under_way = None
+
+    def _let_go_after_settling(self) -> None:
+        self._discard_producers()
 
     def _committed(self) -> None:
         now = self._seconds()
