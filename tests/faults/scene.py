@@ -64,10 +64,10 @@ class Scene:
             *("--workers", str(WORKERS), "--slot", SLOT, "--check-backoff-ms-max", "4000"), *flags
         )
         self._lasting = [
-            stage.client("pipelined", seed=seed, rate=120, pipelined=True),
-            stage.client("blocking", seed=seed, rate=60),
+            stage.client("pipelined", seed=seed, rate=80, pipelined=True),
+            stage.client("blocking", seed=seed, rate=40),
         ]
-        self._victim = stage.client("victim", seed=seed, rate=40, pipelined=True)
+        self._victim = stage.client("victim", seed=seed, rate=20, pipelined=True)
         doomed = stage.client("doomed", seed=seed, rate=60, die_at=_DIE_AT).process
         stage.await_members(WORKERS, within_s=_JOIN_S)
         stage.await_more(_CALM)

@@ -25,6 +25,7 @@ _DISK_MIB = 192
 _BALLAST_BYTES = 1 << 20
 _FULL_NODE = 3
 _FULL_S = 15.0
+_START_S = 180.0
 
 
 @contextmanager
@@ -82,7 +83,7 @@ def test_case_49_the_disk_of_one_broker_is_full(small_disk_scene: Scene) -> None
     scene.healed()
     ballast.unlink()
     node.spawn()
-    node.wait_ready(brokers_min=3)
+    node.wait_ready(brokers_min=3, timeout_s=_START_S)
     scene.await_in_sync()
     scene.healed()
 
