@@ -33,15 +33,19 @@ test: $(STAMP)  ## All tests, on a real broker that is started for them
 
 .PHONY: test-fast
 test-fast: $(STAMP)  ## Only what needs no broker
-	$(BIN)/pytest -m 'not broker and not docker and not spark and not long' tests/unit tests/property tests/conformance tests/simulation $(PYTEST_ARGS)
+	$(BIN)/pytest -m 'not broker and not docker and not spark and not long and not soak' tests/unit tests/property tests/conformance tests/simulation $(PYTEST_ARGS)
 
 .PHONY: simulate
-simulate: $(STAMP)  ## 10,000 runs of the whole protocol in one process each, from seeds
+simulate: $(STAMP)  ## 10,000 seeded runs of the whole protocol, without a broker
 	$(BIN)/pytest -m long tests/simulation $(PYTEST_ARGS)
 
 .PHONY: faults
 faults: $(STAMP)  ## The fault cases that are too long or too harsh for every run
 	$(BIN)/pytest -m long tests/faults $(PYTEST_ARGS)
+
+.PHONY: soak
+soak: $(STAMP)  ## An hour of random faults on three brokers (HALFBRIDGE_SOAK_MINUTES=60)
+	$(BIN)/pytest -s -m soak tests/faults/test_soak.py $(PYTEST_ARGS)
 
 .PHONY: fuzz
 fuzz: $(STAMP)  ## Every decoder on a million damaged inputs (HALFBRIDGE_FUZZ_INPUTS=...)
@@ -55,7 +59,7 @@ test-docker: $(STAMP)  ## All tests, on Kafka in Docker (builds an image where n
 
 .PHONY: cov
 cov: $(STAMP)  ## Coverage of the pure core, the client's table and the wire format
-	$(BIN)/pytest -m 'not broker and not docker and not spark and not long' tests/unit tests/property tests/conformance \
+	$(BIN)/pytest -m 'not broker and not docker and not spark and not long and not soak' tests/unit tests/property tests/conformance \
 	  --cov --cov-report=term-missing $(PYTEST_ARGS)
 
 ##@ Check

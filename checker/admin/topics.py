@@ -142,6 +142,13 @@ def _commit_first_offsets(cluster: Cluster, names: TopicNames) -> tuple[int, ...
         if half.offset < 0 and op.offset < 0 and _is_unused(cluster, names, number)
     ]
     if new:
+        members = cluster.live_members(names.daemon_group)
+        if members:
+            raise AdminError(
+                "the daemon was started before its topics were there, and first offsets can only"
+                f" be committed without it; running: {', '.join(members)}. Stop it, run this again,"
+                " then start it"
+            )
         offsets = {(names.half, number): (START.half, "") for number in new}
         offsets.update({(names.op, number): (START.op, START.metadata()) for number in new})
         cluster.commit(names.daemon_group, offsets)

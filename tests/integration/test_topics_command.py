@@ -320,3 +320,25 @@ def test_init_and_grow_refuse_while_a_worker_runs(installation: Installation) ->
         assert "stop every worker" in installation.fails("checker", "init", "--partition", "0")
         grow = ("topics", "create", "--grow", "--partitions", "2")
         assert "stopped" in installation.fails(*grow)
+
+
+def test_a_daemon_that_runs_before_its_topics_is_to_be_stopped_first(
+    installation: Installation,
+) -> None:
+    """First offsets are refused beside it; once it has ended, the same command completes."""
+    names = installation.names
+    for topic in (names.half, names.op):
+        config = {"message.timestamp.type": "LogAppendTime"}
+        new = NewTopic(topic, 1, 1, config=config)
+        installation.admin.create_topics([new])[topic].result()
+    with installation.consumer() as consumer:
+        consumer.subscribe([names.half])
+        while not consumer.assignment():
+            consumer.poll(0.1)
+
+        said = installation.fails("topics", "create", "--replication-factor", "1")
+
+        assert "started before its topics" in said
+        assert "Stop it, run this again" in said
+
+    assert _create(installation)["initialised"] == [0]
