@@ -115,7 +115,7 @@ def test_a_seed_says_all_in_any_process(hash_seed: str) -> None:
         capture_output=True,
         check=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.stdout.split() == [run(Choices(seed)).digest for seed in range(10)]
 

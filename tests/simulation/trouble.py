@@ -134,6 +134,7 @@ TROUBLES: tuple[Callable[[World], None], ...] = (
     pause,
     pause,
     replace,
+    replace,
     rebalance,
     leave,
     jump,

@@ -349,7 +349,7 @@ ACTORS: tuple[Callable[[World], None], ...] = (
     *[World.step_client] * 8,
     *[World.step_marker] * 5,
     *[World.step_responder] * 2,
-    *[World.step_zombie] * 1,
+    *[World.step_zombie] * 3,
     *[World.step_late] * 1,
     *[lambda world: world.judge.watch()] * 1,
     *[trouble.strike] * 2,
