@@ -311,7 +311,7 @@ class Worker:
         for pair, plan in self._work:
             pair.held = None
             pair.committed, pair.committed_at = self._progress[pair.partition], done
-            pair.ledger.committed(pair.committed, pair.now_ms(done))
+            pair.ledger.committed(pair.committed)
             self._reporter.written(plan, pair, pair.publisher.undeliverable)
         self._work = []
         self._status.metrics.kafka_txn_s(done - self._began)

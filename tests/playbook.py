@@ -265,7 +265,7 @@ class Playbook:
         """Commit the plan that was taken, with its progress."""
         copies_end = self.log.write(self.plan, self.now_ms)
         self.progress = self.ledger.progress(copies_end)
-        self.ledger.committed(self.progress, self.now_ms)
+        self.ledger.committed(self.progress)
 
 
 def _asked(check: Check) -> tuple[str, int, int]:

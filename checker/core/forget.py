@@ -52,8 +52,12 @@ class Decided:
                 half = first
         return half
 
-    def forget(self, half: int, now_ms: int) -> None:
-        """Forget from the front what neither a rebuild from H = `half` nor rule 7 needs."""
+    def forget(self, half: int, half_ms: int) -> None:
+        """Forget from the front what neither a rebuild from H = `half` nor rule 7 needs.
+
+        Time is `half_ms`, the newest append time of a half record read: a duplicate that was
+        appended soon after its decision may be read long after it, by a worker that stood still.
+        """
         queue = self._queue
         while self._discarded and self._discarded[0][1] < half:
             del self._discarded[0]
@@ -61,7 +65,7 @@ class Decided:
             entry = queue[0]
             if entry.last_record >= half or entry.pending:
                 return
-            if now_ms - entry.decided_ms <= RECENT_MS and len(queue) <= RECENT_MAX:
+            if half_ms - entry.decided_ms <= RECENT_MS and len(queue) <= RECENT_MAX:
                 return
             queue.popleft()
             self._entries.remove(entry)

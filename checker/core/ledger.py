@@ -48,6 +48,7 @@ class Ledger:
         self._ops = Ops(self._book)
         self._checks = Checks(self._book)
         self._position = committed.half
+        self._half_ms = 0  # the newest append time of a half record read
         self._op_position = committed.ops_from
         self._waiting: deque[OpRead | JunkRead] = deque()
         self._stalled: tuple[int, int] | None = None
@@ -60,6 +61,7 @@ class Ledger:
     def half(self, half: HalfRead) -> None:
         """Take a readable half record; offsets ascend."""
         self._position = half.offset + 1
+        self._half_ms = max(self._half_ms, half.append_ms)
         if self._rebuild is None:
             self._book.half(half)
         else:
@@ -68,6 +70,7 @@ class Ledger:
     def junk_half(self, record: JunkRead) -> None:
         """Take a half record that cannot be read (rule 8)."""
         self._position = record.offset + 1
+        self._half_ms = max(self._half_ms, record.append_ms)
         if self._rebuild is None:
             self._book.draft.bury_junk(record, is_op=False)
         else:
@@ -193,7 +196,7 @@ class Ledger:
                 return Plan()
             self._rebuild.settle(book, now_ms)
             self._rebuild = None
-        book.decided.forget(self._committed.half, now_ms)
+        book.decided.forget(self._committed.half, self._half_ms)
         self._apply_waiting(now_ms, records_max, size_bytes_max)
         book.keep_window(self._position, records_max=records_max, size_bytes_max=size_bytes_max)
         book.schedule.trim(book.held.halves)
@@ -218,10 +221,10 @@ class Ledger:
         ops_from = self._book.decided.lowest_op(op)
         return Progress(half, op, self._rebuild_to, ops_from, position)
 
-    def committed(self, progress: Progress, now_ms: int) -> None:
+    def committed(self, progress: Progress) -> None:
         """Take that `progress` stands: what only older progress needed is forgotten (rule 7)."""
         self._committed = progress
-        self._book.decided.forget(progress.half, now_ms)
+        self._book.decided.forget(progress.half, self._half_ms)
 
     def _apply_waiting(self, now_ms: int, records_max: int, size_bytes_max: int) -> None:
         waiting, draft, position = self._waiting, self._book.draft, self._position

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Rule 7: how long, and how many, decisions stay known after H has passed them, so that a late
-# duplicate half does not become a new transaction. 10 s covers a producer's in-flight retries.
+# duplicate half does not become a new transaction. 10 s, between the append times of decision and
+# duplicate, cover a producer's in-flight retries.
 # 10,000 a partition are 40,000 a worker with the default four, about 20 MB; a rebuild reads that
 # many ops more, in about a tenth of a second.
 RECENT_MS = 10_000

@@ -186,7 +186,7 @@ class History:
         assert parse_progress(progress.half, progress.op, progress.metadata()) == progress
         check_against_log(progress, (0, self.log.half_end), (0, self.log.op_end))
         self._check_progress(progress)
-        ledger.committed(progress, self.now_ms)
+        ledger.committed(progress)
         self.committed = progress
 
     def dies(self) -> None:

@@ -433,6 +433,6 @@ class Worker:
         for pair, plan in self.work:
             pair.held = None
             pair.committed, pair.committed_at = self.progress[pair.partition], now
-            pair.ledger.committed(pair.committed, pair.now_ms(now))
+            pair.ledger.committed(pair.committed)
             self.world.note(self.instance, "committed", pair.committed, plan.records)
         self.work = []

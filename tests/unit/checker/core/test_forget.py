@@ -5,6 +5,7 @@ from __future__ import annotations
 from checker.core.plan import Count
 from checker.core.settings import RECENT_MAX, RECENT_MS
 from tests.playbook import (
+    SECOND_MS,
     Playbook,
     commit,
     counted,
@@ -13,6 +14,7 @@ from tests.playbook import (
     half,
     nothing,
     op_end,
+    read_half,
     read_ops,
     restart,
     rollback,
@@ -23,13 +25,23 @@ from tests.playbook import (
 
 
 def _forget(book: Playbook) -> Playbook:
-    return book >> wait(RECENT_MS + 1) << nothing
+    """Read a half message, and its rollback, that came so late that older decisions may go."""
+    name = f"later-{book.log.half_end}"
+    return book >> wait(RECENT_MS + 1) >> half(name) >> rollback(name) << nothing
 
 
 def test_a_decision_is_known_for_ten_seconds() -> None:
     """A late duplicate half does not become a new transaction."""
     book = Playbook() >> half("A") >> commit("A") << delivered("A") >> wait(RECENT_MS) << nothing
     book >> half("A") << nothing << counted(Count.DUPLICATE)
+
+
+def test_a_duplicate_that_is_read_late_counts_by_when_it_was_appended() -> None:
+    """A worker that stood still, or reads a backlog, must not forget by its own time."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A")
+    book >> unread(wait(SECOND_MS), half("A"), wait(2 * RECENT_MS)) << nothing << nothing
+    book >> read_half << nothing << counted(Count.DUPLICATE)
+    assert book.ledger.undecided_halves == 0
 
 
 def test_a_decision_is_forgotten_after_that() -> None:
@@ -56,7 +68,7 @@ def test_a_decision_stays_known_while_a_rebuild_would_meet_its_half() -> None:
     book >> restart << nothing >> commit("A") << nothing << counted(Count.DUPLICATE)
     book >> commit("X") << delivered("X")
     _forget(book)
-    assert (book.progress.half, book.progress.ops_from) == (2, book.log.op_end)
+    assert (book.progress.half, book.progress.ops_from) == (book.log.half_end, book.log.op_end - 1)
 
 
 def test_a_late_record_keeps_its_decision_known() -> None:
@@ -76,8 +88,8 @@ def test_copies_in_flight_keep_their_decision_known() -> None:
     book.now_ms += RECENT_MS + 1
     book << nothing
     assert book.progress.ops_from == 1
-    book >> wait(0) << nothing << nothing
-    assert book.progress.ops_from == book.log.op_end
+    _forget(book) << nothing
+    assert book.progress.ops_from == book.log.op_end - 1
     assert book.ledger.undecided_halves == 0
 
 
