@@ -217,7 +217,8 @@ class Input:
             self.wake()
             self._served = []
             self.assigned = frozenset()
-            consumer.unassign()
+            with suppress(RuntimeError):  # it is closing: nothing is left to unassign
+                consumer.unassign()
         except Exception as error:  # noqa: BLE001 (see above)
             _log.warning("revocation failed: %s", error)
         self.changed = True
