@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfbridge.testkit.properties import NodeAddress, render
@@ -14,13 +16,14 @@ from halfbridge.testkit.ready import READY_S_MAX, NotReadyError, wait_ready
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from halfbridge.testkit.jars import BrokerJars
     from halfbridge.testkit.watchdog import Watchdog
 
 STOP_S_MAX = 20.0  # then SIGKILL: a node of a cluster without quorum never ends by itself
 _KILL_S_MAX = 20.0
+_PAUSE_S_MAX = 10.0  # a thread on another core goes on until that core takes notice
+_PAUSE_POLL_S = 0.002
 _LOG_LINES = 30
 # Formatting is class loading and one-time code: compile it cheaply.
 _TOOL_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
@@ -153,9 +156,14 @@ class KafkaNode:
             self.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers. Returns at once."""
+        """SIGSTOP: connections stay open, nothing answers. Returns when every thread stands."""
         self._signal(signal.SIGSTOP)
         self._paused = True
+        deadline = time.monotonic() + _PAUSE_S_MAX
+        while self._process is not None and not _stands(self._process.pid):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.address.bootstrap} does not stop, although it was told to (SIGSTOP)")
+            time.sleep(_PAUSE_POLL_S)
 
     def resume(self) -> None:
         """SIGCONT after `pause`."""
@@ -204,3 +212,15 @@ class KafkaNode:
             self._watchdog.forget(self._process.pid)
             self._process = None
             self._paused = False
+
+
+def _stands(process_id: int) -> bool:
+    """Tell whether all threads of a process are stopped, or gone; True where nobody can say."""
+    for task in Path(f"/proc/{process_id}/task").glob("*/stat"):
+        try:
+            state = task.read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue  # it has just ended
+        if state not in "TtZX":
+            return False
+    return True

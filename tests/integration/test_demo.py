@@ -45,7 +45,7 @@ class Demo:
 
     def await_text(self, text: str) -> None:
         """Return when standard error holds `text`."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180  # a busy machine's bound
         while text not in self._errors.read_text():
             assert self.process.poll() is None, self._errors.read_text()
             assert time.monotonic() < deadline, self._errors.read_text()
