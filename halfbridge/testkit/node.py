@@ -162,7 +162,9 @@ class KafkaNode:
         deadline = time.monotonic() + _PAUSE_S_MAX
         while self._process is not None and not _stands(self._process.pid):
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.address.bootstrap} does not stop, although it was told to (SIGSTOP)")
+                raise TimeoutError(
+                    f"{self.address.bootstrap} does not stop, although it was told to (SIGSTOP)"
+                )
             time.sleep(_PAUSE_POLL_S)
 
     def resume(self) -> None:
