@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.pytest_plugin import leave_out
 from tests.faults.stage import until
 
 if TYPE_CHECKING:
@@ -30,15 +31,15 @@ _START_S = 180.0
 
 @contextmanager
 def _small_disk(path: Path) -> Iterator[None]:
-    """Mount a small file system on `path`; skips the test where that is not allowed."""
+    """Mount a small file system on `path`; leaves the test out where that is not allowed."""
     path.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={_DISK_MIB}m", "halfbridge-test", str(path)]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
     except OSError as error:
-        pytest.skip(f"a small disk cannot be mounted: {error}")
+        leave_out(f"a small disk cannot be mounted: {error}")
     if done.returncode:
-        pytest.skip(f"a small disk cannot be mounted: {done.stderr.strip()}")
+        leave_out(f"a small disk cannot be mounted: {done.stderr.strip()}")
     try:
         yield
     finally:
