@@ -5,21 +5,21 @@
 Prints a line for each transaction, ordered by its id (and so by time), and totals. Runs under
 spark-submit too, which then brings the connector with `--packages` or `--jars`.
 
-Exit status: 0 done; 1 it did not work, with the reason in one line; 2 wrong usage.
+Exit status: 0 done; 1 it did not work, or wrong usage, with the reason in one line.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
 from pyspark.errors import PySparkException
 
+from spark_jobs.errors import JobError, cause_of
 from spark_jobs.io import read_real_topic, real_topic_options
-from spark_jobs.ivy import JarsError
-from spark_jobs.jvm import JavaNotFoundError
+from spark_jobs.options import EXIT_DONE, JobCommand, common_options
 from spark_jobs.session import spark_session
 from spark_jobs.transforms import rows_per_transaction, with_transaction_id
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 NO_TRANSACTION = "-"
 _ID_WIDTH = 32  # a UUID in hex
-_CAUSES_MAX = 10  # Spark nests three or four; a chain that closes on itself must end
 
 Count = tuple["str | None", int]
 
@@ -80,65 +79,36 @@ def text_lines(counts: Iterable[Count]) -> Iterator[str]:
     yield f"transactions: {transactions}, rows: {rows}, rows without a transaction: {foreign}"
 
 
-def _properties(_context: click.Context, _option: click.Parameter, given: Any) -> dict[str, str]:
-    pairs = [each.partition("=") for each in given]
-    if wrong := [name for name, equals, _ in pairs if not name or not equals]:
-        raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE")
-    return {name: value for name, _, value in pairs}
-
-
-@click.command()
-@click.option(
-    "--bootstrap-servers",
-    envvar="HALFBRIDGE_BOOTSTRAP_SERVERS",
-    required=True,
-    metavar="HOST:PORT,...",
-    help="The cluster. [env: HALFBRIDGE_BOOTSTRAP_SERVERS]",
-)
+@click.command(cls=JobCommand)
+@common_options
 @click.option("--topic", required=True, metavar="NAME", help="The real topic.")
-@click.option(
-    "--kafka-opt",
-    "kafka",
-    multiple=True,
-    callback=_properties,
-    metavar="NAME=VALUE",
-    help="A property of Spark's (Java) consumer, such as security.protocol=SSL. May be repeated.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a transaction.")
-def main(*, bootstrap_servers: str, topic: str, kafka: dict[str, str], as_json: bool) -> None:
+def main(
+    *,
+    bootstrap_servers: str,
+    topic: str,
+    kafka: dict[str, str],
+    spark_options: dict[str, str],
+    as_json: bool,
+) -> int:
     """Count the rows of each transaction in a real topic, as consumers see them."""
     try:  # before a JVM is started for nothing
         real_topic_options(topic, bootstrap_servers=bootstrap_servers, kafka=kafka)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     show = json_lines if as_json else text_lines
-    try:
-        with spark_session("halfbridge-count-transactions") as spark:
+    with spark_session("halfbridge-count-transactions", options=spark_options) as spark:
+        try:
             counted = count_transactions(
                 spark, topic, bootstrap_servers=bootstrap_servers, kafka=kafka
             )
             rows = counted.orderBy("transaction_id").toLocalIterator()
             for line in show((row["transaction_id"], row["row_count"]) for row in rows):
                 click.echo(line)
-    except (JarsError, JavaNotFoundError) as error:
-        raise click.ClickException(str(error)) from error
-    except (PySparkException, Py4JError) as error:
-        raise click.ClickException(
-            f"cannot read topic {topic} at {bootstrap_servers}: {_cause(error)}"
-        ) from error
-
-
-def _cause(error: Exception) -> str:
-    """Return the innermost cause in one line: Spark wraps Kafka's errors in several of its own."""
-    java = getattr(error, "java_exception", None)
-    if java is None:
-        return str(error).strip().partition("\n")[0]
-    for _ in range(_CAUSES_MAX):
-        if (deeper := java.getCause()) is None:
-            break
-        java = deeper
-    message = (java.getMessage() or "").partition("\n")[0]
-    return f"{java.getClass().getSimpleName()}: {message}"
+        except (PySparkException, Py4JError) as error:
+            raise JobError(
+                f"cannot read topic {topic} at {bootstrap_servers}: {cause_of(error)}"
+            ) from error
+    return EXIT_DONE
 
 
 if __name__ == "__main__":

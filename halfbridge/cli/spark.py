@@ -1,0 +1,63 @@
+"""`halfbridge spark`: the Spark jobs, each in a local session of its own.
+
+Exit status of a job: 0 done, nothing found; 1 it did not work, or wrong usage; 2 findings.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from difflib import get_close_matches
+
+import click
+
+from spark_jobs.options import JobGroup
+
+# Job -> the module whose `main` it is, and one line for --help.
+JOBS = {
+    "audit": ("spark_jobs.audit", "Check that every transaction came out as it was decided."),
+    "count-transactions": ("spark_jobs.count_transactions", "Count each transaction's rows."),
+    "dedupe": ("spark_jobs.dedupe", "Make a table without duplicates of an ingested one."),
+    "ingest": ("spark_jobs.ingest", "Write real topics to Parquet or Delta, exactly once."),
+    "replay": ("spark_jobs.replay", "Send rows of a table or a topic once more."),
+    "responder": ("halfbridge.spark.responder", "Answer checks for a txn_half sink."),
+    "stuck": ("spark_jobs.stuck", "Show transactions that nobody has decided."),
+}
+
+
+class _LazyJobs(JobGroup):
+    """Imports a job when it is used: pyspark takes a second, and may not be installed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names, sorted."""
+        del ctx
+        return sorted(JOBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return the job called `cmd_name`, imported now."""
+        if cmd_name not in JOBS:
+            near = get_close_matches(cmd_name, JOBS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(JOBS))}"
+            raise click.UsageError(f"no such job {cmd_name!r}; {hint}", ctx)
+        if importlib.util.find_spec("pyspark") is None:
+            raise click.ClickException(
+                "pyspark is not installed: pip install 'halfbridge[spark]' brings the version that"
+                " the connector's jars are for"
+            )
+        command: click.Command = importlib.import_module(JOBS[cmd_name][0]).main
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of jobs without importing them."""
+        del ctx
+        with formatter.section("Jobs"):
+            formatter.write_dl((name, text) for name, (_, text) in sorted(JOBS.items()))
+
+
+@click.group(cls=_LazyJobs, no_args_is_help=False, subcommand_metavar="JOB [ARGS]...")
+def spark() -> None:
+    """Run a Spark job in a local session of its own.
+
+    It needs Java 17 or 21. On a cluster the same jobs run through spark-submit; docs/spark.md
+    shows how. Exit status: 0 done, 1 error, 2 findings.
+    """

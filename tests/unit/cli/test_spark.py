@@ -1,0 +1,70 @@
+"""`halfbridge spark`: jobs by name, imported when used, and errors of one line with status 1."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from halfbridge.cli import cli
+from halfbridge.cli.spark import JOBS
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+
+def test_help_lists_every_job() -> None:
+    """--help shows all of them, with a line each."""
+    result = CliRunner().invoke(cli, ["spark", "--help"])
+    assert result.exit_code == 0
+    for name, (_, text) in JOBS.items():
+        assert f"{name} " in result.output
+        assert text in result.output
+
+
+def test_help_needs_no_pyspark() -> None:
+    """It is an extra, and takes a second to import."""
+    code = (
+        "import sys; from halfbridge.cli import cli;"
+        "cli.main(['spark', '--help'], standalone_mode=False);"
+        "sys.exit(bool({'pyspark', 'py4j'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ([], "Missing command"),
+        (["inges"], "did you mean 'ingest'?"),
+        (["nothing-like-it"], "known: "),
+        (["count-transactions", "--nothing"], "--nothing"),
+        (["count-transactions", "--topic", "orders"], "--bootstrap-servers"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_1(words: list[str], named: str) -> None:
+    """Status 2 is kept for findings; the line names what is wrong and where help is."""
+    result = CliRunner(env={"HALFBRIDGE_BOOTSTRAP_SERVERS": None}).invoke(cli, ["spark", *words])
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert named in line
+    assert "--help" in line
+
+
+def test_pyspark_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one line says what to install."""
+    find_spec = importlib.util.find_spec
+
+    def without_pyspark(name: str) -> ModuleSpec | None:
+        return None if name == "pyspark" else find_spec(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without_pyspark)
+    result = CliRunner().invoke(cli, ["spark", "count-transactions"])
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert "pip install 'halfbridge[spark]'" in line
