@@ -48,8 +48,8 @@ soak: $(STAMP)  ## An hour of random faults on three brokers (HALFBRIDGE_SOAK_MI
 	$(BIN)/pytest -s -m soak tests/faults/test_soak.py $(PYTEST_ARGS)
 
 .PHONY: fuzz
-fuzz: $(STAMP)  ## Every decoder on a million damaged inputs (HALFBRIDGE_FUZZ_INPUTS=...)
-	$(BIN)/pytest -m long tests/property/test_fuzz.py $(PYTEST_ARGS)
+fuzz: $(STAMP)  ## Every decoder and all settings, on a million damaged inputs (HALFBRIDGE_FUZZ_INPUTS=...)
+	$(BIN)/pytest -m long tests/property $(PYTEST_ARGS)
 
 .PHONY: test-docker
 test-docker: $(STAMP)  ## All tests, on Kafka in Docker (builds an image where none can be pulled)

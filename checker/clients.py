@@ -16,10 +16,10 @@ QUESTION_S = 10.0
 def client_config(config: CheckerConfig) -> dict[str, Any]:
     """Return what all clients of one worker share; the user's own properties included."""
     return {
+        **RECONNECTING,  # the user may know better
         **config.kafka,
         "bootstrap.servers": config.bootstrap_servers,
         "allow.auto.create.topics": False,
         # With the default of 100 ms, back-to-back kafka_txns wait 8 times longer.
         "retry.backoff.ms": 1,
-        **RECONNECTING,
     }
