@@ -43,6 +43,10 @@ simulate: $(STAMP)  ## 10,000 seeded runs of the whole protocol, without a broke
 faults: $(STAMP)  ## The fault cases that are too long or too harsh for every run
 	$(BIN)/pytest -m long tests/faults $(PYTEST_ARGS)
 
+.PHONY: spark-faults
+spark-faults: $(STAMP)  ## Faults under Spark: killed drivers, Spark's own sink beside ours
+	$(BIN)/pytest -m spark_long tests/spark $(PYTEST_ARGS)
+
 .PHONY: soak
 soak: $(STAMP)  ## An hour of random faults on three brokers (HALFBRIDGE_SOAK_MINUTES=60)
 	$(BIN)/pytest -s -m soak tests/faults/test_soak.py $(PYTEST_ARGS)

@@ -19,7 +19,7 @@ from bridge.errors import BridgeError
 from bridge.message import MessageView, Resolution
 from serde.avro import CHECK_REQUEST, OP
 from serde.errors import DecodeError
-from serde.headers import CHECK, RESERVED, headers_of
+from serde.headers import CHECK, CONTEXT, RESERVED, headers_of
 from serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, Op, OpKind, OpSource
 
 if TYPE_CHECKING:
@@ -311,4 +311,5 @@ def _view(request: CheckRequest, record: Any, headers: list[Any]) -> MessageView
         born_timestamp=request.born_timestamp,
         producer_group=request.producer_group,
         resume_count=request.resume_count,
+        context=next((value for name, value in headers if name == CONTEXT), None),
     )

@@ -114,6 +114,8 @@ class MessageView:
         born_timestamp: The sender's clock, epoch milliseconds.
         producer_group: Group that is asked: this one.
         resume_count: How often an operator resumed the transaction after a discard.
+        context: What the sender left for its checker in the header RMQ_CONTEXT (the Spark sink
+            does), or None.
     """
 
     topic: str
@@ -127,6 +129,7 @@ class MessageView:
     born_timestamp: int
     producer_group: str
     resume_count: int
+    context: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

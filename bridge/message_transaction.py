@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from bridge import kafka_io
 from bridge.errors import InvalidMessageError
 from bridge.futures import DecisionFuture, SendFuture
-from bridge.identity import TRANSACTION_IDS
 from bridge.message import (
     TRANSACTION_BYTES_MAX,
     TRANSACTION_MESSAGES_MAX,
     Resolution,
 )
-from bridge.partitioner import partition_of
 from bridge.transaction import Event, State, step
 from serde.avro import HALF_METADATA, OP
 from serde.headers import HALF
+from serde.identity import TRANSACTION_IDS
+from serde.partitioner import partition_of
 from serde.records import NO_OFFSET, NO_TIMESTAMP, HalfMetadata, Op, OpKind, OpSource
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from serde.errors import DecodeError, UnknownSchemaError
-from serde.records import CheckRequest, DeadLetter, HalfMetadata, Op
+from serde.records import CheckRequest, DeadLetter, HalfMetadata, Op, SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -208,6 +208,31 @@ class Codec(Generic[R]):
         return value if enum is None else enum(value)
 
 
+def half_metadata_series(first: HalfMetadata) -> Callable[[int], bytes]:
+    """Return message index -> encoded RMQ_HALF, for messages that differ from `first` in it only.
+
+    A tenth of what `HALF_METADATA.encode` costs: for whoever sends a transaction's messages in
+    one go, from one moment to one real topic.
+
+    Args:
+        first: Of message 0, with a transaction id of 32 ASCII characters.
+
+    Raises:
+        ValueError: its message index is not 0; a bug in the caller.
+    """
+    if first.message_index:
+        raise ValueError("the series begins with message 0")
+    data = HALF_METADATA.encode(first)
+    _, at = read_long(data, _ID_END)  # behind the birth
+    _, at = read_long(data, at)  # behind the resume count
+    head, tail = data[:at], data[at + 1 :]  # an index of 0 is one byte
+
+    def encoded(index: int) -> bytes:
+        return head + write_long(index) + tail
+
+    return encoded
+
+
 def schema_fingerprint(schema: Any) -> bytes:
     """Return the 8-byte little-endian CRC-64-AVRO fingerprint of a parsed schema."""
     return bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
@@ -232,3 +257,4 @@ HALF_METADATA: Codec[HalfMetadata] = Codec(HalfMetadata, ("half_metadata.v1",), 
 OP: Codec[Op] = Codec(Op, ("op.v1",), memo_longs=2)
 CHECK_REQUEST: Codec[CheckRequest] = Codec(CheckRequest, ("check_request.v1",))
 DEAD_LETTER: Codec[DeadLetter] = Codec(DeadLetter, ("dead_letter.v1",))
+SINK_CONTEXT: Codec[SinkContext] = Codec(SinkContext, ("sink_context.v1",))

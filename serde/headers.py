@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from serde.records import HalfMetadata
 
 HALF = "RMQ_HALF"
+CONTEXT = "RMQ_CONTEXT"
 CHECK = "RMQ_CHECK"
 DEAD = "RMQ_DEAD"
 TRANSACTION_ID = "__transactionId__"
 BORN_TIMESTAMP = "__bornTimestamp__"
-RESERVED = frozenset((HALF, CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP))
+# What a client may add to a half record, each once: what the daemon has to know, and what the
+# sender leaves for whoever answers a check. Neither is delivered.
+INTERNAL = (HALF, CONTEXT)
+RESERVED = frozenset((*INTERNAL, CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP))
 
 # For a name that is not UTF-8 the client returns a broken list and an error at once. Python's own
 # call of a method stops looking for that once it is warm; methodcaller looks every time.
@@ -47,7 +51,7 @@ def parse_half(headers: Sequence[Header] | None) -> tuple[HalfMetadata, str]:
 
     Returns:
         The decoded RMQ_HALF, and why this message must never be delivered (a reserved name among
-        the user's headers, a second RMQ_HALF); empty when all is well.
+        the user's headers, a second RMQ_HALF or RMQ_CONTEXT); empty when all is well.
 
     Raises:
         DecodeError: no RMQ_HALF, or one that cannot be read; the record's writer must act.
@@ -68,7 +72,7 @@ def parse_half(headers: Sequence[Header] | None) -> tuple[HalfMetadata, str]:
 
 def user_headers(headers: Sequence[Header]) -> Headers:
     """Return the user's own headers of a half record, byte-exact and in order."""
-    return [header for header in headers if header[0] != HALF]
+    return [header for header in headers if header[0] not in INTERNAL]
 
 
 def real_headers(user: Headers, transaction_id: str, born_timestamp: int) -> Headers:
@@ -82,7 +86,8 @@ def real_headers(user: Headers, transaction_id: str, born_timestamp: int) -> Hea
 
 def _flaw(headers: Sequence[Header]) -> str:
     names = [name for name, _ in headers]
-    if names.count(HALF) > 1:
-        return f"more than one {HALF} header"
-    forged = [name for name in names if name in RESERVED and name != HALF]
+    for internal in INTERNAL:
+        if names.count(internal) > 1:
+            return f"more than one {internal} header"
+    forged = [name for name in names if name in RESERVED and name not in INTERNAL]
     return f"reserved header {forged[0]}" if forged else ""

@@ -57,6 +57,13 @@ class DeadReason(_Symbol):
     INVALID = "INVALID"
 
 
+class ManifestKind(_Symbol):
+    """What a manifest says of its batch."""
+
+    COMMIT = "COMMIT"
+    REJECT = "REJECT"
+
+
 class HalfMetadata(NamedTuple):
     """Header RMQ_HALF of a half record."""
 
@@ -117,3 +124,45 @@ class DeadLetter(NamedTuple):
     source_topic: str
     source_partition: int
     source_offset: int
+
+
+class SinkContext(NamedTuple):
+    """Header RMQ_CONTEXT of the first half record of a Spark sink's transaction."""
+
+    app_id: str
+    batch_id: int
+    attempt_id: str
+
+
+class ManifestTransaction(NamedTuple):
+    """One transaction of an attempt."""
+
+    transaction_id: str
+    half_partition: int
+    message_count: int
+    half_offset: int
+
+
+class ManifestAttempt(NamedTuple):
+    """One task attempt, and its transactions in the order of their decisions."""
+
+    attempt_id: str
+    transactions: tuple[ManifestTransaction, ...]
+
+
+class BatchManifest(NamedTuple):
+    """Value of a manifest record; its key is the app id in UTF-8."""
+
+    app_id: str
+    batch_id: int
+    kind: ManifestKind
+    searched_from: int
+    first_append_timestamp: int
+    age_ms_max: int
+    row_count: int
+    content_hash: str
+    timestamp: int
+    producer_group: str
+    actor: str
+    reason: str
+    attempts: tuple[ManifestAttempt, ...]

@@ -9,7 +9,11 @@ _HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 _OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _CHECK = "RMQ_SYS_TRANS_CHECK_"
 _DEAD = "TRANS_CHECK_MAX_TIME_TOPIC"
+_MANIFEST = "RMQ_SYS_TRANS_MANIFEST_TOPIC"
 _DAEMON_GROUP = "CID_RMQ_SYS_TRANS"
+# An app's manifests stand in partition murmur2(app.id) mod this, for ever: partitions that the
+# topic gets later stay empty, so that no app is ever looked for in the wrong one.
+MANIFEST_PARTITIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,11 @@ class TopicNames:
     def dead(self) -> str:
         """Topic of the dead letters."""
         return self.prefix + _DEAD
+
+    @property
+    def manifest(self) -> str:
+        """Topic of the Spark sink's batch manifests."""
+        return self.prefix + _MANIFEST
 
     @property
     def daemon_group(self) -> str:

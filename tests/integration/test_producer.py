@@ -18,9 +18,9 @@ from bridge import (
     State,
     TopicSetupError,
 )
-from bridge.partitioner import partition_of
 from serde import HALF_METADATA, OpKind, OpSource
 from serde.headers import HALF
+from serde.partitioner import partition_of
 from tests.integration.producing import GROUP, PARTITIONS, Cluster
 
 pytestmark = pytest.mark.broker

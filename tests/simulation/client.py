@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bridge.partitioner import partition_of
 from bridge.transaction import Event, State, step
 from serde.avro import CHECK_REQUEST, HALF_METADATA, OP
 from serde.headers import CHECK, HALF
+from serde.partitioner import partition_of
 from serde.records import (
     COUNT_UNKNOWN,
     DEFAULT_IMMUNITY,

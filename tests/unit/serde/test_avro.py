@@ -15,8 +15,10 @@ from serde.avro import (
     HEADER_BYTES,
     MARKER,
     OP,
+    SINK_CONTEXT,
     TAILS_MAX,
     Codec,
+    half_metadata_series,
     read_long,
     schema_fingerprint,
     schema_text,
@@ -31,6 +33,7 @@ from serde.records import (
     Op,
     OpKind,
     OpSource,
+    SinkContext,
 )
 
 ID = "0199f0c0a5c87a0b8f3e2d1c0b9a8877"
@@ -114,6 +117,13 @@ GOLDEN = [
         "c3012ed8e5a7acd3610e0014313520616e73776572731ee6d0abfef9629a0130524d515f5359535f5452"
         "414e535f48414c465f544f5049430654",
         id="dead_letter.v1",
+    ),
+    pytest.param(
+        SINK_CONTEXT,
+        SinkContext(app_id="orders", batch_id=17, attempt_id=ID),
+        "c3012cb8b4713b1f49a70c6f7264657273224030313939663063306135633837613062386633653264316330"
+        "62396138383737",
+        id="sink_context.v1",
     ),
 ]
 RECORDS = [pytest.param(*case.values[:2], id=case.id) for case in GOLDEN]
@@ -263,6 +273,16 @@ def test_the_memo_never_grows_without_bound() -> None:
         assert codec.decode(codec.encode(op)) == op
     assert max(len(codec._tail_bytes), len(codec._tail_rows)) <= TAILS_MAX
     assert max(len(codec._stamp_bytes), len(codec._stamps)) <= TAILS_MAX
+
+
+def test_a_series_is_what_the_codec_writes() -> None:
+    """Messages that differ in their index only get the same bytes for less work."""
+    first = HALF_V1._replace(message_index=0)
+    encoded = half_metadata_series(first)
+    for index in (0, 1, 63, 64, 999, 8_192):
+        assert encoded(index) == HALF_METADATA.encode(first._replace(message_index=index))
+    with pytest.raises(ValueError, match="begins with message 0"):
+        half_metadata_series(HALF_V1)
 
 
 def test_schema_texts_are_there_for_spark() -> None:

@@ -9,6 +9,7 @@ from serde.errors import DecodeError
 from serde.headers import (
     BORN_TIMESTAMP,
     CHECK,
+    CONTEXT,
     DEAD,
     HALF,
     RESERVED,
@@ -80,10 +81,19 @@ def test_two_half_headers_are_a_flaw() -> None:
     assert parse_half([MINE, MINE]) == (METADATA, "more than one RMQ_HALF header")
 
 
+def test_a_context_is_none_two_are() -> None:
+    """What the sender leaves for its checker is allowed once."""
+    context = (CONTEXT, b"whatever")
+    assert parse_half([context, MINE]) == (METADATA, "")
+    assert parse_half([context, context, MINE]) == (METADATA, "more than one RMQ_CONTEXT header")
+    assert CONTEXT in RESERVED
+
+
 def test_the_users_headers_are_untouched() -> None:
     """Order, repeats, empty and null values stay as they were given."""
     theirs = [("b", b""), ("a", None), ("b", b"\xff")]
     assert user_headers([theirs[0], MINE, *theirs[1:]]) == theirs
+    assert user_headers([*theirs, (CONTEXT, b"internal"), MINE]) == theirs
     assert real_headers(theirs, "id", 17) == [
         *theirs,
         ("__transactionId__", b"id"),

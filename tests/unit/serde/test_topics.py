@@ -13,6 +13,7 @@ def test_names_are_rocketmqs() -> None:
     assert names.half == "RMQ_SYS_TRANS_HALF_TOPIC"
     assert names.op == "RMQ_SYS_TRANS_OP_HALF_TOPIC"
     assert names.dead == "TRANS_CHECK_MAX_TIME_TOPIC"
+    assert names.manifest == "RMQ_SYS_TRANS_MANIFEST_TOPIC"
     assert names.daemon_group == "CID_RMQ_SYS_TRANS"
     assert names.check("orders") == "RMQ_SYS_TRANS_CHECK_orders"
     assert names.check_group("orders") == "CID_orders"
@@ -21,7 +22,7 @@ def test_names_are_rocketmqs() -> None:
 def test_a_prefix_keeps_installations_apart() -> None:
     """Every name begins with it."""
     names = TopicNames("eu.")
-    every = (names.half, names.op, names.dead, names.daemon_group)
+    every = (names.half, names.op, names.dead, names.manifest, names.daemon_group)
     assert all(
         name.startswith("eu.") for name in (*every, names.check("g"), names.check_group("g"))
     )
@@ -33,6 +34,7 @@ def test_a_prefix_keeps_installations_apart() -> None:
     [
         ("RMQ_SYS_TRANS_HALF_TOPIC", True),
         ("RMQ_SYS_TRANS_CHECK_orders", True),
+        ("RMQ_SYS_TRANS_MANIFEST_TOPIC", True),
         ("RMQ_SYS_whatever", True),
         ("TRANS_CHECK_MAX_TIME_TOPIC", True),
         ("__consumer_offsets", True),

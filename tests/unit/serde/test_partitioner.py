@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.partitioner import murmur2, partition_of
+from serde.partitioner import murmur2, partition_of
 
 
 @pytest.mark.parametrize(

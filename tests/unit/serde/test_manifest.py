@@ -1,0 +1,68 @@
+"""The nested record of the Spark sink: golden bytes, and told when broken."""
+
+from __future__ import annotations
+
+import io
+
+import fastavro
+import pytest
+
+from serde.avro import HEADER_BYTES
+from serde.errors import DecodeError
+from serde.manifest import BATCH_MANIFEST
+from serde.records import BatchManifest, ManifestAttempt, ManifestKind, ManifestTransaction
+
+ID = "0199f0c0a5c87a0b8f3e2d1c0b9a8877"
+MANIFEST_V1 = BatchManifest(
+    app_id="orders",
+    batch_id=17,
+    kind=ManifestKind.COMMIT,
+    searched_from=41,
+    first_append_timestamp=1_700_000_000_456,
+    age_ms_max=86_400_000,
+    row_count=3,
+    content_hash="00" * 15 + "ff",
+    timestamp=1_700_000_001_123,
+    producer_group="spark-orders",
+    actor="pod-7",
+    reason="",
+    attempts=(
+        ManifestAttempt(
+            "ab" * 16,
+            (ManifestTransaction(ID, 3, 2, 41), ManifestTransaction(ID[::-1], 0, 1, 7)),
+        ),
+        ManifestAttempt("cd" * 16, ()),
+    ),
+)
+# Never changed: what was written once must be readable for ever.
+GOLDEN = (
+    "c30150fc0c2b72f2f00f0c6f726465727322005290a7abfef96280f0b252064030303030303030303030303030"
+    "30303030303030303030303030303030306666c6b1abfef96218737061726b2d6f72646572730a706f642d3700"
+    "044061626162616261626162616261626162616261626162616261626162616261620440303139396630633061"
+    "356338376130623866336532643163306239613838373706045240373738386139623063316432653366386230"
+    "613738633561306330663939313000020e00406364636463646364636463646364636463646364636463646364"
+    "6364636463640000"
+)
+
+
+def test_the_bytes_do_not_change() -> None:
+    """What is written and what is read stays the same within a schema version."""
+    assert BATCH_MANIFEST.encode(MANIFEST_V1).hex() == GOLDEN
+    assert BATCH_MANIFEST.decode(bytes.fromhex(GOLDEN)) == MANIFEST_V1
+
+
+def test_any_avro_library_reads_it() -> None:
+    """Nested records come out under the names that the schema gives them."""
+    body = io.BytesIO(bytes.fromhex(GOLDEN)[HEADER_BYTES:])
+    row = fastavro.schemaless_reader(body, BATCH_MANIFEST.schema, None)
+    assert list(row) == list(MANIFEST_V1._fields)
+    assert row["attempts"][0]["transactions"][1]["half_offset"] == 7
+
+
+def test_truncated_bytes_are_told() -> None:
+    """Cut off anywhere, the bytes are refused and kept."""
+    whole = bytes.fromhex(GOLDEN)
+    for length in range(len(whole)):
+        with pytest.raises(DecodeError) as caught:
+            BATCH_MANIFEST.decode(whole[:length])
+        assert caught.value.data == whole[:length]
