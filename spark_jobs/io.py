@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from spark_jobs.positions import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
+ISOLATION = "read_committed"
+
 # What makes a read right; nobody may change these.
 _FIXED = {
     # Spark's default shows records of open and aborted kafka_txns.
-    "kafka.isolation.level": "read_committed",
+    "kafka.isolation.level": ISOLATION,
     # Offsets of markers and aborted records are not taken for loss, so true costs nothing.
     "failOnDataLoss": "true",
     "includeHeaders": "true",
@@ -27,34 +32,78 @@ _DEFAULTS = {
 }
 
 
-def real_topic_options(
-    topic: str, *, bootstrap_servers: str, kafka: Mapping[str, str] | None = None
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What is read: topics by name, or all that match a pattern.
+
+    Attributes:
+        names: Names, sorted, each once.
+        pattern: A Java regular expression for the whole name, instead of names.
+    """
+
+    names: tuple[str, ...] = ()
+    pattern: str = ""
+
+    @classmethod
+    def of(cls, *names: str, pattern: str = "") -> Topics:
+        """Return the topics of these names, or of this pattern.
+
+        Raises:
+            ValueError: none or both are given, or a name is empty or several at once.
+        """
+        if bool(names) == bool(pattern) or not all(names):
+            raise ValueError("give topics by name, or a pattern: not both, none empty")
+        if several := [name for name in names if "," in name]:
+            raise ValueError(f"{several[0]!r} is not the name of one topic")
+        return cls(tuple(sorted(set(names))), pattern)
+
+    def option(self) -> dict[str, str]:
+        """Return the option of Spark's source."""
+        if self.pattern:
+            return {"subscribePattern": self.pattern}
+        return {"subscribe": ",".join(self.names)}
+
+    def __str__(self) -> str:
+        return (self.pattern and f"/{self.pattern}/") or ",".join(self.names)
+
+
+def source_options(
+    topics: Topics, *, bootstrap_servers: str, kafka: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the options of Spark's Kafka source for all committed rows of `topic`.
+    """Return the options of Spark's source that a batch read and a stream have in common.
 
     Args:
-        topic: Name of one real topic.
+        topics: What is read.
         bootstrap_servers: `host:port`, separated by commas.
         kafka: Consumer properties by their Kafka names (security, say), without `kafka.`.
 
     Raises:
-        ValueError: `kafka` sets what makes the read right, or topic or servers are empty; the
-            caller's mistake.
+        ValueError: `kafka` sets what makes the read right, or servers are empty; the caller's
+            mistake.
     """
-    if not topic or not bootstrap_servers:
-        raise ValueError("topic and bootstrap_servers must not be empty")
+    if not bootstrap_servers:
+        raise ValueError("bootstrap_servers must not be empty")
     given = {f"kafka.{name}": value for name, value in (kafka or {}).items()}
-    fixed = {
-        "kafka.bootstrap.servers": bootstrap_servers,
-        "subscribe": topic,
-        "startingOffsets": "earliest",
-        "endingOffsets": "latest",  # under read_committed: the last stable offset
-        **_FIXED,
-    }
+    fixed = {"kafka.bootstrap.servers": bootstrap_servers, **topics.option(), **_FIXED}
     if clash := sorted(given.keys() & fixed.keys()):
         names = ", ".join(name.removeprefix("kafka.") for name in clash)
         raise ValueError(f"{names} cannot be set: a job reads what was committed, and all of it")
     return {**_DEFAULTS, **given, **fixed}
+
+
+def real_topic_options(
+    topic: str, *, bootstrap_servers: str, kafka: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the options of a batch read of all committed rows of `topic`.
+
+    Raises:
+        ValueError: as `source_options`, or the topic is empty.
+    """
+    if not topic:
+        raise ValueError("topic must not be empty")
+    common = source_options(Topics((topic,)), bootstrap_servers=bootstrap_servers, kafka=kafka)
+    # Under read_committed `latest` is the last stable offset.
+    return {**common, **EARLIEST.starting(), **LATEST.ending()}
 
 
 def read_real_topic(
@@ -79,3 +128,57 @@ def read_real_topic(
     """
     options = real_topic_options(topic, bootstrap_servers=bootstrap_servers, kafka=kafka)
     return spark.read.format("kafka").options(**options).load()
+
+
+def read_topics(
+    spark: SparkSession,
+    topics: Topics,
+    *,
+    bootstrap_servers: str,
+    kafka: Mapping[str, str] | None = None,
+    start: Position = EARLIEST,
+    end: Position = LATEST,
+) -> DataFrame:
+    """Return the committed rows of `topics` between two positions, as `read_real_topic` does.
+
+    Offsets are looked up when the read is planned; a plan that is run twice reads the same.
+
+    Raises:
+        ValueError: as `source_options`.
+    """
+    common = source_options(topics, bootstrap_servers=bootstrap_servers, kafka=kafka)
+    options = {**common, **start.starting(), **end.ending()}
+    return spark.read.format("kafka").options(**options).load()
+
+
+def stream_topics(
+    spark: SparkSession,
+    topics: Topics,
+    *,
+    bootstrap_servers: str,
+    kafka: Mapping[str, str] | None = None,
+    start: Position = EARLIEST,
+    max_offsets: int | None = None,
+) -> DataFrame:
+    """Return the committed rows of `topics` as a stream, with the columns of `read_real_topic`.
+
+    A checkpoint that has a batch goes on from there: `start` counts for a new one only, and
+    partitions that are new to it are read from their first offset.
+
+    Args:
+        spark: A session with the Kafka connector.
+        topics: What is read; a pattern takes in topics that are made later.
+        bootstrap_servers: `host:port`, separated by commas.
+        kafka: Consumer properties by their Kafka names, without `kafka.`.
+        start: Where a new checkpoint begins.
+        max_offsets: What a batch takes at most, all partitions together. Offsets of markers and
+            aborted records count too, so a batch may have no rows at all.
+
+    Raises:
+        ValueError: as `source_options`.
+    """
+    options = source_options(topics, bootstrap_servers=bootstrap_servers, kafka=kafka)
+    options.update(start.starting())
+    if max_offsets is not None:
+        options["maxOffsetsPerTrigger"] = str(max_offsets)
+    return spark.readStream.format("kafka").options(**options).load()

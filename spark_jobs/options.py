@@ -117,9 +117,12 @@ class Trigger:
         return {"processingTime": self.interval}
 
 
+AVAILABLE_NOW = Trigger()
+
+
 def _trigger(_context: click.Context, _option: click.Parameter, given: str) -> Trigger:
     if given == _AVAILABLE_NOW:
-        return Trigger()
+        return AVAILABLE_NOW
     if match := _INTERVAL.fullmatch(given):
         return Trigger(f"{match[1]} {_UNITS[match[2]]}")
     raise click.BadParameter(f"{given!r} is neither {_AVAILABLE_NOW} nor a time such as 10s or 5m")

@@ -30,7 +30,7 @@ def with_transaction_id(records: DataFrame) -> DataFrame:
         "key",
         "value",
         "headers",
-        _header(TRANSACTION_ID).alias("transaction_id"),
+        header_text(TRANSACTION_ID).alias("transaction_id"),
     )
 
 
@@ -48,7 +48,7 @@ def rows_per_transaction(records: DataFrame) -> DataFrame:
     return counted.select("transaction_id", "row_count")
 
 
-def _header(name: str) -> Column:
+def header_text(name: str) -> Column:
     """Return the last header of that name as text; null when absent, empty or not UTF-8.
 
     Kafka allows a name twice. The daemon appends its headers to the user's, so the last is its.

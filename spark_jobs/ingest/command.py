@@ -1,0 +1,156 @@
+"""The command `ingest`."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_jobs.admin import ClusterAdmin
+from spark_jobs.ingest.job import Ingest, ingest
+from spark_jobs.ingest.sinks import FORMATS
+from spark_jobs.io import Topics, source_options
+from spark_jobs.metrics import metrics_served
+from spark_jobs.options import (
+    EXIT_DONE,
+    JobCommand,
+    checkpoint_option,
+    common_options,
+    max_offsets_option,
+    metrics_port_option,
+    report_option,
+    topics_option,
+    trigger_option,
+    write_report,
+)
+from spark_jobs.positions import from_option
+from spark_jobs.schemas import load_schema
+from spark_jobs.session import spark_session
+from spark_jobs.storage import absolute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spark_jobs.progress import Totals
+    from spark_jobs.schemas import WriterSchema
+
+
+def _schemas(
+    _context: click.Context, _option: click.Parameter, given: tuple[str, ...]
+) -> tuple[WriterSchema, ...]:
+    try:
+        return tuple(load_schema(each) for each in given)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command(cls=JobCommand)
+@common_options
+@topics_option
+@click.option(
+    "--topic-pattern",
+    default="",
+    metavar="REGEX",
+    help="All topics whose whole name matches, also ones that are made later; instead of --topic.",
+)
+@click.option("--output", required=True, metavar="PATH", help="Directory or URI of the table.")
+@checkpoint_option
+@click.option("--format", "kind", type=click.Choice(FORMATS), default="parquet", show_default=True)
+@click.option(
+    "--app-id",
+    default="",
+    metavar="TEXT",
+    help="Under which name a Delta table knows this job.  [default: made of the topics]",
+)
+@click.option(
+    "--schema",
+    "schemas",
+    multiple=True,
+    callback=_schemas,
+    metavar="FILE|ID=FILE",
+    help="An Avro schema that values are written with: FILE for single-object encoding, ID=FILE"
+    " for a schema id of Confluent's. May be repeated, the newest one last. Values of other"
+    " schemas are quarantined.",
+)
+@from_option
+@trigger_option
+@max_offsets_option
+@metrics_port_option
+@report_option
+def main(**values: Any) -> int:
+    """Write real topics to a table of raw rows, each record exactly once.
+
+    The table is partitioned by publish date (UTC) and by quarantined. It has each committed
+    record as it stands: key, value, headers, topic, partition, offset, timestamp; and its
+    transaction_id, born_timestamp and, with --schema, the decoded payload. What cannot be
+    decoded is in it too, quarantined, with the reason.
+
+    Start it again with the same --checkpoint and it goes on where it was, whatever ended it;
+    --from counts for a new checkpoint only.
+    """
+    job = _job(values)
+    say: Callable[[str], None] = lambda line: click.echo(line, err=True)  # noqa: E731
+    with ExitStack() as stack:
+        spark = stack.enter_context(
+            spark_session("halfbridge-ingest", options=values["spark_options"])
+        )
+        admin = ClusterAdmin(spark, job.bootstrap_servers, job.kafka)
+        stack.callback(admin.close)
+
+        def stalls() -> dict[tuple[str, int], int]:
+            return admin.stalls(job.topics)
+
+        stack.enter_context(metrics_served(spark, values["metrics_port"], say=say, stalls=stalls))
+        totals = ingest(spark, job, admin, say)
+        hidden = stalls()
+        report = {
+            **job.identity(admin.cluster_id()),
+            **totals.to_json(),
+            "hidden": [
+                {"topic": topic, "partition": partition, "offsets": offsets}
+                for (topic, partition), offsets in sorted(hidden.items())
+            ],
+        }
+    write_report(values["report"], report)
+    click.echo(json.dumps(report) if values["as_json"] else _text(job, totals, hidden))
+    return EXIT_DONE
+
+
+def _job(values: dict[str, Any]) -> Ingest:
+    """Return the job that the command line describes, before a JVM is started for nothing."""
+    try:
+        topics = Topics.of(*values["topics"], pattern=values["topic_pattern"])
+        source_options(topics, bootstrap_servers=values["bootstrap_servers"], kafka=values["kafka"])
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return Ingest(
+        topics=topics,
+        bootstrap_servers=values["bootstrap_servers"],
+        output=absolute(values["output"]),
+        checkpoint=absolute(values["checkpoint"]),
+        kafka=values["kafka"],
+        format=values["kind"],
+        app_id=values["app_id"],
+        schemas=values["schemas"],
+        start=values["start"],
+        max_offsets=values["max_offsets"],
+        trigger=values["trigger"],
+    )
+
+
+def _text(job: Ingest, totals: Totals, hidden: dict[tuple[str, int], int]) -> str:
+    ended = "stopped" if totals.interrupted else "done"
+    text = (
+        f"{ended}: {totals.rows:,} rows of {job.topics} in {totals.batches} batches to"
+        f" {job.output}, {totals.quarantined:,} of them quarantined;"
+        f" {totals.seconds:.1f} s, {totals.rows_per_s:,.0f} rows/s"
+    )
+    if hidden:  # Spark itself ends without a word about them
+        where = ", ".join(f"{topic} {partition}" for topic, partition in sorted(hidden))
+        text += (
+            f"\nnot read: {sum(hidden.values()):,} offsets that open kafka_txns hide, in {where};"
+            " the next run reads them once these have ended"
+        )
+    return text

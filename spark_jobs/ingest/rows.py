@@ -1,0 +1,73 @@
+"""From the records of real topics to the rows of the ingested table. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
+from spark_jobs.schemas import with_payload
+from spark_jobs.transforms import header_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+    from spark_jobs.schemas import WriterSchema
+
+# A day's rows stand together, and within it the quarantined ones apart, so that who skips them
+# does not read them.
+PARTITION_COLUMNS = ("publish_date", "quarantined")
+_DAY_S = 86_400
+_BORN_MS_MAX = 253_402_300_799_999  # the end of the year 9999
+
+
+def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> DataFrame:
+    """Return the rows of the ingested table: each record once, raw, and what it says of itself.
+
+    Args:
+        records: Has the columns of Spark's Kafka source, headers included.
+        schemas: Schemas of the values; without any, values are not looked into.
+
+    Returns:
+        topic string, partition int, offset long, timestamp timestamp (publish time),
+        timestamp_type int (0: the daemon's, 1: the broker's append time), key binary, value
+        binary, headers array<struct<key string, value binary>>, transaction_id string (null: of
+        another producer), born_timestamp timestamp (null: none), with `schemas` also schema_name
+        string and payload struct, then quarantine_reason string (null: all is well),
+        publish_date date (in UTC), quarantined boolean. As many rows as there are records.
+    """
+    checked = with_payload(records, schemas) if schemas else records
+    reason = (
+        "quarantine_reason" if schemas else F.lit(None).cast("string").alias("quarantine_reason")
+    )
+    decoded = ("schema_name", "payload") if schemas else ()
+    rows = checked.select(
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        F.col("timestampType").alias("timestamp_type"),
+        "key",
+        "value",
+        "headers",
+        header_text(TRANSACTION_ID).alias("transaction_id"),
+        _born_timestamp().alias("born_timestamp"),
+        *decoded,
+        reason,
+        _publish_date().alias("publish_date"),
+    )
+    return rows.withColumn("quarantined", F.col("quarantine_reason").isNotNull())
+
+
+def _born_timestamp() -> Column:
+    """Return the header's milliseconds as a time; null for what is none (it is the client's)."""
+    born_ms = header_text(BORN_TIMESTAMP).try_cast("long")
+    return F.when(born_ms.between(0, _BORN_MS_MAX), F.timestamp_millis(born_ms))
+
+
+def _publish_date() -> Column:
+    """Return the day in UTC, whatever the session's time zone: a rerun must find the same one."""
+    return F.date_from_unix_date(F.floor(F.unix_seconds("timestamp") / F.lit(_DAY_S)).cast("int"))

@@ -1,0 +1,127 @@
+"""Where ingested rows go, and what makes each of them arrive once.
+
+Spark notes a batch's offsets before it runs and its number after it is done. Killed in between,
+it runs the batch again under the same number, so a sink that knows the numbers it has had writes
+each once: Spark's file sink by its `_spark_metadata`, a Delta table by the application's version.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from spark_jobs.delta import DeltaWriter
+from spark_jobs.errors import JobError
+from spark_jobs.ingest.rows import PARTITION_COLUMNS
+from spark_jobs.storage import Storage, join
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from spark_jobs.checkpoints import Checkpoint
+
+FORMATS = ("parquet", "delta")
+_FILE_LOG = "_spark_metadata"
+# INT96, Spark's default for times, is deprecated and read wrongly by some.
+_PARQUET_TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+# Below this number of open files a task need not sort its rows by partition first; a batch seldom
+# spans more days than that, and an open file takes memory.
+_OPEN_FILES = ("spark.sql.maxConcurrentOutputFileWriters", "4")
+
+
+class Sink(Protocol):
+    """An output of the job."""
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Make sure that checkpoint and output belong together.
+
+        Raises:
+            JobError: one of them was replaced; the user must act.
+        """
+
+    def writer(self, rows: DataFrame) -> DataStreamWriter:
+        """Return a writer that puts each batch of `rows` into the output once."""
+
+
+def make_sink(spark: SparkSession, kind: str, output: str, app_id: str) -> Sink:
+    """Return the sink for a format; sets what its files need in the session.
+
+    Raises:
+        JobError: the format's package is not installed; the user must act.
+    """
+    for name, value in (_PARQUET_TIMES, _OPEN_FILES):
+        spark.conf.set(name, value)
+    return _Delta(spark, output, app_id) if kind == "delta" else _Parquet(spark, output)
+
+
+class _Parquet:
+    """Spark's own file sink: a reader of the directory sees whole batches only."""
+
+    def __init__(self, spark: SparkSession, output: str) -> None:
+        self._output = output
+        self._storage = Storage(spark)
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Compare the batches of both; Spark itself would skip a batch whose number it knows."""
+        batches = [
+            int(number)
+            for name in self._storage.names(join(self._output, _FILE_LOG))
+            if (number := name.partition(".")[0]).isdigit()
+        ]
+        newest = max(batches, default=None)
+        if checkpoint.is_new and newest is not None:
+            raise JobError(
+                f"{self._output} has {newest + 1} batches and the checkpoint {checkpoint.path} is"
+                " new: rows would be left out. Give the checkpoint that the output was made with,"
+                " or an empty --output."
+            )
+        done = checkpoint.newest_commit
+        if done is not None and (newest is None or newest < done):
+            raise JobError(
+                f"the checkpoint {checkpoint.path} has done batch {done}, which {self._output}"
+                " does not have: the output was removed or replaced. Bring it back, or begin with"
+                " a new --checkpoint and an empty --output."
+            )
+
+    def writer(self, rows: DataFrame) -> DataStreamWriter:
+        """Return a writer to the directory."""
+        return (
+            rows.writeStream.format("parquet")
+            .partitionBy(*PARTITION_COLUMNS)
+            .option("path", self._output)
+        )
+
+
+class _Delta:
+    """A Delta table: each batch is one transaction that bears the batch's number."""
+
+    def __init__(self, spark: SparkSession, output: str, app_id: str) -> None:
+        self._output = output
+        self._app_id = app_id
+        self._table = DeltaWriter(spark, output, PARTITION_COLUMNS)
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Compare the batch that the table had last with what the checkpoint says."""
+        newest = self._table.version_of(self._app_id)
+        if checkpoint.is_new and newest is not None:
+            raise JobError(
+                f"the table {self._output} has batch {newest} of {self._app_id!r} and the"
+                f" checkpoint {checkpoint.path} is new: rows would be left out. Give the"
+                " checkpoint that the table was made with, or another --app-id to write all of it"
+                " once more."
+            )
+        done = checkpoint.newest_commit
+        if done is not None and (newest is None or newest < done):
+            raise JobError(
+                f"the checkpoint {checkpoint.path} has done batch {done}, which the table"
+                f" {self._output} does not have: it was removed, replaced or restored. Bring it"
+                " back, or begin with a new --checkpoint and another --output."
+            )
+
+    def writer(self, rows: DataFrame) -> DataStreamWriter:
+        """Return a writer to the table; a batch without rows is a transaction too."""
+
+        def write(batch: DataFrame, number: int) -> None:
+            self._table.append(batch, app_id=self._app_id, version=number)
+
+        return rows.writeStream.foreachBatch(write)

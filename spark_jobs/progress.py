@@ -1,0 +1,144 @@
+"""Follows a streaming query to its end, and tells what it did."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+OBSERVED = "rows"
+_POLL_S = 1
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the batches of one run came to.
+
+    Attributes:
+        batches: Batches done.
+        rows: Rows written by them.
+        quarantined: How many of these are quarantined.
+        seconds: From the query's start to its end.
+        offsets_behind: Offsets that were not read at the last batch, all partitions together.
+        interrupted: Whether a signal ended it.
+    """
+
+    batches: int = 0
+    rows: int = 0
+    quarantined: int = 0
+    seconds: float = 0.0
+    offsets_behind: int = 0
+    interrupted: bool = False
+    _seen: set[tuple[int, str]] = field(default_factory=set, repr=False)
+
+    @property
+    def rows_per_s(self) -> float:
+        """Rows written a second."""
+        return self.rows / self.seconds if self.seconds else 0.0
+
+    def add(self, progress: Any) -> bool:
+        """Take in one report of Spark's, as JSON; tell whether it is a batch not known yet."""
+        mark = (progress["batchId"], progress["timestamp"])
+        if mark in self._seen or "addBatch" not in progress["durationMs"]:
+            return False  # known, or a look that found nothing
+        self._seen.add(mark)
+        # Absent where the sink had the batch already.
+        counts = progress.get("observedMetrics", {}).get(OBSERVED, {})
+        self.batches += 1
+        self.rows += counts.get("rows") or 0
+        self.quarantined += counts.get("quarantined") or 0
+        self.offsets_behind = _behind(progress)
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers under the names that reports use."""
+        return {
+            "batches": self.batches,
+            "rows": self.rows,
+            "quarantined": self.quarantined,
+            "seconds": round(self.seconds, 3),
+            "rows_per_s": round(self.rows_per_s, 1),
+            "interrupted": self.interrupted,
+        }
+
+
+def follow(query: StreamingQuery, show: Callable[[str], None]) -> Totals:
+    """Wait for the end of `query`, show a line for each batch, and return the totals.
+
+    SIGINT and SIGTERM stop the query: for one that runs at an interval they are the way to end
+    it. What it had begun is done again at the next start.
+
+    Args:
+        query: A query that was just started.
+        show: Takes a line at a time.
+
+    Raises:
+        StreamingQueryException: the query failed.
+    """
+    totals = Totals()
+    began_s = time.monotonic()
+    with _stop_asked() as stop:
+        while not query.awaitTermination(_POLL_S):
+            _take_in(query, totals, show)
+            if stop.is_set():
+                totals.interrupted = True
+                query.stop()
+    totals.seconds = time.monotonic() - began_s
+    _take_in(query, totals, show)
+    return totals
+
+
+def _take_in(query: StreamingQuery, totals: Totals, show: Callable[[str], None]) -> None:
+    for report in query.recentProgress:
+        progress = json.loads(report.json)
+        before = totals.rows
+        if totals.add(progress):
+            took_s = progress["durationMs"]["triggerExecution"] / 1000
+            show(
+                f"batch {progress['batchId']}: {totals.rows - before:,} rows in {took_s:.1f} s;"
+                f" {totals.rows:,} in all, {totals.offsets_behind:,} offsets to go"
+            )
+
+
+def _behind(progress: Any) -> int:
+    """Return how many offsets lie between the batch's end and the topics' ends."""
+    total = 0
+    for source in progress["sources"]:
+        ends, latest = (_by_partition(source.get(name)) for name in ("endOffset", "latestOffset"))
+        total += sum(max(0, offset - ends.get(where, 0)) for where, offset in latest.items())
+    return total
+
+
+def _by_partition(offsets: Any) -> dict[tuple[str, str], int]:
+    if not isinstance(offsets, dict):
+        return {}
+    return {
+        (topic, number): int(offset)
+        for topic, partitions in offsets.items()
+        for number, offset in partitions.items()
+    }
+
+
+@contextmanager
+def _stop_asked() -> Iterator[threading.Event]:
+    """Yield an event that SIGINT or SIGTERM sets; elsewhere than in the main thread, never."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in _STOPPING}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
