@@ -74,17 +74,18 @@ class DeltaWriter:
         self._commit(rows, "append", app=(app_id, version))
         return True
 
-    def replace(self, rows: DataFrame, *, where: tuple[str, str]) -> None:
-        """Put `rows` in the place of one partition, in one transaction.
+    def replace(self, rows: DataFrame, column: str, values: Sequence[str]) -> None:
+        """Put `rows` in the place of some partitions, in one transaction.
 
         Args:
-            rows: All of them have this value in this column.
-            where: A partition column and its value.
+            rows: All of them have one of these values in this column.
+            column: A partition column.
+            values: As they stand in the table's log.
 
         Raises:
             JobError: as `append`.
         """
-        self._commit(rows, "overwrite", where=where)
+        self._commit(rows, "overwrite", where=(column, list(values)))
 
     def _commit(
         self,
@@ -92,7 +93,7 @@ class DeltaWriter:
         mode: str,
         *,
         app: tuple[str, int] | None = None,
-        where: tuple[str, str] | None = None,
+        where: tuple[str, list[str]] | None = None,
     ) -> None:
         from deltalake import DeltaTable, Schema  # noqa: PLC0415  # an extra
         from deltalake.exceptions import DeltaError  # noqa: PLC0415
@@ -113,7 +114,7 @@ class DeltaWriter:
                 mode,
                 schema,
                 partition_by=self._partition_by,
-                partition_filters=[(where[0], "=", where[1])] if where else None,
+                partition_filters=[(where[0], "in", where[1])] if where else None,
                 commit_properties=CommitProperties(
                     app_transactions=[Transaction(*app)] if app else None
                 ),

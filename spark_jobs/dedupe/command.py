@@ -1,0 +1,66 @@
+"""The command `dedupe`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_jobs.dedupe.job import Deduped, dedupe
+from spark_jobs.ingest.sinks import FORMATS
+from spark_jobs.options import (
+    EXIT_DONE,
+    JobCommand,
+    json_option,
+    report_option,
+    spark_option,
+    write_report,
+)
+from spark_jobs.session import spark_session
+from spark_jobs.storage import absolute
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command(cls=JobCommand)
+@click.option(
+    "--input", "source", required=True, metavar="PATH", help="A table that ingest made, any format."
+)
+@click.option("--output", required=True, metavar="PATH", help="Directory or URI of the new table.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), default="parquet", show_default=True)
+@report_option
+@spark_option
+@json_option
+def main(
+    *,
+    source: str,
+    output: str,
+    kind: str,
+    report: Path | None,
+    spark_options: dict[str, str],
+    as_json: bool,
+) -> int:
+    """Make a table in which each message of a transaction stands once.
+
+    It has the input's columns and message_index; (transaction_id, message_index) is unique. Of
+    rows that say the same, the one with the lowest topic, partition and offset stays. A second
+    run changes nothing; a run on an input that has grown rewrites the days that differ.
+    """
+    with spark_session("halfbridge-dedupe", options=spark_options) as spark:
+        click.echo(f"comparing all rows of {source} ...", err=True)
+        done = dedupe(spark, absolute(source), absolute(output), kind)
+    found = {"job": "dedupe", "input": source, "output": output, "format": kind, **done.to_json()}
+    write_report(report, found)
+    click.echo(json.dumps(found) if as_json else _text(done, output))
+    return EXIT_DONE
+
+
+def _text(done: Deduped, output: str) -> str:
+    return (
+        f"done: {done.rows_kept:,} of {done.rows_read:,} rows in {output};"
+        f" left out: {done.same_record:,} records that were there twice,"
+        f" {done.same_message:,} messages that were delivered again;"
+        f" {done.days_written} of {done.days} days written"
+    )

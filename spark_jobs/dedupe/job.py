@@ -1,0 +1,146 @@
+"""The job itself: reads all, compares day by day, writes the days that differ."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from spark_jobs.dedupe.rows import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
+from spark_jobs.delta import DeltaWriter
+from spark_jobs.errors import JobError
+from spark_jobs.storage import Storage, join
+from spark_jobs.tables import exists, is_delta, read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import date
+
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITION_COLUMN = "publish_date"
+_REQUIRED = (
+    *("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"),
+    *("transaction_id", "quarantined", PARTITION_COLUMN),
+)
+_FILE_LOG = "_spark_metadata"
+_PARQUET_TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+# What a day comes to: equal marks, equal rows.
+_Mark = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Deduped:
+    """What a run found and did.
+
+    Attributes:
+        rows_read: Rows of the input.
+        same_record: How many of them are a record that another row is.
+        same_message: How many are a message that another row is.
+        rows_kept: How many are in the output.
+        days_written: Days of the output that were not yet as they must be.
+        days: Days that the input has.
+    """
+
+    rows_read: int
+    same_record: int
+    same_message: int
+    rows_kept: int
+    days_written: int
+    days: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers under the names that reports use."""
+        return asdict(self)
+
+
+def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
+    """Bring `output` to what `source` is without its duplicates.
+
+    All of the input is compared, for a message may be delivered again days later. Days of the
+    output that are as they must be are left alone, so a second run writes nothing. Days that the
+    input no longer has stay in the output.
+
+    Args:
+        spark: A session.
+        source: Absolute path or URI of an ingested table, in either format.
+        output: Absolute path or URI of the table to make; it has message_index too.
+        kind: Its format, `parquet` or `delta`. A Delta table changes in one transaction; of a
+            Parquet directory readers may see a day missing for the moment in which it is replaced.
+
+    Raises:
+        JobError: one of the two is no table of that sort; the user must act.
+        PySparkException: Spark cannot do it.
+    """
+    spark.conf.set(*_PARQUET_TIMES)
+    _check_output(spark, source, output, kind)
+    rows = read_table(spark, source)
+    if rows is None:
+        return Deduped(0, 0, 0, 0, 0, 0)
+    if missing := [name for name in _REQUIRED if name not in rows.columns]:
+        raise JobError(f"{source} has no column {missing[0]!r}: it is no table that ingest made")
+    marked = with_duplicates_marked(rows)
+    kept = marked.filter(F.col("duplicate").isNull()).drop("duplicate")
+    days = _counts(marked)
+    present = _marks(read_table(spark, output), kept.columns) if exists(spark, output) else {}
+    wanted = _marks(kept, kept.columns)
+    changed = sorted(day for day, mark in wanted.items() if present.get(day) != mark)
+    if changed:
+        fresh = kept.filter(F.col(PARTITION_COLUMN).isin(changed))
+        _write(spark, fresh, output, kind, changed)
+    return Deduped(
+        rows_read=sum(each["rows_read"] for each in days),
+        same_record=sum(each["same_record"] for each in days),
+        same_message=sum(each["same_message"] for each in days),
+        rows_kept=sum(count for count, _ in wanted.values()),
+        days_written=len(changed),
+        days=len(days),
+    )
+
+
+def _check_output(spark: SparkSession, source: str, output: str, kind: str) -> None:
+    if source.rstrip("/") == output.rstrip("/"):
+        raise JobError("--input and --output are the same directory: the input must stay as it is")
+    if not exists(spark, output):
+        return
+    if Storage(spark).names(join(output, _FILE_LOG)):
+        raise JobError(f"{output} is written by a stream (ingest?): give another --output")
+    if is_delta(spark, output) != (kind == "delta"):
+        raise JobError(f"{output} is there and not in the format {kind}: give another --output")
+
+
+def _counts(marked: DataFrame) -> list[Any]:
+    duplicate = F.col("duplicate")
+    return (
+        marked.groupBy(PARTITION_COLUMN)
+        .agg(
+            F.count(F.lit(1)).alias("rows_read"),
+            F.count_if(duplicate == F.lit(SAME_RECORD)).alias("same_record"),
+            F.count_if(duplicate == F.lit(SAME_MESSAGE)).alias("same_message"),
+        )
+        .collect()
+    )
+
+
+def _marks(rows: DataFrame | None, columns: Iterable[str]) -> dict[date, _Mark]:
+    """Return the number of rows of each day and an order-free hash of all that they hold."""
+    if rows is None or not set(columns) <= set(rows.columns):
+        return {}
+    marks = rows.groupBy(PARTITION_COLUMN).agg(
+        F.count(F.lit(1)).alias("row_count"), F.bit_xor(F.xxhash64(*columns)).alias("mark")
+    )
+    return {row[PARTITION_COLUMN]: (row["row_count"], row["mark"]) for row in marks.collect()}
+
+
+def _write(spark: SparkSession, rows: DataFrame, output: str, kind: str, days: list[date]) -> None:
+    if kind == "delta":
+        table = DeltaWriter(spark, output, (PARTITION_COLUMN,))
+        table.replace(rows, PARTITION_COLUMN, [day.isoformat() for day in days])
+        return
+    (
+        rows.write.mode("overwrite")
+        .option("partitionOverwriteMode", "dynamic")  # only the days that `rows` has
+        .partitionBy(PARTITION_COLUMN)
+        .parquet(output)
+    )

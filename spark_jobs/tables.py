@@ -1,0 +1,76 @@
+"""Reads the tables that jobs write, in either format, with Spark alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql.types import StructType
+
+from spark_jobs.errors import JobError
+from spark_jobs.storage import Storage, join
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_DELTA_LOG = "_delta_log"
+_NOTHING_THERE = "UNABLE_TO_INFER_SCHEMA"
+# Spark guesses the types of partition columns from their values, and knows no boolean.
+_BOOLEANS = ("quarantined",)
+
+
+def is_delta(spark: SparkSession, path: str) -> bool:
+    """Tell whether the directory is a Delta table."""
+    return bool(Storage(spark).names(join(path, _DELTA_LOG)))
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Tell whether anything stands in the directory."""
+    return bool(Storage(spark).names(path))
+
+
+def read_table(spark: SparkSession, path: str) -> DataFrame | None:
+    """Return all rows of a Parquet or Delta table, as it is now; None when it has no files yet.
+
+    Of what Spark's file sink wrote, only whole batches are read. A Delta table is read as Parquet:
+    its log says which files.
+
+    Raises:
+        JobError: it is a Delta table and deltalake is not installed; the user must act.
+        AnalysisException: there is no such directory.
+    """
+    if is_delta(spark, path):
+        return _read_delta(spark, path)
+    try:
+        # Files of before and after a column was added.
+        rows = spark.read.option("mergeSchema", "true").parquet(path)
+    except AnalysisException as error:
+        if error.getCondition() == _NOTHING_THERE:
+            return None
+        raise
+    for name in _BOOLEANS:
+        if name in rows.columns:
+            rows = rows.withColumn(name, F.col(name).cast("boolean"))
+    return rows
+
+
+def _read_delta(spark: SparkSession, path: str) -> DataFrame | None:
+    if importlib.util.find_spec("deltalake") is None:
+        raise JobError("Delta needs the package deltalake: pip install 'halfbridge[delta]'")
+    from deltalake import DeltaTable  # noqa: PLC0415  # an extra
+
+    table = DeltaTable(path)
+    files = table.file_uris()
+    if not files:
+        return None
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+    partition_by = table.metadata().partition_columns
+    inside = StructType([field for field in schema if field.name not in partition_by])
+    rows = spark.read.schema(inside).parquet(*files)
+    for name in partition_by:
+        value = F.regexp_extract(F.col("_metadata.file_path"), f"/{name}=([^/]+)/", 1)
+        rows = rows.withColumn(name, value.cast(schema[name].dataType))
+    return rows.select(*schema.names)
