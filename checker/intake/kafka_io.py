@@ -190,6 +190,7 @@ class Input:
 
     def close(self, *, leave: bool) -> None:
         """Close; a static member leaves its group only by unsubscribing first."""
+        self.wake()  # closing revokes, and nothing can be resumed by then
         if leave:
             self._consumer.unsubscribe()
             deadline = monotonic() + 1.0

@@ -28,8 +28,8 @@ PROMPT_S = 5.0
 
 
 @pytest.fixture
-def worker(installation: Installation) -> Iterator[Worker]:
-    """A worker in a thread, on two partitions."""
+def worker(installation: Installation, caplog: pytest.LogCaptureFixture) -> Iterator[Worker]:
+    """A worker in a thread, on two partitions; it ends without a warning."""
     installation.make(partitions=2)
     config = installation.config()
     made = Worker(
@@ -42,9 +42,11 @@ def worker(installation: Installation) -> Iterator[Worker]:
     thread = threading.Thread(target=made.run, args=(stop,), daemon=True)
     thread.start()
     yield made
+    caplog.clear()
     stop.set()
     thread.join(20)
     assert not thread.is_alive()
+    assert [one.message for one in caplog.records if one.levelname == "WARNING"] == []
 
 
 def test_a_dozing_worker_delivers_promptly(installation: Installation, worker: Worker) -> None:
