@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from concurrent.futures import ProcessPoolExecutor
 from hashlib import blake2b
 from itertools import chain
@@ -29,12 +30,14 @@ class Outcome(NamedTuple):
 
     Attributes:
         failure: What was broken; empty when nothing was.
+        place: Where that was noticed: the line that says so stands for the promise.
         steps: How many there were.
         digest: Of all that happened.
         world: As it stands at the end.
     """
 
     failure: str
+    place: str
     steps: int
     digest: str
     world: World
@@ -58,14 +61,16 @@ def run(
     """Run once, whatever happens."""
     world = World(choices, worker=worker)
     world.is_verbose = is_verbose
-    failure = ""
+    failure = place = ""
     try:
         with patch.object(forget, "RECENT_MS", world.remembers_ms):
             world.run(steps)
     except Exception as error:  # noqa: BLE001 (a crash of the code under test is a finding too)
         failure = f"{type(error).__name__}: {error}"
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{last.filename}:{last.lineno}"
     digest = blake2b(repr(world.trace).encode(), digest_size=16).hexdigest()
-    return Outcome(failure, world.steps, digest, world)
+    return Outcome(failure, place, world.steps, digest, world)
 
 
 def report(seed: int, *, worker: type[Worker] = Worker) -> str:
@@ -76,7 +81,8 @@ def report(seed: int, *, worker: type[Worker] = Worker) -> str:
         return ""
 
     def fails(script: Sequence[int]) -> bool:
-        return bool(run(Choices(script=script), worker=worker).failure)
+        # The same promise: else a smaller run shows another defect than the one it was found by.
+        return run(Choices(script=script), worker=worker).place == outcome.place
 
     script = shrink(first.made, fails)
     small = run(Choices(script=script), worker=worker, is_verbose=True)
