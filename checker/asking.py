@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -73,10 +74,10 @@ class Asker:
         return any_came
 
     def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
-        sent = 0
+        sent: Counter[str] = Counter()
         for check in restore_checks(checks, partial(self._bodies.read, pair.partition)):
             record = pair.publisher.check(check, pair.now_ms(now))
             # Nobody to ask, or no room: the request counts as unanswered and is repeated.
             if self._topics.exists(record.topic, now):
-                sent += self._sender.send(record)
+                sent[check.half.metadata.producer_group] += self._sender.send(record)
         self._metrics.checks_sent(sent)

@@ -78,9 +78,11 @@ class Metrics:
         )
 
     def _create_check_metrics(self) -> None:
-        self._checks_sent = self._counter("halfbridge_checks_sent", "Check requests sent.")
+        self._checks_sent = _Children(
+            self._counter("halfbridge_checks_sent", "Check requests sent.", "group")
+        )
         self._checks_answered = _Children(
-            self._counter("halfbridge_checks_answered", "Answers to checks.", "resolution")
+            self._counter("halfbridge_checks_answered", "Answers to checks.", "group", "resolution")
         )
         self._checks_expired = self._counter(
             "halfbridge_checks_expired", "Check requests not answered within the interval."
@@ -128,13 +130,13 @@ class Metrics:
         """Observe the latencies of a batch, seconds."""
         observe_many(self._latency, seconds)
 
-    def checks_sent(self, count: int) -> None:
-        """Add check requests sent."""
-        self._checks_sent.inc(count)
+    def checks_sent(self, by_group: Mapping[str, int]) -> None:
+        """Add check requests sent, by producer group."""
+        self._checks_sent.add_all(by_group)
 
-    def checks_answered(self, by_resolution: Mapping[str, int]) -> None:
-        """Add answers to checks, by resolution (COMMIT, ROLLBACK, UNKNOWN)."""
-        self._checks_answered.add_all(by_resolution)
+    def checks_answered(self, by_answer: Mapping[tuple[str, str], int]) -> None:
+        """Add answers to checks, by producer group and resolution (COMMIT, ROLLBACK, UNKNOWN)."""
+        self._checks_answered.add_all(by_answer)
 
     def checks_expired(self, count: int) -> None:
         """Add check requests that nobody answered in time."""
@@ -240,13 +242,13 @@ def observe_many(histogram: Histogram, values: Iterable[float]) -> None:
 
 
 class _Children:
-    """The children of a metric with one label, bound once for each value of the label."""
+    """The children of a metric with labels, bound once for each value (a tuple of several)."""
 
     def __init__(self, parent: Counter | Gauge) -> None:
         self._parent: Any = parent
-        self._children: dict[str, Any] = {}
+        self._children: dict[str | tuple[str, ...], Any] = {}
 
-    def add_all(self, by_value: Mapping[str, int]) -> None:
+    def add_all(self, by_value: Mapping[str, int] | Mapping[tuple[str, str], int]) -> None:
         for value, count in by_value.items():
             self._child(value).inc(count)
 
@@ -257,10 +259,12 @@ class _Children:
         for value, count in by_value.items():
             self._child(value).set(count)
 
-    def _child(self, value: str) -> Any:
+    def _child(self, value: str | tuple[str, ...]) -> Any:
         child = self._children.get(value)
         if child is None:
+            labels = value if isinstance(value, tuple) else (value,)
             if len(self._children) >= TOPICS_MAX:
-                value = OTHER_TOPICS
-            child = self._children[value] = self._parent.labels(value)
+                labels = (OTHER_TOPICS,) * len(labels)
+                value = labels if isinstance(value, tuple) else OTHER_TOPICS
+            child = self._children[value] = self._parent.labels(*labels)
         return child

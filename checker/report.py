@@ -47,9 +47,11 @@ class Reporter:
         for note in plan.notes:
             _log.warning("partition %d: %s", pair.partition, note)
 
-    def answered(self, kinds: Mapping[OpKind, int]) -> None:
-        """Take answers to checks that were read."""
-        self._metrics.checks_answered({kind.value: count for kind, count in kinds.items()})
+    def answered(self, answers: Mapping[tuple[str, OpKind], int]) -> None:
+        """Take answers to checks that were read, by producer group and kind."""
+        self._metrics.checks_answered(
+            {(group, kind.value): count for (group, kind), count in answers.items()}
+        )
 
     def state(self, pairs: Iterable[Pair], monotonic_s: float) -> None:
         """Set the gauges."""

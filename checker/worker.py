@@ -200,7 +200,7 @@ class Worker:
     def _ingest(self, messages: list[Any], now: float) -> None:
         half_topic = self._names.half
         pairs = self._assignment.pairs
-        answers: Counter[OpKind] = Counter()
+        answers: Counter[tuple[str, OpKind]] = Counter()
         for message in messages:
             pair = pairs.get(message.partition())
             if pair is None:
@@ -213,7 +213,7 @@ class Worker:
             else:
                 op = pair.take_op(message, now)
                 if op is not None and op.source is OpSource.CHECK:
-                    answers[op.kind] += 1
+                    answers[op.producer_group, op.kind] += 1
         if answers:
             self._reporter.answered(answers)
 

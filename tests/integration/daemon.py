@@ -210,8 +210,13 @@ class Daemon:
         self._thread = threading.Thread(target=self._run, name=f"worker-{slot}", daemon=True)
 
     def metric(self, name: str, **labels: str) -> float:
-        """Return a metric's value; 0 before it was first counted."""
-        return self.status.metrics.registry.get_sample_value(name, labels) or 0.0
+        """Return the sum of a metric's samples that have `labels`; 0 before it was counted."""
+        return sum(
+            sample.value
+            for family in self.status.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
 
     def counts(self, name: str, wanted: float, **labels: str) -> None:
         """Return once a metric has reached exactly `wanted`; it is set after the kafka_txn."""

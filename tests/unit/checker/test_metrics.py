@@ -37,8 +37,8 @@ def _touch_all(metrics: Metrics) -> None:
     metrics.committed({"orders": 2})
     metrics.rolled_back({"orders": 1})
     metrics.finish_latencies_s([0.004, 0.006])
-    metrics.checks_sent(4)
-    metrics.checks_answered({"COMMIT": 1})
+    metrics.checks_sent({"orders-service": 4})
+    metrics.checks_answered({("orders-service", "COMMIT"): 1})
     metrics.checks_expired(1)
     metrics.conflicts(1)
     metrics.duplicates(1)
@@ -99,6 +99,16 @@ def test_many_topics_end_in_one_series() -> None:
 
     other = {"topic": OTHER_TOPICS}
     assert metrics.registry.get_sample_value("rocketmq_commit_messages_total", other) == 5
+
+
+def test_many_groups_end_in_one_series() -> None:
+    """The same where a metric has several labels."""
+    metrics = Metrics()
+
+    metrics.checks_answered({(f"g{n}", "COMMIT"): 1 for n in range(TOPICS_MAX + 5)})
+
+    other = {"group": OTHER_TOPICS, "resolution": OTHER_TOPICS}
+    assert metrics.registry.get_sample_value("halfbridge_checks_answered_total", other) == 5
 
 
 def test_observe_many_equals_observing_one_by_one() -> None:
