@@ -1,0 +1,24 @@
+"""The exactly-once sink from Spark to Kafka: `format("txn_half")`.
+
+    from spark_jobs.sink import register
+
+    register(spark)
+    rows.writeStream.format("txn_half").option("app.id", "orders-feed") ...
+
+Executors send half messages, the driver's commit appends one manifest record for the batch, and
+what the manifest lists is committed. docs/spark_sink.md has the options and the guarantees.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Let a session write with `format("txn_half")`; registering again does no harm."""
+    from spark_jobs.sink.datasource import TxnHalf  # noqa: PLC0415 (pyspark takes a second)
+
+    spark.dataSource.register(TxnHalf)

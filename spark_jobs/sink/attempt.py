@@ -1,0 +1,218 @@
+"""One task attempt, on an executor: its rows become half messages, and a report for the driver."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from time import time_ns
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from serde.avro import SINK_CONTEXT, half_metadata_series
+from serde.headers import CONTEXT, HALF
+from serde.identity import TRANSACTION_IDS
+from serde.partitioner import partition_of
+from serde.records import (
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    HalfMetadata,
+    ManifestAttempt,
+    OpKind,
+    SinkContext,
+)
+from spark_jobs.sink.chunks import Chunk, Chunks
+from spark_jobs.sink.cluster.kafka_io import LOG, MS_PER_S, text_of
+from spark_jobs.sink.errors import RowError, SendError, SinkError
+from spark_jobs.sink.options import TRANSACTION_BYTES_MAX
+from spark_jobs.sink.rows import ContentHash, rows_of
+from spark_jobs.sink.sender.kafka_io import Sender, sender_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from spark_jobs.sink.options import SinkOptions
+    from spark_jobs.sink.rows import Row
+
+_NS_PER_MS = 1_000_000
+# Beyond the time-out at which the Kafka client itself gives a message up.
+_GRACE_S = 5.0
+_ROLLBACK_S = 10.0
+
+
+@dataclass(frozen=True)
+class AttemptReport(WriterCommitMessage):
+    """What a task attempt stored, for the driver. Picklable.
+
+    Attributes:
+        batch_id: The batch it belongs to.
+        attempt: Its id and transactions, in the order of their decisions.
+        row_count: How many rows it had.
+        content_sum: ContentHash.sum of its rows.
+        first_append_timestamp: Append time of its oldest half record; -1 without any.
+    """
+
+    batch_id: int
+    attempt: ManifestAttempt
+    row_count: int
+    content_sum: int
+    first_append_timestamp: int
+
+
+def write_attempt(
+    options: SinkOptions, batch_id: int, batches: Iterator[pa.RecordBatch]
+) -> AttemptReport:
+    """Send all rows as half messages and return once they are durable.
+
+    When it fails, what was sent is rolled back as far as the brokers allow; the rest is found by
+    the check.
+
+    Raises:
+        RowError: a row cannot be sent; the query must not make such rows.
+        SendError: the brokers did not take it; Spark runs the task again.
+        SinkSetupError: a topic is missing; the text names it.
+    """
+    attempt = _Attempt(options, batch_id, sender_for(options))
+    try:
+        for batch in batches:
+            for row in rows_of(batch, topic=options.topic):
+                attempt.send(row)
+        return attempt.finish()
+    except BaseException:
+        attempt.roll_back()
+        raise
+
+
+class _Attempt:
+    """One task attempt. Not thread-safe."""
+
+    def __init__(self, options: SinkOptions, batch_id: int, sender: Sender) -> None:
+        self._options = options
+        self._batch_id = batch_id
+        self._sender = sender
+        self._id = uuid.uuid4().hex
+        # Rows without a key may go anywhere: all of a task's to one half partition, so that they
+        # fill few transactions, and tasks to different ones.
+        self._keyless = int(self._id[:8], 16) % sender.shape.partitions
+        self._context = (
+            CONTEXT,
+            SINK_CONTEXT.encode(SinkContext(options.app_id, batch_id, self._id)),
+        )
+        self._chunks = Chunks(
+            messages_max=options.messages_max,
+            bytes_max=TRANSACTION_BYTES_MAX,
+            new_id=TRANSACTION_IDS.next,
+        )
+        self._content = ContentHash()
+        self._row_count = 0
+        self._error: Any = None
+        self._on_delivery: dict[str, Callable[[Any, Any], None]] = {}
+
+    def send(self, row: Row) -> None:
+        """Send one row.
+
+        Raises: as write_attempt.
+        """
+        topic, partition, key, value, headers = row
+        sender = self._sender
+        sender.check_destination(topic, partition)
+        size = (len(key) if key else 0) + (len(value) if value else 0)
+        # Headers count twice: once in the record, once more taken off what it may have.
+        size += 2 * sum(len(name.encode()) + len(given or b"") for name, given in headers)
+        if size > sender.shape.message_bytes_max:
+            raise RowError(
+                f"a row of {size} bytes (headers counted twice) is larger than"
+                f" {sender.shape.message_bytes_max}: max.message.bytes of"
+                f" {self._options.names.half} - 64 KiB"
+            )
+        half_partition = (
+            self._keyless if key is None else partition_of(key, sender.shape.partitions)
+        )
+        chunk = self._chunks.place(half_partition, size)
+        self._content.add(row)  # before its headers get ours
+        self._row_count += 1
+        index = chunk.count - 1
+        encoded = chunk.encoders.get((topic, partition))
+        if encoded is None:
+            encoded = self._encoder(chunk, topic, partition)
+        headers.append((HALF, encoded(index)))
+        if not index:
+            headers.insert(-1, self._context)
+            self._on_delivery[chunk.transaction_id] = self._delivery_of(chunk)
+        sender.send(value, key, half_partition, self._on_delivery[chunk.transaction_id], headers)
+
+    def finish(self) -> AttemptReport:
+        """Wait until all is stored, and return the report.
+
+        Raises:
+            SendError: something was not.
+        """
+        if self._chunks.all:
+            self._sender.flush(self._options.send_timeout_ms / MS_PER_S + _GRACE_S)
+        if self._error is not None:
+            raise SendError(f"half messages were not stored: {text_of(self._error)}")
+        if any(chunk.unacknowledged for chunk in self._chunks.all):
+            raise SendError("half messages were not acknowledged")  # a bug in the Kafka client
+        return AttemptReport(
+            self._batch_id,
+            ManifestAttempt(self._id, self._chunks.transactions()),
+            self._row_count,
+            self._content.sum(),
+            self._chunks.first_append_timestamp(),
+        )
+
+    def roll_back(self) -> None:
+        """Roll back what was sent: it will never be in a manifest. Never raises an Exception."""
+        if not self._chunks.all:
+            return
+        try:
+            # What is still queued must be stored or dropped before a decision names its end.
+            self._sender.flush(_ROLLBACK_S)
+        except SendError as error:
+            LOG.info("attempt %s: %s", self._id, error)
+        try:
+            sender = sender_for(self._options)
+            sender.decide(
+                OpKind.ROLLBACK,
+                # Where something failed, nobody knows what is stored beyond it.
+                (
+                    each._replace(half_offset=NO_OFFSET) if chunk.unacknowledged else each
+                    for chunk in self._chunks.all
+                    for each in (chunk.as_transaction(),)
+                ),
+                producer_group=self._options.producer_group,
+                reason="the task attempt failed",
+                timeout_s=_ROLLBACK_S,
+            )
+        except SinkError as error:
+            LOG.warning("attempt %s is left to the check: %s", self._id, error)
+
+    def _encoder(self, chunk: Chunk, topic: str, partition: int) -> Callable[[int], bytes]:
+        series = half_metadata_series(
+            HalfMetadata(
+                chunk.transaction_id,
+                time_ns() // _NS_PER_MS,
+                0,
+                0,
+                self._options.producer_group,
+                topic,
+                partition,
+                0,
+                self._options.immunity_ms,
+                NO_TIMESTAMP,
+                NO_OFFSET,
+            )
+        )
+        chunk.encoders[topic, partition] = series
+        return series
+
+    def _delivery_of(self, chunk: Chunk) -> Callable[[Any, Any], None]:
+        def delivered(error: Any, record: Any) -> None:
+            if error is not None:
+                self._error = self._error or error
+            else:
+                chunk.acknowledged(record.offset(), record.timestamp()[1])
+
+        return delivered

@@ -1,0 +1,215 @@
+"""One batch, on the driver: the manifest is its commit point, the decisions follow from it."""
+
+from __future__ import annotations
+
+from itertools import chain
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from serde.records import BatchManifest, ManifestAttempt, ManifestKind, OpKind, OpSource
+from spark_jobs.sink.chunks import merge_timestamps
+from spark_jobs.sink.cluster.kafka_io import LOG, MS_PER_S, actor_name
+from spark_jobs.sink.errors import (
+    AttemptGivenUpError,
+    BatchOrderError,
+    CommitInDoubtError,
+    ReplayMismatchError,
+)
+from spark_jobs.sink.log.kafka_io import forget_log, log_for
+from spark_jobs.sink.manifest import Fate, Replay, compare
+from spark_jobs.sink.rows import ContentHash
+from spark_jobs.sink.sender.kafka_io import sender_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from serde.records import ManifestTransaction
+    from spark_jobs.sink.attempt import AttemptReport
+    from spark_jobs.sink.manifest import Found
+    from spark_jobs.sink.options import SinkOptions
+
+_NS_PER_MS = 1_000_000
+
+
+class BatchCommitter:
+    """Commits and aborts the batches of one app. Holds no state: Spark makes one for each call."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def commit(self, batch_id: int, reports: Sequence[AttemptReport]) -> None:
+        """Publish a batch, or find it published; may be repeated, also with other attempts.
+
+        Raises:
+            ReplayMismatchError, BatchOrderError: the text says what to do; nothing was published.
+            AttemptGivenUpError: the batch came too late; run again it is published.
+            CommitInDoubtError: the brokers do not answer; run again it is settled.
+            SinkSetupError: the manifest topic is missing or too small.
+        """
+        self.settle(self.record(batch_id, reports))
+
+    def record(self, batch_id: int, reports: Sequence[AttemptReport]) -> BatchManifest:
+        """Return the batch's winning manifest: ours if nobody was first. The commit point.
+
+        Raises: as commit.
+        """
+        mine = self._manifest(ManifestKind.COMMIT, batch_id, reports)
+        try:
+            log = log_for(self._options)
+            found = log.find(self._options.app_id, batch_id)
+            if found.standing.winner is None:
+                if found.later_batch > batch_id:
+                    self._roll_back(mine.attempts)
+                    raise _out_of_order(mine, found)
+                found = log.append(mine._replace(searched_from=found.searched_from))
+        except CommitInDoubtError:
+            forget_log(self._options)
+            raise
+        winner = found.standing.winner
+        if winner is None:
+            self._roll_back(mine.attempts)
+            raise AttemptGivenUpError(
+                f"batch {batch_id} of {mine.app_id} took too long or was aborted, and was given up"
+                " before this commit: nothing of it was published. Start the query again; the"
+                " batch is run anew"
+            )
+        replay = compare(winner.manifest, mine)
+        if replay is Replay.OWN:
+            return winner.manifest
+        self._roll_back(mine.attempts)
+        if replay is Replay.DIFFERENT:
+            raise _mismatch(winner.manifest, mine)
+        LOG.info(
+            "batch %d of %s was published before; nothing is sent twice", batch_id, mine.app_id
+        )
+        return winner.manifest
+
+    def settle(self, winner: BatchManifest, *, source: OpSource = OpSource.PRODUCER) -> None:
+        """Write the decisions of a winning manifest, all of them and in order; may be repeated.
+
+        Whoever writes them writes all: of several who do so at a time, each first decision comes
+        from one that has written those before it, so the order of rows holds.
+
+        Raises:
+            CommitInDoubtError: not all were acknowledged; repeat it.
+        """
+        self._decide(OpKind.COMMIT, winner.attempts, winner.producer_group, source)
+
+    def abort(self, batch_id: int, reports: Sequence[AttemptReport]) -> None:
+        """Roll back what no winning manifest lists, and make sure that none ever will.
+
+        Raises:
+            SinkError: it could not; the check settles what is left.
+        """
+        if not reports:
+            return
+        log = log_for(self._options)
+        found = log.find(self._options.app_id, batch_id)
+        rejected = self._manifest(ManifestKind.REJECT, batch_id, reports)
+        fates = [found.standing.fate(each.attempt_id) for each in rejected.attempts]
+        if Fate.OPEN in fates:
+            # A commit of ours may still be on its way to the log: from here on it is void.
+            found = log.append(
+                rejected._replace(searched_from=found.searched_from, reason="the batch was aborted")
+            )
+        self._roll_back(
+            report.attempt
+            for report in reports
+            if found.standing.fate(report.attempt.attempt_id) is Fate.ROLLBACK
+        )
+
+    def reject(self, batch_id: int, attempt_id: str, reason: str) -> Found:
+        """Give an attempt up unless a manifest has it by now; return what stands then.
+
+        Raises:
+            SinkError: it could not; repeat it.
+        """
+        log = log_for(self._options)
+        found = log.find(self._options.app_id, batch_id)
+        if found.standing.fate(attempt_id) is not Fate.OPEN:
+            return found
+        manifest = self._manifest(ManifestKind.REJECT, batch_id, ())._replace(
+            attempts=(_without_transactions(attempt_id),),
+            searched_from=found.searched_from,
+            reason=reason,
+        )
+        return log.append(manifest)
+
+    def _manifest(
+        self, kind: ManifestKind, batch_id: int, reports: Sequence[AttemptReport]
+    ) -> BatchManifest:
+        commits = kind is ManifestKind.COMMIT
+        content = ContentHash()
+        for report in reports:
+            content.add_sum(report.content_sum)
+        return BatchManifest(
+            app_id=self._options.app_id,
+            batch_id=batch_id,
+            kind=kind,
+            searched_from=0,
+            first_append_timestamp=merge_timestamps(
+                report.first_append_timestamp for report in reports
+            ),
+            age_ms_max=self._options.age_ms_max,
+            row_count=sum(report.row_count for report in reports) if commits else 0,
+            content_hash=content.hex() if commits else "",
+            timestamp=time_ns() // _NS_PER_MS,
+            producer_group=self._options.producer_group,
+            actor=actor_name(),
+            reason="",
+            attempts=tuple(
+                report.attempt if commits else _without_transactions(report.attempt.attempt_id)
+                for report in reports
+            ),
+        )
+
+    def _roll_back(self, attempts: Iterable[ManifestAttempt]) -> None:
+        """Roll attempts back; what does not get through is found by the check."""
+        try:
+            self._decide(OpKind.ROLLBACK, attempts, self._options.producer_group, OpSource.PRODUCER)
+        except CommitInDoubtError as error:
+            LOG.warning("attempts of %s are left to the check: %s", self._options.app_id, error)
+
+    def _decide(
+        self,
+        kind: OpKind,
+        attempts: Iterable[ManifestAttempt],
+        producer_group: str,
+        source: OpSource,
+    ) -> None:
+        transactions: list[ManifestTransaction] = list(
+            chain.from_iterable(attempt.transactions for attempt in attempts)
+        )
+        if not transactions:
+            return
+        sender_for(self._options).decide(
+            kind,
+            transactions,
+            producer_group=producer_group,
+            source=source,
+            timeout_s=self._options.commit_timeout_ms / MS_PER_S,
+        )
+
+
+def _without_transactions(attempt_id: str) -> ManifestAttempt:
+    return ManifestAttempt(attempt_id, ())
+
+
+def _mismatch(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchError:
+    return ReplayMismatchError(
+        f"batch {mine.batch_id} of {mine.app_id} was published already, with {winner.row_count}"
+        f" rows (hash {winner.content_hash[:8]}) by {winner.actor}, and now has {mine.row_count}"
+        f" (hash {mine.content_hash[:8]}). Nothing was published now. Either the checkpoint was"
+        " deleted, reset or restored while app.id stayed the same: then set a new app.id, or bring"
+        " the checkpoint back. Or two queries share this app.id: give each its own. Or the query is"
+        " not deterministic (rand, current_timestamp, a source that changed): make it so"
+    )
+
+
+def _out_of_order(mine: BatchManifest, found: Found) -> BatchOrderError:
+    return BatchOrderError(
+        f"batch {mine.batch_id} of {mine.app_id} was never published, but batch"
+        f" {found.later_batch} was. Either the checkpoint was deleted or reset: then set a new"
+        " app.id, or bring the checkpoint back. Or a batch write took a batch.id that is not larger"
+        " than that of every write before it. Nothing was published now"
+    )

@@ -1,0 +1,102 @@
+"""Cuts the rows of a task attempt into transactions of bounded size. Pure.
+
+All messages of a transaction go to one half partition, which is chosen by the key, so that what
+the daemon delivers of one key comes out in the order of the rows. Each half partition has one
+open chunk; when that is full, the next one begins, and decisions are written in that order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from serde.records import NO_OFFSET, NO_TIMESTAMP, ManifestTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+class Chunk:
+    """One transaction that is being sent."""
+
+    __slots__ = (
+        "bytes",
+        "count",
+        "encoders",
+        "first_timestamp",
+        "half_offset",
+        "half_partition",
+        "transaction_id",
+        "unacknowledged",
+    )
+
+    def __init__(self, transaction_id: str, half_partition: int) -> None:
+        self.transaction_id = transaction_id
+        self.half_partition = half_partition
+        self.count = 0
+        self.bytes = 0
+        self.unacknowledged = 0
+        self.half_offset = NO_OFFSET
+        self.first_timestamp = NO_TIMESTAMP
+        # (real topic, real partition) -> message index -> RMQ_HALF.
+        self.encoders: dict[tuple[str, int], Callable[[int], bytes]] = {}
+
+    def acknowledged(self, offset: int, timestamp: int) -> None:
+        """Note that one of its messages is stored."""
+        self.unacknowledged -= 1
+        self.half_offset = max(self.half_offset, offset)
+        if self.first_timestamp == NO_TIMESTAMP or timestamp < self.first_timestamp:
+            self.first_timestamp = timestamp
+
+    def as_transaction(self) -> ManifestTransaction:
+        """Return what a decision about it has to say, once all is acknowledged."""
+        return ManifestTransaction(
+            self.transaction_id, self.half_partition, self.count, self.half_offset
+        )
+
+
+class Chunks:
+    """All chunks of one task attempt.
+
+    Args:
+        messages_max: Most messages of a chunk.
+        bytes_max: Most bytes of key, value and headers; one message may be all of them.
+        new_id: Makes transaction ids.
+    """
+
+    def __init__(self, *, messages_max: int, bytes_max: int, new_id: Callable[[], str]) -> None:
+        self._messages_max = messages_max
+        self._bytes_max = bytes_max
+        self._new_id = new_id
+        self._open: dict[int, Chunk] = {}
+        self.all: list[Chunk] = []
+
+    def place(self, half_partition: int, size_bytes: int) -> Chunk:
+        """Return the chunk for the next message of that size, and count the message in."""
+        chunk = self._open.get(half_partition)
+        if (
+            chunk is None
+            or chunk.count >= self._messages_max
+            or chunk.bytes + size_bytes > self._bytes_max
+        ):
+            chunk = Chunk(self._new_id(), half_partition)
+            self._open[half_partition] = chunk
+            self.all.append(chunk)
+        chunk.count += 1
+        chunk.bytes += size_bytes
+        chunk.unacknowledged += 1
+        return chunk
+
+    def transactions(self) -> tuple[ManifestTransaction, ...]:
+        """Return all of them, in the order in which they were begun."""
+        return tuple(chunk.as_transaction() for chunk in self.all)
+
+    def first_append_timestamp(self) -> int:
+        """Return when the oldest of its half messages was appended; -1 without any."""
+        stamps = [chunk.first_timestamp for chunk in self.all]
+        return min(stamps, default=NO_TIMESTAMP)
+
+
+def merge_timestamps(stamps: Any) -> int:
+    """Return the earliest of those that are there; -1 without any."""
+    return min((stamp for stamp in stamps if stamp != NO_TIMESTAMP), default=NO_TIMESTAMP)

@@ -1,0 +1,1 @@
+"""Topics and clients of the sink."""

@@ -1,0 +1,263 @@
+"""What the sink knows of the cluster: topics as they are, clients as they are made."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from serde.topics import MANIFEST_PARTITIONS
+from spark_jobs.sink.errors import CommitInDoubtError, SendError, SinkOptionError, SinkSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spark_jobs.sink.options import SinkOptions
+
+LOG = logging.getLogger("halfbridge.spark")
+KAFKA_TIMEOUT_S = 20.0
+LOOK_AGAIN_S = 0.1
+MS_PER_S = 1_000
+KAFKA_MESSAGE_BYTES = 1_048_588  # Kafka's default, where we may not read the topic's own
+# Room for RMQ_HALF, RMQ_CONTEXT, RMQ_CHECK or RMQ_DEAD and the record's own framing (design 4).
+MESSAGE_RESERVE_BYTES = 64 * 1024
+# About 70,000 transactions in one manifest, which are 70 million rows when they are full.
+MANIFEST_BYTES_MAX = 4 * 1024 * 1024
+_CHECK_PARTITIONS = 4
+_CHECK_RETENTION_MS = 3_600_000
+_REQUEST_EXTRA_BYTES = 128 * 1024
+_SAFE_REPLICAS = 3
+_APPEARS_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class HalfShape:
+    """What the half topic allows.
+
+    Attributes:
+        partitions: Of half and op topic.
+        record_bytes_max: Its max.message.bytes.
+        replicas: Its replication factor.
+    """
+
+    partitions: int
+    record_bytes_max: int
+    replicas: int
+
+    @property
+    def message_bytes_max(self) -> int:
+        """Most bytes of key, value and twice the headers of one message."""
+        return self.record_bytes_max - MESSAGE_RESERVE_BYTES
+
+
+def client_settings(options: SinkOptions) -> dict[str, Any]:
+    """Return what all clients have in common."""
+    return {
+        "client.id": f"halfbridge-{options.producer_group}",
+        "error_cb": _note,
+        **options.kafka,
+        "bootstrap.servers": options.bootstrap_servers,
+    }
+
+
+def made(client: Any, settings: Mapping[str, Any]) -> Any:
+    """Return a Kafka client.
+
+    Raises:
+        SinkOptionError: it does not take a property; whoever wrote the query corrects it.
+    """
+    try:
+        return client(dict(settings), logger=LOG)
+    except KafkaException as error:
+        raise SinkOptionError(f"a kafka. option is not taken: {text_of(error)}") from error
+
+
+def half_shape(options: SinkOptions) -> HalfShape:
+    """Return what the half topic is like.
+
+    Raises:
+        SinkSetupError: half or op topic is missing or they differ; the text names the command.
+    """
+    admin = made(AdminClient, client_settings(options))
+    names = options.names
+    topics = topics_of(admin)
+    missing = [name for name in (names.half, names.op) if name not in topics]
+    if missing:
+        raise SinkSetupError(f"no topic {' and no topic '.join(missing)}; {remedy(options)}")
+    if topics[names.half][0] != topics[names.op][0]:
+        raise SinkSetupError(
+            f"{names.half} has {topics[names.half][0]} partitions and {names.op} has"
+            f" {topics[names.op][0]}; they must have the same number; {remedy(options)}"
+        )
+    return HalfShape(
+        topics[names.half][0], record_bytes_max(admin, names.half), topics[names.half][1]
+    )
+
+
+def record_bytes_max(admin: Any, topic: str) -> int:
+    """Return a topic's max.message.bytes; Kafka's default where it may not be read."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    future = admin.describe_configs([resource], request_timeout=KAFKA_TIMEOUT_S)[resource]
+    try:
+        return int(future.result(KAFKA_TIMEOUT_S)["max.message.bytes"].value)
+    except (KafkaException, KeyError, TimeoutError) as error:
+        LOG.info("max.message.bytes of %s not readable, default taken: %r", topic, error)
+        return KAFKA_MESSAGE_BYTES
+
+
+def topics_of(client: Any) -> dict[str, tuple[int, int]]:
+    """Return every topic this client may see: name to (partitions, replication factor).
+
+    Raises:
+        SinkSetupError: no broker answers.
+    """
+    try:
+        topics = client.list_topics(timeout=KAFKA_TIMEOUT_S).topics
+    except KafkaException as error:
+        raise SinkSetupError(f"no broker answers: {text_of(error)}") from error
+    return {
+        name: (len(topic.partitions), len(topic.partitions[0].replicas))
+        for name, topic in topics.items()
+        if topic.error is None and 0 in topic.partitions
+    }
+
+
+def remedy(options: SinkOptions) -> str:
+    """Return the command that makes what is missing."""
+    prefix = f" --topic-prefix {options.prefix}" if options.prefix else ""
+    return (
+        f"run: halfbridge topics create --bootstrap-servers {options.bootstrap_servers}{prefix}"
+        f" --producer-group {options.producer_group} --spark-sink"
+    )
+
+
+def text_of(error: Any) -> str:
+    """Return a KafkaError or KafkaException as `NAME: text`."""
+    if isinstance(error, KafkaException):
+        error = error.args[0]
+    return f"{error.name()}: {error.str()}" if isinstance(error, KafkaError) else repr(error)
+
+
+def actor_name() -> str:
+    """Return this process's name in records, for people who search."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def _note(error: Any) -> None:
+    LOG.info("Kafka client: %s", text_of(error))
+
+
+def partition_end(options: SinkOptions, topic: str, partition: int) -> int:
+    """Return the high watermark of a partition.
+
+    Raises:
+        SendError: the brokers did not say.
+    """
+    consumer = made(Consumer, reader_settings(options))
+    try:
+        deadline = monotonic() + options.commit_timeout_ms / MS_PER_S
+        return ends_of(consumer, TopicPartition(topic, partition), deadline)[1]
+    except CommitInDoubtError as error:
+        raise SendError(str(error)) from error
+    finally:
+        consumer.close()
+
+
+def ensure_topics(options: SinkOptions) -> None:
+    """Check half and op topic; make the manifest topic and the group's check topic if missing.
+
+    Raises:
+        SinkSetupError: a topic is missing and may not be made; the text names the command.
+    """
+    shape = half_shape(options)
+    names = options.names
+    admin = made(AdminClient, client_settings(options))
+    there = topics_of(admin)
+    wanted = {
+        names.manifest: (MANIFEST_PARTITIONS, manifest_settings(replicas=shape.replicas)),
+        names.check(options.producer_group): (
+            _CHECK_PARTITIONS,
+            {
+                "cleanup.policy": "delete",
+                "retention.ms": str(_CHECK_RETENTION_MS),
+                "max.message.bytes": str(shape.record_bytes_max + _REQUEST_EXTRA_BYTES),
+            },
+        ),
+    }
+    missing = [
+        NewTopic(name, partitions, shape.replicas, config=settings)
+        for name, (partitions, settings) in wanted.items()
+        if name not in there
+    ]
+    if not missing:
+        return
+    for name, future in admin.create_topics(missing, request_timeout=KAFKA_TIMEOUT_S).items():
+        try:
+            future.result(KAFKA_TIMEOUT_S)
+        except (KafkaException, TimeoutError) as error:  # noqa: PERF203 (two topics)
+            code = error.args[0].code() if isinstance(error, KafkaException) else None
+            if code != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise SinkSetupError(
+                    f"no topic {name}, and it could not be created ({text_of(error)});"
+                    f" {remedy(options)}"
+                ) from error
+    deadline = monotonic() + _APPEARS_S
+    while not wanted.keys() <= topics_of(admin).keys():
+        if monotonic() > deadline:
+            raise SinkSetupError(f"topics {', '.join(wanted)} were created but do not appear")
+        admin.poll(LOOK_AGAIN_S)
+
+
+def manifest_settings(*, replicas: int) -> dict[str, str]:
+    """Return the settings of the manifest topic."""
+    settings = {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(MANIFEST_BYTES_MAX),
+    }
+    if replicas >= _SAFE_REPLICAS:
+        settings["min.insync.replicas"] = "2"
+    return settings
+
+
+def reader_settings(options: SinkOptions) -> dict[str, Any]:
+    """Return the properties of a consumer that is told what to read, and commits nothing."""
+    return {
+        "fetch.wait.max.ms": 50,
+        **client_settings(options),
+        "group.id": f"{options.prefix}halfbridge-manifest-reader",  # nothing is committed under it
+        "enable.auto.commit": False,
+        "auto.offset.reset": "error",
+        # Another app's producer must not hide what is there; nobody writes it in a kafka_txn.
+        "isolation.level": "read_uncommitted",
+        "enable.partition.eof": True,
+        "allow.auto.create.topics": False,
+        "fetch.message.max.bytes": MANIFEST_BYTES_MAX + 4_096,
+    }
+
+
+def ends_of(consumer: Any, place: TopicPartition, deadline: float) -> tuple[int, int]:
+    """Return where a partition begins and ends (its high watermark), as the brokers say now.
+
+    Raises:
+        CommitInDoubtError: they did not say before `deadline`, by the monotonic clock.
+    """
+    while True:
+        left_s = deadline - monotonic()
+        if left_s <= 0:
+            raise CommitInDoubtError(f"the end of {place.topic} was not told in time")
+        try:
+            start, end = consumer.get_watermark_offsets(place, timeout=min(left_s, KAFKA_TIMEOUT_S))
+        except KafkaException as error:
+            LOG.info("asking for the end of %s: %s", place.topic, text_of(error))
+            consumer.poll(LOOK_AGAIN_S)
+            continue
+        return int(start), int(end)

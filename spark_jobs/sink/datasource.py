@@ -1,0 +1,145 @@
+"""`format("txn_half")`: what Spark calls, on the driver and on executors."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from spark_jobs.sink.attempt import AttemptReport, write_attempt
+from spark_jobs.sink.batch import BatchCommitter
+from spark_jobs.sink.cluster.kafka_io import LOG, ensure_topics
+from spark_jobs.sink.errors import SinkError, SinkOptionError
+from spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
+from spark_jobs.sink.rows import check_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_BATCH_PROPERTY = "streaming.sql.batchId"
+
+
+class TxnHalf(DataSource):
+    """Kafka, exactly once: rows become visible when their batch is committed, all or none."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
+        """Return the writer of a micro-batch; Spark asks for one again and again.
+
+        Raises:
+            SinkError: the query cannot be run as it is; the text says why.
+        """
+        del overwrite  # output modes append and update both add records
+        return StreamWriter(self._checked(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001
+        """Return the writer of a batch write.
+
+        Raises:
+            SinkError: the write cannot be done as it is; the text says why.
+        """
+        if overwrite:
+            raise SinkOptionError(f'format("{FORMAT}") only adds records: use mode("append")')
+        options = self._checked(schema)
+        if options.batch_id is None:
+            raise SinkOptionError(
+                f'a batch write with format("{FORMAT}") needs the option batch.id: a whole number'
+                " that grows from write to write of the same app.id, and is the same when a write"
+                " is repeated"
+            )
+        return BatchWriter(options)
+
+    def _checked(self, schema: StructType) -> SinkOptions:
+        options = parse_options(self.options)
+        check_schema(schema, topic=options.topic)
+        _ensure_topics_once(options)
+        return options
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches. Pickled to executors."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptReport:
+        """Send a task's rows as half messages (on an executor)."""
+        context: Any = TaskContext.get()
+        return write_attempt(self.options, int(context.getLocalProperty(_BATCH_PROPERTY)), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish the batch, or find it published (on the driver)."""
+        self.committer().commit(batchId, _reports(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Roll the batch back, unless it is published already (on the driver)."""
+        _abort(self.committer(), messages, batchId)
+
+    def committer(self) -> BatchCommitter:
+        """Return what commits and aborts."""
+        return BatchCommitter(self.options)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes one batch. Pickled to executors."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    @property
+    def batch_id(self) -> int:
+        """The option batch.id, which `TxnHalf.writer` has seen to be there."""
+        return self.options.batch_id or 0
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptReport:
+        """Send a task's rows as half messages (on an executor)."""
+        return write_attempt(self.options, self.batch_id, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish the batch, or find it published (on the driver)."""
+        self.committer().commit(self.batch_id, _reports(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Roll the batch back, unless it is published already (on the driver)."""
+        _abort(self.committer(), messages, self.batch_id)
+
+    def committer(self) -> BatchCommitter:
+        """Return what commits and aborts."""
+        return BatchCommitter(self.options)
+
+
+def _reports(messages: list[WriterCommitMessage | None]) -> list[AttemptReport]:
+    return [message for message in messages if isinstance(message, AttemptReport)]
+
+
+def _abort(
+    committer: BatchCommitter, messages: list[WriterCommitMessage | None], batch_id: int
+) -> None:
+    try:
+        committer.abort(batch_id, _reports(messages))
+    except SinkError as error:  # the query fails for a reason of its own: that one is to be seen
+        LOG.warning("abort of batch %d is left to the check: %s", batch_id, error)
+
+
+_ENSURED: set[tuple[object, ...]] = set()
+
+
+def _ensure_topics_once(options: SinkOptions) -> None:
+    key = (os.getpid(), options.producer_group, *options.client_key())
+    if key not in _ENSURED:
+        ensure_topics(options)
+        _ENSURED.add(key)

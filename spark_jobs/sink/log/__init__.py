@@ -1,0 +1,1 @@
+"""The manifest topic: read, searched and appended to."""

@@ -1,0 +1,207 @@
+"""The manifest topic as a log that is searched backwards and appended to."""
+
+from __future__ import annotations
+
+import os
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from serde.manifest import BATCH_MANIFEST
+from serde.partitioner import partition_of
+from serde.topics import MANIFEST_PARTITIONS
+from spark_jobs.sink.cluster.kafka_io import (
+    KAFKA_TIMEOUT_S,
+    LOG,
+    LOOK_AGAIN_S,
+    MS_PER_S,
+    client_settings,
+    ends_of,
+    made,
+    reader_settings,
+    record_bytes_max,
+    remedy,
+    text_of,
+    topics_of,
+)
+from spark_jobs.sink.errors import CommitInDoubtError, SinkSetupError
+from spark_jobs.sink.manifest import Entry, Found, Search
+from spark_jobs.sink.sender.kafka_io import producer_settings
+
+if TYPE_CHECKING:
+    from serde.records import BatchManifest
+    from spark_jobs.sink.options import SinkOptions
+
+_READ_MAX = 10_000
+_POLL_S = 0.5
+
+
+class ManifestLog:
+    """The app's partition of the manifest topic. Thread-safe: one caller at a time.
+
+    Raises:
+        SinkSetupError: the topic is missing or has the wrong shape; the text names the command.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._timeout_s = options.commit_timeout_ms / MS_PER_S
+        self._topic = options.names.manifest
+        admin = made(AdminClient, client_settings(options))
+        partitions, _ = topics_of(admin).get(self._topic, (0, 0))
+        if partitions < MANIFEST_PARTITIONS:
+            raise SinkSetupError(
+                f"{self._topic} must have at least {MANIFEST_PARTITIONS} partitions, it has"
+                f" {partitions}; {remedy(options)}"
+            )
+        self._bytes_max = record_bytes_max(admin, self._topic)
+        self._producer = made(
+            Producer,
+            {
+                **producer_settings(options, message_bytes_max=max(self._bytes_max, 1_000)),
+                "linger.ms": 0,
+                "message.timeout.ms": options.commit_timeout_ms,
+            },
+        )
+        self._consumer = made(Consumer, reader_settings(options))
+        self._lock = Lock()
+
+    def find(self, app_id: str, batch_id: int) -> Found:
+        """Return all records of a batch that stand in the log now.
+
+        Raises:
+            CommitInDoubtError: the brokers do not answer in time; repeat it.
+            SinkSetupError: the log has lost its beginning, and with it perhaps the answer.
+        """
+        with self._lock:
+            return self._find(app_id, batch_id, beyond=-1)
+
+    def append(self, manifest: BatchManifest) -> Found:
+        """Append a record and return what stands in the log with it.
+
+        Raises:
+            CommitInDoubtError: no acknowledgement in time; it may stand all the same.
+            SinkSetupError: the record is larger than the topic allows; the text says what to do.
+        """
+        data = BATCH_MANIFEST.encode(manifest)
+        key = manifest.app_id.encode()
+        # A message's own limit is on the whole batch of one record.
+        if len(data) + len(key) + 1_000 > self._bytes_max:
+            transactions = sum(len(each.transactions) for each in manifest.attempts)
+            raise SinkSetupError(
+                f"batch {manifest.batch_id} has {transactions} transactions, whose manifest of"
+                f" {len(data)} bytes is larger than max.message.bytes ({self._bytes_max}) of"
+                f" {self._topic}: make batches smaller (maxOffsetsPerTrigger) or fewer tasks, or"
+                " raise that setting of the topic"
+            )
+        with self._lock:
+            offset = self._append(key, data)
+            return self._find(manifest.app_id, manifest.batch_id, beyond=offset)
+
+    def close(self) -> None:
+        """Close the clients."""
+        with self._lock:
+            self._consumer.close()
+            self._producer.flush(KAFKA_TIMEOUT_S)
+
+    def _append(self, key: bytes, data: bytes) -> int:
+        told: list[tuple[Any, Any]] = []
+        partition = partition_of(key, MANIFEST_PARTITIONS)
+        try:
+            self._producer.produce(
+                self._topic,
+                data,
+                key,
+                partition,
+                on_delivery=lambda error, record: told.append((error, record)),
+            )
+            self._producer.flush(self._timeout_s)
+        except (KafkaException, BufferError) as error:
+            raise CommitInDoubtError(f"the manifest was not written: {text_of(error)}") from error
+        if not told:
+            raise CommitInDoubtError(
+                f"the manifest was not acknowledged in {self._timeout_s:g} s; start the query again"
+            )
+        refusal, record = told[0]
+        if refusal is not None:
+            raise CommitInDoubtError(
+                f"the manifest was not acknowledged ({text_of(refusal)}); start the query again"
+            )
+        return int(record.offset())
+
+    def _find(self, app_id: str, batch_id: int, *, beyond: int) -> Found:
+        """Search a log that reaches beyond an offset (one that was just appended)."""
+        key = app_id.encode()
+        place = TopicPartition(self._topic, partition_of(key, MANIFEST_PARTITIONS))
+        deadline = monotonic() + self._timeout_s
+        start, end = ends_of(self._consumer, place, deadline)
+        while end <= beyond:  # a new leader may not have heard yet how far the log is committed
+            self._consumer.poll(LOOK_AGAIN_S)
+            start, end = ends_of(self._consumer, place, deadline)
+        search = Search(batch_id, start=start, end=end)
+        while (window := search.window()) is not None:
+            search.feed(self._read(place, *window, key, deadline))
+        found = search.result()
+        if found.is_cut:
+            raise SinkSetupError(
+                f"{self._topic} begins at offset {start}: older manifests were deleted, and whether"
+                f" batch {batch_id} of {app_id} was published cannot be told. Its retention must be"
+                " -1; take an app.id that was never used"
+            )
+        return found
+
+    def _read(
+        self, place: TopicPartition, low: int, high: int, key: bytes, deadline: float
+    ) -> list[Entry]:
+        """Return the app's records in [low, high)."""
+        self._consumer.assign([TopicPartition(place.topic, place.partition, low)])
+        entries: list[Entry] = []
+        try:
+            while monotonic() < deadline:
+                for record in self._consumer.consume(_READ_MAX, _POLL_S):
+                    if record.error() is not None:
+                        if record.error().code() == KafkaError._PARTITION_EOF:
+                            return entries
+                        LOG.info("reading manifests: %s", record.error())
+                        continue
+                    if record.offset() >= high:
+                        return entries
+                    if record.key() == key:
+                        entries.append(_entry(record))
+                    if record.offset() == high - 1:
+                        return entries
+        except KafkaException as error:
+            raise CommitInDoubtError(f"manifests cannot be read: {text_of(error)}") from error
+        finally:
+            self._consumer.unassign()
+        raise CommitInDoubtError(
+            f"manifests [{low}, {high}) of {place.topic} were not read in {self._timeout_s:g} s"
+        )
+
+
+_LOGS: dict[tuple[object, ...], ManifestLog] = {}
+
+
+def log_for(options: SinkOptions) -> ManifestLog:
+    """Return this process's ManifestLog for the options.
+
+    Raises: as ManifestLog.
+    """
+    key = (os.getpid(), options.commit_timeout_ms, *options.client_key())
+    if key not in _LOGS:
+        _LOGS[key] = ManifestLog(options)
+    return _LOGS[key]
+
+
+def forget_log(options: SinkOptions) -> None:
+    """Let the next `log_for` make new clients: those here failed."""
+    _LOGS.pop((os.getpid(), options.commit_timeout_ms, *options.client_key()), None)
+
+
+def _entry(record: Any) -> Entry:
+    return Entry(
+        int(record.offset()), int(record.timestamp()[1]), BATCH_MANIFEST.decode(record.value())
+    )

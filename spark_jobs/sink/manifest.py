@@ -1,0 +1,191 @@
+"""What a batch's manifest records come down to. Pure: no clock, no Kafka.
+
+The manifest topic is a log. For each (app.id, batch) the first COMMIT that is neither expired nor
+lists an attempt that an earlier record of the batch listed is the winner, and that never changes:
+whatever is appended later stands behind it. So drivers, responders and aborts that know nothing
+of each other all come to the same answer by reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence  # noqa: TC003 (small enough not to be hidden)
+from dataclasses import dataclass
+from enum import Enum
+
+from serde.records import NO_TIMESTAMP, BatchManifest, ManifestKind
+
+# Windows in which the log is read backwards: an app's newest record is usually among the last.
+WINDOW_RECORDS = 64
+WINDOW_GROWTH = 8
+WINDOW_RECORDS_MAX = 65_536
+
+
+class Fate(str, Enum):
+    """What becomes of a task attempt's transactions."""
+
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    OPEN = "OPEN"  # nobody has said anything yet
+
+
+class Replay(str, Enum):
+    """What a batch that has a winner is, seen by a driver that brings its own attempts."""
+
+    OWN = "OWN"  # the winner lists these very attempts
+    EQUAL = "EQUAL"  # other attempts, the same rows
+    DIFFERENT = "DIFFERENT"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A manifest record as read.
+
+    Attributes:
+        offset: In the app's manifest partition.
+        timestamp: Its append time, the broker's clock, epoch milliseconds.
+        manifest: What it says.
+    """
+
+    offset: int
+    timestamp: int
+    manifest: BatchManifest
+
+    @property
+    def is_expired(self) -> bool:
+        """Tell whether a COMMIT came so late that its half messages may be given up already."""
+        first = self.manifest.first_append_timestamp
+        return first != NO_TIMESTAMP and self.timestamp - first > self.manifest.age_ms_max
+
+    @property
+    def attempt_ids(self) -> frozenset[str]:
+        """The attempts it lists."""
+        return frozenset(attempt.attempt_id for attempt in self.manifest.attempts)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a batch stands.
+
+    Attributes:
+        winner: The record that publishes it, or None.
+        rejected: Attempts that can never be published; complete only while there is no winner.
+    """
+
+    winner: Entry | None
+    rejected: frozenset[str]
+
+    def fate(self, attempt_id: str) -> Fate:
+        """Return what becomes of an attempt; once it is not OPEN, it stays for ever."""
+        if self.winner is not None:
+            return Fate.COMMIT if attempt_id in self.winner.attempt_ids else Fate.ROLLBACK
+        return Fate.ROLLBACK if attempt_id in self.rejected else Fate.OPEN
+
+
+def standing(entries: Iterable[Entry]) -> Standing:
+    """Return where a batch stands, by all its records in offset order."""
+    rejected: frozenset[str] = frozenset()
+    for entry in entries:
+        ids = entry.attempt_ids
+        if (
+            entry.manifest.kind is ManifestKind.COMMIT
+            and not entry.is_expired
+            and rejected.isdisjoint(ids)
+        ):
+            return Standing(entry, rejected)
+        rejected |= ids
+    return Standing(None, rejected)
+
+
+def compare(winner: BatchManifest, mine: BatchManifest) -> Replay:
+    """Return what `mine`, which was not appended or came too late, is beside the winner."""
+    if {each.attempt_id for each in winner.attempts} == {
+        each.attempt_id for each in mine.attempts
+    } and bool(winner.attempts):
+        return Replay.OWN
+    same = (winner.row_count, winner.content_hash) == (mine.row_count, mine.content_hash)
+    return Replay.EQUAL if same else Replay.DIFFERENT
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found of one app and batch.
+
+    Attributes:
+        entries: All records of the batch, in offset order.
+        searched_from: What a record appended now says under that name.
+        later_batch: The latest batch of the app with a COMMIT, later than the one looked for; -1
+            for none.
+        is_cut: Records that might have mattered were deleted from the log.
+    """
+
+    entries: tuple[Entry, ...]
+    searched_from: int
+    later_batch: int
+    is_cut: bool
+
+    @property
+    def standing(self) -> Standing:
+        """Where the batch stands."""
+        return standing(self.entries)
+
+
+class Search:
+    """Finds a batch's records by reading the log backwards, window by window.
+
+    Every record says how far back its writer had to look: below its `searched_from` there is no
+    record of the app with its batch or a later one. So the search for batch n ends at the
+    `searched_from` of any record of the app with a batch <= n, be it the winner or a straggler
+    that a stopped driver appended late. Only an app that has no such record yet makes it read
+    the whole partition.
+
+    Args:
+        batch_id: The batch looked for.
+        start: First offset that the log still has.
+        end: Where the log ended when the search began.
+    """
+
+    def __init__(self, batch_id: int, *, start: int, end: int) -> None:
+        self._batch_id = batch_id
+        self._start = start
+        self._end = end
+        self._read_from = end
+        self._records = WINDOW_RECORDS
+        self._bound: int | None = None
+        self._first = end  # lowest offset of this batch or a later one
+        self._later = -1
+        self._found: dict[int, Entry] = {}
+
+    def window(self) -> tuple[int, int] | None:
+        """Return the offsets to read next, [low, high), or None: the search is over."""
+        low = self._start if self._bound is None else max(self._start, self._bound)
+        if self._read_from <= low:
+            return None
+        return max(low, self._read_from - self._records), self._read_from
+
+    def feed(self, entries: Sequence[Entry]) -> None:
+        """Take the app's records of the window that was just asked for, and step back."""
+        window = self.window()
+        if window is None:
+            raise ValueError("the search is over")  # a bug in the caller
+        self._read_from = window[0]
+        self._records = min(WINDOW_RECORDS_MAX, self._records * WINDOW_GROWTH)
+        for entry in entries:
+            batch = entry.manifest.batch_id
+            if batch <= self._batch_id:
+                self._bound = max(self._bound or 0, entry.manifest.searched_from)
+            if batch >= self._batch_id:
+                self._first = min(self._first, entry.offset)
+            if batch > self._batch_id and entry.manifest.kind is ManifestKind.COMMIT:
+                self._later = max(self._later, batch)
+            if batch == self._batch_id:
+                self._found[entry.offset] = entry
+
+    def result(self) -> Found:
+        """Return what was found, once `window` says None."""
+        needed = 0 if self._bound is None else self._bound
+        return Found(
+            tuple(self._found[offset] for offset in sorted(self._found)),
+            self._first,
+            self._later,
+            is_cut=needed < self._start,
+        )

@@ -1,0 +1,183 @@
+"""Rows as Spark's own Kafka sink takes them: checked by their schema, read from Arrow, hashed."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from itertools import repeat
+from struct import Struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from serde.headers import RESERVED, Headers
+from serde.records import PARTITION_BY_KEY
+from spark_jobs.sink.errors import RowError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql.types import StructType
+
+VALUE = "value"
+KEY = "key"
+TOPIC = "topic"
+PARTITION = "partition"
+HEADERS = "headers"
+_HASH_BYTES = 16
+_HASH_MASK = (1 << 8 * _HASH_BYTES) - 1
+_ABSENT = -1
+_lengths = Struct("<iiiii").pack
+_pair_lengths = Struct("<ii").pack
+_BYTES_OR_TEXT = ("string", "binary")
+_HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+# Type of each column, as Spark's own sink wants it.
+_ALLOWED = {
+    VALUE: _BYTES_OR_TEXT,
+    KEY: _BYTES_OR_TEXT,
+    TOPIC: ("string",),
+    PARTITION: ("int",),
+    HEADERS: (_HEADERS_TYPE,),
+}
+
+
+class Row(NamedTuple):
+    """One row."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def check_schema(schema: StructType, *, topic: str | None) -> None:
+    """Check that rows of `schema` can be sent; the texts are those of Spark's own sink.
+
+    Args:
+        schema: Of the query.
+        topic: The option `topic`.
+
+    Raises:
+        RowError: a column is missing, unknown or of another type; the query must be changed.
+    """
+    types = {each.name: each.dataType.simpleString() for each in schema.fields}
+    if VALUE not in types:
+        raise RowError(f"required attribute '{VALUE}' not found; columns: {', '.join(types)}")
+    if TOPIC not in types and topic is None:
+        raise RowError(
+            f"topic option required when no '{TOPIC}' attribute is present. Use the topic option"
+            " for setting a topic."
+        )
+    for name, kind in types.items():
+        allowed = _ALLOWED.get(name)
+        if allowed is None:
+            raise RowError(
+                f"column {name} is none of {', '.join(_ALLOWED)}: select what is to be sent, for"
+                " example to_json(struct('*')) AS value"
+            )
+        if kind not in allowed:
+            raise RowError(
+                f"{name} attribute unsupported type {kind}; {name} must be a {' or '.join(allowed)}"
+            )
+
+
+def rows_of(batch: pa.RecordBatch, *, topic: str | None) -> Iterator[Row]:
+    """Yield the rows of an Arrow batch.
+
+    Args:
+        batch: With columns as `check_schema` allows.
+        topic: The option `topic`, which wins over the column.
+
+    Raises:
+        RowError: a row has no topic, a partition below 0 or a reserved header.
+    """
+    names = batch.schema.names
+    columns = {name: batch.column(at) for at, name in enumerate(names)}
+    values: Any = _bytes(columns[VALUE])
+    keys: Any = _bytes(columns[KEY]) if KEY in columns else repeat(None)
+    topics: Any = repeat(topic) if topic is not None else columns[TOPIC].to_pylist()
+    partitions: Any = columns[PARTITION].to_pylist() if PARTITION in columns else repeat(None)
+    headers: Any = columns[HEADERS].to_pylist() if HEADERS in columns else repeat(None)
+    for given, partition, key, value, pairs in zip(  # noqa: B905 (endless ones are meant)
+        topics, partitions, keys, values, headers
+    ):
+        if not given:
+            raise RowError(
+                f"null topic present in the data. Use the {TOPIC} option for setting a topic."
+            )
+        yield Row(
+            given,
+            PARTITION_BY_KEY if partition is None else _checked_partition(partition),
+            key,
+            value,
+            _checked_headers(pairs) if pairs else [],
+        )
+
+
+class ContentHash:
+    """Order-free hash of rows: the sum of each row's hash modulo 2^128.
+
+    Equal for equal rows in any order and in any cut into tasks, so that a batch which Spark runs
+    again after a crash can be told from one with other rows.
+    """
+
+    def __init__(self) -> None:
+        self._sum = 0
+        self._topics: dict[str, bytes] = {}
+
+    def add(self, row: Row) -> None:
+        """Count a row in."""
+        topic, partition, key, value, headers = row
+        name = self._topics.get(topic)
+        if name is None:
+            name = self._topics[topic] = topic.encode()
+        lengths = _lengths(
+            len(name),
+            partition,
+            _ABSENT if key is None else len(key),
+            _ABSENT if value is None else len(value),
+            len(headers),
+        )
+        hashed = blake2b(b"".join((lengths, name, key or b"")), digest_size=_HASH_BYTES)
+        if value:
+            hashed.update(value)
+        for header, content in headers:
+            text = header.encode()
+            hashed.update(_pair_lengths(len(text), _ABSENT if content is None else len(content)))
+            hashed.update(text)
+            hashed.update(content or b"")
+        self._sum += int.from_bytes(hashed.digest(), "little")
+
+    def add_sum(self, other: int) -> None:
+        """Count in what another one says."""
+        self._sum += other
+
+    def sum(self) -> int:
+        """Return the sum so far."""
+        return self._sum & _HASH_MASK
+
+    def hex(self) -> str:
+        """Return it as manifests have it."""
+        return f"{self.sum():0{2 * _HASH_BYTES}x}"
+
+
+def _bytes(column: pa.Array) -> list[bytes | None]:
+    kind = pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()
+    values: list[bytes | None] = column.cast(kind).to_pylist()
+    return values
+
+
+def _checked_partition(partition: int) -> int:
+    if partition < 0:
+        raise RowError(f"partition {partition} is below 0; leave it null to go by the key")
+    return partition
+
+
+def _checked_headers(pairs: list[dict[str, Any]]) -> Headers:
+    headers = [(pair["key"], pair["value"]) for pair in pairs]
+    for name, _ in headers:
+        if not name:
+            raise RowError("a header without a name cannot be sent")
+        if name in RESERVED:
+            raise RowError(f"header name {name} is reserved; choose another")
+    return headers

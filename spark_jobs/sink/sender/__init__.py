@@ -1,0 +1,1 @@
+"""Half messages and decisions on their way to Kafka."""

@@ -1,0 +1,249 @@
+"""The sink's writing side of Kafka: half messages and decisions.
+
+Clients are kept for the life of a process: Spark uses its Python workers again, batch after batch.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from time import monotonic, time_ns
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException, Producer
+
+from serde.avro import OP
+from serde.records import NO_OFFSET, Op, OpKind, OpSource
+from spark_jobs.sink.cluster.kafka_io import (
+    actor_name,
+    client_settings,
+    half_shape,
+    made,
+    partition_end,
+    text_of,
+    topics_of,
+)
+from spark_jobs.sink.errors import CommitInDoubtError, RowError, SendError, SinkSetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from serde.headers import Headers
+    from serde.records import ManifestTransaction
+    from spark_jobs.sink.options import SinkOptions
+
+_NS_PER_MS = 1_000_000
+_MS_PER_S = 1_000
+_QUEUE_MESSAGES_MAX = 100_000
+_QUEUE_KBYTES_MAX = 64 * 1024
+_ROOM_S = 0.1
+_PURGE_S = 1.0
+_POLL_EVERY = 256
+
+
+class Sender:
+    """One idempotent producer, and what it knows of the cluster. Not thread-safe.
+
+    Raises:
+        SinkSetupError: half and op topic are not as they must be, or no broker answers.
+        SinkOptionError: the Kafka client does not take a property.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._names = options.names
+        self.shape = half_shape(options)
+        self._kafka = made(
+            Producer,
+            producer_settings(options, message_bytes_max=self.shape.record_bytes_max),
+        )
+        self._partitions: dict[str, int] = {}
+        self._sent = 0
+
+    @property
+    def is_broken(self) -> bool:
+        """Tell whether the client refuses all further work."""
+        return self._kafka is None
+
+    def check_destination(self, topic: str, partition: int) -> None:
+        """Check that a row has somewhere to go.
+
+        Raises:
+            RowError: the topic is internal, or has no such partition.
+            SinkSetupError: the topic does not exist.
+        """
+        partitions = self._partitions.get(topic)
+        if partitions is not None and partition < partitions:
+            return
+        if self._names.is_internal(topic):
+            raise RowError(f"topic {topic} is internal and can never be a real topic")
+        known = topics_of(self._kafka)
+        if topic not in known:
+            raise SinkSetupError(f"no topic {topic} (or no right to see it); create it first")
+        self._partitions[topic] = known[topic][0]
+        if partition >= known[topic][0]:
+            raise RowError(f"topic {topic} has no partition {partition}; it has {known[topic][0]}")
+
+    def send(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        on_delivery: Callable[[Any, Any], None],
+        headers: Headers,
+    ) -> None:
+        """Hand a half record to Kafka, waiting for room in the queue.
+
+        Raises:
+            SendError: no room came in time, or the client takes no more.
+        """
+        self._produce(self._names.half, value, key, partition, on_delivery, headers=headers)
+
+    def decide(
+        self,
+        kind: OpKind,
+        transactions: Iterable[ManifestTransaction],
+        *,
+        producer_group: str,
+        source: OpSource = OpSource.PRODUCER,
+        reason: str = "",
+        timeout_s: float,
+    ) -> None:
+        """Write decisions in this order, and return once all are acknowledged.
+
+        Raises:
+            CommitInDoubtError: not all were; the ones behind the first failure may be missing.
+        """
+        failed: list[Any] = []
+        actor = actor_name()
+
+        def written(error: Any, _record: Any) -> None:
+            if error is not None:
+                failed.append(error)
+
+        try:
+            for each in transactions:
+                offset = each.half_offset
+                op = Op(
+                    each.transaction_id,
+                    time_ns() // _NS_PER_MS,
+                    self.half_end(each.half_partition) if offset == NO_OFFSET else offset,
+                    0,
+                    producer_group,
+                    kind,
+                    each.message_count,
+                    0,
+                    source,
+                    actor,
+                    reason,
+                )
+                key = each.transaction_id.encode()
+                self._produce(
+                    self._names.op, OP.encode(op), key, each.half_partition, written, headers=None
+                )
+            self.flush(timeout_s)
+        except SendError as error:
+            raise CommitInDoubtError(f"decisions were not acknowledged: {error}") from error
+        if failed:
+            self._discard()
+            raise CommitInDoubtError(f"decisions were not acknowledged: {text_of(failed[0])}")
+
+    def flush(self, timeout_s: float) -> None:
+        """Return once every record is acknowledged or has failed, as its callback tells.
+
+        Raises:
+            SendError: that did not happen in time; what is left is given up.
+        """
+        left = self._kafka.flush(timeout_s)
+        if left:
+            self._discard()
+            raise SendError(f"{left} records were not acknowledged in {timeout_s:g} s")
+
+    def give_up(self) -> None:
+        """Drop what is not sent yet; the client is of no more use."""
+        self._discard()
+
+    def half_end(self, partition: int) -> int:
+        """Return the last offset of a half partition.
+
+        Raises:
+            SendError: the brokers did not say.
+        """
+        return partition_end(self._options, self._names.half, partition) - 1
+
+    def _produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        on_delivery: Callable[[Any, Any], None],
+        *,
+        headers: Headers | None,
+    ) -> None:
+        if self._kafka is None:
+            raise SendError("the Kafka client has failed before")
+        try:
+            try:
+                self._kafka.produce(
+                    topic, value, key, partition, on_delivery=on_delivery, headers=headers
+                )
+            except BufferError:
+                self._produce_with_patience(topic, value, key, partition, on_delivery, headers)
+        except KafkaException as error:
+            self._discard()
+            raise SendError(f"the Kafka client takes no record: {text_of(error)}") from error
+        self._sent += 1
+        if self._sent % _POLL_EVERY == 0:
+            self._kafka.poll(0)
+
+    def _produce_with_patience(self, *arguments: Any) -> None:
+        """Repeat produce while the queue is full, serving acknowledgements."""
+        *rest, on_delivery, headers = arguments
+        deadline = monotonic() + self._options.send_timeout_ms / _MS_PER_S
+        while monotonic() < deadline:
+            self._kafka.poll(_ROOM_S)
+            with suppress(BufferError):
+                self._kafka.produce(*rest, on_delivery=on_delivery, headers=headers)
+                return
+        self._discard()
+        raise SendError("the send queue stayed full: the brokers do not answer")
+
+    def _discard(self) -> None:
+        kafka, self._kafka = self._kafka, None
+        if kafka is not None:
+            kafka.purge()
+            kafka.flush(_PURGE_S)
+
+
+_SENDERS: dict[tuple[object, ...], Sender] = {}
+
+
+def sender_for(options: SinkOptions) -> Sender:
+    """Return this process's Sender for the options, a new one if the last has failed.
+
+    Raises: as Sender.
+    """
+    key = (os.getpid(), *options.client_key())
+    sender = _SENDERS.get(key)
+    if sender is None or sender.is_broken:
+        sender = _SENDERS[key] = Sender(options)
+    return sender
+
+
+def producer_settings(options: SinkOptions, *, message_bytes_max: int) -> dict[str, Any]:
+    """Return the properties of an idempotent producer that passes nothing over."""
+    return {
+        "linger.ms": 20,
+        "socket.keepalive.enable": True,
+        **client_settings(options),
+        "acks": "all",
+        "enable.idempotence": True,
+        # A record that fails for good stops the producer: none behind it gets through.
+        "enable.gapless.guarantee": True,
+        "allow.auto.create.topics": False,
+        "message.timeout.ms": options.send_timeout_ms,
+        "message.max.bytes": message_bytes_max,
+        "queue.buffering.max.messages": _QUEUE_MESSAGES_MAX,
+        "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
+    }

@@ -1,0 +1,263 @@
+"""A scene for the sink: an installation with a running daemon, rows to send, and what came out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka.admin import AdminClient
+
+from bridge import Message, Resolution, TransactionProducer
+from checker.admin.kafka_io import Cluster
+from checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
+from checker.admin.topics import create_topics
+from halfbridge.testkit.reader import read_all, read_ops
+from serde.headers import headers_of, parse_half, user_headers  # noqa: F401
+from serde.manifest import BATCH_MANIFEST
+from serde.partitioner import partition_of
+from serde.records import BatchManifest, OpKind
+from serde.topics import TopicNames
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from halfbridge.testkit.children import Child, Children
+    from halfbridge.testkit.history import ReadRecord
+
+ROOT = Path(__file__).parents[2]
+APP = "feed"
+HALF_PARTITIONS = 2
+REAL_PARTITIONS = 3
+KEYS = 7
+SETTLED_S = 120.0  # a machine that does other things too
+POLL_S = 0.05
+SCHEMA = "key binary, value binary"
+# Checks come early and often, so that what they settle is settled within a test.
+LIMITS = {
+    "TRANSACTION_TIMEOUT_MS": "1000",
+    "CHECK_INTERVAL_MS": "1000",
+    "CHECK_BACKOFF_MS_MAX": "2000",
+    "CHECK_COUNT_MAX": "3",
+}
+
+
+def until(what: str, condition: Callable[[], Any], *, within_s: float = SETTLED_S) -> Any:
+    """Return the first true value of `condition`; fail with `what` when the time is over."""
+    deadline = monotonic() + within_s
+    while not (value := condition()):
+        assert monotonic() < deadline, f"{what}: not within {within_s:g} s"
+        sleep(POLL_S)
+    return value
+
+
+def value_of(number: int) -> bytes:
+    """Return the value of a row."""
+    return b"row-%06d" % number
+
+
+def key_of(number: int) -> bytes:
+    """Return its key; keys repeat, so that there is an order to be kept."""
+    return b"key-%d" % (number % KEYS)
+
+
+@dataclass
+class SinkScene:
+    """One installation, its daemon, and files that a stream reads one a batch.
+
+    Attributes:
+        servers: Bootstrap servers.
+        prefix: Of all topics.
+        directory: Rows, checkpoints, logs.
+        children: Starts and ends the processes.
+    """
+
+    servers: str
+    prefix: str
+    directory: Path
+    children: Children
+    _files: int = 0
+    _sent: list[int] = field(default_factory=list)
+    _names: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def names(self) -> TopicNames:
+        """Names of the internal topics."""
+        return TopicNames(self.prefix)
+
+    @property
+    def orders(self) -> str:
+        """The real topic."""
+        return f"{self.prefix}orders"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Of the query."""
+        return self.directory / "checkpoint"
+
+    @property
+    def rows(self) -> Path:
+        """Where the stream's files are."""
+        return self.directory / "rows"
+
+    def make(self) -> SinkScene:
+        """Make the topics; `daemon` starts the daemon."""
+        cluster = Cluster(self.servers)
+        layout = Layout(
+            partitions=HALF_PARTITIONS, replication_factor=1, retention_ms=HALF_RETENTION_MS
+        )
+        create_topics(cluster, self.names, layout)
+        for topic, partitions in ((self.orders, REAL_PARTITIONS), (self._fence_topic, 1)):
+            cluster.create(TopicShape(topic, partitions, ()), replication_factor=1)
+        self.rows.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def daemon(self) -> Child:
+        """Start a real `halfbridge checker run`."""
+        return self.start(
+            "daemon",
+            *("-m", "halfbridge", "checker", "run", "--bootstrap-servers", self.servers),
+            *("--topic-prefix", self.prefix, "--state-dir", str(self.directory / "state")),
+        )
+
+    def responder(self, app: str = APP) -> Child:
+        """Start a real `halfbridge spark responder`."""
+        return self.start(
+            "responder",
+            *("-m", "halfbridge", "spark", "responder", "--bootstrap-servers", self.servers),
+            *("--topic-prefix", self.prefix, "--app-id", app),
+        )
+
+    def start(self, name: str, *words: str, environ: Mapping[str, str] | None = None) -> Child:
+        """Start a Python process that ends with the scene."""
+        ours = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
+        cache = {k: v for k, v in os.environ.items() if k == "HALFBRIDGE_CACHE_DIR"}
+        limits = {f"HALFBRIDGE_{key}": value for key, value in LIMITS.items()}
+        self._names[name] += 1
+        return self.children.start(
+            f"{name}-{self._names[name]}",
+            (sys.executable, *words),
+            environ={**ours, **cache, **limits, "PYTHONPATH": str(ROOT), **(environ or {})},
+        )
+
+    # --- what goes in ----------------------------------------------------------------------
+
+    def add_file(self, spark: SparkSession, count: int) -> list[int]:
+        """Add a file with so many new rows; a stream takes it as one batch."""
+        numbers = list(range(len(self._sent), len(self._sent) + count))
+        self._sent += numbers
+        rows = [(key_of(number), value_of(number)) for number in numbers]
+        fresh = self.directory / "fresh"
+        frame = spark.createDataFrame(rows, SCHEMA).coalesce(1)
+        frame.write.mode("overwrite").parquet(str(fresh))
+        (part,) = fresh.glob("part-*.parquet")
+        part.replace(self.rows / f"{self._files:04d}.parquet")
+        self._files += 1
+        return numbers
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """Return the files as a stream, one file a batch."""
+        reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self.rows))
+
+    def options(self, **more: str) -> dict[str, str]:
+        """Return the sink's options."""
+        return {
+            "kafka.bootstrap.servers": self.servers,
+            "halfbridge.prefix": self.prefix,
+            "app.id": APP,
+            "topic": self.orders,
+            "checkpointLocation": str(self.checkpoint),
+            **{name.replace("_", "."): value for name, value in more.items()},
+        }
+
+    def run(self, frame: DataFrame, sink: str = "txn_half", **options: str) -> None:
+        """Run a stream over all that is there; raise what it raises."""
+        writer = frame.writeStream.format(sink).options(**self.options(**options))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+
+    # --- what came out ---------------------------------------------------------------------
+
+    def settled(self) -> list[ReadRecord]:
+        """Return the real topic's records once every decision written so far has had its effect.
+
+        Shown by a fence: a later transaction through each half partition, for ops apply in order.
+        """
+        before = len(self._read(self._fence_topic))
+        keys = {partition_of(b"%d" % n, HALF_PARTITIONS): b"%d" % n for n in range(50)}
+        with TransactionProducer(
+            bootstrap_servers=self.servers,
+            producer_group="fence",
+            topic_prefix=self.prefix,
+            checker=lambda _: Resolution.UNKNOWN,
+        ) as producer:
+            for key in keys.values():
+                with producer.begin() as transaction:
+                    transaction.send(Message(self._fence_topic, key=key, value=b"fence"))
+        until("the fence", lambda: len(self._read(self._fence_topic)) == before + len(keys))
+        return self.real()
+
+    def real(self) -> list[ReadRecord]:
+        """Return what a read_committed consumer sees of the real topic now."""
+        return self._read(self.orders)
+
+    def undecided(self) -> set[str]:
+        """Return the transactions of which no decision stands in the op topic."""
+        halves = {
+            parse_half(each.headers)[0].transaction_id for each in self._read(self.names.half)
+        }
+        return halves - set(self.decisions())
+
+    def decisions(self) -> dict[str, OpKind]:
+        """Return the first decision of each transaction."""
+        first: dict[str, OpKind] = {}
+        for each in read_ops(self._read(self.names.op)):
+            if each.op.kind is not OpKind.UNKNOWN:
+                first.setdefault(each.op.transaction_id, each.op.kind)
+        return first
+
+    def manifests(self) -> list[BatchManifest]:
+        """Return all manifests, in offset order."""
+        return [
+            BATCH_MANIFEST.decode(each.value or b"") for each in self._read(self.names.manifest)
+        ]
+
+    def _read(self, topic: str) -> list[ReadRecord]:
+        return read_all(self.servers, [topic])
+
+    @property
+    def _fence_topic(self) -> str:
+        return f"{self.prefix}fence"
+
+    def topics(self) -> set[str]:
+        """Return the installation's topics."""
+        admin: Any = AdminClient({"bootstrap.servers": self.servers})
+        return {
+            name for name in admin.list_topics(timeout=20).topics if name.startswith(self.prefix)
+        }
+
+
+def check_exactly_once(records: Iterable[ReadRecord], numbers: Iterable[int]) -> None:
+    """Fail unless every row is there once, under its key, and in the order of its key."""
+    records = list(records)
+    assert Counter(each.value for each in records) == Counter(map(value_of, numbers))
+    by_key: dict[bytes | None, list[bytes | None]] = defaultdict(list)
+    places: dict[bytes | None, set[int]] = defaultdict(set)
+    for each in sorted(records, key=lambda record: (record.partition, record.offset)):
+        by_key[each.key].append(each.value)
+        places[each.key].add(each.partition)
+    for key, values in by_key.items():
+        assert values == sorted(values, key=bytes), f"out of order under {key!r}"
+        assert len(places[key]) == 1
+    for each in records:
+        assert each.key == key_of(int((each.value or b"").rpartition(b"-")[2]))
