@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from checker.outlet.kafka_io import CheckSender
     from checker.pair import Pair
     from checker.topic_watch import TopicWatch
+
+
+_log = logging.getLogger("halfbridge.checker")
+
+# A missing check topic is told again after this time; of so many topics at most.
+MISSING_TOLD_S = 300.0
+MISSING_TOLD_MAX = 1000
 
 
 class Asker:
@@ -42,6 +50,7 @@ class Asker:
         self._bodies = bodies
         self._topics = topics
         self._metrics = metrics
+        self._told: dict[str, float] = {}  # check topic that is missing -> when that was told
 
     def ask(self, pairs: Mapping[int, Pair], now: float) -> None:
         """Send the checks that are due, at the pace allowed, and ask for ends that are wanted."""
@@ -80,4 +89,22 @@ class Asker:
             # Nobody to ask, or no room: the request counts as unanswered and is repeated.
             if self._topics.exists(record.topic, now):
                 sent[check.half.metadata.producer_group] += self._sender.send(record)
+            else:
+                self._nobody_to_ask(check.half.metadata.producer_group, record.topic, now)
         self._metrics.checks_sent(sent)
+
+    def _nobody_to_ask(self, group: str, topic: str, now: float) -> None:
+        """Count it, and say now and then what an operator has to do."""
+        self._metrics.check_topic_missing(group)
+        if now - self._told.get(topic, float("-inf")) < MISSING_TOLD_S:
+            return
+        if topic not in self._told and len(self._told) >= MISSING_TOLD_MAX:
+            return
+        self._told[topic] = now
+        _log.warning(
+            "nobody can be asked about undecided transactions of group %s: topic %s does not exist"
+            " (create it with `halfbridge topics create --producer-group %s`)",
+            group,
+            topic,
+            group,
+        )

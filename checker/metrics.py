@@ -87,6 +87,13 @@ class Metrics:
         self._checks_expired = self._counter(
             "halfbridge_checks_expired", "Check requests not answered within the interval."
         )
+        self._checks_without_topic = _Children(
+            self._counter(
+                "halfbridge_checks_without_topic",
+                "Checks that nobody was sent, since the group's check topic does not exist.",
+                "group",
+            )
+        )
         self._oldest = self._gauge(
             "halfbridge_oldest_undecided_age_seconds", "Age of the oldest undecided transaction."
         )
@@ -133,6 +140,10 @@ class Metrics:
     def checks_sent(self, by_group: Mapping[str, int]) -> None:
         """Add check requests sent, by producer group."""
         self._checks_sent.add_all(by_group)
+
+    def check_topic_missing(self, group: str) -> None:
+        """Add a check that could not be sent, for want of the group's check topic."""
+        self._checks_without_topic.add_all({group: 1})
 
     def checks_answered(self, by_answer: Mapping[tuple[str, str], int]) -> None:
         """Add answers to checks, by producer group and resolution (COMMIT, ROLLBACK, UNKNOWN)."""

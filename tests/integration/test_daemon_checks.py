@@ -152,8 +152,13 @@ def test_unanswered_checks_are_spaced_further_and_further(installation: Installa
         assert least - 20 <= gap <= least + LATE_MS
 
 
-def test_a_missing_check_topic_fails_nothing(installation: Installation) -> None:
-    """Other transactions go on; once the topic is made, the group is asked."""
+def test_a_missing_check_topic_fails_nothing(
+    installation: Installation, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other transactions go on; it is said what to do; once the topic is made, the group is asked.
+
+    It is said once, and counted each time.
+    """
     installation.make()
     orders = installation.topic("orders")
     daemon = installation.start(**QUICK)
@@ -163,6 +168,8 @@ def test_a_missing_check_topic_fails_nothing(installation: Installation) -> None
         lambda: daemon.metric("halfbridge_checks_expired_total") >= 3,
     )
     assert daemon.metric("halfbridge_checks_sent_total") == 0
+    assert daemon.metric("halfbridge_checks_without_topic_total", group=GROUP) >= 3
+    assert caplog.text.count(f"topics create --producer-group {GROUP}") == 1
     installation.pass_through(orders)
     installation.fence()
 

@@ -40,6 +40,7 @@ def _touch_all(metrics: Metrics) -> None:
     metrics.checks_sent({"orders-service": 4})
     metrics.checks_answered({("orders-service", "COMMIT"): 1})
     metrics.checks_expired(1)
+    metrics.check_topic_missing("orders-service")
     metrics.conflicts(1)
     metrics.duplicates(1)
     metrics.invalid_ops(1)
