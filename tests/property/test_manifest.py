@@ -1,0 +1,99 @@
+"""Any interleaving of drivers, zombies, aborts and responders on one manifest log."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serde.records import BatchManifest, ManifestAttempt, ManifestKind
+from spark_jobs.sink.manifest import Entry, Fate, Search, standing
+
+BATCHES = 4
+# One step: somebody looks for a batch, and appends what it found so many steps later.
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, BATCHES - 1),  # batch
+        st.sampled_from([ManifestKind.COMMIT, ManifestKind.COMMIT, ManifestKind.REJECT]),
+        st.lists(st.sampled_from("abcdef"), min_size=1, max_size=2, unique=True),
+        st.integers(0, 6),  # steps until it is appended
+        st.integers(0, 3),  # append time beyond the oldest half's, in units of 400 ms
+        st.sampled_from(["app", "app", "other"]),
+    ),
+    max_size=30,
+)
+
+
+def search(log: list[Entry], app: str, batch: int) -> tuple[tuple[Entry, ...], int]:
+    """Return what a reader finds that reads backwards, and what it would append."""
+    reader = Search(batch, start=0, end=len(log))
+    reader._records = 1  # windows so small that their borders are met
+    while (window := reader.window()) is not None:
+        reader.feed([each for each in log[slice(*window)] if each.manifest.app_id == app])
+    found = reader.result()
+    assert not found.is_cut
+    return found.entries, found.searched_from
+
+
+def run(steps: list[tuple[int, ManifestKind, list[str], int, int, str]]) -> list[list[Entry]]:
+    """Return the log after each append."""
+    log: list[Entry] = []
+    logs: list[list[Entry]] = [[]]
+    pending: list[tuple[int, BatchManifest, int]] = []
+    for now, (batch, kind, attempts, delay, age, app) in enumerate(steps):
+        _, searched_from = search(log, app, batch)
+        manifest = BatchManifest(
+            app_id=app,
+            batch_id=batch,
+            kind=kind,
+            searched_from=searched_from,
+            first_append_timestamp=0,
+            age_ms_max=1_000,
+            row_count=1,
+            content_hash="",
+            timestamp=0,
+            producer_group="g",
+            actor="",
+            reason="",
+            attempts=tuple(ManifestAttempt(f"{batch}{each}", ()) for each in attempts),
+        )
+        pending.append((now + delay, manifest, 400 * age))
+        for due in [each for each in pending if each[0] <= now]:
+            pending.remove(due)
+            log = [*log, Entry(len(log), due[2], due[1])]
+            logs.append(log)
+    return logs
+
+
+@given(STEPS)
+def test_reading_backwards_finds_what_reading_all_finds(
+    steps: list[tuple[int, ManifestKind, list[str], int, int, str]],
+) -> None:
+    """Whoever looks, whenever, finds every record of its batch, and no other."""
+    for log in run(steps):
+        for app in ("app", "other"):
+            for batch in range(BATCHES):
+                wanted = [
+                    each
+                    for each in log
+                    if (each.manifest.app_id, each.manifest.batch_id) == (app, batch)
+                ]
+                assert list(search(log, app, batch)[0]) == wanted
+
+
+@given(STEPS)
+def test_a_fate_never_changes(
+    steps: list[tuple[int, ManifestKind, list[str], int, int, str]],
+) -> None:
+    """Once said, COMMIT and ROLLBACK stay; a batch is published at most once, and whole."""
+    said: dict[tuple[int, str], Fate] = {}
+    for log in run(steps):
+        for batch in range(BATCHES):
+            stands = standing(each for each in log if each.manifest.batch_id == batch)
+            for attempt in (f"{batch}{each}" for each in "abcdef"):
+                fate = stands.fate(attempt)
+                before = said.get((batch, attempt), Fate.OPEN)
+                assert before in (Fate.OPEN, fate)
+                said[batch, attempt] = fate
+            committed = {a for (b, a), fate in said.items() if b == batch and fate is Fate.COMMIT}
+            winner = stands.winner.attempt_ids if stands.winner else frozenset()
+            assert committed == winner & {f"{batch}{each}" for each in "abcdef"}

@@ -1,0 +1,174 @@
+"""First wins: what a batch's records come down to, and how they are found."""
+
+from __future__ import annotations
+
+import pytest
+
+from serde.records import BatchManifest, ManifestAttempt, ManifestKind
+from spark_jobs.sink.manifest import (
+    WINDOW_RECORDS,
+    WINDOW_RECORDS_MAX,
+    Entry,
+    Fate,
+    Replay,
+    Search,
+    compare,
+    standing,
+)
+
+
+def manifest(
+    *attempts: str,
+    batch: int = 0,
+    kind: ManifestKind = ManifestKind.COMMIT,
+    searched_from: int = 0,
+    rows: int = 1,
+    content: str = "aa",
+    first: int = 100,
+) -> BatchManifest:
+    """Return a manifest that may live for 1,000 ms."""
+    return BatchManifest(
+        app_id="app",
+        batch_id=batch,
+        kind=kind,
+        searched_from=searched_from,
+        first_append_timestamp=first,
+        age_ms_max=1_000,
+        row_count=rows,
+        content_hash=content,
+        timestamp=0,
+        producer_group="g",
+        actor="a",
+        reason="",
+        attempts=tuple(ManifestAttempt(each, ()) for each in attempts),
+    )
+
+
+def log(*manifests: BatchManifest, at: int = 200) -> list[Entry]:
+    """Return entries at offsets 0, 1, ..."""
+    return [Entry(offset, at, each) for offset, each in enumerate(manifests)]
+
+
+def rejecting(*attempts: str) -> BatchManifest:
+    """Return a record that gives attempts up."""
+    return manifest(*attempts, kind=ManifestKind.REJECT)
+
+
+def test_the_first_commit_wins() -> None:
+    """A second one changes nothing; its attempts are rolled back."""
+    stands = standing(log(manifest("a", "b"), manifest("c")))
+    assert stands.winner is not None
+    assert stands.winner.offset == 0
+    assert [stands.fate(each) for each in "abc"] == [Fate.COMMIT, Fate.COMMIT, Fate.ROLLBACK]
+
+
+def test_nothing_is_known_of_a_batch_without_records() -> None:
+    """Nobody has decided: to be asked again."""
+    assert standing([]).fate("a") is Fate.OPEN
+
+
+def test_a_rejected_attempt_voids_a_later_commit_that_lists_it() -> None:
+    """The whole of it, since a batch is published whole; another commit may still win."""
+    records = log(rejecting("b"), manifest("a", "b"), manifest("c"))
+    assert standing(records[:1]).fate("a") is Fate.OPEN
+    assert standing(records[:1]).fate("b") is Fate.ROLLBACK
+    assert standing(records[:2]).winner is None
+    assert standing(records[:2]).fate("a") is Fate.ROLLBACK
+    assert standing(records).fate("c") is Fate.COMMIT
+
+
+def test_a_rejection_behind_the_winner_is_too_late() -> None:
+    """What is published stays published."""
+    assert standing(log(manifest("a"), rejecting("a"))).fate("a") is Fate.COMMIT
+
+
+def test_a_commit_that_comes_too_late_is_void() -> None:
+    """Its half messages may have been given up by then; at the limit it still counts."""
+    assert standing(log(manifest("a", first=100), at=1_100)).fate("a") is Fate.COMMIT
+    assert standing(log(manifest("a", first=100), at=1_101)).fate("a") is Fate.ROLLBACK
+    repeated = [*log(manifest("a", first=100), at=1_101), Entry(1, 1_000, manifest("a"))]
+    assert standing(repeated).winner is None, "an append time that went back revives nothing"
+
+
+def test_a_batch_without_rows_never_expires() -> None:
+    """It has no half messages that could be given up."""
+    assert standing(log(manifest("a", first=-1, rows=0), at=10**15)).winner is not None
+
+
+@pytest.mark.parametrize(
+    ("mine", "verdict"),
+    [
+        (manifest("a", "b"), Replay.OWN),
+        (manifest("b", "a"), Replay.OWN),
+        (manifest("c"), Replay.EQUAL),
+        (manifest("a"), Replay.EQUAL),
+        (manifest("c", rows=2), Replay.DIFFERENT),
+        (manifest("c", content="bb"), Replay.DIFFERENT),
+    ],
+)
+def test_a_batch_run_again_is_compared(mine: BatchManifest, verdict: Replay) -> None:
+    """The same attempts, other attempts with the same rows, or other rows."""
+    assert compare(manifest("a", "b"), mine) is verdict
+
+
+def searched(entries: list[Entry], batch: int, *, start: int = 0) -> tuple[Search, int]:
+    """Search a log; return the search and how many offsets it read."""
+    search = Search(batch, start=start, end=len(entries))
+    read = 0
+    while (window := search.window()) is not None:
+        low, high = window
+        read += high - low
+        search.feed([each for each in entries[low:high] if each.manifest.app_id == "app"])
+    return search, read
+
+
+def test_a_search_ends_at_the_app_s_newest_record() -> None:
+    """A topic of years is not read again for the next batch."""
+    entries = log(*(manifest(f"{n}", batch=n, searched_from=n) for n in range(10_000)))
+    search, read = searched(entries, 10_000)
+    assert (search.result().entries, search.result().searched_from) == ((), 10_000)
+    assert read <= WINDOW_RECORDS
+
+
+def test_a_search_passes_other_apps_in_growing_windows() -> None:
+    """Few questions to the broker, however far back the app's newest record stands."""
+    others = [manifest("x", batch=9)._replace(app_id="other")] * 200_000
+    entries = log(manifest("a", batch=3), *others)
+    search = Search(4, start=0, end=len(entries))
+    sizes = []
+    while (window := search.window()) is not None:
+        sizes.append(window[1] - window[0])
+        search.feed([each for each in entries[slice(*window)] if each.manifest.app_id == "app"])
+    assert len(sizes) < 10
+    assert max(sizes) <= WINDOW_RECORDS_MAX
+    assert search.result().searched_from == len(entries)
+
+
+def test_a_straggler_of_a_stopped_driver_does_not_hide_the_winner() -> None:
+    """Its record of batch 1 stands behind batch 2, and says that it had not looked so far."""
+    entries = log(
+        manifest("a", batch=0, searched_from=0),
+        manifest("b", batch=1, searched_from=1),
+        manifest("c", batch=2, searched_from=2),
+        manifest("z", batch=1, searched_from=1),
+    )
+    (found,) = (searched(entries, 2)[0].result(),)
+    assert [each.offset for each in found.entries] == [2]
+    assert found.searched_from == 2
+    first = searched(entries, 1)[0].result()
+    assert [each.offset for each in first.entries] == [1, 3]
+    assert first.later_batch == 2
+
+
+def test_a_log_that_lost_its_beginning_is_told() -> None:
+    """Whether the batch was published cannot be known; a record in time says how far to look."""
+    entries = log(*(manifest(f"{n}", batch=n, searched_from=n) for n in range(100)))
+    assert searched(entries, 50, start=60)[0].result().is_cut
+    assert not searched(entries, 99, start=60)[0].result().is_cut
+    assert searched([], 0, start=0)[0].result().is_cut is False
+
+
+def test_feeding_a_finished_search_is_a_bug() -> None:
+    """It is told, not passed over."""
+    with pytest.raises(ValueError, match="over"):
+        Search(0, start=0, end=0).feed([])
