@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import StreamingQueryException
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 OBSERVED = "rows"
 _POLL_S = 1
+_FAILED_REPORT = ("NullPointerException", "KafkaMicroBatchStream", "ProgressContext.finishTrigger")
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -31,6 +34,7 @@ class Totals:
         seconds: From the query's start to its end.
         offsets_behind: Offsets that were not read at the last batch, all partitions together.
         interrupted: Whether a signal ended it.
+        unreported: Batches done of which Spark gave no numbers; they are in none of the above.
     """
 
     batches: int = 0
@@ -39,6 +43,7 @@ class Totals:
     seconds: float = 0.0
     offsets_behind: int = 0
     interrupted: bool = False
+    unreported: int = 0
     _seen: set[tuple[int, str]] = field(default_factory=set, repr=False)
 
     @property
@@ -69,17 +74,22 @@ class Totals:
             "seconds": round(self.seconds, 3),
             "rows_per_s": round(self.rows_per_s, 1),
             "interrupted": self.interrupted,
+            "unreported_batches": self.unreported,
         }
 
 
-def follow(query: StreamingQuery, show: Callable[[str], None]) -> Totals:
-    """Wait for the end of `query`, show a line for each batch, and return the totals.
+def run_to_end(start: Callable[[], StreamingQuery], show: Callable[[str], None]) -> Totals:
+    """Start a query, wait for its end, show a line for each batch, and return the totals.
 
     SIGINT and SIGTERM stop the query: for one that runs at an interval they are the way to end
     it. What it had begun is done again at the next start.
 
+    A query that begins with a batch which a killed one left unfinished does that batch and then
+    fails, for Spark 4.1's Kafka source cannot report on it (SPARK-55271). It is started once
+    more, and goes on behind that batch.
+
     Args:
-        query: A query that was just started.
+        start: Starts the query, from its checkpoint.
         show: Takes a line at a time.
 
     Raises:
@@ -88,14 +98,32 @@ def follow(query: StreamingQuery, show: Callable[[str], None]) -> Totals:
     totals = Totals()
     began_s = time.monotonic()
     with _stop_asked() as stop:
-        while not query.awaitTermination(_POLL_S):
-            _take_in(query, totals, show)
-            if stop.is_set():
-                totals.interrupted = True
-                query.stop()
+        try:
+            _follow(start(), totals, show, stop)
+        except StreamingQueryException as error:
+            if totals.batches or not _is_failed_report(error):
+                raise
+            totals.unreported = 1
+            show("an unfinished batch was done again; going on behind it")
+            _follow(start(), totals, show, stop)
     totals.seconds = time.monotonic() - began_s
-    _take_in(query, totals, show)
     return totals
+
+
+def _follow(
+    query: StreamingQuery, totals: Totals, show: Callable[[str], None], stop: threading.Event
+) -> None:
+    while not query.awaitTermination(_POLL_S):
+        _take_in(query, totals, show)
+        if stop.is_set():
+            totals.interrupted = True
+            query.stop()
+    _take_in(query, totals, show)
+
+
+def _is_failed_report(error: StreamingQueryException) -> bool:
+    java_stack: str = getattr(error, "_stackTrace", "")  # str(error) is its first line only
+    return all(word in java_stack for word in _FAILED_REPORT)
 
 
 def _take_in(query: StreamingQuery, totals: Totals, show: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ from spark_jobs.ingest.sinks import make_sink
 from spark_jobs.io import ISOLATION, stream_topics
 from spark_jobs.options import AVAILABLE_NOW, Trigger
 from spark_jobs.positions import EARLIEST, Position
-from spark_jobs.progress import OBSERVED, follow
+from spark_jobs.progress import OBSERVED, run_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -120,11 +120,10 @@ def ingest(
         F.count(F.lit(1)).alias("rows"),
         F.count_if(F.col("quarantined")).alias("quarantined"),
     )
-    query = (
+    writer = (
         sink.writer(rows)
         .queryName(job.name)
         .option("checkpointLocation", job.checkpoint)
         .trigger(**job.trigger.arguments())
-        .start()
     )
-    return follow(query, show)
+    return run_to_end(writer.start, show)

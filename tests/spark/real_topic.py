@@ -1,0 +1,103 @@
+"""Real topics for tests: what the daemon, or somebody else, writes into them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from serde.headers import real_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from serde.headers import Headers
+
+TIMEOUT_S = 60.0
+BORN_MS = 1_700_000_000_000
+DAY_1_MS = 1_760_000_000_000  # 2025-10-09T08:53:20Z
+DAY_2_MS = DAY_1_MS + 86_400_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Real:
+    """One record of a delivery."""
+
+    transaction_id: str
+    partition: int = 0
+    key: bytes | None = b"k"
+    value: bytes | None = b"v"
+    headers: Headers = field(default_factory=lambda: [("trace", b"\x00\xff")])
+    timestamp_ms: int = DAY_1_MS
+
+
+@dataclass(frozen=True)
+class RealTopic:
+    """A topic of a test's own."""
+
+    servers: str
+    name: str
+
+    def begin(self, records: Sequence[Real], *, slot: int = 0) -> Producer:
+        """Write the records in a kafka_txn that stays open."""
+        producer = self._producer(slot)
+        producer.begin_transaction()
+        for each in records:
+            producer.produce(
+                self.name,
+                each.value,
+                each.key,
+                partition=each.partition,
+                headers=real_headers(each.headers, each.transaction_id, BORN_MS),
+                timestamp=each.timestamp_ms,
+            )
+        assert producer.flush(TIMEOUT_S) == 0
+        return producer
+
+    def commit(self, *records: Real) -> None:
+        """Write records that consumers see."""
+        self.end(self.begin(records))
+
+    def abort(self, *records: Real) -> None:
+        """Write records that consumers must not see."""
+        self.begin(records).abort_transaction(TIMEOUT_S)
+        self._producer(0)
+
+    def end(self, producer: Producer, *, slot: int = 0) -> None:
+        """Commit, and return once consumers see it: the broker answers before markers stand."""
+        producer.commit_transaction(TIMEOUT_S)
+        self._producer(slot)  # the coordinator makes it wait for them
+
+    def write_plain(self, value: bytes | None, *, key: bytes | None = None) -> None:
+        """Write a record as a producer that knows nothing of halfbridge does."""
+        producer = Producer({"bootstrap.servers": self.servers})
+        producer.produce(self.name, value, key, partition=0, timestamp=DAY_1_MS)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    def _producer(self, slot: int) -> Producer:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.servers,
+                "transactional.id": f"{self.name}-{slot}",
+                "linger.ms": 0,
+            }
+        )
+        producer.init_transactions(TIMEOUT_S)
+        return producer
+
+    def delete_before(self, offset: int, partition: int) -> None:
+        """Delete the records of a partition below `offset`."""
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        where = TopicPartition(self.name, partition, offset)
+        for deleted in admin.delete_records([where]).values():
+            assert deleted.result(TIMEOUT_S).low_watermark == offset
+
+
+def make_topic(servers: str, name: str, *, partitions: int = 2, **config: str) -> RealTopic:
+    """Return a new, empty topic."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    for made in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
+        made.result(TIMEOUT_S)
+    return RealTopic(servers, name)

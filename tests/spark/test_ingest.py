@@ -1,0 +1,258 @@
+"""Ingesting real topics on a real broker: each committed record once, as it stands."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spark_jobs.checkpoints import JOB_FILE
+from spark_jobs.ingest import main
+from spark_jobs.tables import read_table
+from tests.spark.real_topic import (
+    BORN_MS,
+    DAY_1_MS,
+    DAY_2_MS,
+    Real,
+    RealTopic,
+    make_topic,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import Row, SparkSession
+
+    from serde.headers import Headers
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+USER: Headers = [("trace", b"\x00\xff"), ("trace", None), ("empty", b"")]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a test's own and the commands that fill it."""
+
+    spark: SparkSession
+    servers: str
+    directory: Path
+    kind: str
+
+    @property
+    def output(self) -> Path:
+        """Where it is."""
+        return self.directory / "table"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where its progress is."""
+        return self.directory / "checkpoint"
+
+    def run(self, topic: str, *more: str) -> Result:
+        """Run the command until it has ingested what is there."""
+        return CliRunner().invoke(
+            main,
+            [
+                *("--bootstrap-servers", self.servers, "--topic", topic, "--format", self.kind),
+                *("--output", str(self.output), "--checkpoint", str(self.checkpoint)),
+                *("--json", *more),
+            ],
+        )
+
+    def ingest(self, topic: RealTopic | str, *more: str) -> dict[str, Any]:
+        """Run the command, which must succeed, and return its report."""
+        done = self.run(topic if isinstance(topic, str) else topic.name, *more)
+        assert done.exit_code == 0, done.output
+        report: dict[str, Any] = json.loads(done.stdout)
+        return report
+
+    def rows(self) -> list[Row]:
+        """Return what a reader of the table sees, in order."""
+        table = read_table(self.spark, str(self.output))
+        return [] if table is None else table.orderBy("topic", "partition", "offset").collect()
+
+    def ids(self) -> list[str | None]:
+        """Return the transaction ids, in order."""
+        return [row["transaction_id"] for row in self.rows()]
+
+    def undo_newest_commit(self) -> None:
+        """Leave things as they are after a kill between the sink's commit and Spark's note."""
+        commits = self.checkpoint / "commits"
+        newest = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+        (commits / str(newest)).unlink()
+        (commits / f".{newest}.crc").unlink(missing_ok=True)
+
+
+@pytest.fixture(params=["parquet", "delta"])
+def table(
+    request: pytest.FixtureRequest,
+    spark: SparkSession,
+    kafka_bootstrap_servers: str,
+    tmp_path: Path,
+) -> Table:
+    """A table that is not there yet, in each format."""
+    if request.param == "delta":
+        pytest.importorskip("deltalake")
+    return Table(spark, kafka_bootstrap_servers, tmp_path, request.param)
+
+
+@pytest.fixture
+def topic(kafka_bootstrap_servers: str, topic_prefix: str) -> RealTopic:
+    """An empty real topic."""
+    return make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders")
+
+
+def test_records_are_kept_as_they_stand(table: Table, topic: RealTopic) -> None:
+    """Key, value and headers byte-exact, null and empty apart; place, times, id and birth."""
+    topic.commit(
+        Real(transaction_id="a1", key=None, value=b"\x00\xff", headers=USER),
+        Real(transaction_id="a1", key=b"", value=b"", partition=1, timestamp_ms=DAY_2_MS),
+    )
+    topic.write_plain(None, key=b"other")
+    report = table.ingest(topic)
+    assert (report["rows"], report["quarantined"], report["hidden"]) == (3, 0, [])
+    first, foreign, last = table.rows()
+    assert (first["topic"], first["partition"], first["offset"]) == (topic.name, 0, 0)
+    assert (first["key"], first["value"]) == (None, bytearray(b"\x00\xff"))
+    *user, _, _ = [(header["key"], header["value"]) for header in first["headers"]]
+    assert user == USER
+    assert (last["key"], last["value"]) == (b"", b"")
+    assert (foreign["key"], foreign["value"], foreign["headers"]) == (b"other", None, None)
+    assert [row["transaction_id"] for row in (first, foreign, last)] == ["a1", None, "a1"]
+    assert [row["timestamp"].timestamp() * 1000 for row in (first, last)] == [DAY_1_MS, DAY_2_MS]
+    assert first["born_timestamp"].timestamp() * 1000 == BORN_MS
+    assert foreign["born_timestamp"] is None
+    assert [str(row["publish_date"]) for row in (first, last)] == ["2025-10-09", "2025-10-10"]
+    assert {row["quarantined"] for row in (first, foreign, last)} == {False}
+
+
+def test_each_record_once_whatever_is_run_again(table: Table, topic: RealTopic) -> None:
+    """New rows are added, old ones are not; a batch that Spark runs again is not either."""
+    topic.commit(Real(transaction_id="a1"), Real(transaction_id="a1", partition=1))
+    assert table.ingest(topic)["rows"] == 2
+    table.undo_newest_commit()
+    again = table.ingest(topic)
+    assert (again["rows"], again["unreported_batches"]) == (0, 1)
+    topic.commit(Real(transaction_id="b2"))
+    assert table.ingest(topic)["rows"] == 1
+    table.undo_newest_commit()
+    topic.commit(Real(transaction_id="c3"))
+    assert table.ingest(topic)["rows"] == 1
+    assert table.ids() == ["a1", "b2", "c3", "a1"]
+
+
+def test_what_consumers_do_not_see_is_not_there(table: Table, topic: RealTopic) -> None:
+    """Aborted records and markers are no rows, also where a batch has nothing else."""
+    topic.commit(Real(transaction_id="a1"))
+    assert table.ingest(topic)["rows"] == 1
+    topic.abort(Real(transaction_id="x"), Real(transaction_id="x", partition=1))
+    only_markers = table.ingest(topic)
+    assert (only_markers["rows"], only_markers["batches"]) == (0, 1)
+    topic.commit(Real(transaction_id="b2", partition=1))
+    table.ingest(topic)
+    table.undo_newest_commit()
+    table.ingest(topic)
+    assert table.ids() == ["a1", "b2"]
+
+
+def test_open_kafka_txn_is_told_and_read_once_it_has_ended(table: Table, topic: RealTopic) -> None:
+    """Rows behind it are not read, the report says how many offsets that is; later they are."""
+    topic.commit(Real(transaction_id="a1"))
+    producer = topic.begin([Real(transaction_id="b2")], slot=1)
+    topic.commit(Real(transaction_id="c3"), Real(transaction_id="c3", partition=1))
+    report = table.ingest(topic)
+    assert table.ids() == ["a1", "c3"]
+    (hidden,) = report["hidden"]
+    assert (hidden["topic"], hidden["partition"]) == (topic.name, 0)
+    assert hidden["offsets"] >= 2
+    topic.end(producer, slot=1)
+    assert table.ingest(topic)["hidden"] == []
+    assert table.ids() == ["a1", "b2", "c3", "c3"]
+
+
+def test_empty_topic(table: Table, topic: RealTopic) -> None:
+    """Nothing is there, which is no error; what comes later is ingested."""
+    assert table.ingest(topic)["rows"] == 0
+    assert table.rows() == []
+    topic.commit(Real(transaction_id="a1"))
+    assert table.ingest(topic)["rows"] == 1
+
+
+def test_several_topics_in_bounded_batches(
+    table: Table, topic: RealTopic, kafka_bootstrap_servers: str
+) -> None:
+    """All topics of a pattern come into one table, in as many batches as --max-offsets makes."""
+    other = make_topic(kafka_bootstrap_servers, f"{topic.name}.eu")
+    for number in range(6):
+        topic.commit(Real(transaction_id=f"a{number}"))
+        other.commit(Real(transaction_id=f"b{number}", partition=1))
+    arguments = [
+        *("--bootstrap-servers", table.servers, "--topic-pattern", f"{topic.name}(\\.eu)?"),
+        *("--output", str(table.output), "--checkpoint", str(table.checkpoint)),
+        *("--format", table.kind, "--max-offsets", "8", "--json"),
+    ]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["batches"] > 1
+    assert table.ids() == [*(f"a{n}" for n in range(6)), *(f"b{n}" for n in range(6))]
+
+
+def test_from_a_time_on(table: Table, topic: RealTopic) -> None:
+    """A new checkpoint may begin at a publish time; the time no longer counts for an old one."""
+    topic.commit(Real(transaction_id="a1"), Real(transaction_id="b2", timestamp_ms=DAY_2_MS))
+    table.ingest(topic, "--from", "2025-10-10T00:00Z")
+    assert table.ids() == ["b2"]
+    topic.commit(Real(transaction_id="c3", timestamp_ms=DAY_2_MS))
+    table.ingest(topic, "--from", "latest")
+    assert table.ids() == ["b2", "c3"]
+
+
+def test_checkpoint_of_another_job_is_refused(
+    table: Table, topic: RealTopic, kafka_bootstrap_servers: str
+) -> None:
+    """With other topics or another output rows would be lost; the line says what differs."""
+    other = make_topic(kafka_bootstrap_servers, f"{topic.name}.eu")
+    topic.commit(Real(transaction_id="a1"))
+    table.ingest(topic)
+    assert json.loads((table.checkpoint / JOB_FILE).read_text("utf-8"))["topics"] == [topic.name]
+    refused = table.run(other.name)
+    assert refused.exit_code == 1
+    assert "topics was" in refused.stderr
+    assert other.name in refused.stderr
+    moved = table.run(topic.name, "--output", str(table.directory / "elsewhere"))
+    assert moved.exit_code == 1
+    assert "output was" in moved.stderr
+    (table.checkpoint / JOB_FILE).unlink()
+    unknown = table.run(topic.name)
+    assert unknown.exit_code == 1
+    assert "another program" in unknown.stderr
+
+
+@pytest.mark.parametrize("gone", ["checkpoint", "output"])
+def test_checkpoint_and_output_only_go_together(table: Table, topic: RealTopic, gone: str) -> None:
+    """With one of them replaced Spark would skip batches without a word: it is refused."""
+    topic.commit(Real(transaction_id="a1"))
+    table.ingest(topic)
+    shutil.rmtree(getattr(table, gone))
+    refused = table.run(topic.name)
+    assert refused.exit_code == 1
+    (line,) = [each for each in refused.stderr.splitlines() if each.startswith("Error")]
+    assert str(table.output) in line
+    assert str(table.checkpoint) in line
+
+
+def test_errors_are_one_line(table: Table, topic: RealTopic) -> None:
+    """A topic that is not there, a cluster that does not answer, a checkpoint in use."""
+    absent = table.run(f"{topic.name}-absent")
+    assert absent.exit_code == 1
+    (line,) = absent.stderr.splitlines()
+    assert "UnknownTopicOrPartition" in line
+    nowhere = table.run(topic.name, "--bootstrap-servers", "localhost:1")
+    assert nowhere.exit_code == 1
+    (line,) = nowhere.stderr.splitlines()
+    assert "localhost:1" in line
