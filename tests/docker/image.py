@@ -48,16 +48,16 @@ def main(arguments: list[str]) -> int:
         return 2
     if "--build" not in arguments:
         for name in (IMAGE, names[0]):
-            if _succeeds("docker", "image", "inspect", name):
-                return _say(name)
-        if _succeeds("docker", "pull", "--quiet", IMAGE, timeout_s=PULL_S_MAX):
-            return _say(IMAGE)
-    if not _succeeds("docker", "version"):
+            if succeeds("docker", "image", "inspect", name):
+                return say(name)
+        if succeeds("docker", "pull", "--quiet", IMAGE, timeout_s=PULL_S_MAX):
+            return say(IMAGE)
+    if not succeeds("docker", "version"):
         sys.stderr.write("no Docker daemon answers: start one\n")
         return 1
     sys.stderr.write(f"{IMAGE} cannot be pulled: building {names[0]}\n")
     _build(names[0])
-    return _say(names[0])
+    return say(names[0])
 
 
 def _build(name: str) -> None:
@@ -105,7 +105,8 @@ def _copy_libraries(files: Iterable[Path], root: Path) -> None:
         shutil.copy(each, target)
 
 
-def _succeeds(*command: str, timeout_s: float | None = None) -> bool:
+def succeeds(*command: str, timeout_s: float | None = None) -> bool:
+    """Tell whether a command ends with status 0."""
     try:
         done = subprocess.run(command, capture_output=True, check=False, timeout=timeout_s)
     except (OSError, subprocess.TimeoutExpired):
@@ -113,7 +114,8 @@ def _succeeds(*command: str, timeout_s: float | None = None) -> bool:
     return done.returncode == 0
 
 
-def _say(name: str) -> int:
+def say(name: str) -> int:
+    """Print an image's name; return exit status 0."""
     sys.stdout.write(f"{name}\n")
     return 0
 
