@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
+from serde.avro import MARKER, schema_fingerprint
 from spark_jobs.checkpoints import JOB_FILE
 from spark_jobs.ingest import main
 from spark_jobs.tables import read_table
@@ -256,3 +257,33 @@ def test_errors_are_one_line(table: Table, topic: RealTopic) -> None:
     assert nowhere.exit_code == 1
     (line,) = nowhere.stderr.splitlines()
     assert "localhost:1" in line
+
+
+def test_unknown_schemas_are_quarantined_not_dropped(
+    table: Table, topic: RealTopic, tmp_path: Path
+) -> None:
+    """They stand in the same table, apart, with bytes and reason; the job goes on.
+
+    Once their schema is given, records that come later are decoded; what is quarantined stays.
+    """
+    order, strange = ({"type": "record", "name": name, "fields": []} for name in ("Order", "Other"))
+    known, unknown = (tmp_path / name for name in ("order.avsc", "other.avsc"))
+    known.write_text(json.dumps({**order, "fields": [{"name": "n", "type": "long"}]}))
+    unknown.write_text(json.dumps({**strange, "fields": [{"name": "n", "type": "long"}]}))
+    values = [
+        MARKER + schema_fingerprint(json.loads(path.read_text())) + b"\x02"
+        for path in (known, unknown)
+    ]
+    topic.commit(*(Real(transaction_id="a1", value=value) for value in (*values, b"{}", None)))
+    report = table.ingest(topic, "--schema", str(known))
+    assert (report["rows"], report["quarantined"]) == (4, 2)
+    rows = table.rows()
+    assert [row["value"] for row in rows] == [*values, b"{}", None]
+    assert [row["quarantined"] for row in rows] == [False, True, True, False]
+    assert rows[0]["payload"]["n"] == 1
+    assert "unknown schema avro:" in rows[1]["quarantine_reason"]
+    assert "no schema named" in rows[2]["quarantine_reason"]
+    assert len(list(table.output.rglob("quarantined=true/*.parquet"))) >= 1
+    topic.commit(Real(transaction_id="b2", value=values[1]))
+    report = table.ingest(topic, "--schema", str(unknown), "--schema", str(known))
+    assert (report["rows"], report["quarantined"]) == (1, 1)  # it cannot become an Order

@@ -1,0 +1,150 @@
+"""Ingesting while the driver is killed, again and again, at moments that a seed draws."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_jobs.tables import read_table
+from tests.spark.real_topic import DAY_1_MS, DAY_2_MS, Real, RealTopic, make_topic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.spark_long]
+
+KILLS = int(os.environ.get("HALFBRIDGE_SPARK_KILLS", "8"))
+SEED = int(os.environ.get("HALFBRIDGE_SPARK_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
+# From the first batch's line on; a batch takes half a second on a quiet machine.
+KILL_AFTER_S_MAX = 4.0
+START_S_MAX = 300.0
+PARTITIONS = 4
+POLL_S = 0.2
+
+
+class Writer(threading.Thread):
+    """Delivers transactions until it is stopped, some of them aborted; keeps what must arrive."""
+
+    def __init__(self, topic: RealTopic, draw: random.Random) -> None:
+        super().__init__(name="writer")
+        self.delivered: list[tuple[str, bytes]] = []
+        self.error: BaseException | None = None
+        self._topic = topic
+        self._draw = draw
+        self._stop_asked = threading.Event()
+
+    def run(self) -> None:
+        """Write until asked to stop."""
+        try:
+            number = 0
+            while not self._stop_asked.wait(0.05):
+                records = [
+                    Real(
+                        transaction_id=f"t{number}",
+                        partition=self._draw.randrange(PARTITIONS),
+                        value=f"{number}/{index}".encode(),
+                        timestamp_ms=self._draw.choice([DAY_1_MS, DAY_2_MS]),
+                    )
+                    for index in range(self._draw.randint(1, 20))
+                ]
+                if self._draw.random() < 0.1:
+                    self._topic.abort(*records)
+                else:
+                    self._topic.commit(*records)
+                    self.delivered += [(each.transaction_id, each.value or b"") for each in records]
+                number += 1
+        except BaseException as error:  # noqa: BLE001  # told by the test
+            self.error = error
+
+    def stop(self) -> None:
+        """Stop; raise what went wrong."""
+        self._stop_asked.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+
+def start(topic: RealTopic, directory: Path, kind: str, *more: str) -> subprocess.Popen[str]:
+    """Start the job as a driver of its own, in a process group of its own."""
+    command = [
+        *(sys.executable, "-m", "spark_jobs.ingest", "--bootstrap-servers", topic.servers),
+        *("--topic", topic.name, "--format", kind, "--output", str(directory / "table")),
+        *("--checkpoint", str(directory / "checkpoint"), "--max-offsets", "200", "--json"),
+        *("--spark-opt", "spark.master=local[2]", "--spark-opt", "spark.driver.memory=1g"),
+    ]
+    return subprocess.Popen(
+        [*command, *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def await_batch(driver: subprocess.Popen[str]) -> None:
+    """Return once the driver has told of a batch; fail with its words if it ends before."""
+    assert driver.stderr is not None
+    words = []
+    for line in driver.stderr:
+        words.append(line)
+        if line.startswith(("batch ", "an unfinished batch")):
+            return
+    pytest.fail("".join(words))
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["parquet", "delta"])
+def test_every_record_once_whenever_the_driver_is_killed(
+    spark: SparkSession,
+    kafka_bootstrap_servers: str,
+    topic_prefix: str,
+    tmp_path: Path,
+    kind: str,
+) -> None:
+    """The table holds what consumers see, each record once, byte-equal, after all the kills.
+
+    Half of the kills take the Python driver alone, whose JVM then ends by itself a moment later,
+    perhaps while its successor runs already.
+    """
+    if kind == "delta":
+        pytest.importorskip("deltalake")
+    sys.stderr.write(f"seed {SEED}\n")
+    draw = random.Random(SEED)
+    topic = make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders", partitions=PARTITIONS)
+    writer = Writer(topic, random.Random(SEED))
+    writer.start()
+    pause = threading.Event()
+    try:
+        for _ in range(KILLS):
+            driver = start(topic, tmp_path, kind, "--trigger", "200ms")
+            try:
+                await_batch(driver)
+                pause.wait(draw.uniform(0, KILL_AFTER_S_MAX))
+            finally:
+                if draw.random() < 0.5:
+                    driver.kill()
+                else:
+                    os.killpg(driver.pid, signal.SIGKILL)
+                driver.communicate()
+    finally:
+        writer.stop()
+    last = start(topic, tmp_path, kind)
+    output, words = last.communicate(timeout=START_S_MAX)
+    assert last.returncode == 0, words
+    assert json.loads(output)["hidden"] == []
+    table = read_table(spark, str(tmp_path / "table"))
+    assert table is not None
+    rows = table.select("transaction_id", "value").collect()
+    found = sorted((row["transaction_id"], bytes(row["value"])) for row in rows)
+    assert found == sorted(writer.delivered), f"seed {SEED}"
+    sys.stderr.write(f"{kind}: {KILLS} kills, {len(found)} records\n")

@@ -1,0 +1,145 @@
+"""Prometheus metrics of streaming queries, scraped while real ones run."""
+
+from __future__ import annotations
+
+import threading
+import urllib.request
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from spark_jobs.admin import ClusterAdmin
+from spark_jobs.io import Topics, stream_topics
+from spark_jobs.metrics import metrics_served
+from tests.spark.real_topic import Real, RealTopic, make_topic
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+WAIT_S_MAX = 240.0
+POLL_S = 0.2
+Samples = dict[str, float]
+
+
+def scrape(port: int | None) -> Samples:
+    """Return what the port shows: name and labels -> value."""
+    with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return {
+        ",".join((sample.name.removeprefix("halfbridge_spark_"), *sample.labels.values())): value
+        for family in text_string_to_metric_families(text)
+        for sample, value in ((each, each.value) for each in family.samples)
+    }
+
+
+def scrape_until(port: int | None, name: str, value: float) -> Samples:
+    """Return what the port shows once a sample has that value; Spark's reports come late."""
+    shown: Samples = {}
+    pause = threading.Event()
+    for _ in range(round(WAIT_S_MAX / POLL_S)):
+        shown = scrape(port)
+        if shown.get(name) == value:
+            return shown
+        pause.wait(POLL_S)
+    pytest.fail(f"{name} never was {value}: {shown}")
+
+
+@pytest.fixture
+def topic(kafka_bootstrap_servers: str, topic_prefix: str) -> RealTopic:
+    """An empty real topic."""
+    return make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders")
+
+
+@pytest.mark.broker
+def test_a_running_query_is_shown(spark: SparkSession, topic: RealTopic, tmp_path: Path) -> None:
+    """Rows, batches, times, what is left to read, and where an open kafka_txn hides offsets."""
+    topic.commit(Real(transaction_id="a1"), Real(transaction_id="a1", partition=1))
+    topic.begin([Real(transaction_id="b2")], slot=1)
+    topics = Topics.of(topic.name)
+    admin = ClusterAdmin(spark, topic.servers)
+    said: list[str] = []
+    with metrics_served(spark, 0, say=said.append, stalls=lambda: admin.stalls(topics)) as port:
+        records = stream_topics(spark, topics, bootstrap_servers=topic.servers)
+        query = (
+            records.writeStream.format("noop")
+            .queryName("orders")
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(processingTime="100 milliseconds")
+            .start()
+        )
+        try:
+            shown = scrape_until(port, "input_rows_total,orders", 2)
+            assert said == [f"metrics: http://localhost:{port}/metrics"]
+            assert shown["query_running,orders"] == 1
+            assert shown["batches_total,orders"] == 1
+            assert shown["duration_seconds,orders,triggerExecution"] > 0
+            assert shown["offsets_behind_latest,orders,0,max"] == 0
+            assert shown["query_failures_total,orders"] == 0
+            assert shown["stall_lookup_ok"] == 1
+            assert shown[f"stalled_offsets,{topic.name},0"] >= 1
+            assert f"stalled_offsets,{topic.name},1" not in shown
+        finally:
+            query.stop()
+        scrape_until(port, "query_running,orders", 0)
+    admin.close()
+    assert not [each for each in threading.enumerate() if "prometheus" in each.name.lower()]
+
+
+def test_a_failed_query_is_counted(spark: SparkSession, tmp_path: Path) -> None:
+    """What nobody looks at until it is missed: a query that ended with an error."""
+
+    def fail(_batch: DataFrame, _number: int) -> None:
+        raise ValueError("no")
+
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    with metrics_served(spark, 0, say=lambda _: None) as port:
+        query = (
+            rate.writeStream.foreachBatch(fail)
+            .queryName("failing")
+            .option("checkpointLocation", str(tmp_path))
+            .start()
+        )
+        shown = scrape_until(port, "query_failures_total,failing", 1)
+        assert shown["query_running,failing"] == 0
+        assert query.exception() is not None
+
+
+def test_rows_behind_the_watermark_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark drops them without an error; here they are a number that can alert."""
+    source = tmp_path / "source"
+    late = "2025-01-01 00:00:00"
+    for number, times in enumerate((["2025-01-02 00:00:00"], ["2025-01-03 00:00:00"], [late])):
+        rows = spark.createDataFrame([(each,) for each in times], "at string")
+        rows.coalesce(1).write.mode("append").json(str(source / str(number)))
+    rows = (
+        spark.readStream.schema("at timestamp")
+        .option("maxFilesPerTrigger", 1)
+        .option("latestFirst", "false")
+        .json(f"{source}/*")
+        .withWatermark("at", "1 hour")
+        .groupBy("at")
+        .count()
+    )
+    with metrics_served(spark, 0, say=lambda _: None) as port:
+        query = (
+            rows.writeStream.format("noop")
+            .outputMode("append")
+            .queryName("late")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(WAIT_S_MAX)
+        shown = scrape_until(port, "rows_dropped_by_watermark_total,late", 1)
+        assert "state_rows,late,0" in shown
+
+
+def test_no_port_no_server(spark: SparkSession) -> None:
+    """Without a port nothing is listened to and nobody is told."""
+    with metrics_served(spark, None, say=lambda _: pytest.fail("said something")) as port:
+        assert port is None
