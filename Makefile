@@ -19,8 +19,8 @@ IMAGE := halfbridge-test-kafka:4.2.0
 
 ##@ Try it
 .PHONY: demo
-demo: $(STAMP)  ## 2,000 orders on a real broker, crashes included; one verdict
-	$(BIN)/halfbridge demo
+demo: $(STAMP)  ## 2,000 orders on a real broker, crashes included; one verdict (SPARK=1: Spark's too)
+	$(BIN)/halfbridge demo $(if $(SPARK),--spark)
 
 .PHONY: bench
 bench: $(STAMP)  ## Throughput and latency, end to end (BENCH_ARGS='--rate 200 ...')

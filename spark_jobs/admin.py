@@ -78,6 +78,24 @@ class ClusterAdmin:
             if ends[index] > stable[index]
         }
 
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Make a topic with the cluster's own replication factor.
+
+        Raises:
+            JobError: the cluster refuses; the user must act.
+        """
+        optional = self._jvm.java.util.Optional
+        topic = self._kafka.clients.admin.NewTopic(name, optional.of(partitions), optional.empty())
+        self._get(self._admin.createTopics([topic]).all())
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic.
+
+        Raises:
+            JobError: the cluster refuses; the user must act.
+        """
+        self._get(self._admin.deleteTopics([name]).all())
+
     def close(self) -> None:
         """Close the connections."""
         self._admin.close()

@@ -1,4 +1,4 @@
-"""Counts the rows of each transaction in a real topic, as consumers see them.
+"""Counts the rows of each transaction in real topics, as consumers see them.
 
     python -m spark_jobs.count_transactions --bootstrap-servers localhost:9092 --topic orders
 
@@ -18,8 +18,8 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships 
 from pyspark.errors import PySparkException
 
 from spark_jobs.errors import JobError, cause_of
-from spark_jobs.io import read_real_topic, real_topic_options
-from spark_jobs.options import EXIT_DONE, JobCommand, common_options
+from spark_jobs.io import Topics, read_topics, source_options
+from spark_jobs.options import EXIT_DONE, JobCommand, common_options, topics_option
 from spark_jobs.session import spark_session
 from spark_jobs.transforms import rows_per_transaction, with_transaction_id
 
@@ -36,16 +36,15 @@ Count = tuple["str | None", int]
 
 def count_transactions(
     spark: SparkSession,
-    topic: str,
-    *,
+    *topics: str,
     bootstrap_servers: str,
     kafka: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return the committed rows of each transaction in `topic`.
+    """Return the committed rows of each transaction in `topics`.
 
     Args:
         spark: A session with the Kafka connector.
-        topic: Name of one real topic.
+        topics: Names of real topics.
         bootstrap_servers: `host:port`, separated by commas.
         kafka: Consumer properties by their Java names (security, say).
 
@@ -53,9 +52,11 @@ def count_transactions(
         As `transforms.rows_per_transaction`; nothing is read before an action.
 
     Raises:
-        ValueError: as `io.real_topic_options`.
+        ValueError: as `io.Topics.of` and `io.source_options`.
     """
-    records = read_real_topic(spark, topic, bootstrap_servers=bootstrap_servers, kafka=kafka)
+    records = read_topics(
+        spark, Topics.of(*topics), bootstrap_servers=bootstrap_servers, kafka=kafka
+    )
     return records.transform(with_transaction_id).transform(rows_per_transaction)
 
 
@@ -81,32 +82,33 @@ def text_lines(counts: Iterable[Count]) -> Iterator[str]:
 
 @click.command(cls=JobCommand)
 @common_options
-@click.option("--topic", required=True, metavar="NAME", help="The real topic.")
+@topics_option
 def main(
     *,
     bootstrap_servers: str,
-    topic: str,
+    topics: tuple[str, ...],
     kafka: dict[str, str],
     spark_options: dict[str, str],
     as_json: bool,
 ) -> int:
-    """Count the rows of each transaction in a real topic, as consumers see them."""
+    """Count the rows of each transaction in real topics, as consumers see them."""
     try:  # before a JVM is started for nothing
-        real_topic_options(topic, bootstrap_servers=bootstrap_servers, kafka=kafka)
+        wanted = Topics.of(*topics)
+        source_options(wanted, bootstrap_servers=bootstrap_servers, kafka=kafka)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     show = json_lines if as_json else text_lines
     with spark_session("halfbridge-count-transactions", options=spark_options) as spark:
         try:
             counted = count_transactions(
-                spark, topic, bootstrap_servers=bootstrap_servers, kafka=kafka
+                spark, *topics, bootstrap_servers=bootstrap_servers, kafka=kafka
             )
             rows = counted.orderBy("transaction_id").toLocalIterator()
             for line in show((row["transaction_id"], row["row_count"]) for row in rows):
                 click.echo(line)
         except (PySparkException, Py4JError) as error:
             raise JobError(
-                f"cannot read topic {topic} at {bootstrap_servers}: {cause_of(error)}"
+                f"cannot read topic {wanted} at {bootstrap_servers}: {cause_of(error)}"
             ) from error
     return EXIT_DONE
 

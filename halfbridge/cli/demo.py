@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 
 import click
@@ -20,8 +21,9 @@ _ORDERS_MAX = 100_000
     show_default=True,
     help="Orders to place.",
 )
+@click.option("--spark", is_flag=True, help="Let Spark read and audit the run in the end.")
 @click.option("--keep-dir", is_flag=True, help="Leave logs and database behind and say where.")
-def demo(*, as_json: bool, orders: int, keep_dir: bool) -> int:
+def demo(*, as_json: bool, orders: int, keep_dir: bool, spark: bool) -> int:
     """Show the whole of it: 2,000 orders, crashes included.
 
     Starts a real Kafka broker, the checker, an order service with a SQLite database and an
@@ -29,7 +31,8 @@ def demo(*, as_json: bool, orders: int, keep_dir: bool) -> int:
     some services are killed between their local commit and their decision, some orders are
     never decided. The table counts messages: "expected" is what must come out, delivered or
     dead-lettered. Exit status 0 only if every committed message arrived exactly once, in
-    per-key order, and no other one did.
+    per-key order, and no other one did. With --spark, which needs halfbridge[spark], also only
+    if Spark read the same rows and its audit of all topics found nothing.
     """
     # Late: they bring the Kafka client and rich, which --help does not need.
     from rich.console import Console  # noqa: PLC0415
@@ -46,7 +49,9 @@ def demo(*, as_json: bool, orders: int, keep_dir: bool) -> int:
 
     errors = Console(stderr=True)
     try:
-        result = run_demo(orders, console=errors, keep_directory=keep_dir)
+        if spark:
+            _fetch_spark()
+        result, by_spark = run_demo(orders, console=errors, keep_directory=keep_dir, spark=spark)
     except InterruptedRunError as error:
         raise click.Abort from error
     except (BrokerStartError, ChildFailedError, JarsError, JavaNotFoundError) as error:
@@ -55,8 +60,28 @@ def demo(*, as_json: bool, orders: int, keep_dir: bool) -> int:
     if not result.ok:
         errors.print(result.verdict.describe(), highlight=False, markup=False)
     if as_json:
-        click.echo(json.dumps(result.to_json()))
+        found = result.to_json()
+        if by_spark is not None:
+            found["spark"] = by_spark.to_json()
+        click.echo(json.dumps(found))
     else:
         Console().print(make_table(result))
         click.echo(verdict_line(result))
-    return 0 if result.ok else 1
+        if by_spark is not None:
+            click.echo(by_spark.line())
+    return 0 if result.ok and (by_spark is None or by_spark.ok) else 1
+
+
+def _fetch_spark() -> None:
+    """Find Java and jars for Spark before the demo starts, not after it."""
+    if importlib.util.find_spec("pyspark") is None:
+        raise click.ClickException(
+            "--spark needs pyspark, which is not installed: pip install 'halfbridge[spark]'"
+        )
+    import pyspark  # noqa: PLC0415  # an extra
+
+    from spark_jobs.jars import connector_jars  # noqa: PLC0415
+    from spark_jobs.session import find_spark_java  # noqa: PLC0415
+
+    find_spark_java()
+    connector_jars(pyspark.__version__)

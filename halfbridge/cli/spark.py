@@ -16,6 +16,7 @@ from spark_jobs.options import JobGroup
 # Job -> the module whose `main` it is, and one line for --help.
 JOBS = {
     "audit": ("spark_jobs.audit", "Check that every transaction came out as it was decided."),
+    "bench-ingest": ("spark_jobs.bench_ingest", "Measure ingest against a plain read."),
     "count-transactions": ("spark_jobs.count_transactions", "Count each transaction's rows."),
     "dedupe": ("spark_jobs.dedupe", "Make a table without duplicates of an ingested one."),
     "ingest": ("spark_jobs.ingest", "Write real topics to Parquet or Delta, exactly once."),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from halfbridge.demo import scenario
 from halfbridge.demo.display import Display
 from halfbridge.demo.plan import expectations, make_plan
+from halfbridge.demo.spark import read_with_spark
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.jars import broker_jars
@@ -20,15 +21,22 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from halfbridge.demo.result import DemoResult
+    from halfbridge.demo.spark import SparkResult
 
 
-def run_demo(orders: int, *, console: Console, keep_directory: bool = False) -> DemoResult:
+def run_demo(
+    orders: int, *, console: Console, keep_directory: bool = False, spark: bool = False
+) -> tuple[DemoResult, SparkResult | None]:
     """Run the demo with `orders` orders and return its result; nothing is left behind.
 
     Args:
         orders: At least plan.ORDERS_MIN.
         console: Where progress is shown; standard error.
         keep_directory: Leave logs, database and client histories in a temporary directory.
+        spark: Whether Spark reads and audits the run in the end; it must be installed.
+
+    Returns:
+        The demo's own verdict, and Spark's if asked for.
 
     Raises:
         ChildFailedError: a process ended by itself; its last words are in the message.
@@ -66,4 +74,5 @@ def run_demo(orders: int, *, console: Console, keep_directory: bool = False) -> 
             children=children,
             display=display,
         )
-        return scenario.run(stage, started_s=started_s)
+        result = scenario.run(stage, started_s=started_s)
+        return result, read_with_spark(stage, result) if spark else None

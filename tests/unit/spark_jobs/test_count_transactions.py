@@ -40,7 +40,7 @@ def test_lines_come_as_they_are_counted() -> None:
     ("arguments", "message"),
     [
         (["--topic", "orders"], "--bootstrap-servers"),
-        (SERVERS, "--topic"),
+        (SERVERS, "give topics by name"),
         ([*SERVERS, "--topic", ""], "empty"),
         ([*SERVERS, "--topic", "orders", "--kafka-opt", "novalue"], "NAME=VALUE"),
         (

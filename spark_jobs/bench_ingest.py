@@ -1,0 +1,163 @@
+"""How fast ingest is, as a ratio to what Spark reads at all on the same machine in the same run.
+
+    python -m spark_jobs.bench_ingest --bootstrap-servers localhost:9092 --records 1000000
+
+Spark's own sink fills a topic of its own with records of 1 KB that no codec can shrink. Then, in
+turn and several times: a plain `spark.read.format("kafka")` with Spark's defaults to its `noop`
+sink, and ingest to a new table. The medians and their ratio are printed; the topic is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from spark_jobs.admin import ClusterAdmin
+from spark_jobs.errors import JobError
+from spark_jobs.ingest.job import Ingest, ingest
+from spark_jobs.ingest.sinks import FORMATS
+from spark_jobs.io import Topics
+from spark_jobs.options import EXIT_DONE, JobCommand, common_options
+from spark_jobs.session import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+VALUE_BYTES = 1024
+_DIGEST_BYTES = 32
+_KEYS = 10_000
+
+
+@click.command(cls=JobCommand)
+@common_options
+@click.option("--records", type=click.IntRange(1, 100_000_000), default=1_000_000)
+@click.option("--partitions", type=click.IntRange(1, 100), default=4, show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)
+@click.option("--format", "kind", type=click.Choice(FORMATS), default="parquet", show_default=True)
+def main(**values: Any) -> int:
+    """Measure ingest against a plain read of the same topic, in the same run."""
+    topic = f"halfbridge-bench-ingest-{secrets.token_hex(4)}"
+    servers, kafka = values["bootstrap_servers"], values["kafka"]
+    with ExitStack() as stack:
+        spark = stack.enter_context(
+            spark_session("halfbridge-bench-ingest", options=values["spark_options"])
+        )
+        admin = ClusterAdmin(spark, servers, kafka)
+        stack.callback(admin.close)
+        admin.create_topic(topic, values["partitions"])
+        stack.callback(admin.delete_topic, topic)
+        click.echo(f"writing {values['records']:,} records of {VALUE_BYTES} bytes", err=True)
+        fill(spark, topic, servers, values["records"])
+        plain_s, ingest_s = [], []
+        for number in range(values["rounds"]):
+            plain_s.append(_plain(spark, topic, servers))
+            ingest_s.append(
+                _ingest(
+                    spark, admin, topic, servers, records=values["records"], kind=values["kind"]
+                )
+            )
+            click.echo(
+                f"round {number + 1}: plain read {plain_s[-1]:.2f} s, ingest {ingest_s[-1]:.2f} s",
+                err=True,
+            )
+    found = _result(values["records"], plain_s, ingest_s)
+    click.echo(json.dumps(found) if values["as_json"] else "\n".join(_lines(found)))
+    return EXIT_DONE
+
+
+def fill(spark: SparkSession, topic: str, servers: str, records: int) -> None:
+    """Write `records` records to `topic`, with the headers of real records."""
+    digests = [
+        F.unhex(F.sha2(F.concat(F.col("id").cast("string"), F.lit(f"/{part}")), 256))
+        for part in range(VALUE_BYTES // _DIGEST_BYTES)
+    ]
+    header = "named_struct('key', '{}', 'value', cast({} as binary))"
+    names = (
+        ("__transactionId__", "substring(sha2(cast(id as string), 256), 1, 32)"),
+        ("__bornTimestamp__", "'1760000000000'"),
+    )
+    headers = F.expr(f"array({', '.join(header.format(*each) for each in names)})")
+    rows = spark.range(records).select(
+        (F.col("id") % _KEYS).cast("string").alias("key"),
+        F.concat(*digests).alias("value"),
+        headers.alias("headers"),
+    )
+    (
+        rows.write.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("kafka.linger.ms", "20")
+        .option("kafka.batch.size", str(1 << 18))
+        .option("includeHeaders", "true")
+        .option("topic", topic)
+        .save()
+    )
+
+
+def _plain(spark: SparkSession, topic: str, servers: str) -> float:
+    began_s = time.monotonic()
+    (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", topic)
+        .load()
+        .write.format("noop")
+        .mode("overwrite")
+        .save()
+    )
+    return time.monotonic() - began_s
+
+
+def _ingest(
+    spark: SparkSession, admin: ClusterAdmin, topic: str, servers: str, *, records: int, kind: str
+) -> float:
+    directory = tempfile.mkdtemp(prefix="halfbridge-bench-ingest-")
+    try:
+        job = Ingest(
+            topics=Topics.of(topic),
+            bootstrap_servers=servers,
+            output=str(Path(directory) / "table"),
+            checkpoint=str(Path(directory) / "checkpoint"),
+            kafka={},
+            format=kind,
+        )
+        totals = ingest(spark, job, admin, lambda _: None)
+    finally:
+        shutil.rmtree(directory)
+    if totals.rows != records:
+        raise JobError(f"{totals.rows} of {records} records were ingested: nothing to compare")
+    return totals.seconds
+
+
+def _result(records: int, plain_s: list[float], ingest_s: list[float]) -> dict[str, Any]:
+    plain, ingested = (records / statistics.median(each) for each in (plain_s, ingest_s))
+    return {
+        "records": records,
+        "value_bytes": VALUE_BYTES,
+        "plain_rows_per_s": round(plain),
+        "ingest_rows_per_s": round(ingested),
+        "ratio": round(ingested / plain, 3),
+        "plain_s": [round(each, 3) for each in plain_s],
+        "ingest_s": [round(each, 3) for each in ingest_s],
+    }
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str]:
+    yield f"plain read, rows/s  {found['plain_rows_per_s']:,}"
+    yield f"ingest, rows/s      {found['ingest_rows_per_s']:,}"
+    yield f"ratio               {found['ratio']}"
+
+
+if __name__ == "__main__":
+    main()
