@@ -14,6 +14,8 @@ _DAEMON_GROUP = "CID_RMQ_SYS_TRANS"
 # An app's manifests stand in partition murmur2(app.id) mod this, for ever: partitions that the
 # topic gets later stay empty, so that no app is ever looked for in the wrong one.
 MANIFEST_PARTITIONS = 4
+# About 70,000 transactions in one manifest, which are 70 million rows when they are full.
+MANIFEST_BYTES_MAX = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

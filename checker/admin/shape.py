@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from serde.topics import MANIFEST_BYTES_MAX, MANIFEST_PARTITIONS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -107,6 +109,7 @@ class Layout:
         max_message_bytes: Of the half topic.
         retention_ms: Of half and op topic, at least twice the greatest transaction age.
         producer_groups: Each gets a check topic.
+        spark_sink: Whether there is a manifest topic, which the Spark sink needs.
     """
 
     partitions: int
@@ -114,6 +117,7 @@ class Layout:
     producer_groups: tuple[str, ...] = ()
     max_message_bytes: int = MAX_MESSAGE_BYTES
     retention_ms: int = HALF_RETENTION_MS
+    spark_sink: bool = False
 
 
 def wanted_topics(names: TopicNames, layout: Layout) -> tuple[TopicShape, ...]:
@@ -139,6 +143,7 @@ def wanted_topics(names: TopicNames, layout: Layout) -> tuple[TopicShape, ...]:
             TopicShape(names.check(group), CHECK_PARTITIONS, check)
             for group in layout.producer_groups
         ),
+        *((_manifest(names),) if layout.spark_sink else ()),
     )
     if layout.replication_factor < SAFE_REPLICAS:
         return shapes
@@ -165,6 +170,7 @@ def find_problems(
         if topic is None:
             group = shape.name.removeprefix(names.check(""))
             option = f" --producer-group {group}" if group != shape.name else ""
+            option = " --spark-sink" if shape.name == names.manifest else option
             problems.append(Problem(shape.name, "the topic is missing", create + option))
             continue
         problems.extend(_setting_problems(shape, topic, bootstrap_servers=bootstrap_servers))
@@ -186,6 +192,21 @@ def _copies(max_message_bytes: str, retention_ms: int) -> tuple[Wanted, ...]:
         Wanted("cleanup.policy", "delete"),
         Wanted("retention.ms", str(retention_ms), Rule.AT_LEAST_OR_UNLIMITED, blocking=False),
         Wanted("max.message.bytes", max_message_bytes, Rule.AT_LEAST),
+    )
+
+
+def _manifest(names: TopicNames) -> TopicShape:
+    """Return the manifest topic: what it forgets would be published twice."""
+    return TopicShape(
+        names.manifest,
+        MANIFEST_PARTITIONS,
+        (
+            Wanted("cleanup.policy", "delete"),
+            Wanted("retention.ms", str(UNLIMITED)),
+            Wanted("retention.bytes", str(UNLIMITED)),
+            Wanted("message.timestamp.type", "LogAppendTime"),
+            Wanted("max.message.bytes", str(MANIFEST_BYTES_MAX), Rule.AT_LEAST, blocking=False),
+        ),
     )
 
 

@@ -52,6 +52,7 @@ def plan_layout(
     replication_factor: int | None,
     producer_groups: tuple[str, ...],
     retention_ms: int,
+    spark_sink: bool = False,
 ) -> Layout:
     """Return the layout; where nothing is given, as replicated as the cluster can, up to 3."""
     return Layout(
@@ -59,6 +60,7 @@ def plan_layout(
         replication_factor=replication_factor or min(SAFE_REPLICAS, cluster.broker_count()),
         producer_groups=producer_groups,
         retention_ms=retention_ms,
+        spark_sink=spark_sink,
     )
 
 

@@ -41,6 +41,10 @@ _replication_option = click.option(
     help="Replicas of every topic. [default: 3, or as many as there are brokers]",
 )
 
+_sink_option = click.option(
+    "--spark-sink", is_flag=True, help="With the manifest topic, which the Spark sink needs."
+)
+
 
 @click.group()
 def topics() -> None:
@@ -51,6 +55,7 @@ def topics() -> None:
 @_group_option
 @_partitions_option
 @_replication_option
+@_sink_option
 @click.option("--grow", is_flag=True, help="Bring an existing installation to --partitions.")
 @click.option("--acls", is_flag=True, help="Print the kafka-acls commands of the installation.")
 @click.option(
@@ -79,6 +84,7 @@ def create(**values: Any) -> int:
 @_group_option
 @_partitions_option
 @_replication_option
+@_sink_option
 @_json_option
 @settings_options(CheckerConfig, only=_SETTINGS)
 def check(**values: Any) -> int:
@@ -100,6 +106,7 @@ def _run(values: dict[str, Any], *, make: bool) -> Report:
         replication_factor=values["replication_factor"],
         producer_groups=values["producer_groups"],
         retention_ms=max(HALF_RETENTION_MS, _RETENTION_AGES * config.transaction_age_ms_max),
+        spark_sink=values["spark_sink"],
     )
     if make:
         return create_topics(cluster, config.names, layout, grow=values["grow"])

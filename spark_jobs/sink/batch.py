@@ -118,14 +118,21 @@ class BatchCommitter:
             if found.standing.fate(report.attempt.attempt_id) is Fate.ROLLBACK
         )
 
+    def find(self, batch_id: int) -> Found:
+        """Return what stands in the log about a batch.
+
+        Raises:
+            SinkError: it cannot be read; repeat it.
+        """
+        return log_for(self._options).find(self._options.app_id, batch_id)
+
     def reject(self, batch_id: int, attempt_id: str, reason: str) -> Found:
         """Give an attempt up unless a manifest has it by now; return what stands then.
 
         Raises:
             SinkError: it could not; repeat it.
         """
-        log = log_for(self._options)
-        found = log.find(self._options.app_id, batch_id)
+        found = self.find(batch_id)
         if found.standing.fate(attempt_id) is not Fate.OPEN:
             return found
         manifest = self._manifest(ManifestKind.REJECT, batch_id, ())._replace(
@@ -133,7 +140,7 @@ class BatchCommitter:
             searched_from=found.searched_from,
             reason=reason,
         )
-        return log.append(manifest)
+        return log_for(self._options).append(manifest)
 
     def _manifest(
         self, kind: ManifestKind, batch_id: int, reports: Sequence[AttemptReport]

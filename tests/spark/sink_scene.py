@@ -10,6 +10,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from confluent_kafka.admin import AdminClient
 
 from bridge import Message, Resolution, TransactionProducer
@@ -17,7 +19,7 @@ from checker.admin.kafka_io import Cluster
 from checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
 from checker.admin.topics import create_topics
 from halfbridge.testkit.reader import read_all, read_ops
-from serde.headers import headers_of, parse_half, user_headers  # noqa: F401
+from serde.headers import parse_half
 from serde.manifest import BATCH_MANIFEST
 from serde.partitioner import partition_of
 from serde.records import BatchManifest, OpKind
@@ -97,6 +99,15 @@ class SinkScene:
         return f"{self.prefix}orders"
 
     @property
+    def fixes(self) -> str:
+        """Another real topic."""
+        return self.real_name("fixes")
+
+    def real_name(self, name: str) -> str:
+        """Return the full name of a real topic."""
+        return f"{self.prefix}{name}"
+
+    @property
     def checkpoint(self) -> Path:
         """Of the query."""
         return self.directory / "checkpoint"
@@ -113,8 +124,9 @@ class SinkScene:
             partitions=HALF_PARTITIONS, replication_factor=1, retention_ms=HALF_RETENTION_MS
         )
         create_topics(cluster, self.names, layout)
-        for topic, partitions in ((self.orders, REAL_PARTITIONS), (self._fence_topic, 1)):
-            cluster.create(TopicShape(topic, partitions, ()), replication_factor=1)
+        for topic in (self.orders, self.fixes):
+            cluster.create(TopicShape(topic, REAL_PARTITIONS, ()), replication_factor=1)
+        cluster.create(TopicShape(self._fence_topic, 1, ()), replication_factor=1)
         self.rows.mkdir(parents=True, exist_ok=True)
         return self
 
@@ -148,18 +160,27 @@ class SinkScene:
 
     # --- what goes in ----------------------------------------------------------------------
 
-    def add_file(self, spark: SparkSession, count: int) -> list[int]:
+    def add_file(self, count: int) -> list[int]:
         """Add a file with so many new rows; a stream takes it as one batch."""
         numbers = list(range(len(self._sent), len(self._sent) + count))
         self._sent += numbers
-        rows = [(key_of(number), value_of(number)) for number in numbers]
-        fresh = self.directory / "fresh"
-        frame = spark.createDataFrame(rows, SCHEMA).coalesce(1)
-        frame.write.mode("overwrite").parquet(str(fresh))
-        (part,) = fresh.glob("part-*.parquet")
-        part.replace(self.rows / f"{self._files:04d}.parquet")
+        self.write_file(self._files, numbers)
         self._files += 1
         return numbers
+
+    def write_file(self, file: int, numbers: list[int]) -> None:
+        """Write a file with these rows, also in place of one that is there."""
+        columns = {"key": map(key_of, numbers), "value": map(value_of, numbers)}
+        table = pa.table({name: pa.array(list(rows)) for name, rows in columns.items()})
+        path = self.rows / f"{file:04d}.parquet"
+        pq.write_table(table, path)
+        # The file source takes the oldest first, by whole milliseconds.
+        os.utime(path, (1_700_000_000 + file, 1_700_000_000 + file))
+
+    def forget_commit(self, batch: int) -> None:
+        """Delete what says that Spark has committed a batch: it runs it again."""
+        for path in (f"{batch}", f".{batch}.crc"):
+            (self.checkpoint / "commits" / path).unlink(missing_ok=True)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """Return the files as a stream, one file a batch."""
@@ -188,8 +209,8 @@ class SinkScene:
 
     # --- what came out ---------------------------------------------------------------------
 
-    def settled(self) -> list[ReadRecord]:
-        """Return the real topic's records once every decision written so far has had its effect.
+    def settled(self, topic: str = "") -> list[ReadRecord]:
+        """Return a real topic's records once every decision written so far has had its effect.
 
         Shown by a fence: a later transaction through each half partition, for ops apply in order.
         """
@@ -205,11 +226,7 @@ class SinkScene:
                 with producer.begin() as transaction:
                     transaction.send(Message(self._fence_topic, key=key, value=b"fence"))
         until("the fence", lambda: len(self._read(self._fence_topic)) == before + len(keys))
-        return self.real()
-
-    def real(self) -> list[ReadRecord]:
-        """Return what a read_committed consumer sees of the real topic now."""
-        return self._read(self.orders)
+        return self._read(topic or self.orders)
 
     def undecided(self) -> set[str]:
         """Return the transactions of which no decision stands in the op topic."""

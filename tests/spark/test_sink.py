@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.testkit.children import Children, Interrupts
+from serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
+from serde.records import OpKind
 from spark_jobs.sink import register
-from tests.spark.sink_scene import SinkScene, check_exactly_once
+from tests.spark import sink_faults
+from tests.spark.sink_faults import AFTER_MANIFEST, BEFORE_MANIFEST, faulty
+from tests.spark.sink_scene import SCHEMA, SinkScene, check_exactly_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,11 +38,178 @@ def scene(
         yield scene
 
 
+def faults(spark: SparkSession, scene: SinkScene, fault: str) -> None:
+    """Have the sink's commit fail once, under the format `sink_faults.FORMAT`."""
+    from pyspark import cloudpickle  # noqa: PLC0415 (the tests' modules are not on workers' path)
+
+    cloudpickle.register_pickle_by_value(sink_faults)
+    spark.dataSource.register(faulty(scene.directory))
+    (scene.directory / fault).touch()
+
+
 def test_stream_is_published_batch_by_batch(spark: SparkSession, scene: SinkScene) -> None:
-    """Every row once, in order per key; one manifest a batch; nothing undecided is left."""
-    numbers = scene.add_file(spark, 300) + scene.add_file(spark, 200)
+    """Every row once, in order per key; one manifest a batch; nothing undecided is left.
+
+    Then `commits/1` is lost, as in a crash between the sink's commit and Spark's own: the batch
+    runs again, is found published, and what it sent a second time is rolled back.
+    """
+    numbers = scene.add_file(300) + scene.add_file(200)
     scene.run(scene.stream(spark), transaction_messages_max="50")
     check_exactly_once(scene.settled(), numbers)
-    manifests = scene.manifests()
-    assert [(each.batch_id, each.row_count) for each in manifests] == [(0, 300), (1, 200)]
+    manifests = [(each.batch_id, each.row_count) for each in scene.manifests()]
+    assert manifests == [(0, 300), (1, 200)]
+    assert scene.undecided() == set()
+    assert set(scene.decisions().values()) == {OpKind.COMMIT}
+
+    scene.forget_commit(1)
+    numbers += scene.add_file(100)
+    scene.run(scene.stream(spark), transaction_messages_max="70")
+    check_exactly_once(scene.settled(), numbers)
+    assert [each.batch_id for each in scene.manifests()] == [0, 1, 2]
+    assert scene.undecided() == set()
+    assert OpKind.ROLLBACK in scene.decisions().values()
+
+
+@pytest.mark.parametrize("fault", [BEFORE_MANIFEST, AFTER_MANIFEST])
+def test_commit_that_raises(spark: SparkSession, scene: SinkScene, fault: str) -> None:
+    """The query fails; nothing of the batch is visible; started again it is there once.
+
+    Before the manifest the abort gives the attempts up; after it, what is published stays so.
+    """
+    first, second = scene.add_file(100), scene.add_file(100)
+    faults(spark, scene, fault)
+    with pytest.raises(PySparkException, match=fault):
+        scene.run(scene.stream(spark), sink_faults.FORMAT)
+    assert scene.settled() == []
+    assert bool(scene.undecided()) == (fault == AFTER_MANIFEST)
+
+    scene.run(scene.stream(spark))
+    check_exactly_once(scene.settled(), first + second)
+    assert scene.undecided() == set()
+
+
+def test_query_that_fails_for_good(spark: SparkSession, scene: SinkScene) -> None:
+    """A row that cannot be sent fails its batch: none of it is visible, all is rolled back."""
+    good = scene.add_file(100)
+    scene.add_file(100)
+    stream = scene.stream(spark).withColumn(
+        "topic", F.when(F.col("value") != F.lit(b"row-000199"), F.lit(scene.orders))
+    )
+    with pytest.raises(PySparkException, match="null topic present in the data"):
+        scene.run(stream, topic="")
+    check_exactly_once(scene.settled(), good)
+    assert scene.undecided() == set()
+    assert OpKind.ROLLBACK in scene.decisions().values()
+
+
+def test_replay_with_other_rows_fails_loudly(spark: SparkSession, scene: SinkScene) -> None:
+    """A checkpoint that was reset under the same app.id would lose rows: the query says so."""
+    numbers = scene.add_file(50)
+    scene.run(scene.stream(spark))
+    scene.write_file(0, [*numbers[:-1], 99])
+    with pytest.raises(PySparkException, match=r"was published already.*set a new app\.id"):
+        scene.run(scene.stream(spark), checkpointLocation=str(scene.directory / "reset"))
+    check_exactly_once(scene.settled(), numbers)
+    assert scene.undecided() == set()
+    # With what it said, it goes on.
+    scene.run(
+        scene.stream(spark), checkpointLocation=str(scene.directory / "reset2"), app_id="feed-2"
+    )
+    assert len(scene.settled()) == 2 * len(numbers)
+
+
+def test_two_queries_under_one_app(spark: SparkSession, scene: SinkScene) -> None:
+    """Both run the same batches at once, as a driver and the zombie that it replaces do."""
+    numbers = [number for _ in range(4) for number in scene.add_file(60)]
+    with ThreadPoolExecutor(2) as threads:
+        runs = [
+            threads.submit(
+                scene.run,
+                scene.stream(spark),
+                checkpointLocation=str(scene.directory / f"checkpoint-{n}"),
+                transaction_messages_max="20",
+            )
+            for n in range(2)
+        ]
+        for run in runs:
+            run.result()
+    check_exactly_once(scene.settled(), numbers)
+    assert scene.undecided() == set()
+
+
+def test_batch_write(spark: SparkSession, scene: SinkScene) -> None:
+    """Repeated with the same batch.id it writes once; ids must grow; rows are byte-exact."""
+    rows = [
+        (b"k", b"v", 1, [("h", b"1"), ("h", None), ("empty", b"")]),
+        (None, b"\xff\x00", 2, None),
+        (b"", None, 0, []),
+        (b"k2", b"", None, None),
+    ]
+    schema = (
+        f"{SCHEMA}, partition int, headers array<struct<key: string, value: binary>>, topic string"
+    )
+    frame = spark.createDataFrame([(*row, scene.orders) for row in rows], schema)
+
+    def write(frame: object, **options: str) -> None:
+        given = scene.options(topic="", **options)
+        del given["checkpointLocation"]
+        frame.repartition(2).write.format("txn_half").mode("append").options(**given).save()  # type: ignore[attr-defined]
+
+    write(frame, batch_id="7")
+    write(frame, batch_id="7")
+    came = scene.settled()
+    internal = (TRANSACTION_ID, BORN_TIMESTAMP)
+    told = {
+        (
+            each.key,
+            each.value,
+            tuple(header for header in each.headers if header[0] not in internal),
+        )
+        for each in came
+    }
+    assert told == {(key, value, tuple(headers or ())) for key, value, _, headers in rows}
+    assert len(came) == len(rows)
+    assert {each.value: each.partition for each in came if each.key != b"k2"} == {
+        b"v": 1,
+        b"\xff\x00": 2,
+        None: 0,
+    }
+    for options, text in (
+        ({"batch_id": "7"}, "was published already"),
+        ({"batch_id": "6"}, "was never published, but batch 7 was"),
+        ({}, "needs the option batch.id"),
+        ({"batch_id": "8", "app_id": ""}, "needs the option app.id"),
+    ):
+        with pytest.raises(PySparkException, match=text):
+            write(frame.limit(2), **options)
+    assert len(scene.settled()) == len(rows)
+    assert scene.undecided() == set()
+
+
+def test_batches_without_rows(spark: SparkSession, scene: SinkScene) -> None:
+    """They are batches like others: a manifest, no half message."""
+    numbers = scene.add_file(10) + scene.add_file(10)
+    scene.run(scene.stream(spark).where(F.col("value") >= F.lit(b"row-000010")))
+    check_exactly_once(scene.settled(), numbers[10:])
+    assert [each.row_count for each in scene.manifests()] == [0, 10]
+
+
+def test_rows_that_the_daemon_would_not_deliver(spark: SparkSession, scene: SinkScene) -> None:
+    """Internal and absent topics, absent partitions, rows too large: refused before a manifest."""
+    value = F.lit(b"v").alias("value")
+    for columns, text in (
+        ([value, F.lit(scene.names.half).alias("topic")], "is internal"),
+        ([value, F.lit(scene.real_name("nowhere")).alias("topic")], "no topic .*nowhere"),
+        ([value, F.lit(scene.orders).alias("topic"), F.lit(9).alias("partition")], "no partition"),
+        (
+            [F.repeat(F.lit("v"), 1_000_000).alias("value"), F.lit(scene.orders).alias("topic")],
+            "larger",
+        ),
+    ):
+        given = scene.options(topic="", batch_id="1")
+        writer = spark.range(1).select(*columns).write.format("txn_half").mode("append")
+        del given["checkpointLocation"]
+        with pytest.raises(PySparkException, match=text):
+            writer.options(**given).save()
+    assert scene.manifests() == []
     assert scene.undecided() == set()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from serde.topics import MANIFEST_PARTITIONS
+from serde.topics import MANIFEST_BYTES_MAX, MANIFEST_PARTITIONS
 from spark_jobs.sink.errors import CommitInDoubtError, SendError, SinkOptionError, SinkSetupError
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ MS_PER_S = 1_000
 KAFKA_MESSAGE_BYTES = 1_048_588  # Kafka's default, where we may not read the topic's own
 # Room for RMQ_HALF, RMQ_CONTEXT, RMQ_CHECK or RMQ_DEAD and the record's own framing (design 4).
 MESSAGE_RESERVE_BYTES = 64 * 1024
-# About 70,000 transactions in one manifest, which are 70 million rows when they are full.
-MANIFEST_BYTES_MAX = 4 * 1024 * 1024
 _CHECK_PARTITIONS = 4
 _CHECK_RETENTION_MS = 3_600_000
 _REQUEST_EXTRA_BYTES = 128 * 1024

@@ -61,6 +61,19 @@ def test_topics_have_the_designs_settings() -> None:
         assert settings[copies]["max.message.bytes"] == str(MAX_MESSAGE_BYTES + COPY_BYTES)
 
 
+def test_manifests_are_kept_for_ever() -> None:
+    """With the Spark sink there is a topic more; what it forgot would be published twice."""
+    (manifest,) = set(wanted_topics(NAMES, replace(LAYOUT, spark_sink=True))) - set(WANTED)
+    settings = {wanted.key: wanted.value for wanted in manifest.settings}
+    assert (manifest.name, manifest.partitions) == (NAMES.manifest, 4)
+    assert (settings["retention.ms"], settings["retention.bytes"]) == ("-1", "-1")
+    assert settings["message.timestamp.type"] == "LogAppendTime"
+    (problem,) = find_problems([manifest], {}, names=NAMES, bootstrap_servers="k:1")
+    assert problem.fix == (
+        "halfbridge topics create --bootstrap-servers k:1 --topic-prefix eu. --spark-sink"
+    )
+
+
 def test_two_in_sync_replicas_are_only_asked_of_three() -> None:
     """On a small cluster, two in sync would stop the topic at the first lost broker."""
     shapes = wanted_topics(NAMES, replace(LAYOUT, replication_factor=2))

@@ -1,0 +1,165 @@
+"""Answers checks about the Spark sink's transactions from the manifest topic.
+
+In the driver process, beside the query:
+
+    with SinkResponder(bootstrap_servers="...", app_id="orders-feed"):
+        query.awaitTermination()
+
+or as a process of its own, `halfbridge spark responder`, which also settles what a driver left
+that is not started again. Any number of them may run.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from threading import Lock
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from bridge import Resolution, TransactionProducer
+from serde.avro import SINK_CONTEXT
+from serde.records import OpSource
+from spark_jobs.sink.batch import BatchCommitter
+from spark_jobs.sink.manifest import Fate
+from spark_jobs.sink.options import SinkOptions, parse_options
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from bridge import CheckCounts, MessageView
+    from serde.records import SinkContext
+    from spark_jobs.sink.manifest import Standing
+
+_NS_PER_MS = 1_000_000
+# Batches whose winner is remembered: those of an hour at one a second.
+_KNOWN_MAX = 3_600
+
+
+class StillOpenError(Exception):
+    """Nobody has decided the batch yet: to be asked again. Not counted as an answer."""
+
+
+class NotOfTheSinkError(Exception):
+    """The half message does not say which batch it belongs to; its sender must be asked."""
+
+
+class SinkChecker:
+    """A checker for TransactionProducer. Thread-safe; one question at a time.
+
+    Answers from the manifest topic: listed, COMMIT; a manifest of the batch without it, ROLLBACK.
+    Without a manifest it raises StillOpenError, which the daemon does not count, so that no number
+    of checks gives up a batch whose driver merely is down. Half messages older than `age_ms_max`
+    are given up by a record in the same log, which a commit that comes later finds and obeys.
+
+    Before the first COMMIT of a batch it writes all decisions of its manifest, in order: answers
+    to single checks alone would let a later chunk of rows overtake an earlier one.
+    """
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._lock = Lock()
+        self._settled: OrderedDict[tuple[str, int], Standing] = OrderedDict()
+
+    def __call__(self, view: MessageView) -> Resolution:
+        """Answer a check.
+
+        Raises:
+            StillOpenError, NotOfTheSinkError: there is no answer; neither counts.
+            SinkError: the manifest topic cannot be read; does not count either.
+        """
+        if view.context is None:
+            raise NotOfTheSinkError(f"{view.transaction_id} has no RMQ_CONTEXT")
+        context = SINK_CONTEXT.decode(view.context)
+        with self._lock:
+            return self._resolve(context, age_ms=time_ns() // _NS_PER_MS - view.born_timestamp)
+
+    def _resolve(self, context: SinkContext, *, age_ms: int) -> Resolution:
+        batch = (context.app_id, context.batch_id)
+        stands = self._settled.get(batch)
+        if stands is None:
+            committer = BatchCommitter(replace(self._options, app_id=context.app_id))
+            stands = committer.find(context.batch_id).standing
+            fate = stands.fate(context.attempt_id)
+            if fate is Fate.OPEN and age_ms > self._options.age_ms_max:
+                reason = f"nobody committed it within {self._options.age_ms_max} ms"
+                stands = committer.reject(context.batch_id, context.attempt_id, reason).standing
+            if stands.winner is not None:
+                committer.settle(stands.winner.manifest, source=OpSource.CHECK)
+                self._remember(batch, stands)
+        fate = stands.fate(context.attempt_id)
+        if fate is Fate.OPEN:
+            raise StillOpenError(
+                f"batch {context.batch_id} of {context.app_id} has no manifest yet: its driver runs"
+                " it, or is down; restarted it decides"
+            )
+        return Resolution.COMMIT if fate is Fate.COMMIT else Resolution.ROLLBACK
+
+    def _remember(self, batch: tuple[str, int], stands: Standing) -> None:
+        self._settled[batch] = stands
+        if len(self._settled) > _KNOWN_MAX:
+            self._settled.popitem(last=False)
+
+
+class SinkResponder:
+    """Answers the checks of one app's sink, in threads of this process, while it is entered.
+
+    Args:
+        bootstrap_servers: `host:port`, separated by commas.
+        app_id: The sink's option app.id.
+        producer_group: The sink's option producer.group; by default the same as there.
+        prefix: The sink's option halfbridge.prefix.
+        age_ms_max: The sink's option batch.age.max.ms.
+        kafka: librdkafka properties, such as security.protocol.
+
+    Raises:
+        SinkOptionError: a setting is wrong; correct it.
+        BridgeError: when entered: topics are missing or no broker answers; the text says what to
+            do.
+    """
+
+    def __init__(
+        self,
+        *,
+        bootstrap_servers: str,
+        app_id: str,
+        producer_group: str = "",
+        prefix: str = "",
+        age_ms_max: int | None = None,
+        kafka: Mapping[str, str] | None = None,
+    ) -> None:
+        given = {
+            "kafka.bootstrap.servers": bootstrap_servers,
+            "app.id": app_id,
+            "halfbridge.prefix": prefix,
+            **({"producer.group": producer_group} if producer_group else {}),
+            **({"batch.age.max.ms": str(age_ms_max)} if age_ms_max is not None else {}),
+            **{f"kafka.{name}": value for name, value in (kafka or {}).items()},
+        }
+        self.options = parse_options(given)
+        self._producer = TransactionProducer(
+            checker=SinkChecker(self.options),
+            bootstrap_servers=self.options.bootstrap_servers,
+            producer_group=self.options.producer_group,
+            topic_prefix=self.options.prefix,
+            kafka=dict(self.options.kafka),
+        )
+
+    def counts(self) -> CheckCounts:
+        """Return what was asked and answered so far."""
+        return self._producer.check_counts()
+
+    def __enter__(self) -> Self:
+        self._producer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._producer.close()

@@ -1,0 +1,152 @@
+"""The command `replay`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_jobs.errors import JobError
+from spark_jobs.options import (
+    EXIT_DONE,
+    JobCommand,
+    common_options,
+    prefix_option,
+    report_option,
+    write_report,
+)
+from spark_jobs.positions import from_option, to_option
+from spark_jobs.replay.job import Replay, Sent, plan_replay, replay
+from spark_jobs.session import spark_session
+from spark_jobs.sink.errors import SinkError
+from spark_jobs.storage import absolute
+
+if TYPE_CHECKING:
+    from spark_jobs.replay.plan import Plan
+
+_RATE_SLICE_S = 10  # with a rate, a slice takes about so long: a replay can be stopped in between
+
+
+def _pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    if wrong := [name for name, equals, _ in pairs if not name or not equals]:
+        raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+@click.command(cls=JobCommand)
+@common_options
+@prefix_option
+@click.option("--source", "table", default="", metavar="PATH", help="A table that ingest wrote.")
+@click.option("--from-topic", default="", metavar="NAME", help="A topic, instead of --source.")
+@from_option
+@to_option
+@click.option("--where", default="", metavar="SQL", help="Only rows for which this is true.")
+@click.option("--to-topic", required=True, metavar="NAME", help="Where the rows go.")
+@click.option(
+    "--replay-id",
+    required=True,
+    metavar="NAME",
+    help="Name of this replay, in the header replay.id of each row. One name is replayed once.",
+)
+@click.option(
+    "--checkpoint",
+    default="",
+    metavar="PATH",
+    help="Directory or URI of the progress; with it a replay that ended early is resumed.",
+)
+@click.option("--keep-partition", is_flag=True, help="Keep partition numbers; otherwise by key.")
+@click.option(
+    "--rate",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="Rows a second at most, on average over slices.",
+)
+@click.option(
+    "--slice-rows",
+    type=click.IntRange(1, 10_000_000),
+    default=100_000,
+    show_default=True,
+    help="Rows that become visible together, about.",
+)
+@click.option(
+    "--sink-opt",
+    "sink_kafka",
+    multiple=True,
+    callback=_pairs,
+    metavar="NAME=VALUE",
+    help="A property of the sink's (librdkafka) client, such as ssl.ca.location. May be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be sent; send and write nothing.")
+@report_option
+def main(**values: Any) -> int:
+    """Send rows of a table, or of a range of a topic, into a topic once more.
+
+    Each row exactly once, in the order of its source partition, through the sink: a slice becomes
+    visible when all of it is there. Start it again with the same --checkpoint and it goes on
+    where it was.
+    """
+    job = _job(values)
+    with spark_session("halfbridge-replay", options=values["spark_options"]) as spark:
+        try:
+            if values["dry_run"]:
+                sent = Sent(plan_replay(spark, job))
+            else:
+                sent = replay(spark, job, lambda line: click.echo(line, err=True))
+        except SinkError as error:
+            raise JobError(str(error)) from error
+    report = {**sent.to_json(), "dry_run": values["dry_run"]}
+    write_report(values["report"], report)
+    if values["as_json"]:
+        click.echo(json.dumps(report))
+    elif values["dry_run"]:
+        click.echo(_plan_text(sent.plan))
+    else:
+        click.echo(
+            f"done: {sent.rows:,} rows in {sent.slices} slices to {job.to_topic};"
+            f" {sent.seconds:.1f} s"
+        )
+    return EXIT_DONE
+
+
+def _job(values: dict[str, Any]) -> Replay:
+    """Return the job that the command line describes, before a JVM is started for nothing."""
+    if bool(values["table"]) == bool(values["from_topic"]):
+        raise click.UsageError("give --source or --from-topic, one of them")
+    if not values["checkpoint"] and not values["dry_run"]:
+        raise click.UsageError("give --checkpoint, or --dry-run")
+    slice_rows, rate = values["slice_rows"], values["rate"]
+    job = Replay(
+        replay_id=values["replay_id"],
+        bootstrap_servers=values["bootstrap_servers"],
+        to_topic=values["to_topic"],
+        table=absolute(values["table"]) if values["table"] else "",
+        from_topic=values["from_topic"],
+        start=values["start"],
+        end=values["end"],
+        where=values["where"],
+        checkpoint=absolute(values["checkpoint"]) if values["checkpoint"] else "",
+        prefix=values["topic_prefix"],
+        keep_partition=values["keep_partition"],
+        rows_per_s=rate,
+        slice_rows=slice_rows if rate is None else min(slice_rows, rate * _RATE_SLICE_S),
+        kafka=values["kafka"],
+        sink_kafka=values["sink_kafka"],
+    )
+    try:
+        job.parsed()
+    except SinkError as error:
+        raise click.UsageError(str(error)) from error
+    return job
+
+
+def _plan_text(plan: Plan) -> str:
+    lines = [f"would send {plan.rows:,} rows in {plan.slices} slices"]
+    lines += [
+        f"  {place.topic} {place.partition}: {place.rows:,} rows, offsets {place.low} to"
+        f" {place.high - 1}"
+        for place in plan.places
+    ]
+    return "\n".join(lines)

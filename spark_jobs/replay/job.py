@@ -1,0 +1,285 @@
+"""The job itself: slice after slice through the sink, each a batch under the replay's own app."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from spark_jobs.errors import JobError
+from spark_jobs.io import Topics, read_topics, source_options
+from spark_jobs.positions import EARLIEST, LATEST, Position
+from spark_jobs.replay.plan import Bounds, Place, Plan, make_plan, read_plan
+from spark_jobs.replay.rows import COLUMNS, replayed, selected, within
+from spark_jobs.sink import register
+from spark_jobs.sink.cluster.kafka_io import ensure_topics
+from spark_jobs.sink.log.kafka_io import log_for
+from spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
+from spark_jobs.storage import Storage, join
+from spark_jobs.tables import read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+PLAN_FILE = "plan.json"
+_DONE = "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What is sent once more, and where to.
+
+    Attributes:
+        replay_id: Its name; one name is replayed once.
+        bootstrap_servers: `host:port`, separated by commas.
+        to_topic: Real topic that the rows go to.
+        table: Absolute path or URI of a table to read; empty: `from_topic`.
+        from_topic: Topic to read.
+        start: Where reading the topic begins.
+        end: Where it ends.
+        where: SQL condition on the source's columns; empty: all rows.
+        checkpoint: Absolute path or URI of the progress.
+        prefix: Of the installation's topics.
+        keep_partition: To the partitions the rows came from.
+        rows_per_s: At most; None: as fast as it goes.
+        slice_rows: About how many rows a batch has.
+        kafka: Properties of Spark's consumer, by Java's names.
+        sink_kafka: Properties of the sink's producer, by librdkafka's names.
+    """
+
+    replay_id: str
+    bootstrap_servers: str
+    to_topic: str
+    table: str = ""
+    from_topic: str = ""
+    start: Position = EARLIEST
+    end: Position = LATEST
+    where: str = ""
+    checkpoint: str = ""
+    prefix: str = ""
+    keep_partition: bool = False
+    rows_per_s: int | None = None
+    slice_rows: int = 100_000
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sink_kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def app_id(self) -> str:
+        """The sink's app.id."""
+        return f"replay-{self.replay_id}"
+
+    def identity(self) -> dict[str, Any]:
+        """Return what must stay as it is when the replay is resumed."""
+        return {
+            "replay_id": self.replay_id,
+            "to_topic": self.to_topic,
+            "table": self.table,
+            "from_topic": self.from_topic,
+            "where": self.where,
+            "prefix": self.prefix,
+            "keep_partition": self.keep_partition,
+        }
+
+    def sink_options(self) -> dict[str, str]:
+        """Return the options of the sink, but for batch.id."""
+        return {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "halfbridge.prefix": self.prefix,
+            "app.id": self.app_id,
+            **{f"kafka.{name}": value for name, value in self.sink_kafka.items()},
+        }
+
+    def parsed(self) -> SinkOptions:
+        """Return the sink's options as the sink understands them.
+
+        Raises:
+            SinkOptionError: one is wrong.
+        """
+        return parse_options(self.sink_options())
+
+
+@dataclass(slots=True)
+class Sent:
+    """What one run has sent.
+
+    Attributes:
+        plan: The whole replay.
+        slices: How many slices of it.
+        rows: With how many rows.
+        seconds: In which time.
+    """
+
+    plan: Plan
+    slices: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it under the names that reports use."""
+        return {
+            **self.plan.identity,
+            "planned_rows": self.plan.rows,
+            "planned_slices": self.plan.slices,
+            "slices": self.slices,
+            "rows": self.rows,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def plan_replay(spark: SparkSession, job: Replay) -> Plan:
+    """Return what a new replay would send; writes nothing.
+
+    Raises:
+        JobError: the source cannot be replayed; the user must act.
+        PySparkException: Spark cannot read it.
+    """
+    rows = _source(spark, job, None)
+    counted = rows.groupBy("topic", "partition").agg(
+        F.min("offset").alias("low"),
+        F.max("offset").alias("high"),
+        F.count(F.lit(1)).alias("rows"),
+    )
+    places = [
+        Place(row["topic"], row["partition"], row["low"], row["high"] + 1, row["rows"])
+        for row in counted.collect()
+    ]
+    return make_plan(job.identity(), places, slice_rows=job.slice_rows)
+
+
+def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sent:
+    """Send what is left of `job`, and return what this run has sent.
+
+    Raises:
+        JobError: this replay.id was replayed already, or the checkpoint is another one's; the
+            user must act.
+        SinkError: the installation is not as it must be; the text says what to do.
+        PySparkException: Spark or the sink cannot do it.
+    """
+    register(spark)
+    storage = Storage(spark)
+    plan = _kept_plan(storage, job)
+    if plan is None:
+        _refuse_replayed(job)
+        plan = plan_replay(spark, job)
+        storage.create(join(job.checkpoint, PLAN_FILE), plan.to_json())
+    done = _done(storage, job.checkpoint)
+    if plan.slices and done == plan.slices:
+        raise JobError(
+            f"replay {job.replay_id} is complete: {plan.rows} rows were sent to {job.to_topic}."
+            " To send them again, choose another --replay-id"
+        )
+    if done:
+        show(f"going on behind {done} of {plan.slices} slices")
+    sent = Sent(plan)
+    began_s = time.monotonic()
+    for number in range(done, plan.slices):
+        slice_began_s = time.monotonic()
+        rows = _send(spark, job, plan, number)
+        storage.create(join(job.checkpoint, _DONE, str(number)), f"{rows}\n")
+        sent.slices += 1
+        sent.rows += rows
+        show(f"slice {number + 1} of {plan.slices}: {rows:,} rows; {sent.rows:,} in this run")
+        if job.rows_per_s is not None and number + 1 < plan.slices:
+            took_s = time.monotonic() - slice_began_s
+            threading.Event().wait(max(0.0, rows / job.rows_per_s - took_s))
+    sent.seconds = time.monotonic() - began_s
+    return sent
+
+
+def _send(spark: SparkSession, job: Replay, plan: Plan, number: int) -> int:
+    rows = replayed(
+        _source(spark, job, plan.bounds(number)),
+        replay_id=job.replay_id,
+        to_topic=job.to_topic,
+        keep_partition=job.keep_partition,
+    )
+    options = {**job.sink_options(), "batch.id": str(number)}
+    rows.write.format(FORMAT).mode("append").options(**options).save()
+    winner = log_for(job.parsed()).find(job.app_id, number).standing.winner
+    return winner.manifest.row_count if winner is not None else 0
+
+
+def _source(spark: SparkSession, job: Replay, bounds: Bounds | None) -> DataFrame:
+    """Return the wanted rows: of a slice, or all of them."""
+    if job.table:
+        rows = read_table(spark, job.table)
+        if rows is None:
+            raise JobError(f"{job.table} has no rows yet")
+        if missing := [name for name in COLUMNS if name not in rows.columns]:
+            raise JobError(
+                f"{job.table} has no column {', '.join(missing)}: a replay needs"
+                f" {', '.join(COLUMNS)}, as the table of `halfbridge spark ingest` has them"
+            )
+    elif bounds is None:
+        rows = read_topics(
+            spark,
+            Topics.of(job.from_topic),
+            bootstrap_servers=job.bootstrap_servers,
+            kafka=job.kafka,
+            start=job.start,
+            end=job.end,
+        )
+    else:
+        rows = spark.read.format("kafka").options(**_slice_options(job, bounds)).load()
+    wanted = selected(rows, where=job.where, replay_id=job.replay_id)
+    return wanted if bounds is None else within(wanted, bounds)
+
+
+def _slice_options(job: Replay, bounds: Bounds) -> dict[str, str]:
+    """Return options with which Spark reads the offsets of a slice, and no others."""
+    options = source_options(
+        Topics.of(job.from_topic), bootstrap_servers=job.bootstrap_servers, kafka=job.kafka
+    )
+    del options["subscribe"]
+    parts = {str(partition): limits for (_, partition), limits in bounds.items()}
+    options["assign"] = json.dumps({job.from_topic: [int(number) for number in parts]})
+    for at, name in enumerate(("startingOffsets", "endingOffsets")):
+        where = {number: limits[at] for number, limits in parts.items()}
+        options[name] = json.dumps({job.from_topic: where})
+    return options
+
+
+def _kept_plan(storage: Storage, job: Replay) -> Plan | None:
+    place = join(job.checkpoint, PLAN_FILE)
+    text = storage.read(place)
+    if text is None:
+        return None
+    plan = read_plan(text, place)
+    identity = job.identity()
+    if other := sorted(name for name in identity if plan.identity.get(name) != identity[name]):
+        raise JobError(
+            f"the checkpoint {job.checkpoint} belongs to another replay: {', '.join(other)} differ."
+            " Start it as it was, or give a new --checkpoint and a new --replay-id"
+        )
+    return plan
+
+
+def _refuse_replayed(job: Replay) -> None:
+    """Refuse a replay.id whose first slice was published, by whatever checkpoint.
+
+    Raises:
+        JobError: it was; the user must act.
+    """
+    options = job.parsed()
+    ensure_topics(options)
+    found = log_for(options).find(job.app_id, 0)
+    if found.standing.winner is not None or found.later_batch >= 0:
+        raise JobError(
+            f"replay {job.replay_id} was begun before: resume it with its --checkpoint, or choose"
+            " another --replay-id"
+        )
+
+
+def _done(storage: Storage, checkpoint: str) -> int:
+    """Return how many slices are done: they are sent one after the other."""
+    numbers = {int(name) for name in storage.names(join(checkpoint, _DONE)) if name.isdigit()}
+    done = 0
+    while done in numbers:
+        done += 1
+    return done

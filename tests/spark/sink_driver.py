@@ -1,0 +1,70 @@
+"""A driver process: streams the files of a scene into the sink until all are sent.
+
+python tests/spark/sink_driver.py '{"rows": "...", "options": {...}, "format": "txn_half", ...}'
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext, cloudpickle
+
+from spark_jobs.session import spark_session
+from spark_jobs.sink import register
+from tests.spark import sink_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+READY = "ready"
+DONE = "done"
+SCHEMA = "key binary, value binary"
+SESSION = {
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.files.openCostInBytes": "1",
+    "spark.sql.files.maxPartitionBytes": "1000",  # several tasks of a small file
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20",
+}
+
+
+def fail_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Hand rows on, but on a task's first attempt fail behind the first of them."""
+    context: Any = TaskContext.get()
+    for number, batch in enumerate(batches):
+        yield batch
+        if context.attemptNumber() == 0 and number == 1:
+            raise RuntimeError("the first attempt fails")
+
+
+def main(given: dict[str, Any]) -> None:
+    """Run the stream; print READY when the query runs, DONE at the end."""
+    master = given.get("master", "local[2]")
+    with spark_session("sink-driver", options={**SESSION, "spark.master": master}) as spark:
+        register(spark)
+        if faults := given.get("faults"):
+            cloudpickle.register_pickle_by_value(sink_faults)
+            spark.dataSource.register(sink_faults.faulty(Path(faults)))
+        rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        frame = rows.parquet(given["rows"])
+        if given.get("repartition"):
+            frame = frame.repartition(given["repartition"], "key")
+        if given.get("fail_once"):
+            cloudpickle.register_pickle_by_value(sys.modules[fail_once.__module__])
+            frame = frame.mapInArrow(fail_once, SCHEMA)
+        writer = frame.writeStream.format(given["format"]).options(**given["options"])
+        query = writer.trigger(availableNow=True).start()
+        print(READY, flush=True)  # noqa: T201 (whoever started it waits for it)
+        query.awaitTermination()
+        print(DONE, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

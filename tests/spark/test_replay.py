@@ -1,0 +1,130 @@
+"""The replay job on a real broker: each row once more, in order, resumable, once under one id."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from halfbridge.testkit.children import Children, Interrupts
+from serde.headers import RESERVED
+from spark_jobs.replay import main
+from spark_jobs.replay.rows import REPLAY_ID
+from spark_jobs.sink import register
+from tests.spark.sink_scene import SinkScene, check_exactly_once, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from click.testing import Result
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+ROWS = 90
+
+
+@pytest.fixture
+def scene(
+    spark: SparkSession, kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
+) -> Iterator[SinkScene]:
+    """An installation with a running daemon and rows in its real topic."""
+    register(spark)
+    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
+        scene = SinkScene(kafka_bootstrap_servers, topic_prefix, tmp_path, children).make()
+        scene.daemon()
+        scene.add_file(ROWS)
+        scene.run(scene.stream(spark))
+        scene.settled()
+        yield scene
+
+
+def replay(scene: SinkScene, *words: str, source: str = "") -> Result:
+    """Run the command."""
+    where = ("--source", source) if source else ("--from-topic", scene.orders)
+    arguments = [
+        *("--bootstrap-servers", scene.servers, "--topic-prefix", scene.prefix),
+        *("--to-topic", scene.fixes, *where, "--json", *words),
+    ]
+    return CliRunner().invoke(main, arguments)
+
+
+def report(result: Result) -> dict[str, Any]:
+    """Return what a run that went well has printed."""
+    assert result.exit_code == 0, result.output
+    told: dict[str, Any] = json.loads(result.stdout)
+    return told
+
+
+def test_offset_range_of_a_topic(spark: SparkSession, scene: SinkScene) -> None:
+    """A dry run writes nothing; a run sends what the filter wants; a second one is refused."""
+    checkpoint = str(scene.directory / "replay")
+    where = "value >= cast('row-000030' AS binary)"
+    words = ("--replay-id", "fix-1", "--where", where, "--slice-rows", "20")
+    dry = report(replay(scene, *words, "--dry-run"))
+    assert (dry["planned_rows"], dry["planned_slices"], dry["rows"]) == (ROWS - 30, 3, 0)
+    assert scene.settled(scene.fixes) == []
+
+    done = report(replay(scene, *words, "--checkpoint", checkpoint, "--rate", "1000"))
+    assert (done["rows"], done["slices"]) == (ROWS - 30, 3)
+    came = scene.settled(scene.fixes)
+    check_exactly_once(came, range(30, ROWS))
+    for each in came:
+        assert [header for header in each.headers if header[0] not in RESERVED] == [
+            (REPLAY_ID, b"fix-1")
+        ]
+
+    for again, text in (
+        ((*words, "--checkpoint", checkpoint), "replay fix-1 is complete: 60 rows"),
+        ((*words, "--checkpoint", f"{checkpoint}-2"), "was begun before: resume it"),
+    ):
+        refused = replay(scene, *again)
+        assert refused.exit_code == 1
+        assert text in refused.stderr
+    assert len(scene.settled(scene.fixes)) == ROWS - 30
+    assert scene.undecided() == set()
+
+
+def test_table_resumed_in_the_middle(spark: SparkSession, scene: SinkScene) -> None:
+    """What a stopped run had sent is not sent again, noted or not; order per key holds."""
+    table = str(scene.directory / "table")
+    kafka = {"kafka.bootstrap.servers": scene.servers, "subscribe": scene.orders}
+    rows = spark.read.format("kafka").options(**kafka).option("includeHeaders", "true").load()
+    rows.repartition(3).write.parquet(table)
+    checkpoint = scene.directory / "replay"
+    words = ("--replay-id", "fix-2", "--checkpoint", str(checkpoint), "--slice-rows", "30")
+    report(replay(scene, *words, source=table))
+    # As if killed between the second slice's publication and the note of it.
+    for number in (1, 2):
+        (checkpoint / "done" / str(number)).unlink()
+        (checkpoint / "done" / f".{number}.crc").unlink(missing_ok=True)
+    assert report(replay(scene, *words, source=table))["slices"] == 2
+    came = scene.settled(scene.fixes)
+    by_key = defaultdict(list)
+    for each in came:
+        by_key[each.key].append(each.value)
+    assert sorted(value for values in by_key.values() for value in values) == [
+        value_of(number) for number in range(ROWS)
+    ]
+    check_exactly_once(came, range(ROWS))
+
+    other = replay(scene, *words, "--where", "offset > 3", source=table)
+    assert other.exit_code == 1
+    assert "belongs to another replay: where differ" in other.stderr
+
+
+def test_wrong_usage_is_one_line(spark: SparkSession, scene: SinkScene) -> None:
+    """It says what is missing, before anything is read."""
+    for words, text in (
+        (("--replay-id", "x"), "give --checkpoint, or --dry-run"),
+        (("--replay-id", "x", "--source", "t", "--dry-run"), "one of them"),
+        (("--replay-id", "a b", "--dry-run"), "app.id"),
+    ):
+        refused = replay(scene, *words)
+        assert refused.exit_code == 1
+        (line,) = refused.stderr.splitlines()
+        assert text in line

@@ -1,0 +1,45 @@
+"""A replay's slices: all rows, each once, in order, and the same after every restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_jobs.errors import JobError
+from spark_jobs.replay.plan import Place, Plan, make_plan, read_plan
+
+IDENTITY = {"replay_id": "fix-1", "to_topic": "orders"}
+PLACES = (Place("b", 0, 5, 6, 1), Place("a", 1, 100, 200, 60), Place("a", 0, 0, 7, 7))
+
+
+@pytest.mark.parametrize("slice_rows", [1, 3, 7, 60, 68, 10_000])
+def test_every_offset_is_in_one_slice(slice_rows: int) -> None:
+    """However fine the cut, and slices of a partition follow each other."""
+    plan = make_plan(IDENTITY, PLACES, slice_rows=slice_rows)
+    assert plan.slices == -(-68 // slice_rows)
+    for place in PLACES:
+        where = (place.topic, place.partition)
+        cuts = [plan.bounds(n)[where] for n in range(plan.slices) if where in plan.bounds(n)]
+        offsets = [offset for low, high in cuts for offset in range(low, high)]
+        assert offsets == list(range(place.low, place.high))
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    """A resumed replay cuts where the first run did."""
+    plan = make_plan(IDENTITY, PLACES, slice_rows=10)
+    assert read_plan(plan.to_json(), "plan.json") == plan
+    assert plan.rows == 68
+    assert [place.topic for place in plan.places] == ["a", "a", "b"]
+
+
+def test_nothing_to_send_is_a_plan() -> None:
+    """Of no slices."""
+    plan = make_plan(IDENTITY, [], slice_rows=10)
+    assert (plan.slices, plan.rows) == (0, 0)
+    assert read_plan(plan.to_json(), "plan.json") == Plan(IDENTITY, (), 0)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"plan_version": 2}'])
+def test_a_damaged_plan_is_told(text: str) -> None:
+    """With its place and what to do."""
+    with pytest.raises(JobError, match=r"s3://c/plan\.json is damaged: .*another --replay-id"):
+        read_plan(text, "s3://c/plan.json")
