@@ -1,0 +1,120 @@
+"""What a snapshot lets one say of a record: columns that compare it with the snapshot's bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column
+
+    from spark_jobs.snapshot import Range, Snapshot
+
+GRACE_MS = 300_000
+AGE_MS_MAX = 72 * 3_600_000  # the daemon's default of transaction_age_ms_max
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What was read, and what must not be judged because of it.
+
+    Attributes:
+        snapshot: What was read.
+        grace_ms: Where O is not known: a decision younger than this may still be on its way.
+            Where it is: from this age on, a decision that waits is shown as overdue.
+        age_ms_max: The daemon's transaction_age_ms_max, by which discards for age are judged.
+    """
+
+    snapshot: Snapshot
+    grace_ms: int = GRACE_MS
+    age_ms_max: int = AGE_MS_MAX
+
+    def is_applied(self, pair: Column, op_at: Column, op_ms: Column) -> Column:
+        """Tell whether an op had its effect, and that is visible, before the snapshot."""
+        applied = _lookup(self.snapshot.applied, pair, "long")
+        is_old = op_ms <= self.snapshot.taken_ms - self.grace_ms
+        return F.when(applied.isNotNull(), op_at < applied).otherwise(is_old)
+
+    def is_overdue(self, op_ms: Column) -> Column:
+        """Tell whether an op that is not applied has waited for longer than the grace."""
+        return op_ms <= F.lit(self.snapshot.taken_ms - self.grace_ms)
+
+    def is_ahead(self, pair: Column, half_to: Column) -> Column:
+        """Tell whether an op names half messages beyond those that were read."""
+        ends = {number: each.end for number, each in self.snapshot.half.items()}
+        return half_to >= F.coalesce(_lookup(ends, pair, "long"), F.lit(0))
+
+    def is_audited(self, topic: Column) -> Column:
+        """Tell whether a real topic was read."""
+        return (
+            topic.isin(*self.snapshot.real_topics)
+            if self.snapshot.real_topics
+            else F.lit(col=False)
+        )
+
+    def may_hide(self, topic: Column) -> Column:
+        """Tell whether an open kafka_txn may hide rows of a real topic that were there in time."""
+        hidden = [each for each in self.snapshot.hidden if each in self.snapshot.real_topics]
+        return topic.isin(*hidden) if hidden else F.lit(col=False)
+
+    def letters_may_hide(self) -> Column:
+        """Tell the same of dead letters."""
+        return F.lit(self.snapshot.names.dead in self.snapshot.hidden)
+
+    def delivery_may_be_deleted(self, topic: Column, op_ms: Column) -> Column:
+        """Tell whether what was delivered at `op_ms` or later may be below the log's start."""
+        cut = {each: self.snapshot.cut_until_ms(each) for each in self.snapshot.real_topics}
+        cut = {each: until for each, until in cut.items() if until >= 0}
+        return F.coalesce(op_ms <= _lookup(cut, topic, "long"), F.lit(col=False))
+
+    def letter_may_be_deleted(self, op_ms: Column) -> Column:
+        """Tell the same of a dead letter."""
+        return op_ms <= F.lit(self.snapshot.cut_until_ms(self.snapshot.names.dead))
+
+    def half_may_be_deleted(self, ms: Column) -> Column:
+        """Tell whether a half message appended at `ms` or before may be below its log's start."""
+        return ms <= F.lit(self.snapshot.cut_until_ms(self.snapshot.names.half))
+
+    def op_may_be_deleted(self, pair: Column, ms: Column) -> Column:
+        """Tell whether an op for a half message of that time may be below its log's start."""
+        return F.coalesce(
+            ms <= _lookup(_cut_until(self.snapshot.op), pair, "long"), F.lit(col=False)
+        )
+
+    def is_half_cut(self, pair: Column) -> Column:
+        """Tell whether half messages of a pair were deleted."""
+        cut = _lookup(_cut_until(self.snapshot.half), pair, "long")
+        return cut.isNotNull()
+
+    def is_below_halves(self, pair: Column, half_at: Column) -> Column:
+        """Tell whether a half offset is below its log's start."""
+        starts = {number: each.start for number, each in self.snapshot.half.items()}
+        return half_at < F.coalesce(_lookup(starts, pair, "long"), F.lit(0))
+
+    def is_passed(self, is_op: Column, pair: Column, at: Column, ms: Column) -> Column:
+        """Tell whether an unreadable op or half record had its effect before the snapshot."""
+        applied = _lookup(self.snapshot.applied, pair, "long")
+        passed = F.when(is_op, applied).otherwise(_lookup(self.snapshot.positions, pair, "long"))
+        is_old = ms <= self.snapshot.taken_ms - self.grace_ms
+        return F.when(passed.isNotNull(), at < passed).otherwise(is_old)
+
+    @property
+    def are_ops_cut(self) -> bool:
+        """Whether ops were deleted anywhere."""
+        return bool(_cut_until(self.snapshot.op))
+
+
+def _cut_until(ranges: Mapping[int, Range]) -> dict[int, int]:
+    return {number: each.first_ms for number, each in ranges.items() if each.is_cut}
+
+
+def _lookup(values: Mapping[int, int] | Mapping[str, int], key: Column, kind: str) -> Column:
+    """Return the value of a key; null for one that is not there."""
+    if not values:
+        return F.lit(None).cast(kind)
+    pairs = [F.lit(each) for pair in values.items() for each in pair]
+    return F.try_element_at(F.create_map(*pairs), key).cast(kind)

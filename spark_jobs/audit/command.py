@@ -1,0 +1,175 @@
+"""The command line of the audit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import click
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from serde.topics import TopicNames
+from spark_jobs import options
+from spark_jobs.audit.bounds import AGE_MS_MAX, GRACE_MS, Bounds
+from spark_jobs.audit.facts import (
+    all_facts,
+    facts_of_halves,
+    facts_of_letters,
+    facts_of_ops,
+    facts_of_reals,
+)
+from spark_jobs.audit.report import make_report, text_lines
+from spark_jobs.audit.run import audited
+from spark_jobs.internal_topics import read_ranges, read_topics, source_options
+from spark_jobs.session import spark_session
+from spark_jobs.snapshot import Snapshot, read_snapshot
+from spark_jobs.take_snapshot import SETTLE_S, audit_snapshot, topic_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+FINDINGS_SHOWN = 100  # in text and report; a table holds them all
+_APP_NAME = "halfbridge-audit"
+
+
+@click.command(cls=options.JobCommand)
+@options.common_options
+@options.prefix_option
+@options.topics_option
+@options.report_option
+@click.option(
+    "--snapshot",
+    "snapshot_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=None,
+    metavar="PATH",
+    help="Audit what an earlier report read, and nothing else; takes the report or its snapshot.",
+)
+@click.option(
+    "--findings",
+    default=None,
+    metavar="PATH",
+    help="Write all findings there as Parquet; the directory must not exist.",
+)
+@click.option(
+    "--grace",
+    "grace_s",
+    type=click.FloatRange(min=0),
+    default=GRACE_MS / 1000,
+    show_default=True,
+    metavar="SECONDS",
+    help="From this age on, a decision that the daemon has not applied is shown as overdue."
+    " Where the daemon's offsets are not known, a younger one is not called lost.",
+)
+@click.option(
+    "--settle",
+    "settle_s",
+    type=click.FloatRange(min=0),
+    default=SETTLE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for kafka_txns that are open on real topics.",
+)
+@click.option(
+    "--transaction-age-ms-max",
+    "age_ms_max",
+    type=click.IntRange(min=1),
+    default=AGE_MS_MAX,
+    show_default=True,
+    metavar="MS",
+    help="The daemon's setting of that name: discards for age are judged by it.",
+)
+def main(
+    *,
+    bootstrap_servers: str,
+    kafka: dict[str, str],
+    spark_options: dict[str, str],
+    as_json: bool,
+    topic_prefix: str,
+    topics: tuple[str, ...],
+    report: Path | None,
+    snapshot_file: Path | None,
+    findings: str | None,
+    grace_s: float,
+    settle_s: float,
+    age_ms_max: int,
+) -> int:
+    """Check that every transaction came out as it was decided, once and unchanged.
+
+    Without --topic, all real topics that half messages name are read; that costs one more reading
+    of the half topic. Exit status: 0 clean, 2 findings, 1 error.
+    """
+    started_s = monotonic()
+    source = source_options(bootstrap_servers, kafka)
+    given = read_snapshot(snapshot_file.read_text("utf-8")) if snapshot_file else None
+    with spark_session(_APP_NAME, options=spark_options) as spark:
+        snapshot = given or _take(
+            spark,
+            source,
+            _say,
+            bootstrap_servers=bootstrap_servers,
+            kafka=kafka,
+            prefix=topic_prefix,
+            topics=topics,
+            settle_s=settle_s,
+        )
+        bounds = Bounds(snapshot, round(grace_s * 1000), age_ms_max)
+        _say(f"reading {snapshot.records():,} offsets of {len(snapshot.topics)} topics")
+        with audited(facts_of(spark, snapshot, source), bounds, told=_say) as audit:
+            shown = [row.asDict() for row in audit.findings.limit(FINDINGS_SHOWN).collect()]
+            if findings is not None:
+                audit.findings.write.parquet(findings)
+        made = make_report(audit, bounds, shown, seconds=monotonic() - started_s)
+    options.write_report(report, made)
+    for line in [json.dumps(made)] if as_json else text_lines(made):
+        click.echo(line)
+    return options.EXIT_DONE if made["clean"] else options.EXIT_FINDINGS
+
+
+def facts_of(spark: SparkSession, snapshot: Snapshot, source: Mapping[str, str]) -> DataFrame:
+    """Return the facts of everything that a snapshot names.
+
+    Args:
+        spark: A session with the Kafka connector.
+        snapshot: What to read.
+        source: `internal_topics.source_options`.
+    """
+    names = snapshot.names
+    return all_facts(
+        facts_of_halves(read_topics(spark, snapshot, [names.half], source)),
+        facts_of_ops(read_topics(spark, snapshot, [names.op], source)),
+        facts_of_reals(read_topics(spark, snapshot, snapshot.real_topics, source)),
+        facts_of_letters(read_topics(spark, snapshot, [names.dead], source)),
+    )
+
+
+def _take(
+    spark: SparkSession,
+    source: Mapping[str, str],
+    say: Callable[[str], None],
+    *,
+    bootstrap_servers: str,
+    kafka: Mapping[str, str],
+    prefix: str,
+    topics: tuple[str, ...],
+    settle_s: float,
+) -> Snapshot:
+    where: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
+    names = TopicNames(prefix)
+    if not topics:
+        say("looking for real topics in the half topic")
+        halves = read_ranges(spark, topic_ranges(spark, names.half, **where), source)
+        named = facts_of_halves(halves).select("topic").where(F.col("topic").isNotNull())
+        topics = tuple(row["topic"] for row in named.distinct().collect())
+    wanted = [topic for topic in topics if not names.is_internal(topic)]
+    say(f"asking for the ends of {', '.join(sorted(wanted)) or 'no real topic'}")
+    return audit_snapshot(spark, prefix=prefix, real_topics=wanted, settle_s=settle_s, **where)
+
+
+def _say(line: str) -> None:
+    """Show progress, beside what is printed as the result."""
+    click.echo(f"audit: {line}", err=True)

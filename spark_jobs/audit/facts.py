@@ -1,0 +1,282 @@
+"""From Kafka's rows to facts: what each record says, in a few narrow columns.
+
+Keys, values and headers become a hash here, in the same step that reads them, so that nothing
+wide is ever kept or shuffled. Every row of the four kinds of topics becomes exactly one fact; what
+cannot be read, and what other producers wrote, are facts of their own, never dropped.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from serde.headers import BORN_TIMESTAMP, DEAD, HALF, RESERVED, TRANSACTION_ID
+from serde.records import DeadReason, OpKind, OpSource
+from spark_jobs.wire import (
+    BROKEN,
+    DEAD_SCHEMAS,
+    HALF_SCHEMAS,
+    OP_SCHEMAS,
+    Encoded,
+    content_hash,
+    first_header,
+    last_header,
+    without,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+# What a fact is about. Numbers: three million of them are compared again and again.
+IS_HALF = 0
+IS_OP = 1
+IS_REAL = 2
+IS_LETTER = 3
+IS_FOREIGN = 4  # a real record that another producer wrote
+IS_JUNK_HALF = 5
+IS_JUNK_OP = 6
+IS_JUNK_LETTER = 7  # a record in the dead-letter topic that is no dead letter
+IS_JUNK_COPY = 8  # a dead letter of something that cannot be read
+NAMES = {
+    IS_HALF: "half",
+    IS_OP: "op",
+    IS_REAL: "real",
+    IS_LETTER: "dead_letter",
+    IS_FOREIGN: "foreign",
+    IS_JUNK_HALF: "unreadable_half",
+    IS_JUNK_OP: "unreadable_op",
+    IS_JUNK_LETTER: "unreadable_dead_letter",
+    IS_JUNK_COPY: "dead_letter_of_unreadable",
+}
+
+REASON_AGE = "AGE"  # what a CHECKER's DISCARD for age gives as its reason
+
+# Contract of every function here. `part` and `at` say where the row stands.
+FACTS = {
+    "what": "int",
+    "txn": "string",  # transaction id
+    "ident": "long",  # hash of pair, resume count and producer group: whose life this is about
+    "part": "int",
+    "at": "long",
+    "ms": "long",  # append time
+    "pair": "int",  # number of half and op partition; of a letter, where its half stood
+    "resume": "int",
+    "index": "int",  # message index
+    "origin": "long",  # offset of the original half record; of a letter, of what was buried
+    "topic": "string",  # real topic
+    "to_part": "int",  # real partition that is asked for; -1: any
+    "hash": "long",  # of all that must arrive unchanged
+    "lane": "long",  # of a real record with a key: hash of topic, partition and key
+    "flaw": "boolean",  # must never be delivered
+    "kind": "string",  # of an op; of a letter its reason; of junk why
+    "source": "string",  # who wrote an op; of a letter the topic of what was buried
+    "by_age": "boolean",  # a discard that holds only when it proves the age
+    "half_to": "long",  # half_offset of an op
+    "count": "int",  # message_count of an op
+    "first_ms": "long",  # of a half: append time of the original; of a real record: its birth
+}
+
+
+def decoded_halves(records: DataFrame) -> DataFrame:
+    """Return rows of the half topic with RMQ_HALF decoded.
+
+    Returns:
+        topic, partition, offset, timestamp, key, value, headers; data binary: RMQ_HALF; meta
+        struct: what it says; unread string: why it cannot be read (null: it can).
+    """
+    prepared = records.select(
+        *_PLACE, "key", "value", "headers", _half_bytes(F.col("headers")).alias("data")
+    )
+    encoded = Encoded(F.col("data"), HALF_SCHEMAS)
+    decoded = prepared.select("*", encoded.decoded().alias("meta"))
+    return decoded.select("*", _unread_half(encoded, F.col("meta")).alias("unread"))
+
+
+def decoded_ops(records: DataFrame) -> DataFrame:
+    """Return rows of the op topic decoded.
+
+    Returns:
+        topic, partition, offset, timestamp, value; op struct: what it says; unread string: why it
+        cannot be read (null: it can).
+    """
+    encoded = Encoded(F.col("value"), OP_SCHEMAS)
+    decoded = records.select(*_PLACE, "value", encoded.decoded().alias("op"))
+    return decoded.select("*", encoded.unread(F.col("op"), "transaction_id").alias("unread"))
+
+
+def facts_of_halves(records: DataFrame) -> DataFrame:
+    """Return FACTS about the rows of the half topic (in Kafka's columns)."""
+    meta = F.col("meta")
+    is_copy = meta["origin_offset"] >= 0
+    append_ms = F.unix_millis("timestamp")
+    first_ms = F.least(meta["first_append_timestamp"], append_ms)
+    return _facts(
+        decoded_halves(records),
+        what=F.when(F.col("unread").isNull(), IS_HALF).otherwise(IS_JUNK_HALF),
+        txn=_if_read(meta["transaction_id"]),
+        ident=_if_read(_identity(F.col("partition"), meta)),
+        pair=F.col("partition"),
+        resume=meta["resume_count"],
+        index=meta["message_index"],
+        origin=F.when(is_copy, meta["origin_offset"]).otherwise(F.col("offset")),
+        topic=_if_read(meta["real_topic"]),
+        to_part=meta["real_partition"],
+        hash=_half_hash(meta, F.col("headers")),
+        flaw=_is_flawed(F.col("headers")),
+        kind=F.col("unread"),
+        first_ms=F.when(is_copy, first_ms).otherwise(append_ms),
+    )
+
+
+def facts_of_ops(records: DataFrame) -> DataFrame:
+    """Return FACTS about the rows of the op topic (in Kafka's columns)."""
+    op = F.col("op")
+    by_checker = op["source"] == OpSource.CHECKER.value
+    is_discard = op["kind"] == OpKind.DISCARD.value
+    return _facts(
+        decoded_ops(records),
+        what=F.when(F.col("unread").isNull(), IS_OP).otherwise(IS_JUNK_OP),
+        txn=_if_read(op["transaction_id"]),
+        ident=_if_read(_identity(F.col("partition"), op)),
+        pair=F.col("partition"),
+        resume=op["resume_count"],
+        kind=F.coalesce(F.col("unread"), op["kind"]),
+        source=op["source"],
+        by_age=is_discard & by_checker & (op["reason"] == REASON_AGE),
+        half_to=op["half_offset"],
+        count=op["message_count"],
+    )
+
+
+def facts_of_reals(records: DataFrame) -> DataFrame:
+    """Return FACTS about the rows of real topics (in Kafka's columns)."""
+    headers = F.col("headers")
+    named = F.nullif(
+        F.try_validate_utf8(last_header(headers, TRANSACTION_ID).cast("string")), F.lit("")
+    )
+    born = F.coalesce(last_header(headers, BORN_TIMESTAMP).cast("string"), F.lit(""))
+    prepared = records.select(
+        *_PLACE, "key", "value", "headers", named.alias("named"), born.alias("born")
+    )
+    return _facts(
+        prepared,
+        what=F.when(F.col("named").isNull(), IS_FOREIGN).otherwise(IS_REAL),
+        txn=F.col("named"),
+        topic=F.col("topic"),
+        hash=content_hash(
+            topic=F.col("topic"),
+            key=F.col("key"),
+            value=F.col("value"),
+            headers=without(headers, TRANSACTION_ID, BORN_TIMESTAMP),
+            born=F.col("born"),
+        ),
+        lane=F.when(F.col("key").isNotNull(), F.xxhash64("topic", "partition", "key")),
+        first_ms=F.col("born").try_cast("long"),
+    )
+
+
+def facts_of_letters(records: DataFrame) -> DataFrame:
+    """Return FACTS about the rows of the dead-letter topic (in Kafka's columns)."""
+    headers = F.col("headers")
+    last = F.try_element_at(headers, F.lit(-1))
+    rest = F.slice(headers, 1, F.greatest(F.size(headers) - 1, F.lit(0)))
+    prepared = records.select(
+        *_PLACE,
+        "key",
+        "value",
+        F.when(last["key"] == DEAD, last["value"]).alias("letter_data"),
+        rest.alias("headers"),
+        _half_bytes(rest).alias("data"),
+    )
+    letter_encoded = Encoded(F.col("letter_data"), DEAD_SCHEMAS)
+    encoded = Encoded(F.col("data"), HALF_SCHEMAS)
+    decoded = prepared.select(
+        "*", letter_encoded.decoded().alias("letter"), encoded.decoded().alias("meta")
+    )
+    letter, meta = F.col("letter"), F.col("meta")
+    judged = decoded.select(
+        "*",
+        letter_encoded.unread(letter, "reason").alias("no_letter"),
+        _unread_half(encoded, meta).alias("unread"),
+    )
+    is_letter = F.col("no_letter").isNull()
+    about_half = is_letter & F.col("unread").isNull()
+    return _facts(
+        judged,
+        what=F.when(about_half, IS_LETTER)
+        .when(is_letter & (letter["reason"] == DeadReason.INVALID.value), IS_JUNK_COPY)
+        .otherwise(IS_JUNK_LETTER),
+        txn=F.when(about_half, meta["transaction_id"]),
+        ident=F.when(about_half, _identity(letter["source_partition"], meta)),
+        pair=letter["source_partition"],
+        resume=meta["resume_count"],
+        index=meta["message_index"],
+        origin=letter["source_offset"],
+        topic=meta["real_topic"],
+        hash=_half_hash(meta, F.col("headers")),
+        kind=F.coalesce(F.col("no_letter"), letter["reason"]),
+        source=letter["source_topic"],
+    )
+
+
+def all_facts(*frames: DataFrame) -> DataFrame:
+    """Return the rows of frames that have the columns FACTS."""
+    return reduce(DataFrame.unionAll, frames)
+
+
+_PLACE = ("topic", "partition", "offset", "timestamp")
+
+
+def _facts(frame: DataFrame, **given: Column) -> DataFrame:
+    """Return the contract: what is not given is null."""
+    given = {
+        "part": F.col("partition"),
+        "at": F.col("offset"),
+        "ms": F.unix_millis("timestamp"),
+        **given,
+    }
+    return frame.select(
+        *(given.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in FACTS.items())
+    )
+
+
+def _if_read(column: Column) -> Column:
+    return F.when(F.col("unread").isNull(), column)
+
+
+def _identity(pair: Column, record: Column) -> Column:
+    return F.xxhash64(pair, record["resume_count"], record["producer_group"])
+
+
+def _half_bytes(headers: Column) -> Column:
+    """Return RMQ_HALF: the last header where the client puts it, else the first of that name."""
+    last = F.try_element_at(headers, F.lit(-1))
+    return F.when(last["key"] == HALF, last["value"]).otherwise(first_header(headers, HALF))
+
+
+def _unread_half(encoded: Encoded, meta: Column) -> Column:
+    empty = (meta["producer_group"] == "") | (meta["real_topic"] == "")
+    return F.coalesce(
+        encoded.unread(meta, "transaction_id"),
+        F.when((meta["message_index"] < 0) | empty, BROKEN),
+    )
+
+
+def _half_hash(meta: Column, headers: Column) -> Column:
+    return content_hash(
+        topic=meta["real_topic"],
+        key=F.col("key"),
+        value=F.col("value"),
+        headers=without(headers, HALF),
+        born=meta["born_timestamp"].cast("string"),
+    )
+
+
+def _is_flawed(headers: Column) -> Column:
+    """Tell whether a half carries two RMQ_HALF, or a reserved name among the user's headers."""
+    user = without(headers, HALF)
+    forged = F.exists(user, lambda header: header["key"].isin(*sorted(RESERVED)))
+    return (F.size(headers) - F.size(user) > 1) | forged

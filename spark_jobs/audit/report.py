@@ -1,0 +1,93 @@
+"""The report of an audit: one JSON object, and the same in a few lines for people. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spark_jobs.audit.findings import NOTICES, VIOLATIONS
+from spark_jobs.audit.sift import (
+    DELIVERED,
+    DISCARDED,
+    EXPIRED,
+    PENDING,
+    REFUSED,
+    ROLLED_BACK,
+    UNDECIDED,
+)
+from spark_jobs.audit.verdict import ELSEWHERE, MISSING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from spark_jobs.audit.bounds import Bounds
+    from spark_jobs.audit.run import Audit
+
+_COMMITTED = (DELIVERED, REFUSED, PENDING, ELSEWHERE, MISSING, EXPIRED)
+
+
+def make_report(
+    audit: Audit, bounds: Bounds, findings: Sequence[Mapping[str, Any]], *, seconds: float
+) -> dict[str, Any]:
+    """Return the report.
+
+    Args:
+        audit: What it came to.
+        bounds: What was read.
+        findings: Those that are shown; `kinds` counts them all.
+        seconds: How long it took.
+    """
+    states = dict(audit.states)
+    rest = {name: states.pop(name, 0) for name in (ROLLED_BACK, DISCARDED, UNDECIDED)}
+    committed = {name: states.pop(name, 0) for name in _COMMITTED if name != EXPIRED}
+    expired = states.pop(EXPIRED, 0)
+    total = sum(audit.states.values())
+    return {
+        "clean": audit.violations == 0,
+        "violations": audit.violations,
+        "findings_by_kind": {kind: audit.kinds.get(kind, 0) for kind in (*VIOLATIONS, *NOTICES)},
+        "transactions": {
+            "all": total,
+            "committed": {"all": sum(committed.values()), **committed},
+            **rest,
+            EXPIRED: expired,
+            **states,
+        },
+        "records": audit.records,
+        "looked_at": audit.looked_at,
+        "findings": list(findings),
+        "findings_left_out": sum(audit.kinds.values()) - len(findings),
+        "hidden_by_open_kafka_txn": list(bounds.snapshot.hidden),
+        "missing_real_topics": list(bounds.snapshot.gone),
+        "settings": {"grace_ms": bounds.grace_ms, "transaction_age_ms_max": bounds.age_ms_max},
+        "seconds": round(seconds, 1),
+        "snapshot": bounds.snapshot.as_json(),
+    }
+
+
+def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the report for people; the findings first, the verdict last."""
+    for each in report["findings"]:
+        place = f"{each['topic']}[{each['partition']}]@{each['offset']}"
+        yield f"{each['kind']:<9}  {each['transaction_id'] or '-'}  {place}: {each['detail']}"
+    if report["findings_left_out"]:
+        yield f"... and {report['findings_left_out']:,} more (--findings PATH writes them all)"
+    transactions = dict(report["transactions"])
+    committed = dict(transactions["committed"])
+    arrived = ", ".join(
+        f"{count:,} {name}" for name, count in committed.items() if name != "all" and count
+    )
+    yield (
+        f"transactions: {transactions['all']:,}: {committed['all']:,} committed"
+        f" ({arrived or 'none'}), {transactions[ROLLED_BACK]:,} rolled back,"
+        f" {transactions[DISCARDED]:,} discarded, {transactions[UNDECIDED]:,} undecided"
+        + (f", {transactions[EXPIRED]:,} expired" if transactions[EXPIRED] else "")
+    )
+    records = ", ".join(f"{count:,} {name}" for name, count in sorted(report["records"].items()))
+    yield f"records: {records or 'none'}"
+    for topic in report["hidden_by_open_kafka_txn"]:
+        yield f"an open kafka_txn hides rows of {topic}: nothing is said of what is missing there"
+    for topic in report["missing_real_topics"]:
+        yield f"real topic {topic} does not exist: nothing is said of what was sent to it"
+    notices = sum(report["findings_by_kind"][kind] for kind in NOTICES)
+    verdict = "clean" if report["clean"] else f"{report['violations']:,} violations"
+    yield f"{verdict}{f', {notices:,} notices' if notices else ''} ({report['seconds']:g} s)"

@@ -1,0 +1,172 @@
+"""Which decision stands, and what must become of each message because of it.
+
+The rules are the daemon's (DESIGN.md, The rules), read off the log alone: first decision wins, a
+COMMIT delivers all messages it covers or none, a DISCARD is the daemon's or an operator's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from serde.records import OpKind, OpSource
+from spark_jobs.audit.facts import IS_HALF, IS_OP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import Column, DataFrame
+
+    from spark_jobs.audit.bounds import Bounds
+
+    # Computes a frame that is used more than once, and returns it without its history.
+    Settle = Callable[[DataFrame], DataFrame]
+
+# What must become of a message.
+DELIVER = "deliver"
+BURY = "bury"  # a dead letter
+NOTHING = "nothing"
+LATE = "late"  # stored after the decision: a dead letter where the daemon still knew it
+OPEN = "open"  # decided beyond what was read: whatever became of it so far is right
+UNKNOWN = "unknown"  # what decided it, or some of its messages, were deleted
+
+LIFE = ("txn", "ident")
+_BY_DAEMON = (OpSource.CHECKER.value, OpSource.OPERATOR.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What the op log says of the transactions whose half messages are there.
+
+    Attributes:
+        messages: One row a message; `_MESSAGE` and the decision's columns.
+        conflicts: Ops that contradict the decision that stands: txn, ident, resume, pair, op_at,
+            kind, stands.
+        orphans: Deciding ops of transactions without a half message: txn, ident, resume, pair,
+            op_at, op_ms, kind, source, half_to; is_foreign: another half has that id.
+    """
+
+    messages: DataFrame
+    conflicts: DataFrame
+    orphans: DataFrame
+
+
+def rule(facts: DataFrame, bounds: Bounds, settle: Settle) -> Ruling:
+    """Return the ruling over `facts`; what is used more than once is computed by `settle`."""
+    messages = _messages(facts)
+    lives = messages.groupBy(*LIFE).agg(F.min("first_ms").alias("born_ms"))
+    ops = _deciding(facts)
+    known = settle(ops.join(lives, list(LIFE)).where(_holds(bounds)))
+    first = known.groupBy(*LIFE).agg(
+        F.min(F.struct("op_at", "kind", "half_to", "count", "op_ms")).alias("decision")
+    )
+    return Ruling(
+        messages=settle(_ruled(messages.join(first, list(LIFE), "left"), bounds)),
+        conflicts=_conflicts(known, first),
+        orphans=_orphans(ops, lives),
+    )
+
+
+def _messages(facts: DataFrame) -> DataFrame:
+    """Return one row a message: its first original, else, where that was deleted, a copy of it."""
+    stands = F.min(
+        F.struct("origin", "at", "hash", "topic", "to_part", "flaw", "ms", "pair", "resume")
+    )
+    return (
+        facts.where(F.col("what") == IS_HALF)
+        .groupBy(*LIFE, "index")
+        .agg(stands.alias("half"), F.min("first_ms").alias("first_ms"))
+        .select(*LIFE, "index", "half.*", "first_ms")
+    )
+
+
+def _deciding(facts: DataFrame) -> DataFrame:
+    is_decision = (F.col("what") == IS_OP) & (F.col("kind") != OpKind.UNKNOWN.value)
+    may_say = (F.col("kind") != OpKind.DISCARD.value) | F.col("source").isin(*_BY_DAEMON)
+    return facts.where(is_decision & may_say).select(
+        *LIFE,
+        "resume",
+        "pair",
+        F.col("at").alias("op_at"),
+        F.col("ms").alias("op_ms"),
+        "kind",
+        "source",
+        "by_age",
+        "half_to",
+        "count",
+    )
+
+
+def _holds(bounds: Bounds) -> Column:
+    """Tell whether a decision takes effect: a discard for age has to prove the age."""
+    return ~F.col("by_age") | (F.col("op_ms") - F.col("born_ms") >= bounds.age_ms_max)
+
+
+def _conflicts(known: DataFrame, first: DataFrame) -> DataFrame:
+    stands = F.col("decision")
+    contradicts = (
+        (F.col("op_at") > stands["op_at"])
+        & (F.col("kind") != stands["kind"])
+        # The daemon's discard lost against a decision: as it should.
+        & (F.col("source") != OpSource.CHECKER.value)
+    )
+    return (
+        known.join(first, list(LIFE))
+        .where(contradicts)
+        .select(*LIFE, "resume", "pair", "op_at", "kind", stands["kind"].alias("stands"))
+    )
+
+
+def _orphans(ops: DataFrame, lives: DataFrame) -> DataFrame:
+    others = lives.select("txn").distinct().withColumn("is_foreign", F.lit(col=True))
+    columns = (*LIFE, "resume", "pair", "op_at", "op_ms", "kind", "source", "half_to")
+    return (
+        ops.join(lives, list(LIFE), "left_anti")
+        .join(others, "txn", "left")
+        .select(*columns, F.coalesce("is_foreign", F.lit(col=False)).alias("is_foreign"))
+    )
+
+
+def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
+    """Add the decision, and what must become of each message.
+
+    Adds op_at, kind, half_to, count, op_ms (null: undecided), is_gap (a message is missing) and
+    must.
+    """
+    life = Window.partitionBy(*LIFE)
+    decided = messages.select("*", "decision.*").drop("decision")
+    committed = F.col("kind") == OpKind.COMMIT.value
+    is_late = F.col("origin") > F.col("half_to")
+    is_extra = (F.col("count") >= 0) & (F.col("index") >= F.col("count"))
+    meant = decided.withColumn("is_late", is_late).withColumn(
+        "is_meant", F.coalesce(committed & ~is_late & ~is_extra, F.lit(col=False))
+    )
+    meant_here = F.count_if("is_meant").over(life)
+    summed = (
+        meant.withColumn("meant_here", meant_here)
+        .withColumn("meant_last", F.max(F.when(F.col("is_meant"), F.col("index"))).over(life))
+        .withColumn("has_flaw", F.max(F.col("is_meant") & F.col("flaw")).over(life))
+        .withColumn("index_first", F.min("index").over(life))
+    )
+    wanted = F.when(F.col("count") >= 0, F.col("count")).otherwise(F.col("meant_here"))
+    is_gap = (F.col("meant_here") != wanted) | (F.col("meant_last") != wanted - 1)
+    judged = summed.withColumn("is_gap", F.coalesce(F.col("is_meant") & is_gap, F.lit(col=False)))
+    must = (
+        # Its first messages were deleted, so what it consists of is not known any more.
+        F.when(bounds.is_half_cut(F.col("pair")) & (F.col("index_first") > 0), UNKNOWN)
+        .when(
+            F.col("kind").isNull() & bounds.op_may_be_deleted(F.col("pair"), F.col("first_ms")),
+            UNKNOWN,
+        )
+        .when(F.col("kind").isNull() | (F.col("kind") == OpKind.ROLLBACK.value), NOTHING)
+        .when(F.col("is_late"), LATE)
+        .when(bounds.is_ahead(F.col("pair"), F.col("half_to")), OPEN)
+        .when(~F.col("is_meant") | F.col("is_gap") | F.col("has_flaw"), BURY)
+        .otherwise(DELIVER)
+    )
+    return judged.withColumn("must", must).drop(
+        "is_late", "is_meant", "meant_here", "meant_last", "has_flaw", "index_first"
+    )

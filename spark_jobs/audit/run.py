@@ -1,0 +1,129 @@
+"""Runs an audit over facts: what is kept in memory, and in which order things are computed."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.storagelevel import StorageLevel
+
+from spark_jobs.audit import facts as columns
+from spark_jobs.audit.findings import VIOLATIONS, all_findings, junk_without_letter, out_of_order
+from spark_jobs.audit.matching import match
+from spark_jobs.audit.ruling import DELIVER, rule
+from spark_jobs.audit.sift import DELIVERED, sift, suspects
+from spark_jobs.audit.verdict import judge, lives
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame
+
+    from spark_jobs.audit.bounds import Bounds
+
+_LANES = ("txn", "lane", "pair", "real_part", "real_at", "op_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What an audit came to.
+
+    Attributes:
+        records: What was read -> how many rows.
+        states: State of a transaction -> how many are in it.
+        looked_at: Transaction ids that took a longer look.
+        kinds: Kind of finding -> how many.
+        findings: FINDINGS, violations first; unread until somebody does.
+    """
+
+    records: dict[str, int]
+    states: dict[str, int]
+    looked_at: int
+    kinds: dict[str, int]
+    findings: DataFrame
+
+    @property
+    def violations(self) -> int:
+        """Return how many findings break the law."""
+        return sum(self.kinds.get(kind, 0) for kind in VIOLATIONS)
+
+
+@contextmanager
+def audited(
+    facts: DataFrame, bounds: Bounds, *, told: Callable[[str], None] = lambda _: None
+) -> Iterator[Audit]:
+    """Yield the audit of `facts`, whose findings can be read within the block.
+
+    Args:
+        facts: FACTS of half, op and dead-letter topic, and of all real topics together.
+        bounds: What was read.
+        told: Takes lines that say how far it has come.
+    """
+    kept: list[DataFrame] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        return frame
+
+    try:
+        yield _audit(facts, bounds, keep, told)
+    finally:
+        for frame in kept:
+            frame.unpersist()
+
+
+def _audit(
+    facts: DataFrame,
+    bounds: Bounds,
+    keep: Callable[[DataFrame], DataFrame],
+    told: Callable[[str], None],
+) -> Audit:
+    facts = keep(facts)
+    records = _records(facts)
+    told(f"read {sum(records.values()):,} records")
+    sifted = keep(sift(facts, are_ops_cut=bounds.are_ops_cut))
+    states = {row["state"]: row["count"] for row in sifted.groupBy("state").count().collect()}
+    looked_at = states.pop(None, 0)
+    told(f"{sum(states.values()):,} plain transactions, {looked_at:,} to look at")
+    lanes = sifted.where(F.col("state") == DELIVERED).select(*_LANES)
+    found = out_of_order(lanes, facts) if not looked_at else None
+    if found is None:
+        looked = _settled(suspects(facts, sifted))
+        ruling = rule(looked, bounds, _settled)
+        matched = match(looked, ruling.messages, _settled)
+        verdicts = judge(matched, bounds, _settled)
+        messages = verdicts.messages
+        for row in lives(messages).groupBy("state").count().collect():
+            states[row["state"]] = states.get(row["state"], 0) + row["count"]
+        told(f"{looked_at:,} transactions looked at")
+        arrived = (F.col("must") == DELIVER) & (F.col("came") == DELIVERED)
+        found = all_findings(ruling, matched, verdicts, bounds).unionAll(
+            out_of_order(lanes.unionAll(messages.where(arrived).select(*_LANES)), facts)
+        )
+    if any(records.get(columns.NAMES[junk]) for junk in (columns.IS_JUNK_HALF, columns.IS_JUNK_OP)):
+        found = found.unionAll(junk_without_letter(facts, bounds))
+    findings = keep(_violations_first(found))
+    kinds = {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
+    return Audit(records, states, looked_at, kinds, findings)
+
+
+def _settled(frame: DataFrame) -> DataFrame:
+    """Compute a frame, and return it without its history.
+
+    Spark walks through the history of everything that is joined, again and again; after a few
+    joins of a frame with what was made of it, planning takes longer than all the rows.
+    """
+    settled: DataFrame = frame.localCheckpoint(eager=True)
+    return settled
+
+
+def _records(facts: DataFrame) -> dict[str, int]:
+    counted = facts.groupBy("what").count().collect()
+    return {columns.NAMES[row["what"]]: row["count"] for row in counted}
+
+
+def _violations_first(found: DataFrame) -> DataFrame:
+    is_notice = (~F.col("kind").isin(*VIOLATIONS)).cast("int")
+    return found.orderBy(is_notice, "kind", "transaction_id", "topic", "partition", "offset")

@@ -1,0 +1,123 @@
+"""Sets the plain lives apart, in one aggregation: nearly all transactions are of that kind.
+
+Plain is one message, never put back, at most one decision, and exactly what follows from it, byte
+for byte. Whoever is not plain is no suspect yet: several messages, answered checks or a repeated
+decision are all in order, but take a longer look (`judge`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, OpKind
+from spark_jobs.audit.facts import IS_HALF, IS_JUNK_COPY, IS_LETTER, IS_OP, IS_REAL
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# What became of a transaction: the four of the law, and whether a committed one has arrived.
+DELIVERED = "delivered"
+REFUSED = "refused"
+PENDING = "pending"
+ROLLED_BACK = "rolled_back"
+DISCARDED = "discarded"
+UNDECIDED = "undecided"
+EXPIRED = "expired"
+
+_ONE_MESSAGE = (1, COUNT_UNKNOWN)
+
+
+def sift(facts: DataFrame, *, are_ops_cut: bool) -> DataFrame:
+    """Return one row for each transaction id.
+
+    Args:
+        facts: FACTS; those without a transaction id are left out.
+        are_ops_cut: Ops were deleted: then no decision is no proof of anything.
+
+    Returns:
+        txn string; state string (null: not plain); of a delivered one also lane long, pair int,
+        real_part int, real_at long, topic string, op_at long: where it stands in which order.
+    """
+    what, kind = F.col("what"), F.col("kind")
+    half, op, real = what == IS_HALF, what == IS_OP, what == IS_REAL
+    decides = op & (kind != OpKind.UNKNOWN.value)
+    sums = (
+        facts.where(F.col("txn").isNotNull())
+        .groupBy("txn")
+        .agg(
+            F.count_if(half).alias("halves"),
+            F.count_if(decides).alias("decisions"),
+            F.count_if(op & (kind == OpKind.COMMIT.value)).alias("commits"),
+            F.count_if(op & (kind == OpKind.ROLLBACK.value)).alias("rollbacks"),
+            F.count_if(real).alias("reals"),
+            F.count_if(what.isin(IS_LETTER, IS_JUNK_COPY)).alias("letters"),
+            F.min(F.when(half | decides, F.col("ident"))).alias("ident_min"),
+            F.max(F.when(half | decides, F.col("ident"))).alias("ident_max"),
+            F.count_if(half & F.col("flaw")).alias("flaws"),
+            _one(half, "index"),
+            _one(half, "at"),
+            _one(half, "origin"),
+            _one(half, "to_part"),
+            _one(half, "hash"),
+            _one(half, "pair"),
+            _one(op, "at", name="op_at", where=decides),
+            _one(op, "half_to", where=decides),
+            _one(op, "count", where=decides),
+            _one(real, "hash", name="real_hash"),
+            _one(real, "part", name="real_part"),
+            _one(real, "at", name="real_at"),
+            _one(real, "lane"),
+        )
+    )
+    state = (
+        F.when(~_is_one_original(), None)
+        .when(_is_delivered(), DELIVERED)
+        .when(
+            (F.col("rollbacks") == 1) & (F.col("decisions") == 1) & _came_to_nothing(), ROLLED_BACK
+        )
+        .when((F.col("decisions") == 0) & _came_to_nothing() & (not are_ops_cut), UNDECIDED)
+    )
+    return sums.select("txn", state.alias("state"), "lane", "pair", "real_part", "real_at", "op_at")
+
+
+def suspects(facts: DataFrame, sifted: DataFrame) -> DataFrame:
+    """Return the FACTS of the transactions that are not plain."""
+    ids = sifted.where(F.col("state").isNull()).select("txn")
+    return facts.join(ids, "txn", "left_semi").select(*facts.columns)
+
+
+def _one(
+    what: Column, column: str, *, name: str | None = None, where: Column | None = None
+) -> Column:
+    """Return the column's value in the one row that `what` selects."""
+    return F.max(F.when(what if where is None else where, F.col(column))).alias(name or column)
+
+
+def _is_one_original() -> Column:
+    return (
+        (F.col("halves") == 1)
+        & (F.col("ident_min") == F.col("ident_max"))
+        & (F.col("index") == 0)
+        & (F.col("at") == F.col("origin"))
+        & (F.col("flaws") == 0)
+        & (F.col("letters") == 0)
+    )
+
+
+def _is_delivered() -> Column:
+    to_part = F.col("to_part")
+    return (
+        (F.col("commits") == 1)
+        & (F.col("decisions") == 1)
+        & (F.col("reals") == 1)
+        & (F.col("half_to") >= F.col("origin"))
+        & F.col("count").isin(*_ONE_MESSAGE)
+        & (F.col("real_hash") == F.col("hash"))
+        & ((to_part == PARTITION_BY_KEY) | (to_part == F.col("real_part")))
+    )
+
+
+def _came_to_nothing() -> Column:
+    return F.col("reals") == 0

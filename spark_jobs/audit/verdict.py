@@ -1,0 +1,169 @@
+"""Judges each message: did it become what had to become of it?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from serde.records import DeadReason, OpKind
+from spark_jobs.audit.ruling import BURY, DELIVER, LATE, LIFE, NOTHING, OPEN, UNKNOWN
+from spark_jobs.audit.sift import (
+    DELIVERED,
+    DISCARDED,
+    EXPIRED,
+    PENDING,
+    REFUSED,
+    ROLLED_BACK,
+    UNDECIDED,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from spark_jobs.audit.bounds import Bounds
+    from spark_jobs.audit.matching import Matched
+    from spark_jobs.audit.ruling import Settle
+
+# What came of a message, beside sift's words.
+BOTH = "both"  # delivered and dead-lettered
+WRONGLY_BURIED = "wrongly_buried"  # a dead letter with a reason that does not hold
+BURIED = "buried"  # as it had to be
+CAME_LATE = "late"
+ELSEWHERE = "elsewhere"  # bound for a topic that was not read
+ALTERED = "altered"  # something else arrived in its place
+MISSING = "missing"
+UNCALLED = "uncalled"  # delivered, and nothing had to come of it
+FINE = "fine"  # nothing had to come of it, and nothing did
+
+_REFUSALS = (DeadReason.NOT_ALLOWED.value, DeadReason.UNDELIVERABLE.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What is true of each message and of each real record that is too many.
+
+    Attributes:
+        messages: The matched messages and came; of ALTERED ones other_part, other_at; before: of
+            a delivered one, the index of what stands before it in its real partition.
+        surplus: The matched surplus without what took a message's place.
+    """
+
+    messages: DataFrame
+    surplus: DataFrame
+
+
+def judge(matched: Matched, bounds: Bounds, settle: Settle) -> Verdicts:
+    """Return the verdicts on `matched`."""
+    judged = settle(matched.messages.withColumn("came", _came(bounds)))
+    by_topic = Window.partitionBy("txn", "topic")
+    is_open = F.col("came").isin(MISSING, PENDING)
+    waiting = (
+        judged.where(is_open & (F.col("must") == DELIVER))
+        .withColumn("place", F.row_number().over(by_topic.orderBy("index", "ident")))
+        .select("txn", "topic", "place", "ident", "index")
+    )
+    strange = (
+        matched.surplus.where(~F.col("is_known") & F.col("has_life"))
+        .withColumn("place", F.row_number().over(by_topic.orderBy("part", "at")))
+        .select(
+            "txn",
+            "topic",
+            "place",
+            F.col("part").alias("other_part"),
+            F.col("at").alias("other_at"),
+        )
+    )
+    altered = settle(waiting.join(strange, ["txn", "topic", "place"]).drop("place"))
+    messages = judged.join(altered.drop("topic"), [*LIFE, "index"], "left").withColumn(
+        "came", F.when(F.col("other_at").isNotNull(), ALTERED).otherwise(F.col("came"))
+    )
+    taken = altered.select(
+        "txn", "topic", F.col("other_part").alias("part"), F.col("other_at").alias("at")
+    )
+    surplus = matched.surplus.join(taken, ["txn", "topic", "part", "at"], "left_anti")
+    line = Window.partitionBy(*LIFE, "real_topic", "real_part").orderBy("real_at")
+    in_line = F.when(F.col("must") == DELIVER, F.lag("index").over(line))
+    return Verdicts(settle(messages.withColumn("before", in_line)), settle(surplus))
+
+
+def lives(messages: DataFrame) -> DataFrame:
+    """Return one row a transaction: LIFE and state, as sift says it; MISSING: lost or torn."""
+    worst = F.min(_rank())
+    kind = F.first("kind")
+    unknown = F.max(F.col("must") == UNKNOWN)
+    states = messages.groupBy(*LIFE).agg(
+        worst.alias("worst"), kind.alias("kind"), unknown.alias("unknown")
+    )
+    committed = F.col("kind") == OpKind.COMMIT.value
+    state = (
+        F.when(F.col("unknown"), EXPIRED)
+        .when(F.col("kind").isNull(), UNDECIDED)
+        .when(F.col("kind") == OpKind.ROLLBACK.value, ROLLED_BACK)
+        .when(F.col("kind") == OpKind.DISCARD.value, DISCARDED)
+        .when(
+            committed & (F.col("worst") < len(_RANKS)), F.element_at(_ranks(), F.col("worst") + 1)
+        )
+        .otherwise(DELIVERED)
+    )
+    return states.select(*LIFE, state.alias("state"))
+
+
+_RANKS = (MISSING, PENDING, EXPIRED, ELSEWHERE, REFUSED)
+_AS_REFUSED = (BURIED, CAME_LATE, WRONGLY_BURIED)
+
+
+def _ranks() -> Column:
+    return F.array(*(F.lit(each) for each in _RANKS))
+
+
+def _rank() -> Column:
+    came = F.col("came")
+    chain = F.when(came.isin(*_AS_REFUSED), len(_RANKS) - 1)
+    for number, each in enumerate(_RANKS):
+        chain = chain.when(came == each, number)
+    return chain.otherwise(len(_RANKS))
+
+
+def _came(bounds: Bounds) -> Column:
+    must = F.col("must")
+    applied = bounds.is_applied(F.col("pair"), F.col("op_at"), F.col("op_ms"))
+    letter_gone = bounds.letter_may_be_deleted(F.col("op_ms"))
+    is_delivered = F.col("real_at").isNotNull()
+    has_letter = F.col("letters") > 0
+    has_aside = F.col("aside").isNotNull()
+    waits = ~applied | bounds.letters_may_hide()
+    return (
+        F.when(must == UNKNOWN, EXPIRED)
+        .when(must == DELIVER, _came_of_a_delivery(bounds, waits=waits, letter_gone=letter_gone))
+        .when(must == OPEN, F.when(is_delivered, DELIVERED).otherwise(PENDING))
+        .when(is_delivered, UNCALLED)
+        .when(must == NOTHING, F.when(has_letter, WRONGLY_BURIED).otherwise(FINE))
+        .when(must == LATE, CAME_LATE)
+        .when((must == BURY) & (has_letter | has_aside), BURIED)
+        .when(waits, PENDING)
+        .when(letter_gone, EXPIRED)
+        .otherwise(MISSING)
+    )
+
+
+def _came_of_a_delivery(bounds: Bounds, *, waits: Column, letter_gone: Column) -> Column:
+    topic = F.col("topic")
+    is_delivered = F.col("real_at").isNotNull()
+    has_letter = F.col("letters") > 0
+    came_behind = (F.col("aside") == DeadReason.LATE.value) & (F.col("ms") >= F.col("op_ms"))
+    delivery_gone = bounds.delivery_may_be_deleted(topic, F.col("op_ms"))
+    return (
+        F.when(is_delivered & has_letter, BOTH)
+        .when(is_delivered, DELIVERED)
+        .when(has_letter & F.col("letter.reason").isin(*_REFUSALS), REFUSED)
+        .when(has_letter, WRONGLY_BURIED)
+        .when(F.col("aside") == DeadReason.INVALID.value, REFUSED)
+        .when(came_behind, CAME_LATE)
+        .when(~bounds.is_audited(topic), ELSEWHERE)
+        .when(waits | bounds.may_hide(topic), PENDING)
+        .when(delivery_gone | letter_gone, EXPIRED)
+        .otherwise(MISSING)
+    )

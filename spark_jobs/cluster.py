@@ -1,0 +1,178 @@
+"""Asks the cluster where its logs begin and end, through the Kafka client that Spark itself uses.
+
+So one set of properties (`--kafka-opt`) serves both, and the driver needs no second client. It
+needs a JVM of its own, which a Spark Connect client has not; a snapshot in a file does there.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
+
+from spark_jobs.errors import JobError, cause_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+ANSWER_MS = 30_000  # how long any question may take
+_POLL_S = 0.1  # between two looks at a last stable offset that is awaited
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """How far the daemon says it has come; empty where it says nothing.
+
+    Attributes:
+        ops: Op partition -> O.
+        positions: Half partition -> P.
+    """
+
+    ops: dict[int, int]
+    positions: dict[int, int]
+
+
+class Cluster:
+    """Questions to the brokers."""
+
+    def __init__(self, jvm: Any, admin: Any) -> None:
+        self._jvm = jvm
+        self._admin = admin
+
+    def topics(self) -> frozenset[str]:
+        """Return the names of all topics that are not Kafka's own."""
+        return frozenset(self._admin.listTopics().names().get())
+
+    def partitions(self, topics: Iterable[str]) -> list[Place]:
+        """Return the partitions of topics that exist."""
+        wanted = self._jvm.java.util.ArrayList()
+        for topic in topics:
+            wanted.add(topic)
+        described = self._admin.describeTopics(wanted).allTopicNames().get()
+        return sorted(
+            (topic, number)
+            for topic in described
+            for number in range(described[topic].partitions().size())
+        )
+
+    def starts(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return where the logs begin."""
+        return self._offsets(places, self._spec.earliest(), self._levels.READ_COMMITTED)
+
+    def stable_ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return the last stable offsets: what a `read_committed` consumer can read to."""
+        return self._offsets(places, self._spec.latest(), self._levels.READ_COMMITTED)
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return the high watermarks: rows of open kafka_txns stand below them."""
+        return self._offsets(places, self._spec.latest(), self._levels.READ_UNCOMMITTED)
+
+    def settled_ends(
+        self, places: Iterable[Place], within_s: float
+    ) -> tuple[dict[Place, int], frozenset[Place]]:
+        """Return last stable offsets above all that is appended now, and where there are none.
+
+        A kafka_txn that is open now hides what follows it until it ends. The daemon's end within
+        milliseconds, or within `kafka_txn_timeout_ms`; somebody else's may take longer.
+        """
+        marks = self.ends(places)
+        deadline = monotonic() + within_s
+        while True:
+            stable = self.stable_ends(marks)
+            hidden = frozenset(place for place, mark in marks.items() if stable[place] < mark)
+            if not hidden or monotonic() >= deadline:
+                return stable, hidden
+            sleep(_POLL_S)
+
+    def applied(self, group: str, half: str, op: str) -> Applied:
+        """Return the daemon's committed progress; kafka_txns that are open do not count."""
+        try:
+            found = self._admin.listConsumerGroupOffsets(group)
+            offsets = found.partitionsToOffsetAndMetadata().get()
+        except Py4JJavaError as error:
+            raise JobError(
+                f"cannot read the committed offsets of group {group}: {cause_of(error)}"
+            ) from error
+        ops: dict[int, int] = {}
+        positions: dict[int, int] = {}
+        for place in offsets:
+            committed = offsets[place]
+            if committed is None or place.topic() not in (half, op):
+                continue
+            if place.topic() == op:
+                ops[place.partition()] = committed.offset()
+                position = _position(committed.metadata())
+                if position is not None:
+                    positions[place.partition()] = position
+        return Applied(ops, positions)
+
+    @property
+    def _spec(self) -> Any:
+        return self._jvm.org.apache.kafka.clients.admin.OffsetSpec
+
+    @property
+    def _levels(self) -> Any:
+        return self._jvm.org.apache.kafka.common.IsolationLevel
+
+    def _offsets(self, places: Iterable[Place], spec: Any, level: Any) -> dict[Place, int]:
+        wanted = self._jvm.java.util.HashMap()
+        for topic, number in places:
+            wanted.put(self._jvm.org.apache.kafka.common.TopicPartition(topic, number), spec)
+        options = self._jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(level)
+        answered = self._admin.listOffsets(wanted, options).all().get()
+        return {
+            (each.topic(), each.partition()): answered[each].offset() for each in list(answered)
+        }
+
+
+@contextmanager
+def connect(
+    spark: SparkSession, bootstrap_servers: str, kafka: Mapping[str, str]
+) -> Iterator[Cluster]:
+    """Yield a connection for the time of the block.
+
+    Args:
+        spark: A session with the Kafka connector.
+        bootstrap_servers: `host:port`, separated by commas.
+        kafka: Client properties by their Java names (security, say).
+
+    Raises:
+        JobError: there is no JVM in this process, or a property is wrong; the user must act.
+    """
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is None:
+        raise JobError("a Spark Connect client cannot ask for offsets: give --snapshot FILE")
+    properties = jvm.java.util.Properties()
+    given = {
+        "default.api.timeout.ms": str(ANSWER_MS),
+        "request.timeout.ms": str(ANSWER_MS // 2),
+        **{name: value for name, value in kafka.items() if not name.startswith("max.poll.")},
+        "bootstrap.servers": bootstrap_servers,
+    }
+    for name, value in given.items():
+        properties.setProperty(name, value)
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+    except Py4JError as error:
+        raise JobError(f"cannot connect to {bootstrap_servers}: {cause_of(error)}") from error
+    try:
+        yield Cluster(jvm, admin)
+    except Py4JJavaError as error:
+        raise JobError(f"{bootstrap_servers} does not answer: {cause_of(error)}") from error
+    finally:
+        admin.close(jvm.java.time.Duration.ofSeconds(1))
+
+
+def _position(metadata: str | None) -> int | None:
+    """Return P of `v1;H;R;T;P;<crc>`; None for anything else (DESIGN.md, Offsets)."""
+    version, *fields = (metadata or "").split(";")
+    if version != "v1" or len(fields) != 5 or not fields[3].isdigit():  # noqa: PLR2004 (see above)
+        return None
+    return int(fields[3])

@@ -1,0 +1,149 @@
+"""What a job read, as offsets: a record that can be written down and read again. Pure.
+
+Every range is of one partition, from the log's start to the last stable offset when it was asked.
+With the same snapshot a job reads the same rows, bit for bit, as long as the log holds them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from serde.topics import TopicNames
+from spark_jobs.errors import JobError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_VERSION = 1
+# Append time of the first record where nothing is left: anything may have been deleted.
+NOTHING_LEFT_MS = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What was read of one partition.
+
+    Attributes:
+        start: The log's start: below it, records were deleted.
+        end: Behind the last offset read.
+        first_ms: Append time of the first record left, where the log does not begin at 0; else -1.
+    """
+
+    start: int
+    end: int
+    first_ms: int = -1
+
+    @property
+    def is_cut(self) -> bool:
+        """Tell whether records below the start are gone."""
+        return self.start > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Offsets of an installation's topics at one time, and how the daemon stood.
+
+    Attributes:
+        prefix: Prefix of the installation's internal topics.
+        taken_ms: When it was taken, by the clock of the machine that took it.
+        topics: Topic -> partition -> what was read.
+        real_topics: Which of them are real topics.
+        applied: Op partition -> O: the ops below it had their effect before the real topics'
+            ends were asked. Without a partition: not known.
+        positions: Half partition -> P: unreadable half records below it were buried before that.
+        hidden: Real topics and the dead-letter topic in which an open kafka_txn hides rows that
+            were there before `applied` was asked.
+        gone: Real topics that half messages name and the cluster does not have.
+    """
+
+    prefix: str
+    taken_ms: int
+    topics: Mapping[str, Mapping[int, Range]]
+    real_topics: tuple[str, ...]
+    applied: Mapping[int, int] = field(default_factory=dict)
+    positions: Mapping[int, int] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> TopicNames:
+        """Return the names of the installation's topics."""
+        return TopicNames(self.prefix)
+
+    @property
+    def half(self) -> Mapping[int, Range]:
+        """Return what was read of the half topic."""
+        return self.topics[self.names.half]
+
+    @property
+    def op(self) -> Mapping[int, Range]:
+        """Return what was read of the op topic."""
+        return self.topics[self.names.op]
+
+    @property
+    def dead(self) -> Mapping[int, Range]:
+        """Return what was read of the dead-letter topic; nothing where it was not."""
+        return self.topics.get(self.names.dead, {})
+
+    def cut_until_ms(self, topic: str) -> int:
+        """Return the append time up to which records of `topic` may be deleted; -1: none is."""
+        return max(
+            (each.first_ms for each in self.topics.get(topic, {}).values() if each.is_cut),
+            default=-1,
+        )
+
+    def records(self, topics: Iterable[str] | None = None) -> int:
+        """Return how many offsets were read; transaction markers count too."""
+        wanted = self.topics if topics is None else topics
+        return sum(
+            each.end - each.start for topic in wanted for each in self.topics[topic].values()
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `from_json` reads."""
+        return {"version": _VERSION, **asdict(self)}
+
+
+def from_json(data: Any) -> Snapshot:
+    """Return the snapshot that `as_json` made; a report that holds one under `snapshot` is taken.
+
+    Raises:
+        JobError: it is no such thing; the user must give another file.
+    """
+    try:
+        given = data.get("snapshot", data)
+        if given["version"] != _VERSION:
+            raise JobError(f"snapshot of version {given['version']}, this job reads {_VERSION}")
+        return Snapshot(
+            prefix=given["prefix"],
+            taken_ms=int(given["taken_ms"]),
+            topics={
+                str(topic): {int(number): Range(**each) for number, each in ranges.items()}
+                for topic, ranges in given["topics"].items()
+            },
+            real_topics=tuple(given["real_topics"]),
+            applied=_numbers(given["applied"]),
+            positions=_numbers(given["positions"]),
+            hidden=tuple(given["hidden"]),
+            gone=tuple(given["gone"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise JobError(f"this is no snapshot: {type(error).__name__}: {error}") from error
+
+
+def read_snapshot(text: str) -> Snapshot:
+    """Return the snapshot in a file's text.
+
+    Raises:
+        JobError: as `from_json`.
+    """
+    try:
+        return from_json(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise JobError(f"this is no snapshot: {error}") from error
+
+
+def _numbers(given: Mapping[str, int]) -> dict[int, int]:
+    return {int(partition): int(offset) for partition, offset in given.items()}

@@ -1,0 +1,205 @@
+"""Takes snapshots. The order in which the topics' ends are asked is what makes a judgement sound.
+
+A transaction moves one way: half message, op, then, in one kafka_txn, deliveries or dead letters
+together with O. A consumer of any of these topics sees a growing beginning of it.
+
+For an audit: O, then real topics and dead letters, then ops, then halves. So
+
+- what was delivered or buried in the snapshot has its op and its half in it: a delivery without
+  them is a phantom at any time, however busy the daemon is;
+- of two decisions the first in op order is in it when the second is;
+- an op below O had its effect in a kafka_txn that was decided before O could be seen, so its rows
+  were appended before the real topics' ends were asked. The markers of that kafka_txn may still be
+  on their way to some partitions: the ends that count are last stable offsets that lie above
+  everything appended by then. What is missing there is lost, without any regard to clocks. Where
+  an open kafka_txn keeps such an end from being reached, nothing is said about what is missing.
+
+For undecided transactions: halves, then ops, so that none is called undecided whose decision was
+there when its half was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from serde.topics import TopicNames
+from spark_jobs.cluster import Applied, Cluster, connect
+from spark_jobs.errors import JobError
+from spark_jobs.internal_topics import read_ranges, source_options
+from spark_jobs.snapshot import NOTHING_LEFT_MS, Range, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from spark_jobs.cluster import Place
+
+# The daemon's kafka_txns end within 20 s even when it dies (kafka_txn_timeout_ms).
+SETTLE_S = 25.0
+# Offsets read to learn when a cut log begins now; most of them may be markers.
+_PROBE_OFFSETS = 1_000
+
+Topics = dict[str, dict[int, Range]]
+
+
+def audit_snapshot(
+    spark: SparkSession,
+    *,
+    bootstrap_servers: str,
+    kafka: Mapping[str, str],
+    prefix: str,
+    real_topics: Iterable[str],
+    settle_s: float = SETTLE_S,
+) -> Snapshot:
+    """Return a snapshot for an audit.
+
+    Args:
+        spark: A session with the Kafka connector.
+        bootstrap_servers: `host:port`, separated by commas.
+        kafka: Client properties by their Java names.
+        prefix: Prefix of the installation's internal topics.
+        real_topics: Those that exist are read; the others are named in `gone`.
+        settle_s: How long open kafka_txns on real topics are waited for.
+
+    Raises:
+        JobError: the installation's topics are not there, or no broker answers.
+    """
+    names = TopicNames(prefix)
+    with connect(spark, bootstrap_servers, kafka) as cluster:
+        wanted = sorted(real_topics)
+        present = _check(cluster, names, (names.half, names.op, names.dead))
+        real = [topic for topic in wanted if topic in present]
+        applied = cluster.applied(names.daemon_group, names.half, names.op)
+        taken_ms = _now_ms()
+        outputs, hidden = cluster.settled_ends(
+            cluster.partitions([*real, names.dead]), within_s=settle_s
+        )
+        ops = cluster.stable_ends(cluster.partitions([names.op]))
+        halves = cluster.stable_ends(cluster.partitions([names.half]))
+        ends = {**outputs, **ops, **halves}
+        starts = cluster.starts(ends)
+    return Snapshot(
+        prefix=prefix,
+        taken_ms=taken_ms,
+        topics=_with_first(spark, _ranges(starts, ends), source_options(bootstrap_servers, kafka)),
+        real_topics=tuple(real),
+        applied=applied.ops,
+        positions=applied.positions,
+        hidden=tuple(sorted({topic for topic, _ in hidden})),
+        gone=tuple(topic for topic in wanted if topic not in present),
+    )
+
+
+def undecided_snapshot(
+    spark: SparkSession, *, bootstrap_servers: str, kafka: Mapping[str, str], prefix: str
+) -> Snapshot:
+    """Return a snapshot of half and op topic, to tell what is undecided.
+
+    Raises:
+        JobError: as `audit_snapshot`.
+    """
+    names = TopicNames(prefix)
+    with connect(spark, bootstrap_servers, kafka) as cluster:
+        _check(cluster, names, (names.half, names.op))
+        taken_ms = _now_ms()
+        halves = cluster.stable_ends(cluster.partitions([names.half]))
+        places = cluster.partitions([names.op])
+        ops, marks = cluster.stable_ends(places), cluster.ends(places)
+        ends = {**halves, **ops}
+        starts = cluster.starts(ends)
+    hidden = {topic for (topic, number), end in ops.items() if end < marks[topic, number]}
+    return Snapshot(
+        prefix=prefix,
+        taken_ms=taken_ms,
+        topics=_with_first(spark, _ranges(starts, ends), source_options(bootstrap_servers, kafka)),
+        real_topics=(),
+        hidden=tuple(sorted(hidden)),
+    )
+
+
+def topic_ranges(
+    spark: SparkSession, topic: str, *, bootstrap_servers: str, kafka: Mapping[str, str]
+) -> Topics:
+    """Return what one topic holds now.
+
+    Raises:
+        JobError: there is no such topic, or no broker answers.
+    """
+    with connect(spark, bootstrap_servers, kafka) as cluster:
+        if topic not in cluster.topics():
+            raise JobError(_missing(topic))
+        ends = cluster.stable_ends(cluster.partitions([topic]))
+        return _ranges(cluster.starts(ends), ends)
+
+
+def _check(cluster: Cluster, names: TopicNames, needed: tuple[str, ...]) -> frozenset[str]:
+    present = cluster.topics()
+    for topic in needed:
+        if topic not in present:
+            raise JobError(_missing(topic, names.prefix))
+    return present
+
+
+def _missing(topic: str, prefix: str = "") -> str:
+    hint = f" the prefix {prefix!r} is right" if prefix else " no --prefix is missing"
+    return f"topic {topic} does not exist: see that{hint}, or run `halfbridge topics create`"
+
+
+def _ranges(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Topics:
+    ranges: Topics = {}
+    for (topic, number), end in sorted(ends.items()):
+        start = starts[topic, number]
+        ranges.setdefault(topic, {})[number] = Range(start, max(start, end))
+    return ranges
+
+
+def _with_first(spark: SparkSession, ranges: Topics, options: Mapping[str, str]) -> Topics:
+    """Return the ranges, each that is cut with the append time of the first record left."""
+    cut = {
+        topic: {number: each for number, each in of.items() if each.is_cut}
+        for topic, of in ranges.items()
+    }
+    probes = {
+        topic: {
+            number: Range(each.start, min(each.end, each.start + _PROBE_OFFSETS))
+            for number, each in of.items()
+        }
+        for topic, of in cut.items()
+    }
+    first = _first_ms(spark, probes, options)
+    empty = {
+        topic: {number: each for number, each in of.items() if (topic, number) not in first}
+        for topic, of in cut.items()
+    }
+    first |= _first_ms(spark, empty, options)  # markers only, so far
+    return {
+        topic: {
+            number: replace(each, first_ms=first.get((topic, number), NOTHING_LEFT_MS))
+            if each.is_cut
+            else each
+            for number, each in of.items()
+        }
+        for topic, of in ranges.items()
+    }
+
+
+def _first_ms(
+    spark: SparkSession, ranges: Mapping[str, Mapping[int, Range]], options: Mapping[str, str]
+) -> dict[Place, int]:
+    if not any(ranges.values()):
+        return {}
+    rows = read_ranges(spark, ranges, options)
+    first = rows.groupBy("topic", "partition").agg(F.min(F.unix_millis("timestamp")).alias("ms"))
+    return {(row["topic"], row["partition"]): row["ms"] for row in first.collect()}
+
+
+def _now_ms() -> int:
+    return int(datetime.now(timezone.utc).timestamp() * 1000)
+
+
+__all__ = ["SETTLE_S", "Applied", "audit_snapshot", "topic_ranges", "undecided_snapshot"]

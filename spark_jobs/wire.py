@@ -1,0 +1,119 @@
+"""What is on the wire, as columns: headers, and records in single-object encoding. All JVM-side.
+
+A record's bytes are what serde writes; a row that cannot be read keeps its place with a reason,
+as the daemon keeps it with a dead letter. No Python function ever sees a row.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+from pyspark.sql.avro.functions import from_avro, to_avro
+
+from serde.avro import HEADER_BYTES, MARKER, schema_fingerprint, schema_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+# File stems of the schemas, oldest first, as serde's codecs have them.
+HALF_SCHEMAS = ("half_metadata.v1",)
+OP_SCHEMAS = ("op.v1",)
+DEAD_SCHEMAS = ("dead_letter.v1",)
+
+_TO_THE_END = 2**31 - 1
+
+# Why a record cannot be read.
+MISSING = "missing"
+NOT_OURS = "not in single-object encoding"
+UNKNOWN_SCHEMA = "unknown schema"
+BROKEN = "broken body"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Bytes in single-object encoding, and what they may be.
+
+    Attributes:
+        data: Column of the bytes.
+        schemas: File stems of the schemas that are known, oldest first.
+    """
+
+    data: Column
+    schemas: tuple[str, ...]
+
+    def decoded(self) -> Column:
+        """Return the record as a struct of the newest schema; null, or null fields: unreadable."""
+        options = {"mode": "PERMISSIVE", "avroSchema": schema_text(self.schemas[-1])}
+        first, *others = self.schemas
+        chain = F.when(self._is_of(first), from_avro(self._body(), schema_text(first), options))
+        for stem in others:
+            body = from_avro(self._body(), schema_text(stem), options)
+            chain = chain.when(self._is_of(stem), body)
+        return chain
+
+    def unread(self, decoded: Column, required: str) -> Column:
+        """Return why the record cannot be read; null when it can.
+
+        Args:
+            decoded: The column that `decoded` became, by name: it must not be computed twice.
+            required: A field that every record has.
+        """
+        newest = self.schemas[-1]
+        # Java's decoder does not look at what stands behind the body; the daemon does.
+        rewritten = F.length(to_avro(decoded, schema_text(newest)))
+        has_rest = self._is_of(newest) & (rewritten != F.length(self.data) - HEADER_BYTES)
+        known = [self._is_of(stem) for stem in self.schemas]
+        is_known = known[0]
+        for each in known[1:]:
+            is_known = is_known | each
+        marked = F.substring(self.data, 1, len(MARKER)) == F.lit(MARKER)
+        long_enough = F.length(self.data) >= HEADER_BYTES
+        return (
+            F.when(self.data.isNull(), MISSING)
+            .when(~(marked & long_enough), NOT_OURS)
+            .when(~is_known, UNKNOWN_SCHEMA)
+            .when(decoded[required].isNull() | ~F.is_valid_utf8(decoded[required]), BROKEN)
+            .when(has_rest, BROKEN)
+        )
+
+    def _is_of(self, stem: str) -> Column:
+        prefix = MARKER + schema_fingerprint(json.loads(schema_text(stem)))
+        return F.substring(self.data, 1, HEADER_BYTES) == F.lit(prefix)
+
+    def _body(self) -> Column:
+        return F.substring(self.data, HEADER_BYTES + 1, _TO_THE_END)
+
+
+def last_header(headers: Column, name: str) -> Column:
+    """Return the value of the last header of that name; null when there is none."""
+    named = F.filter(headers, lambda header: header["key"] == F.lit(name))
+    return F.try_element_at(named, F.lit(-1))["value"]
+
+
+def first_header(headers: Column, name: str) -> Column:
+    """Return the value of the first header of that name; null when there is none."""
+    named = F.filter(headers, lambda header: header["key"] == F.lit(name))
+    return F.try_element_at(named, F.lit(1))["value"]
+
+
+def without(headers: Column, *names: str) -> Column:
+    """Return the headers but those of these names; null for none."""
+    return F.filter(headers, lambda header: ~header["key"].isin(*names))
+
+
+def content_hash(
+    *, topic: Column, key: Column, value: Column, headers: Column, born: Column
+) -> Column:
+    """Return 64 bits over all that must arrive unchanged.
+
+    xxhash64 passes over nulls, so that each null is told beside its place: a null value and an
+    empty one are different things.
+    """
+    each = F.transform(
+        headers,
+        lambda header: F.struct(header["key"], header["value"].isNull(), header["value"]),
+    )
+    return F.xxhash64(topic, key.isNull(), key, value.isNull(), value, born, each)

@@ -1,0 +1,257 @@
+"""An installation's topics as rows of Kafka's schema, written with serde's own codecs.
+
+No broker: offsets are the places in the lists, append times a counter. A snapshot says that all of
+it was read and applied, unless told otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from serde import headers as names
+from serde.avro import DEAD_LETTER, HALF_METADATA, OP
+from serde.records import DeadLetter, DeadReason, HalfMetadata, Op, OpKind, OpSource
+from serde.topics import TopicNames
+from spark_jobs.audit.bounds import Bounds
+from spark_jobs.audit.facts import (
+    all_facts,
+    facts_of_halves,
+    facts_of_letters,
+    facts_of_ops,
+    facts_of_reals,
+)
+from spark_jobs.internal_topics import KAFKA_SCHEMA
+from spark_jobs.snapshot import Range, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+GROUP = "orders-service"
+ORDERS = "orders"
+BORN_MS = 1_699_999_999_000
+START_MS = 1_700_000_000_000
+PAIRS = 2
+NAMES = TopicNames()
+
+
+@dataclass(frozen=True)
+class Half:
+    """A half record that was written."""
+
+    at: int
+    pair: int
+    ms: int
+    metadata: HalfMetadata
+    key: bytes | None
+    value: bytes | None
+    user: tuple[tuple[str, bytes | None], ...]
+
+    @property
+    def txn(self) -> str:
+        """Its transaction id."""
+        return self.metadata.transaction_id
+
+    @property
+    def origin(self) -> int:
+        """Offset of the original."""
+        return self.at if self.metadata.origin_offset < 0 else self.metadata.origin_offset
+
+
+class Tape:
+    """Everything that was written so far."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, int], list[tuple[Any, ...]]] = defaultdict(list)
+        self.clock_ms = START_MS
+        self.cut: dict[tuple[str, int], int] = {}
+        self._count = 0
+
+    def new_id(self) -> str:
+        """Return a transaction id."""
+        self._count += 1
+        return f"{self._count:032x}"
+
+    def write(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+    ) -> int:
+        """Append any record; return its offset."""
+        self.clock_ms += 1
+        rows = self.rows[topic, partition]
+        time = datetime.fromtimestamp(self.clock_ms / 1000, timezone.utc)
+        given = list(headers) if headers is not None else None
+        rows.append((key, value, topic, partition, len(rows), time, 1, given))
+        return len(rows) - 1
+
+    def half(
+        self,
+        txn: str | None = None,
+        *,
+        pair: int = 0,
+        key: bytes | None = b"key",
+        value: bytes | None = b"value",
+        user: Sequence[tuple[str, bytes | None]] = (),
+        **given: Any,
+    ) -> Half:
+        """Append a half message as the client does."""
+        metadata = HalfMetadata(
+            **{
+                "transaction_id": txn or self.new_id(),
+                "born_timestamp": BORN_MS,
+                "resume_count": 0,
+                "message_index": 0,
+                "producer_group": GROUP,
+                "real_topic": ORDERS,
+                "real_partition": -1,
+                "check_times": 0,
+                "immunity_ms": -1,
+                "first_append_timestamp": -1,
+                "origin_offset": -1,
+                **given,
+            }
+        )
+        mine = (names.HALF, HALF_METADATA.encode(metadata))
+        at = self.write(NAMES.half, pair, key=key, value=value, headers=[*user, mine])
+        return Half(at, pair, self.clock_ms, metadata, key, value, tuple(user))
+
+    def put_back(self, half: Half) -> Half:
+        """Append a copy as the daemon does."""
+        first = half.metadata.first_append_timestamp
+        return self.half(
+            half.txn,
+            pair=half.pair,
+            key=half.key,
+            value=half.value,
+            user=half.user,
+            **{
+                **half.metadata._asdict(),
+                "transaction_id": half.txn,
+                "origin_offset": half.origin,
+                "check_times": half.metadata.check_times + 1,
+                "first_append_timestamp": half.ms if first < 0 else first,
+            }
+            | {"transaction_id": half.txn},
+        )
+
+    def op(self, kind: OpKind, half: Half, **given: Any) -> int:
+        """Append an op about the transaction whose last half message is `half`."""
+        op = Op(
+            **{
+                "transaction_id": half.txn,
+                "timestamp": BORN_MS,
+                "half_offset": half.origin,
+                "resume_count": half.metadata.resume_count,
+                "producer_group": half.metadata.producer_group,
+                "kind": kind,
+                "message_count": half.metadata.message_index + 1,
+                "check_number": 0,
+                "source": OpSource.PRODUCER,
+                "actor": "tape",
+                "reason": "",
+                **given,
+            }
+        )
+        return self.write(NAMES.op, half.pair, key=half.txn.encode(), value=OP.encode(op))
+
+    def real(self, half: Half, partition: int = 0, **given: Any) -> int:
+        """Append the delivery of a message."""
+        headers = names.real_headers(list(half.user), half.txn, half.metadata.born_timestamp)
+        values = {"key": half.key, "value": half.value, "headers": headers, **given}
+        return self.write(half.metadata.real_topic, partition, **values)
+
+    def dead(self, half: Half, reason: DeadReason, **given: Any) -> int:
+        """Append the dead letter of a message."""
+        letter = DeadLetter(
+            **{
+                "reason": reason,
+                "detail": "",
+                "check_times": 0,
+                "decided_timestamp": -1,
+                "op_offset": -1,
+                "source_topic": NAMES.half,
+                "source_partition": half.pair,
+                "source_offset": half.at,
+                **given,
+            }
+        )
+        headers = [
+            *half.user,
+            (names.HALF, HALF_METADATA.encode(half.metadata)),
+            (names.DEAD, DEAD_LETTER.encode(letter)),
+        ]
+        return self.write(NAMES.dead, 0, key=half.key, value=half.value, headers=headers)
+
+    def delivered(self, partition: int = 0, **given: Any) -> Half:
+        """Append a whole transaction of one message, committed and delivered."""
+        half = self.half(**given)
+        self.op(OpKind.COMMIT, half)
+        self.real(half, partition)
+        return half
+
+    def drop(self, topic: str, partition: int, offset: int) -> None:
+        """Take one record out, as if it had never been there; offsets stay."""
+        rows = self.rows[topic, partition]
+        rows[:] = [row for row in rows if row[4] != offset]
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """Let the log begin at `offset`."""
+        rows = self.rows[topic, partition]
+        rows[:] = [row for row in rows if row[4] >= offset]
+        self.cut[topic, partition] = offset
+
+    def real_topics(self) -> list[str]:
+        """Return the real topics there are."""
+        return sorted({topic for topic, _ in self.rows} - {NAMES.half, NAMES.op, NAMES.dead})
+
+    def frame(self, spark: SparkSession, *topics: str) -> DataFrame:
+        """Return the rows of these topics."""
+        rows = [row for (topic, _), of in self.rows.items() if topic in topics for row in of]
+        return spark.createDataFrame(rows, KAFKA_SCHEMA)
+
+    def facts(self, spark: SparkSession) -> DataFrame:
+        """Return the facts of all of it."""
+        return all_facts(
+            facts_of_halves(self.frame(spark, NAMES.half)),
+            facts_of_ops(self.frame(spark, NAMES.op)),
+            facts_of_reals(self.frame(spark, *self.real_topics())),
+            facts_of_letters(self.frame(spark, NAMES.dead)),
+        )
+
+    def snapshot(self, **given: Any) -> Snapshot:
+        """Return a snapshot of all of it, all applied."""
+        topics: dict[str, dict[int, Range]] = {
+            NAMES.half: {}, NAMES.op: {}, NAMES.dead: {}, ORDERS: {}
+        }  # fmt: skip
+        for pair in range(PAIRS):
+            topics[NAMES.half][pair] = topics[NAMES.op][pair] = Range(0, 0)
+        for (topic, partition), rows in self.rows.items():
+            start = self.cut.get((topic, partition), 0)
+            end = rows[-1][4] + 1 if rows else start
+            first_ms = int(rows[0][5].timestamp() * 1000 + 0.5) if rows else 2**62
+            cut_ms = first_ms if start else -1
+            topics.setdefault(topic, {})[partition] = Range(start, end, cut_ms)
+        ops, halves = topics[NAMES.op], topics[NAMES.half]
+        values: dict[str, Any] = {
+            "prefix": "",
+            "taken_ms": self.clock_ms,
+            "topics": topics,
+            "real_topics": tuple(sorted(topics.keys() - {NAMES.half, NAMES.op, NAMES.dead})),
+            "applied": {pair: each.end for pair, each in ops.items()},
+            "positions": {pair: each.end for pair, each in halves.items()},
+            **given,
+        }
+        return Snapshot(**values)
+
+    def bounds(self, **given: Any) -> Bounds:
+        """Return bounds over `snapshot(**given)`."""
+        return Bounds(self.snapshot(**given))
