@@ -1,0 +1,11 @@
+"""Shows what nobody has decided: undecided transactions, by producer group and real topic.
+
+    halfbridge spark stuck --bootstrap-servers localhost:9092 --older-than 10m
+
+As a report on what the topics hold now, or as a stream that keeps a table of every transaction's
+state up to date (`--table`, `--checkpoint`). docs/spark_audit.md has more.
+"""
+
+from spark_jobs.stuck.command import main
+
+__all__ = ["main"]

@@ -1,0 +1,205 @@
+"""The command line of the search for what nobody has decided."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import click
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from serde.topics import TopicNames
+from spark_jobs import options
+from spark_jobs.audit.bounds import AGE_MS_MAX
+from spark_jobs.internal_topics import read_topics, source_options
+from spark_jobs.session import spark_session
+from spark_jobs.stuck.report import aged, by_group_and_topic, make_report, oldest, text_lines
+from spark_jobs.stuck.state import merged, state_of_halves, state_of_ops, undecided
+from spark_jobs.stuck.table import Table, keep_up
+from spark_jobs.take_snapshot import undecided_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from spark_jobs.options import Trigger
+
+_APP_NAME = "halfbridge-stuck"
+_KEEP_MS = 3_600_000  # copies come at most seconds behind the decision
+_DURATION = re.compile(r"(\d{1,9})(ms|s|m|h|d)")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def _duration(_context: click.Context, _option: click.Parameter, given: str) -> int:
+    match = _DURATION.fullmatch(given)
+    if match is None:
+        raise click.BadParameter(f"{given!r} is no time such as 30s, 10m, 6h or 2d")
+    return int(match[1]) * _UNIT_MS[match[2]]
+
+
+@click.command(cls=options.JobCommand)
+@options.common_options
+@options.prefix_option
+@options.report_option
+@click.option(
+    "--older-than",
+    "older_than_ms",
+    default="10m",
+    show_default=True,
+    callback=_duration,
+    metavar="TIME",
+    help="Undecided for so long, by the brokers' append times, is stuck: 30s, 10m, 6h, 2d.",
+)
+@click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Show that many of the oldest.",
+)
+@click.option(
+    "--table",
+    default=None,
+    metavar="PATH",
+    help="Keep a table of all transactions' states there, by a stream; then report from it.",
+)
+@click.option(
+    "--checkpoint",
+    default=None,
+    metavar="PATH",
+    help="Directory or URI of the stream's progress; needed with --table.",
+)
+@options.trigger_option
+@options.max_offsets_option
+@click.option(
+    "--transaction-age-ms-max",
+    "age_ms_max",
+    type=click.IntRange(min=1),
+    default=AGE_MS_MAX,
+    show_default=True,
+    metavar="MS",
+    help="The daemon's setting of that name: discards for age are judged by it.",
+)
+def main(
+    *,
+    bootstrap_servers: str,
+    kafka: dict[str, str],
+    spark_options: dict[str, str],
+    as_json: bool,
+    topic_prefix: str,
+    report: Path | None,
+    older_than_ms: int,
+    top: int,
+    table: str | None,
+    checkpoint: str | None,
+    trigger: Trigger,
+    max_offsets: int | None,
+    age_ms_max: int,
+) -> int:
+    """Show transactions that nobody has decided, by producer group and real topic.
+
+    Exit status: 0 none is older than the limit, 2 some are, 1 error.
+    """
+    if (table is None) != (checkpoint is None):
+        raise click.UsageError("--table and --checkpoint go together")
+    source = source_options(bootstrap_servers, kafka)
+    with spark_session(_APP_NAME, options=spark_options) as spark:
+        now_ms = int(datetime.now(timezone.utc).timestamp() * 1000)
+        hidden: tuple[str, ...] = ()
+        if table is None or checkpoint is None:
+            snapshot = undecided_snapshot(
+                spark, bootstrap_servers=bootstrap_servers, kafka=kafka, prefix=topic_prefix
+            )
+            hidden = snapshot.hidden
+            _say(f"reading {snapshot.records():,} offsets")
+            names = snapshot.names
+            state = merged(
+                state_of_halves(read_topics(spark, snapshot, [names.half], source)),
+                state_of_ops(read_topics(spark, snapshot, [names.op], source)),
+            )
+        else:
+            _say(f"bringing {table} up to date")
+            state = _stream(
+                spark,
+                source,
+                Table(spark, table),
+                names=TopicNames(topic_prefix),
+                checkpoint=checkpoint,
+                trigger=trigger,
+                max_offsets=max_offsets,
+                age_ms_max=age_ms_max,
+            )
+            now_ms = max(now_ms, int(datetime.now(timezone.utc).timestamp() * 1000))
+        made = report_of(
+            undecided(state, age_ms_max), now_ms=now_ms, older_than_ms=older_than_ms, top=top
+        )
+    made["hidden_by_open_kafka_txn"] = list(hidden)
+    options.write_report(report, made)
+    for topic in hidden:
+        _say(f"an open kafka_txn hides records of {topic}: the daemon does not see them either")
+    for line in [json.dumps(made)] if as_json else text_lines(made):
+        click.echo(line)
+    return options.EXIT_FINDINGS if made["stuck"] else options.EXIT_DONE
+
+
+def report_of(waiting: DataFrame, *, now_ms: int, older_than_ms: int, top: int) -> dict[str, Any]:
+    """Return the report on undecided transactions.
+
+    Args:
+        waiting: As `state.undecided`.
+        now_ms: To count ages from.
+        older_than_ms: From this age on one is stuck.
+        top: How many of the oldest are named.
+    """
+    kept = aged(waiting, now_ms).persist()
+    try:
+        old = kept.where(F.col("age_ms") >= older_than_ms)
+        groups = [row.asDict() for row in by_group_and_topic(old).collect()]
+        named = [row.asDict() for row in oldest(old, top).collect()]
+        count = kept.count()
+    finally:
+        kept.unpersist()
+    return make_report(groups, named, older_than_ms=older_than_ms, now_ms=now_ms, undecided=count)
+
+
+def _stream(
+    spark: SparkSession,
+    source: Mapping[str, str],
+    table: Table,
+    *,
+    names: TopicNames,
+    checkpoint: str,
+    trigger: Trigger,
+    max_offsets: int | None,
+    age_ms_max: int,
+) -> DataFrame:
+    """Bring the table up to date, once or until the process is stopped; return its STATE."""
+    limits = {} if max_offsets is None else {"maxOffsetsPerTrigger": str(max_offsets)}
+    # Two sources: one would have to be read twice, once for each kind of record.
+    halves, ops = (
+        spark.readStream.format("kafka")
+        .options(**source, **limits, startingOffsets="earliest", subscribe=topic)
+        .load()
+        for topic in (names.half, names.op)
+    )
+    states = state_of_halves(halves).unionAll(state_of_ops(ops))
+    merge = keep_up(table, age_ms_max=age_ms_max, keep_ms=_KEEP_MS)
+    query = (
+        states.writeStream.foreachBatch(merge)
+        .option("checkpointLocation", checkpoint)
+        .queryName(_APP_NAME)
+        .trigger(**trigger.arguments())
+        .start()
+    )
+    query.awaitTermination()
+    return table.read()
+
+
+def _say(line: str) -> None:
+    """Show progress, beside what is printed as the result."""
+    click.echo(f"stuck: {line}", err=True)

@@ -1,0 +1,129 @@
+"""What is known of each transaction's decision, in a form that can be merged in any order.
+
+Every column is a minimum or a maximum. So a state is the same whether it was made of all records
+at once or of one batch after the other, and a batch that is merged twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from serde.records import OpKind, OpSource
+from spark_jobs.audit.facts import REASON_AGE, decoded_halves, decoded_ops
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column
+
+LIFE = ("transaction_id", "resume_count", "producer_group", "pair")
+# Contract of `state_of_halves`, `state_of_ops` and `merged`; null: not known.
+STATE = {
+    "transaction_id": "string",
+    "resume_count": "int",
+    "producer_group": "string",
+    "pair": "int",  # half and op partition
+    "first_ms": "long",  # append time of its first half message
+    "half_offset": "long",  # lowest one that is left
+    "message_index": "int",  # of the message whose real topic is told: the first
+    "real_topic": "string",
+    "index_last": "int",
+    "checks": "int",  # answered checks that counted
+    "op_offset": "long",  # lowest decision
+    "discarded_ms": "long",  # append time of the newest discard for age, which must prove it
+    "last_ms": "long",  # newest append time of any of its records
+}
+
+
+def state_of_halves(records: DataFrame) -> DataFrame:
+    """Return the STATE that each row of the half topic (in Kafka's columns) tells of."""
+    read = decoded_halves(records).where(F.col("unread").isNull())
+    meta, ms = F.col("meta"), F.unix_millis("timestamp")
+    is_copy = meta["origin_offset"] >= 0
+    return _state(
+        read,
+        meta,
+        first_ms=F.when(is_copy, F.least(meta["first_append_timestamp"], ms)).otherwise(ms),
+        half_offset=F.col("offset"),
+        message_index=meta["message_index"],
+        real_topic=meta["real_topic"],
+        index_last=meta["message_index"],
+        # An original that claims to have been checked is forged or broken: it was not.
+        checks=F.when(is_copy, meta["check_times"]).otherwise(0),
+    )
+
+
+def state_of_ops(records: DataFrame) -> DataFrame:
+    """Return the STATE that each row of the op topic (in Kafka's columns) tells of."""
+    read = decoded_ops(records).where(F.col("unread").isNull())
+    op, ms = F.col("op"), F.unix_millis("timestamp")
+    is_discard = op["kind"] == OpKind.DISCARD.value
+    by_checker = op["source"] == OpSource.CHECKER.value
+    by_age = is_discard & by_checker & (op["reason"] == REASON_AGE)
+    by_daemon = op["source"].isin(OpSource.CHECKER.value, OpSource.OPERATOR.value)
+    decides = (op["kind"] != OpKind.UNKNOWN.value) & (~is_discard | by_daemon) & ~by_age
+    return _state(
+        read,
+        op,
+        op_offset=F.when(decides, F.col("offset")),
+        discarded_ms=F.when(by_age, ms),
+    )
+
+
+def merged(*states: DataFrame) -> DataFrame:
+    """Return one row a transaction of frames that have the columns STATE."""
+    together = reduce(DataFrame.unionAll, states)
+    return together.groupBy(*LIFE).agg(
+        F.min("first_ms").alias("first_ms"),
+        F.min("half_offset").alias("half_offset"),
+        F.min("message_index").alias("message_index"),
+        F.min_by("real_topic", "message_index").alias("real_topic"),
+        F.max("index_last").alias("index_last"),
+        F.max("checks").alias("checks"),
+        F.min("op_offset").alias("op_offset"),
+        F.max("discarded_ms").alias("discarded_ms"),
+        F.max("last_ms").alias("last_ms"),
+    )
+
+
+def is_decided(age_ms_max: int) -> Column:
+    """Tell of a merged STATE whether a decision stands."""
+    proven = F.col("discarded_ms") - F.col("first_ms") >= age_ms_max
+    return F.col("op_offset").isNotNull() | F.coalesce(proven, F.lit(col=False))
+
+
+def undecided(state: DataFrame, age_ms_max: int) -> DataFrame:
+    """Return the transactions of a merged STATE that have half messages and no decision."""
+    return state.where(F.col("first_ms").isNotNull() & ~is_decided(age_ms_max))
+
+
+def kept(state: DataFrame, *, age_ms_max: int, keep_ms: int) -> DataFrame:
+    """Return a merged STATE without what was decided long ago.
+
+    A copy that was put back just before the decision comes behind it: a decision that was
+    forgotten by then would leave it undecided for ever. So decisions are kept for `keep_ms`,
+    measured in the append times of the records themselves.
+    """
+    newest = state.agg(F.max("last_ms").alias("newest_ms"))
+    is_old = F.col("last_ms") < F.col("newest_ms") - keep_ms
+    return (
+        state.crossJoin(F.broadcast(newest))
+        .where(~(is_decided(age_ms_max) & is_old))
+        .select(*STATE)
+    )
+
+
+def _state(frame: DataFrame, record: Column, **given: Column) -> DataFrame:
+    columns: Mapping[str, Column] = {
+        **{name: record[name] for name in LIFE if name != "pair"},
+        "pair": F.col("partition"),
+        "last_ms": F.unix_millis("timestamp"),
+        **given,
+    }
+    return frame.select(
+        *(columns.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in STATE.items())
+    )
