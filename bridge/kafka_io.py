@@ -142,7 +142,7 @@ def map_error(error: Any) -> BridgeError:
 
 def make_admin(config: BridgeConfig) -> Any:
     """Return an AdminClient; it is used at start only."""
-    return _made(AdminClient, _common(config, consumer=False))
+    return made(AdminClient, _common(config, consumer=False))
 
 
 def make_producer(config: BridgeConfig, *, message_bytes_max: int) -> Any:
@@ -164,7 +164,7 @@ def make_producer(config: BridgeConfig, *, message_bytes_max: int) -> Any:
         "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
         "error_cb": Troubles(_LOG).note,
     }
-    return _made(Producer, settings, logger=_LOG)
+    return made(Producer, settings, logger=_LOG)
 
 
 def make_check_consumer(config: BridgeConfig) -> Any:
@@ -174,7 +174,7 @@ def make_check_consumer(config: BridgeConfig) -> Any:
     there is answered at once, and the topic's short retention bounds how much that is. Offsets
     commit themselves: a request lost in a crash is asked again by the daemon.
     """
-    consumer = _made(
+    consumer = made(
         Consumer,
         {
             "session.timeout.ms": _SESSION_TIMEOUT_MS,
@@ -204,7 +204,7 @@ def make_watermark_consumer(config: BridgeConfig) -> Any:
         "isolation.level": "read_uncommitted",
         "error_cb": Troubles(_LOG).note,
     }
-    return _made(Consumer, settings, logger=_LOG)
+    return made(Consumer, settings, logger=_LOG)
 
 
 def half_end(consumer: Any, topic: str, partition: int, *, timeout_s: float) -> int:
@@ -287,7 +287,12 @@ def _common(config: BridgeConfig, *, consumer: bool) -> dict[str, Any]:
     }
 
 
-def _made(client: Any, settings: dict[str, Any], **keywords: Any) -> Any:
+def made(client: Any, settings: dict[str, Any], **keywords: Any) -> Any:
+    """Return a Kafka client.
+
+    Raises:
+        ConfigError: it does not know a property, or does not take its value; the user corrects it.
+    """
     try:
         return client(settings, **keywords)
     except KafkaException as error:

@@ -23,3 +23,12 @@ def client_config(config: CheckerConfig) -> dict[str, Any]:
         # With the default of 100 ms, back-to-back kafka_txns wait 8 times longer.
         "retry.backoff.ms": 1,
     }
+
+
+def unjoined(config: CheckerConfig) -> dict[str, Any]:
+    """Return what a consumer needs besides, that reads with the group's rights and never joins."""
+    return {
+        "group.id": config.names.daemon_group,
+        # The client compares the user's max.poll.interval.ms with it, joined or not.
+        "session.timeout.ms": config.session_timeout_ms,
+    }

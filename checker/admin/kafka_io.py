@@ -19,6 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
 
+from bridge.kafka_io import made
 from checker.admin.shape import SeenTopic, TopicShape
 from checker.errors import AdminError
 from serde.errors import DecodeError
@@ -81,7 +82,7 @@ class Cluster:
             # Errors come back from the calls; librdkafka's own log lines would only repeat them.
             "log_level": 0,
         }
-        self._admin: Any = AdminClient(self._common)
+        self._admin: Any = made(AdminClient, self._common)
 
     def broker_count(self) -> int:
         """Return how many brokers there are.
@@ -247,16 +248,15 @@ class Cluster:
 
     @contextmanager
     def _consumer(self, group: str) -> Iterator[Any]:
-        consumer = Consumer(
-            {
-                **self._common,
-                "group.id": group,
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-            }
-        )
+        settings = {
+            **self._common,
+            "group.id": group,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+        consumer = made(Consumer, settings)
         try:
             yield consumer
         finally:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from checker.clients import QUESTION_S, client_config
+from bridge.kafka_io import made
+from checker.clients import QUESTION_S, client_config, unjoined
 from checker.failures import InputLostError
 
 if TYPE_CHECKING:
@@ -24,16 +25,17 @@ class BodyReader:
 
     def __init__(self, config: CheckerConfig) -> None:
         self._topic = config.names.half
-        self._consumer = Consumer(
+        self._consumer = made(
+            Consumer,
             {
                 **client_config(config),
-                "group.id": config.names.daemon_group,  # for its rights; never joined
+                **unjoined(config),
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
                 "queued.max.messages.kbytes": 4096,
                 "fetch.wait.max.ms": 10,
-            }
+            },
         )
 
     def read(self, partition: int, offsets: Iterable[int]) -> dict[int, Any]:

@@ -16,6 +16,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
+from bridge.kafka_io import made
 from checker.clients import QUESTION_S, client_config
 from checker.failures import InputLostError
 
@@ -40,7 +41,7 @@ class Questions:
 
     def __init__(self, config: CheckerConfig) -> None:
         self._bootstrap_servers = config.bootstrap_servers
-        self._admin = AdminClient(client_config(config))
+        self._admin = made(AdminClient, client_config(config))
         self._answers: queue.SimpleQueue[EndAnswer | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._open: set[tuple[str, int]] = set()

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from bridge.kafka_io import made
 from bridge.trouble import Troubles
-from checker.clients import QUESTION_S, client_config
+from checker.clients import QUESTION_S, client_config, unjoined
 from checker.connections import LISTENED, LostConnections
 from checker.errors import SlotTakenError
 from checker.failures import InputLostError
@@ -92,16 +93,17 @@ class Input:
         self._fatal: KafkaError | None = None
         self._troubles = Troubles(_log)
         self._consumer = self._open()
-        self._bell = Consumer(
+        self._bell = made(
+            Consumer,
             {
                 **client_config(config),
-                "group.id": config.names.daemon_group,  # for its rights; never joined
+                **unjoined(config),
                 "enable.auto.commit": False,
                 "auto.offset.reset": "latest",
                 "isolation.level": "read_uncommitted",
                 "fetch.wait.max.ms": 500,
                 "queued.max.messages.kbytes": 1024,
-            }
+            },
         )
 
     def fetch(self, wait_s: float) -> list[Any]:
@@ -266,7 +268,8 @@ class Input:
 
     def _open(self) -> Any:
         config = self._config
-        consumer: Any = Consumer(
+        consumer: Any = made(
+            Consumer,
             {
                 **client_config(config),
                 "group.id": config.names.daemon_group,

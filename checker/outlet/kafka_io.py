@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from bridge.kafka_io import made
 from bridge.trouble import Troubles
 from checker.clients import client_config
 from checker.connections import LISTENED, LostConnections
@@ -71,7 +72,8 @@ class Transactor:
         self._sending_since: float | None = None
         self._copies_end: dict[int, int] = {}
         self._refused: tuple[KafkaError, str] | None = None
-        self._producer = Producer(
+        self._producer = made(
+            Producer,
             {
                 **client_config(config),
                 "transactional.id": transactional_id,
@@ -241,7 +243,8 @@ class CheckSender:
 
     def __init__(self, config: CheckerConfig) -> None:
         self._troubles = Troubles(_log)
-        self._producer = Producer(
+        self._producer = made(
+            Producer,
             {
                 **client_config(config),
                 "enable.idempotence": True,
@@ -250,7 +253,7 @@ class CheckSender:
                 "linger.ms": 5,
                 "queue.buffering.max.messages": 20_000,
                 "on_delivery": self._on_delivery,
-            }
+            },
         )
 
     def send(self, record: Outgoing) -> bool:
