@@ -30,6 +30,17 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
+def is_a_test(block: str) -> bool:
+    """Tell whether pytest runs a code block."""
+    return "\ndef test_" in block
+
+
+def users_test() -> str:
+    """Return the file that the README shows as a user's own test."""
+    (block,) = filter(is_a_test, blocks("python"))
+    return block
+
+
 class Terminals:
     """Runs the README's text with nothing replaced but the address and the topic's name."""
 
@@ -83,7 +94,7 @@ def terminals(
     """Yield terminals on a broker; the second one's commands have run, the daemon runs."""
     opened = Terminals(kafka_bootstrap_servers, topic_prefix, tmp_path)
     opened.environ["HALFBRIDGE_TRANSACTION_TIMEOUT_MS"] = "1000"
-    order, read = blocks("python")
+    order, read = (block for block in blocks("python") if not is_a_test(block))
     (tmp_path / "order.py").write_text(opened.own(order), "utf-8")
     (tmp_path / "read.py").write_text(opened.own(read), "utf-8")
     try:
@@ -151,6 +162,27 @@ def test_the_check_settles_what_a_crash_left(terminals: Terminals) -> None:
     terminals.start([sys.executable, "read.py"], output)
     log = terminals.directory / "checker.log"
     wait_until(lambda: output.read_bytes().count(b"two shirts") == 2, log)
+
+
+@pytest.mark.broker
+def test_the_users_test_passes_as_it_stands(tmp_path: Path) -> None:
+    """In a project of its own; where Docker does not answer, on the embedded broker."""
+    (tmp_path / "test_orders.py").write_text(users_test(), "utf-8")
+    ours = {
+        k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_TEST") and k != "CI"
+    }
+    nobody = {"HALFBRIDGE_TEST_DOCKER": "1", "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "test_orders.py"],
+        cwd=tmp_path,
+        env={**ours, **nobody},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert "kafka: embedded" in done.stdout
 
 
 def test_the_named_commands_exist() -> None:

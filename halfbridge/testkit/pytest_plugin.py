@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfbridge.testkit.source import KafkaSource
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
 
 _SOURCE: pytest.StashKey[KafkaSource] = pytest.StashKey()
 
@@ -53,6 +54,26 @@ def kafka_bootstrap_servers(request: pytest.FixtureRequest) -> Iterator[str]:
 def topic_prefix() -> str:
     """Return a prefix that no other test has, so that tests share a cluster and no topic."""
     return f"t{secrets.token_hex(4)}-"
+
+
+@pytest.fixture(scope="session")
+def halfbridge_stack(kafka_bootstrap_servers: str) -> Iterator[HalfbridgeStack]:
+    """Yield a daemon on that Kafka, with internal topics of its own, for the whole session.
+
+    Transactions are asked about after one second. See halfbridge.testkit.stack.HalfbridgeStack.
+    """
+    from halfbridge.testkit.stack import HalfbridgeStack  # noqa: PLC0415
+
+    with HalfbridgeStack(kafka_bootstrap_servers) as stack:
+        yield stack
+
+
+@pytest.fixture
+def halfbridge_topics(halfbridge_stack: HalfbridgeStack, topic_prefix: str) -> OwnTopics:
+    """Return a maker of topics that no other test has: `halfbridge_topics.create("orders")`."""
+    from halfbridge.testkit.stack import OwnTopics  # noqa: PLC0415
+
+    return OwnTopics(halfbridge_stack, topic_prefix)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,0 +1,296 @@
+"""Kafka, topics and a running daemon in one object, for the integration tests of a service.
+
+    with HalfbridgeStack() as stack:
+        topic = stack.create_topic("orders")
+        with stack.producer("order-service", checker=check) as producer:
+            ...
+        stack.wait_until_decided()
+        records = stack.read_committed(topic)
+
+With pytest take the fixtures `halfbridge_stack` and `halfbridge_topics` instead.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from bridge import TransactionProducer
+from checker.admin.kafka_io import Cluster
+from checker.admin.shape import HALF_RETENTION_MS, TopicShape
+from checker.admin.topics import create_topics, plan_layout
+from checker.config import CheckerConfig
+from halfbridge.testkit.daemon import DaemonProcess
+from halfbridge.testkit.ports import free_ports
+from halfbridge.testkit.reader import read_all
+from halfbridge.testkit.source import open_kafka
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from bridge import MessageView, Resolution
+    from halfbridge.testkit.history import ReadRecord
+
+PARTITIONS = 2
+WAIT_S_MAX = 60.0
+_CALL_S = 20.0
+_POLL_S = 0.05
+# Nobody waits for six seconds in a test. A machine that is short of time for a moment should not
+# lose its membership over it, either.
+_SETTINGS: dict[str, Any] = {
+    "transaction_timeout_ms": 1_000,
+    "check_interval_ms": 1_000,
+    "check_backoff_ms_max": 5_000,
+    "session_timeout_ms": 30_000,
+    "slot": "testkit",
+}
+
+
+class HalfbridgeStack:
+    """An installation of its own, with a daemon that serves it. A context manager.
+
+    Kafka is the one at `bootstrap_servers`, else the one that HALFBRIDGE_TEST_BOOTSTRAP names,
+    else one in Docker or the embedded one (see `halfbridge.testkit.source.open_kafka`). The daemon
+    is a process of this machine, of the very version that the tests import. All of it ends with
+    the process that started it, however that ends. Not thread-safe, but its producers are.
+
+    Args:
+        bootstrap_servers: A Kafka that runs already; nothing but this stack's own topics is
+            touched, and these are deleted at the end.
+        topic_prefix: Prefix of the internal topics; a random one that nobody else has.
+        partitions: Of half and op topic.
+        settings: Any field of checker.config.CheckerConfig, such as check_interval_ms.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str = "",
+        *,
+        topic_prefix: str = "",
+        partitions: int = PARTITIONS,
+        **settings: Any,
+    ) -> None:
+        self._given = bootstrap_servers
+        self._partitions = partitions
+        self._prefix = topic_prefix or f"t{secrets.token_hex(4)}-"
+        self._settings = {**_SETTINGS, **settings}
+        self._stack = ExitStack()
+        self._config: CheckerConfig | None = None
+        self._daemon: DaemonProcess | None = None
+        self._made: list[str] = []
+
+    @property
+    def config(self) -> CheckerConfig:
+        """Settings of the daemon.
+
+        Raises:
+            RuntimeError: the stack is not started.
+        """
+        if self._config is None:
+            raise RuntimeError("this stack is not started; use `with` or start()")
+        return self._config
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Return the address of Kafka."""
+        return self.config.bootstrap_servers
+
+    @property
+    def topic_prefix(self) -> str:
+        """Return the prefix of the internal topics; clients need it too."""
+        return self._prefix
+
+    @property
+    def daemon(self) -> DaemonProcess:
+        """Return the daemon, to kill it and to start it again.
+
+        Raises:
+            RuntimeError: the stack is not started.
+        """
+        if self._daemon is None:
+            raise RuntimeError("this stack is not started; use `with` or start()")
+        return self._daemon
+
+    def start(self) -> Self:
+        """Start what is needed; return when the daemon is ready.
+
+        Raises:
+            KafkaMissingError: no Kafka can be had here; its text says what to do.
+            DaemonError: the daemon did not start.
+            ConfigError: a setting is wrong.
+        """
+        try:
+            servers = self._given
+            if not servers:
+                servers = self._stack.enter_context(open_kafka(os.environ)).bootstrap_servers
+            (port,) = free_ports(1)
+            self._config = CheckerConfig(
+                bootstrap_servers=servers,
+                topic_prefix=self._prefix,
+                metrics_port=port,
+                **self._settings,
+            )
+            self._stack.callback(self._delete_topics)
+            self._make_topics()
+            self._daemon = DaemonProcess(self._config)
+            self._stack.callback(self._daemon.stop)
+            self._daemon.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End the daemon, delete this stack's topics, end the Kafka that it started. Idempotent."""
+        self._stack.close()
+        self._config = self._daemon = None
+
+    def create_topic(self, name: str, *, partitions: int = 1) -> str:
+        """Make a real topic, and return its name."""
+        self._cluster().create(TopicShape(name, partitions, ()), replication_factor=1)
+        self._made.append(name)
+        return name
+
+    def producer(
+        self,
+        producer_group: str,
+        *,
+        checker: Callable[[MessageView], Resolution],
+        **settings: Any,
+    ) -> TransactionProducer:
+        """Return a producer of this installation, not started yet: use it in a `with` block.
+
+        Args:
+            producer_group: Name of the group; its check topic is made.
+            checker: Answers checks.
+            settings: As TransactionProducer takes them, `topics` too.
+        """
+        config = self.config
+        same = ("bootstrap_servers", "topic_prefix", "transaction_timeout_ms")
+        shared = {name: getattr(config, name) for name in (*same, "transaction_age_ms_max")}
+        arguments = {**shared, "producer_group": producer_group, **settings}
+        return TransactionProducer(checker=checker, **arguments)
+
+    def read_committed(
+        self, *topics: str, count: int = 0, timeout_s: float = WAIT_S_MAX
+    ) -> list[ReadRecord]:
+        """Return what consumers see of some topics, from their start; wait until `count` are there.
+
+        Raises:
+            TimeoutError: there were fewer than `count` in time.
+            DaemonError: the daemon has ended.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            records = read_all(self.bootstrap_servers, topics, timeout_s=timeout_s)
+            if len(records) >= count:
+                return records
+            self.daemon.check_running()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(records)} of {count} records within {timeout_s:g} s")
+            time.sleep(_POLL_S)
+
+    def wait_until_decided(self, timeout_s: float = WAIT_S_MAX) -> None:
+        """Return once no transaction is undecided, and what was decided is visible.
+
+        A transaction that nobody decides needs a living producer of its group, which is asked. One
+        that a test leaves undecided for good keeps all others waiting: give it a stack of its own.
+
+        Raises:
+            TimeoutError: it names the partitions in which something is left.
+            DaemonError: the daemon has ended.
+        """
+        asker = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": self.config.names.daemon_group,  # asked about, never joined
+                "isolation.level": "read_uncommitted",  # an open kafka_txn is not over
+            }
+        )
+        deadline = time.monotonic() + timeout_s
+        try:
+            while left := self._undecided(asker):
+                self.daemon.check_running()
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"not decided within {timeout_s:g} s: {'; '.join(left)}")
+                time.sleep(_POLL_S)
+        finally:
+            asker.close()
+
+    def _undecided(self, asker: Any) -> list[str]:
+        names = self.config.names
+        places = [
+            TopicPartition(topic, partition)
+            for topic in (names.half, names.op)
+            for partition in range(self._partitions)
+        ]
+        try:
+            # In this order: H moves past what was put back in the kafka_txn that writes the copy.
+            committed = asker.committed(places, timeout=_CALL_S)
+            ends = [asker.get_watermark_offsets(place, timeout=_CALL_S)[1] for place in places]
+        except KafkaException as error:
+            return [str(error)]
+        return [
+            f"{one.topic}[{one.partition}] is done up to {one.offset} of {end}"
+            for one, end in zip(committed, ends, strict=True)
+            if one.offset < end
+        ]
+
+    def _make_topics(self) -> None:
+        cluster = self._cluster()
+        layout = plan_layout(
+            cluster,
+            partitions=self._partitions,
+            replication_factor=None,
+            producer_groups=(),
+            retention_ms=HALF_RETENTION_MS,
+        )
+        create_topics(cluster, self.config.names, layout)
+
+    def _delete_topics(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        there = admin.list_topics(timeout=_CALL_S).topics
+        mine = [name for name in there if name in self._made or name.startswith(self._prefix)]
+        if mine:
+            for future in admin.delete_topics(mine).values():
+                future.exception(_CALL_S)  # gone already, or a cluster that is ending: no harm
+
+    def _cluster(self) -> Cluster:
+        return Cluster(self.config.bootstrap_servers)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+class OwnTopics:
+    """Real topics that belong to one test: what another one sends never comes out of them.
+
+    Args:
+        stack: Where they are made; they are deleted with it.
+        prefix: Before each name.
+    """
+
+    def __init__(self, stack: HalfbridgeStack, prefix: str) -> None:
+        self._stack = stack
+        self.prefix = prefix
+
+    def create(self, name: str, *, partitions: int = 1) -> str:
+        """Make a topic, and return its full name."""
+        return self._stack.create_topic(self.prefix + name, partitions=partitions)

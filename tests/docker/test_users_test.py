@@ -1,0 +1,39 @@
+"""The README's own test, on a Kafka in Docker.
+
+Asked for with HALFBRIDGE_TEST_DOCKER=1 (`make test-docker`), which names the image too.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfbridge.testkit.source import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE
+from tests.test_readme import users_test
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
+
+
+def test_the_users_test_passes_with_containers(tmp_path: Path) -> None:
+    """Not a word of it is changed; Testcontainers starts the broker."""
+    if os.environ.get(DOCKER_VARIABLE) != "1":
+        pytest.skip(f"asked for with {DOCKER_VARIABLE}=1")
+    (tmp_path / "test_orders.py").write_text(users_test(), "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "test_orders.py"],
+        cwd=tmp_path,
+        env={k: v for k, v in os.environ.items() if k != BOOTSTRAP_VARIABLE},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert "kafka: docker" in done.stdout
