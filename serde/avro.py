@@ -79,6 +79,11 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), at + 1
 
 
+# Message indexes as they are written: a transaction seldom has more messages.
+_INDEXES_MAX = 1_000
+_INDEXES = tuple(write_long(index) for index in range(_INDEXES_MAX))
+
+
 class Codec(Generic[R]):
     """Encodes and decodes one record type.
 
@@ -228,7 +233,7 @@ def half_metadata_series(first: HalfMetadata) -> Callable[[int], bytes]:
     head, tail = data[:at], data[at + 1 :]  # an index of 0 is one byte
 
     def encoded(index: int) -> bytes:
-        return head + write_long(index) + tail
+        return head + (_INDEXES[index] if index < _INDEXES_MAX else write_long(index)) + tail
 
     return encoded
 

@@ -29,10 +29,11 @@ from spark_jobs.sink.rows import ContentHash, rows_of
 from spark_jobs.sink.sender.kafka_io import Sender, sender_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
+    from serde.headers import Headers
     from spark_jobs.sink.options import SinkOptions
     from spark_jobs.sink.rows import Row
 
@@ -77,8 +78,7 @@ def write_attempt(
     attempt = _Attempt(options, batch_id, sender_for(options))
     try:
         for batch in batches:
-            for row in rows_of(batch, topic=options.topic):
-                attempt.send(row)
+            attempt.send_all(rows_of(batch, topic=options.topic))
         return attempt.finish()
     except BaseException:
         attempt.roll_back()
@@ -110,38 +110,39 @@ class _Attempt:
         self._error: Any = None
         self._on_delivery: dict[str, Callable[[Any, Any], None]] = {}
 
-    def send(self, row: Row) -> None:
-        """Send one row.
+    def send_all(self, rows: Iterable[Row]) -> None:
+        """Send rows. One loop, all its names local: it runs once a row.
 
         Raises: as write_attempt.
         """
-        topic, partition, key, value, headers = row
-        sender = self._sender
-        sender.check_destination(topic, partition)
-        size = (len(key) if key else 0) + (len(value) if value else 0)
-        # Headers count twice: once in the record, once more taken off what it may have.
-        size += 2 * sum(len(name.encode()) + len(given or b"") for name, given in headers)
-        if size > sender.shape.message_bytes_max:
-            raise RowError(
-                f"a row of {size} bytes (headers counted twice) is larger than"
-                f" {sender.shape.message_bytes_max}: max.message.bytes of"
-                f" {self._options.names.half} - 64 KiB"
-            )
-        half_partition = (
-            self._keyless if key is None else partition_of(key, sender.shape.partitions)
-        )
-        chunk = self._chunks.place(half_partition, size)
-        self._content.add(row)  # before its headers get ours
-        self._row_count += 1
-        index = chunk.count - 1
-        encoded = chunk.encoders.get((topic, partition))
-        if encoded is None:
-            encoded = self._encoder(chunk, topic, partition)
-        headers.append((HALF, encoded(index)))
-        if not index:
-            headers.insert(-1, self._context)
-            self._on_delivery[chunk.transaction_id] = self._delivery_of(chunk)
-        sender.send(value, key, half_partition, self._on_delivery[chunk.transaction_id], headers)
+        sender, place, encoder = self._sender, self._chunks.place, self._encoder
+        send, add = sender.send, self._content.add
+        partitions, bytes_max = sender.shape.partitions, sender.shape.message_bytes_max
+        keyless, context, on_delivery = self._keyless, self._context, self._on_delivery
+        checked: set[tuple[str, int]] = set()
+        for row in rows:
+            topic, partition, key, value, headers = row
+            where = (topic, partition)
+            if where not in checked:
+                sender.check_destination(topic, partition)
+                checked.add(where)
+            size = (len(key) if key else 0) + (len(value) if value else 0)
+            if headers:
+                size += _size_of(headers)
+            if size > bytes_max:
+                raise self._too_large(size)
+            add(row)  # before its headers get ours
+            half_partition = keyless if key is None else partition_of(key, partitions)
+            chunk = place(half_partition, size)
+            index = chunk.count - 1
+            encoded = chunk.encoders.get(where) or encoder(chunk, topic, partition)
+            if index:
+                headers.append((HALF, encoded(index)))
+            else:
+                headers += (context, (HALF, encoded(0)))
+                on_delivery[chunk.transaction_id] = self._delivery_of(chunk)
+            send(value, key, half_partition, on_delivery[chunk.transaction_id], headers)
+            self._row_count += 1
 
     def finish(self) -> AttemptReport:
         """Wait until all is stored, and return the report.
@@ -152,6 +153,7 @@ class _Attempt:
         if self._chunks.all:
             self._sender.flush(self._options.send_timeout_ms / MS_PER_S + _GRACE_S)
         if self._error is not None:
+            self._sender.give_up()  # it has passed records over: it takes no more
             raise SendError(f"half messages were not stored: {text_of(self._error)}")
         if any(chunk.unacknowledged for chunk in self._chunks.all):
             raise SendError("half messages were not acknowledged")  # a bug in the Kafka client
@@ -189,6 +191,13 @@ class _Attempt:
         except SinkError as error:
             LOG.warning("attempt %s is left to the check: %s", self._id, error)
 
+    def _too_large(self, size: int) -> RowError:
+        return RowError(
+            f"a row of {size} bytes (headers counted twice) is larger than"
+            f" {self._sender.shape.message_bytes_max}: max.message.bytes of"
+            f" {self._options.names.half} - 64 KiB"
+        )
+
     def _encoder(self, chunk: Chunk, topic: str, partition: int) -> Callable[[int], bytes]:
         series = half_metadata_series(
             HalfMetadata(
@@ -216,3 +225,8 @@ class _Attempt:
                 chunk.acknowledged(record.offset(), record.timestamp()[1])
 
         return delivered
+
+
+def _size_of(headers: Headers) -> int:
+    """Return what they count: twice, in the record and once more off what it may have."""
+    return 2 * sum(len(name.encode()) + len(given or b"") for name, given in headers)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 READY = "ready"
 DONE = "done"
+FAILS_AT = 10  # batches of rows, of 15
 SCHEMA = "key binary, value binary"
 SESSION = {
     "spark.driver.memory": "512m",
@@ -32,15 +33,16 @@ SESSION = {
     "spark.sql.files.openCostInBytes": "1",
     "spark.sql.files.maxPartitionBytes": "1000",  # several tasks of a small file
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20",
+    "spark.buffer.size": "500",  # bytes: a task that fails has sent what it was given before
 }
 
 
 def fail_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Hand rows on, but on a task's first attempt fail behind the first of them."""
+    """Hand rows on, but on a task's first attempt fail when most of them are sent."""
     context: Any = TaskContext.get()
     for number, batch in enumerate(batches):
         yield batch
-        if context.attemptNumber() == 0 and number == 1:
+        if context.attemptNumber() == 0 and number == FAILS_AT:
             raise RuntimeError("the first attempt fails")
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from halfbridge.testkit.children import Child, Children
     from halfbridge.testkit.history import ReadRecord
@@ -200,12 +201,16 @@ class SinkScene:
 
     def run(self, frame: DataFrame, sink: str = "txn_half", **options: str) -> None:
         """Run a stream over all that is there; raise what it raises."""
-        writer = frame.writeStream.format(sink).options(**self.options(**options))
-        query = writer.trigger(availableNow=True).start()
+        query = self.begin(frame, sink, **options)
         try:
             query.awaitTermination()
         finally:
             query.stop()
+
+    def begin(self, frame: DataFrame, sink: str = "txn_half", **options: str) -> StreamingQuery:
+        """Start a stream over all that is there."""
+        writer = frame.writeStream.format(sink).options(**self.options(**options))
+        return writer.trigger(availableNow=True).start()
 
     # --- what came out ---------------------------------------------------------------------
 
@@ -214,7 +219,7 @@ class SinkScene:
 
         Shown by a fence: a later transaction through each half partition, for ops apply in order.
         """
-        before = len(self._read(self._fence_topic))
+        before = len(self.read(self._fence_topic))
         keys = {partition_of(b"%d" % n, HALF_PARTITIONS): b"%d" % n for n in range(50)}
         with TransactionProducer(
             bootstrap_servers=self.servers,
@@ -225,31 +230,35 @@ class SinkScene:
             for key in keys.values():
                 with producer.begin() as transaction:
                     transaction.send(Message(self._fence_topic, key=key, value=b"fence"))
-        until("the fence", lambda: len(self._read(self._fence_topic)) == before + len(keys))
-        return self._read(topic or self.orders)
+        until("the fence", lambda: len(self.read(self._fence_topic)) == before + len(keys))
+        return self.read(topic or self.orders)
 
     def undecided(self) -> set[str]:
         """Return the transactions of which no decision stands in the op topic."""
-        halves = {
-            parse_half(each.headers)[0].transaction_id for each in self._read(self.names.half)
-        }
+        halves = {parse_half(each.headers)[0].transaction_id for each in self.read(self.names.half)}
         return halves - set(self.decisions())
 
     def decisions(self) -> dict[str, OpKind]:
         """Return the first decision of each transaction."""
         first: dict[str, OpKind] = {}
-        for each in read_ops(self._read(self.names.op)):
+        for each in read_ops(self.read(self.names.op)):
             if each.op.kind is not OpKind.UNKNOWN:
                 first.setdefault(each.op.transaction_id, each.op.kind)
         return first
 
-    def manifests(self) -> list[BatchManifest]:
-        """Return all manifests, in offset order."""
+    def ops(self, partition: int) -> list[tuple[str, OpKind]]:
+        """Return transaction and kind of all ops of a partition, in order."""
+        ops = read_ops(self.read(self.names.op))
         return [
-            BATCH_MANIFEST.decode(each.value or b"") for each in self._read(self.names.manifest)
+            (each.op.transaction_id, each.op.kind) for each in ops if each.partition == partition
         ]
 
-    def _read(self, topic: str) -> list[ReadRecord]:
+    def manifests(self) -> list[BatchManifest]:
+        """Return all manifests, in offset order."""
+        return [BATCH_MANIFEST.decode(each.value or b"") for each in self.read(self.names.manifest)]
+
+    def read(self, topic: str) -> list[ReadRecord]:
+        """Return what a read_committed consumer sees of a topic now."""
         return read_all(self.servers, [topic])
 
     @property

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from spark_jobs.sink.options import SinkOptions
 
 LOG = logging.getLogger("halfbridge.spark")
+_CLIENT_LOG = logging.getLogger("halfbridge.spark.kafka")
+# librdkafka says so of each producer; what it guards is decided (an order without gaps).
+_CLIENT_LOG.addFilter(lambda record: "enable.gapless.guarantee" not in record.getMessage())
 KAFKA_TIMEOUT_S = 20.0
 LOOK_AGAIN_S = 0.1
 MS_PER_S = 1_000
@@ -71,7 +74,7 @@ def made(client: Any, settings: Mapping[str, Any]) -> Any:
         SinkOptionError: it does not take a property; whoever wrote the query corrects it.
     """
     try:
-        return client(dict(settings), logger=LOG)
+        return client(dict(settings), logger=_CLIENT_LOG)
     except KafkaException as error:
         raise SinkOptionError(f"a kafka. option is not taken: {text_of(error)}") from error
 

@@ -63,7 +63,6 @@ class ManifestLog:
             {
                 **producer_settings(options, message_bytes_max=max(self._bytes_max, 1_000)),
                 "linger.ms": 0,
-                "message.timeout.ms": options.commit_timeout_ms,
             },
         )
         self._consumer = made(Consumer, reader_settings(options))
@@ -119,9 +118,10 @@ class ManifestLog:
                 on_delivery=lambda error, record: told.append((error, record)),
             )
             self._producer.flush(self._timeout_s)
-        except (KafkaException, BufferError) as error:
+        except (KafkaException, BufferError, SystemError) as error:
             raise CommitInDoubtError(f"the manifest was not written: {text_of(error)}") from error
         if not told:
+            self._producer.purge()
             raise CommitInDoubtError(
                 f"the manifest was not acknowledged in {self._timeout_s:g} s; start the query again"
             )

@@ -39,6 +39,7 @@ _QUEUE_KBYTES_MAX = 64 * 1024
 _ROOM_S = 0.1
 _PURGE_S = 1.0
 _POLL_EVERY = 256
+_FAILED_BEFORE = "the Kafka client has failed before"
 
 
 class Sender:
@@ -52,6 +53,7 @@ class Sender:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._names = options.names
+        self._half = options.names.half
         self.shape = half_shape(options)
         self._kafka = made(
             Producer,
@@ -154,7 +156,9 @@ class Sender:
         Raises:
             SendError: that did not happen in time; what is left is given up.
         """
-        left = self._kafka.flush(timeout_s)
+        if self._kafka is None:
+            raise SendError(_FAILED_BEFORE)
+        left = self._serve(timeout_s, self._kafka.flush)
         if left:
             self._discard()
             raise SendError(f"{left} records were not acknowledged in {timeout_s:g} s")
@@ -182,7 +186,7 @@ class Sender:
         headers: Headers | None,
     ) -> None:
         if self._kafka is None:
-            raise SendError("the Kafka client has failed before")
+            raise SendError(_FAILED_BEFORE)
         try:
             try:
                 self._kafka.produce(
@@ -195,25 +199,38 @@ class Sender:
             raise SendError(f"the Kafka client takes no record: {text_of(error)}") from error
         self._sent += 1
         if self._sent % _POLL_EVERY == 0:
-            self._kafka.poll(0)
+            self._serve(0, self._kafka.poll)
 
     def _produce_with_patience(self, *arguments: Any) -> None:
         """Repeat produce while the queue is full, serving acknowledgements."""
         *rest, on_delivery, headers = arguments
         deadline = monotonic() + self._options.send_timeout_ms / _MS_PER_S
         while monotonic() < deadline:
-            self._kafka.poll(_ROOM_S)
+            self._serve(_ROOM_S, self._kafka.poll)
             with suppress(BufferError):
                 self._kafka.produce(*rest, on_delivery=on_delivery, headers=headers)
                 return
         self._discard()
         raise SendError("the send queue stayed full: the brokers do not answer")
 
+    def _serve(self, seconds: float, call: Callable[[float], int]) -> int:
+        """Serve acknowledgements by the client's `poll` or `flush`, and return what that does.
+
+        Raises:
+            SendError: the client has met a fatal error; it is given up.
+        """
+        try:
+            return call(seconds)
+        except (KafkaException, SystemError) as error:  # the latter is how it tells a fatal one
+            self._discard()
+            raise SendError(f"the Kafka client failed: {text_of(error)}") from error
+
     def _discard(self) -> None:
         kafka, self._kafka = self._kafka, None
         if kafka is not None:
-            kafka.purge()
-            kafka.flush(_PURGE_S)
+            with suppress(KafkaException, SystemError):
+                kafka.purge()
+                kafka.flush(_PURGE_S)
 
 
 _SENDERS: dict[tuple[object, ...], Sender] = {}
@@ -242,7 +259,9 @@ def producer_settings(options: SinkOptions, *, message_bytes_max: int) -> dict[s
         # A record that fails for good stops the producer: none behind it gets through.
         "enable.gapless.guarantee": True,
         "allow.auto.create.topics": False,
-        "message.timeout.ms": options.send_timeout_ms,
+        # Never: a message that is given up while ones behind it are stored leaves a gap. Whoever
+        # waits has a deadline, and gives up the whole client.
+        "message.timeout.ms": 0,
         "message.max.bytes": message_bytes_max,
         "queue.buffering.max.messages": _QUEUE_MESSAGES_MAX,
         "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,

@@ -1,0 +1,282 @@
+"""Attempts, commits and answers without a session, where the brokers or the clock go wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from time import time_ns
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from bridge import MessageView, Resolution
+from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
+from halfbridge.testkit.broker import EmbeddedBroker
+from halfbridge.testkit.children import Children, Interrupts
+from serde.avro import SINK_CONTEXT
+from serde.headers import CONTEXT, INTERNAL, parse_half
+from serde.records import ManifestKind, OpKind, SinkContext
+from spark_jobs.sink.attempt import AttemptReport, write_attempt
+from spark_jobs.sink.batch import BatchCommitter
+from spark_jobs.sink.cluster.kafka_io import ensure_topics
+from spark_jobs.sink.errors import (
+    AttemptGivenUpError,
+    BatchOrderError,
+    CommitInDoubtError,
+    ReplayMismatchError,
+    SendError,
+    SinkSetupError,
+)
+from spark_jobs.sink.manifest import Fate
+from spark_jobs.sink.options import SinkOptions, parse_options
+from tests.spark.sink_scene import SinkScene, key_of, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+ROWS = 40
+
+
+class Sink:
+    """The sink's parts on an installation without a daemon."""
+
+    def __init__(self, scene: SinkScene, **options: str) -> None:
+        given = scene.options(transaction_messages_max="10", **options)
+        del given["checkpointLocation"]
+        self.scene = scene
+        self.options: SinkOptions = parse_options(given)
+        ensure_topics(self.options)
+
+    @property
+    def committer(self) -> BatchCommitter:
+        """As Spark makes one for each call."""
+        return BatchCommitter(self.options)
+
+    def attempt(self, batch: int = 0, rows: int = ROWS, *, first: int = 0) -> AttemptReport:
+        """Write a task attempt."""
+        numbers = range(first, first + rows)
+        given = pa.record_batch(
+            [pa.array(list(map(key_of, numbers))), pa.array(list(map(value_of, numbers)))],
+            names=["key", "value"],
+        )
+        return write_attempt(self.options, batch, iter([given]))
+
+    def fate(self, report: AttemptReport, batch: int = 0) -> Fate:
+        """Return what the log says of an attempt."""
+        return self.committer.find(batch).standing.fate(report.attempt.attempt_id)
+
+    def decided(self, report: AttemptReport) -> set[OpKind | None]:
+        """Return the first decisions of an attempt's transactions."""
+        decisions = self.scene.decisions()
+        return {decisions.get(each.transaction_id) for each in report.attempt.transactions}
+
+    def alter(self, topic: str, name: str, value: str) -> None:
+        """Change a setting of a topic."""
+        admin = AdminClient({"bootstrap.servers": self.scene.servers})
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(20)
+
+
+@pytest.fixture
+def sink(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Iterator[Sink]:
+    """The sink's parts."""
+    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
+        yield Sink(SinkScene(kafka_bootstrap_servers, topic_prefix, tmp_path, children).make())
+
+
+def test_half_records_say_whose_they_are(sink: Sink) -> None:
+    """The first of each transaction has the context; no other, and none of it is delivered."""
+    report = sink.attempt(batch=3)
+    counts: dict[str, int] = {}
+    for record in sink.scene.read(sink.scene.names.half):
+        metadata, flaw = parse_half(record.headers)
+        assert not flaw
+        assert metadata.message_index == counts.get(metadata.transaction_id, 0)
+        counts[metadata.transaction_id] = metadata.message_index + 1
+        contexts = [value for name, value in record.headers if name == CONTEXT]
+        wanted = SINK_CONTEXT.encode(SinkContext("feed", 3, report.attempt.attempt_id))
+        assert contexts == ([wanted] if not metadata.message_index else [])
+        assert {name for name, _ in record.headers} <= set(INTERNAL)
+    assert counts == {
+        each.transaction_id: each.message_count for each in report.attempt.transactions
+    }
+
+
+def test_a_commit_may_be_repeated(sink: Sink) -> None:
+    """With the same attempts, with others of the same rows, not with other rows."""
+    first, again = sink.attempt(), sink.attempt()
+    other = sink.attempt(first=1)
+    sink.committer.commit(0, [first])
+    sink.committer.commit(0, [first])
+    sink.committer.commit(0, [again])
+    with pytest.raises(ReplayMismatchError, match="40 rows"):
+        sink.committer.commit(0, [other])
+    assert len(sink.scene.manifests()) == 1
+    assert (sink.decided(first), sink.decided(again)) == ({OpKind.COMMIT}, {OpKind.ROLLBACK})
+    assert sink.decided(other) == {OpKind.ROLLBACK}
+
+
+def test_batches_that_go_back_are_refused(sink: Sink) -> None:
+    """One that was never published cannot be once a later one was."""
+    sink.committer.commit(5, [sink.attempt(5)])
+    late = sink.attempt(4)
+    with pytest.raises(BatchOrderError, match="batch 5 was"):
+        sink.committer.commit(4, [late])
+    assert sink.decided(late) == {OpKind.ROLLBACK}
+
+
+def test_an_aborted_attempt_is_never_published(sink: Sink) -> None:
+    """Not even by a commit that comes late; the batch run anew is."""
+    report, anew = sink.attempt(), sink.attempt()
+    sink.committer.abort(0, [report])
+    with pytest.raises(AttemptGivenUpError, match="Start the query again"):
+        sink.committer.commit(0, [report])
+    sink.committer.commit(0, [anew])
+    assert (sink.decided(report), sink.decided(anew)) == ({OpKind.ROLLBACK}, {OpKind.COMMIT})
+
+
+def test_an_abort_after_the_commit_takes_nothing_back(sink: Sink) -> None:
+    """Spark aborts when anything behind the commit fails."""
+    report, loser = sink.attempt(), sink.attempt()
+    sink.committer.commit(0, [report])
+    sink.committer.abort(0, [report, loser])
+    assert (sink.decided(report), sink.decided(loser)) == ({OpKind.COMMIT}, {OpKind.ROLLBACK})
+
+
+def test_a_batch_that_took_too_long_is_void(sink: Sink) -> None:
+    """Its half messages may have been given up: it is run anew, rather than published in part."""
+    report = sink.attempt()
+    old = replace(report, first_append_timestamp=report.first_append_timestamp - 86_400_001)
+    with pytest.raises(AttemptGivenUpError):
+        sink.committer.commit(0, [old])
+    assert sink.decided(report) == {OpKind.ROLLBACK}
+
+
+def view(
+    report: AttemptReport, *, batch: int = 0, age_ms: int = 0, context: bool = True
+) -> MessageView:
+    """Return a check of an attempt's first transaction."""
+    told = SINK_CONTEXT.encode(SinkContext("feed", batch, report.attempt.attempt_id))
+    return MessageView(
+        topic="orders",
+        partition=None,
+        key=None,
+        value=b"",
+        headers=(),
+        transaction_id=report.attempt.transactions[0].transaction_id,
+        check_number=1,
+        attempt=1,
+        born_timestamp=time_ns() // 1_000_000 - age_ms,
+        producer_group="spark-feed",
+        resume_count=0,
+        context=told if context else None,
+    )
+
+
+def test_checks_are_answered_from_the_log(sink: Sink) -> None:
+    """Open: no answer, so none counts. Published: all its decisions first, in order. Else not."""
+    report, loser = sink.attempt(), sink.attempt()
+    checker = SinkChecker(sink.options)
+    with pytest.raises(StillOpenError, match="no manifest yet"):
+        checker(view(report))
+    with pytest.raises(NotOfTheSinkError):
+        checker(view(report, context=False))
+    sink.committer.record(0, [report])
+    assert sink.scene.undecided()
+    assert checker(view(report)) is Resolution.COMMIT
+    assert sink.decided(report) == {OpKind.COMMIT}
+    assert checker(view(loser)) is Resolution.ROLLBACK
+    mine = {each.transaction_id for each in report.attempt.transactions}
+    for partition in range(2):
+        order = [
+            each.transaction_id
+            for each in report.attempt.transactions
+            if each.half_partition == partition
+        ]
+        assert [id_ for id_, _ in sink.scene.ops(partition) if id_ in mine] == order
+
+
+def test_what_nobody_commits_is_given_up_in_the_log(sink: Sink) -> None:
+    """After the app's own maximum; a commit that comes later finds it, and the batch runs anew."""
+    report = sink.attempt()
+    checker = SinkChecker(sink.options)
+    assert checker(view(report, age_ms=86_400_001)) is Resolution.ROLLBACK
+    assert [each.kind for each in sink.scene.manifests()] == [ManifestKind.REJECT]
+    with pytest.raises(AttemptGivenUpError):
+        sink.committer.commit(0, [report])
+    sink.committer.commit(0, [sink.attempt()])
+
+
+def test_halves_that_the_brokers_refuse(sink: Sink) -> None:
+    """The attempt fails, and what it has stored is rolled back; the next one is as new."""
+    stored = sink.attempt()
+    sink.alter(sink.scene.names.half, "max.message.bytes", "200")
+    with pytest.raises(SendError):
+        sink.attempt()
+    sink.alter(sink.scene.names.half, "max.message.bytes", "1048588")
+    assert sink.scene.undecided() == {each.transaction_id for each in stored.attempt.transactions}
+    sink.committer.commit(0, [sink.attempt()])
+    assert OpKind.COMMIT in sink.scene.decisions().values()
+
+
+def test_a_manifest_that_is_too_large(
+    kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    """Said before anything is published, with what to do."""
+    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
+        sink = Sink(SinkScene(kafka_bootstrap_servers, topic_prefix, tmp_path, children).make())
+        sink.alter(sink.scene.names.manifest, "max.message.bytes", "2000")
+        with pytest.raises(SinkSetupError, match="make batches smaller"):
+            sink.committer.commit(0, [sink.attempt(rows=2_000)])
+        assert sink.scene.manifests() == []
+
+
+def test_a_manifest_topic_that_lost_its_beginning(sink: Sink) -> None:
+    """An app that is not known any more is refused; one that is known goes on."""
+    for batch in range(3):
+        sink.committer.commit(batch, [sink.attempt(batch)])
+    admin = AdminClient({"bootstrap.servers": sink.scene.servers})
+    (partition,) = {each.partition for each in sink.scene.read(sink.scene.names.manifest)}
+    where = TopicPartition(sink.scene.names.manifest, partition, 2)
+    for deleted in admin.delete_records([where]).values():
+        deleted.result(20)
+    sink.committer.commit(3, [sink.attempt(3)])
+    with pytest.raises(SinkSetupError, match="that was never used"):
+        sink.committer.commit(0, [sink.attempt(0)])
+
+
+def test_brokers_that_do_not_answer(topic_prefix: str, tmp_path: Path) -> None:
+    """A commit in doubt: whether its manifest came through or not, all agree afterwards."""
+    with (
+        EmbeddedBroker() as broker,
+        Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children,
+    ):
+        sink = Sink(
+            SinkScene(broker.bootstrap_servers, topic_prefix, tmp_path, children).make(),
+            commit_timeout_ms="3000",
+        )
+        sink.committer.commit(0, [sink.attempt()])  # clients are made
+        report, anew = sink.attempt(1), sink.attempt(1)
+        broker.pause()
+        with pytest.raises(CommitInDoubtError):
+            sink.committer.commit(1, [report])
+        broker.resume()
+        sink = Sink(sink.scene)  # with time enough from here on
+        sink.committer.abort(1, [report])
+        sink.committer.commit(1, [anew])
+        fates = {sink.fate(report, 1), sink.fate(anew, 1)}
+        assert fates == {Fate.COMMIT, Fate.ROLLBACK}
+        for each in (report, anew):
+            assert {kind.value for kind in sink.decided(each) if kind} == {sink.fate(each, 1).value}
