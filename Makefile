@@ -16,6 +16,13 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?= --messages 200000
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 IMAGE := halfbridge-test-kafka:4.2.0
+KAFKA_VERSIONS ?= 3.9.1 4.2.0
+# The Python that the daemon's image is built on, and the image's name.
+BASE_IMAGE ?= python:3.12-slim
+HALFBRIDGE_IMAGE ?= halfbridge:0.1.0
+# What `make up` starts beside Kafka and the daemon; redpanda comes in Kafka's place.
+PROFILES ?=
+COMPOSE = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
 ##@ Try it
 .PHONY: demo
@@ -25,6 +32,24 @@ demo: $(STAMP)  ## 2,000 orders on a real broker, crashes included; one verdict 
 .PHONY: bench
 bench: $(STAMP)  ## Throughput and latency, end to end (BENCH_ARGS='--rate 200 ...')
 	$(BIN)/halfbridge bench $(BENCH_ARGS)
+
+##@ Containers
+.PHONY: image
+image:  ## The daemon's image (BASE_IMAGE=... for another Python, HALFBRIDGE_IMAGE=... for another name)
+	docker build --build-arg BASE_IMAGE=$(BASE_IMAGE) --tag $(HALFBRIDGE_IMAGE) .
+
+.PHONY: up
+up:  ## Kafka on 127.0.0.1:9092, topics, two workers (PROFILES='observability demo', or redpanda)
+	$(COMPOSE) $(addprefix --profile ,$(PROFILES)) up --detach \
+	  $(if $(filter redpanda,$(PROFILES)),redpanda-checker)
+
+.PHONY: down
+down:  ## Stop what `make up` started (DOWN_ARGS=--volumes: and forget the data)
+	$(COMPOSE) --profile redpanda --profile observability --profile demo down $(DOWN_ARGS)
+
+.PHONY: logs
+logs:  ## Follow what the containers say
+	$(COMPOSE) $(addprefix --profile ,$(PROFILES)) logs --follow --tail 100
 
 ##@ Test
 .PHONY: test
@@ -56,10 +81,20 @@ fuzz: $(STAMP)  ## Every decoder and all settings, on a million damaged inputs (
 	$(BIN)/pytest -m long tests/property $(PYTEST_ARGS)
 
 .PHONY: test-docker
-test-docker: $(STAMP)  ## All tests, on Kafka in Docker (builds an image where none can be pulled)
-	image="$$($(BIN)/python tests/docker/image.py $(IMAGE))"
-	CI=true HALFBRIDGE_TEST_DOCKER=1 HALFBRIDGE_TEST_IMAGE="$$image" \
+test-docker: $(STAMP)  ## All tests, on Kafka in Docker (builds images where none can be pulled)
+	@kafka="$$($(BIN)/python tests/docker/image.py $(IMAGE))"; \
+	base="$$($(BIN)/python -m tests.docker.base)"; \
+	$(MAKE) image BASE_IMAGE="$$base"; \
+	CI=true HALFBRIDGE_TEST_DOCKER=1 HALFBRIDGE_TEST_IMAGE="$$kafka" \
 	  TESTCONTAINERS_RYUK_DISABLED=true $(BIN)/pytest $(PYTEST_ARGS)
+
+.PHONY: matrix
+matrix: $(STAMP)  ## Tests with a broker, on each Kafka in turn (KAFKA_VERSIONS='3.9.1 4.2.0')
+	@for version in $(KAFKA_VERSIONS); do \
+	  echo "=== Kafka $$version"; \
+	  HALFBRIDGE_KAFKA_VERSION="$$version" $(BIN)/pytest -m 'broker and not spark and not long and not soak' \
+	    tests/integration tests/conformance tests/faults tests/test_readme.py $(PYTEST_ARGS); \
+	done
 
 .PHONY: cov
 cov: $(STAMP)  ## Coverage of the pure core, the client's table and the wire format

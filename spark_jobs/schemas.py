@@ -61,8 +61,8 @@ def load_schema(given: str) -> WriterSchema:
     path = Path(match["path"])
     try:
         text = path.read_text(encoding="utf-8")
-        parsed: Any = fastavro.parse_schema(json.loads(text))
-        fingerprint = schema_fingerprint(parsed)
+        schema: Any = json.loads(text)
+        fingerprint = schema_fingerprint(fastavro.parse_schema(schema))
     except (
         OSError,
         ValueError,
@@ -71,7 +71,8 @@ def load_schema(given: str) -> WriterSchema:
         SchemaParseException,
     ) as error:
         raise ValueError(f"{path} holds no Avro schema that can be read: {error}") from error
-    if not isinstance(parsed, dict) or parsed.get("type") != "record":
+    # fastavro does without fields, Spark does not.
+    if not isinstance(schema, dict) or schema.get("type") != "record" or "fields" not in schema:
         raise ValueError(f"{path} holds no schema of a record")
     if match["id"] is None:
         return WriterSchema(f"avro:{fingerprint.hex()}", text)

@@ -7,6 +7,7 @@ it was read and applied, unless told otherwise.
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from spark_jobs.internal_topics import KAFKA_SCHEMA
 from spark_jobs.snapshot import Range, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -209,6 +210,10 @@ class Tape:
         rows[:] = [row for row in rows if row[4] >= offset]
         self.cut[topic, partition] = offset
 
+    def all(self) -> list[tuple[Any, ...]]:
+        """Return all rows."""
+        return [row for of in self.rows.values() for row in of]
+
     def real_topics(self) -> list[str]:
         """Return the real topics there are."""
         return sorted({topic for topic, _ in self.rows} - {NAMES.half, NAMES.op, NAMES.dead})
@@ -255,3 +260,16 @@ class Tape:
     def bounds(self, **given: Any) -> Bounds:
         """Return bounds over `snapshot(**given)`."""
         return Bounds(self.snapshot(**given))
+
+
+@contextmanager
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Have plans of a few hundred rows interpreted: compiling them takes ten times as long."""
+    names = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    for name, value in names.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in names:
+            spark.conf.unset(name)

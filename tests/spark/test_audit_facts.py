@@ -13,12 +13,21 @@ from serde.records import DeadReason, OpKind
 from spark_jobs import wire
 from spark_jobs.audit import facts as columns
 from spark_jobs.audit.facts import FACTS, facts_of_halves, facts_of_reals
-from tests.spark.tape import BORN_MS, GROUP, NAMES, ORDERS, Tape
+from tests.spark.tape import BORN_MS, GROUP, NAMES, ORDERS, Tape, interpreted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import Row, SparkSession
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _interpreted(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
 
 BROKEN = bytes(10)
 
@@ -142,10 +151,23 @@ def test_flaws_of_halves(spark: SparkSession) -> None:
     tape.half(user=[(names.HALF, forged)])
     tape.half(user=[(names.TRANSACTION_ID, b"x")])
     tape.half(user=[(names.DEAD, b"x")])
+    tape.half(user=[(names.CONTEXT, b"x")])
+    tape.half(user=[(names.CONTEXT, b"x"), (names.CONTEXT, b"y")])
     tape.write(NAMES.half, 0, headers=[(names.HALF, forged), ("other", b"")])
-    rows = facts_of_halves(tape.frame(spark, NAMES.half)).collect()
-    assert [row["flaw"] for row in rows] == [False, True, True, True, False]
-    assert [row["txn"] for row in rows] == [f"{n:032x}" for n in (1, 2, 3, 4)] + ["f" * 32]
+    frame = tape.frame(spark, NAMES.half)
+    rows = facts_of_halves(frame).collect()
+    assert [row["flaw"] for row in rows] == [False, True, True, True, False, True, False]
+    assert [row["flaw"] for row in rows] == [bool(parse_half(row[-1])[1]) for row in tape.all()]
+    assert [row["txn"] for row in rows] == [f"{n:032x}" for n in range(1, 7)] + ["f" * 32]
+
+
+def test_a_context_is_not_delivered(spark: SparkSession) -> None:
+    """What a sender leaves for its checker is no part of what must arrive."""
+    tape = Tape()
+    half = tape.half(user=[("trace", b"1"), (names.CONTEXT, b"x")])
+    headers = names.real_headers([("trace", b"1")], half.txn, BORN_MS)
+    tape.real(half, headers=headers)
+    assert len({row["hash"] for row in read(spark, tape)}) == 1
 
 
 def test_unreadable_ops_and_dead_letters(spark: SparkSession) -> None:

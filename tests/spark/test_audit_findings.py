@@ -16,14 +16,21 @@ from serde import headers as names
 from serde.records import DeadReason, OpKind, OpSource
 from spark_jobs.audit.bounds import AGE_MS_MAX, Bounds
 from spark_jobs.audit.run import audited
-from tests.spark.tape import NAMES, ORDERS, Half, Tape
+from tests.spark.tape import NAMES, ORDERS, Half, Tape, interpreted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _interpreted(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
 
 CHECKER = {"source": OpSource.CHECKER, "reason": "CHECK_TIMES"}
 BY_AGE = {"source": OpSource.CHECKER, "reason": "AGE"}
@@ -429,7 +436,7 @@ def tape_twin(half: Half) -> Half:
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession) -> dict[str, list[str]]:
+def found(spark: SparkSession, _interpreted: None) -> dict[str, list[str]]:
     """Return the kinds found in each scene, and what was found beside them under `""`."""
     tape = Tape()
     scenes = {play(tape).txn: name for name, play, _ in SCENES}

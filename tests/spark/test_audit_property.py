@@ -12,12 +12,21 @@ from serde.records import DeadReason, OpKind, OpSource
 from spark_jobs.audit.findings import VIOLATIONS
 from spark_jobs.audit.run import audited
 from tests.spark.audit_oracle import expected
-from tests.spark.tape import NAMES, PAIRS, Half, Tape
+from tests.spark.tape import NAMES, PAIRS, Half, Tape, interpreted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _interpreted(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
 
 SEEDS = [int(each) for each in os.environ.get("HALFBRIDGE_AUDIT_SEEDS", "1 2").split()]
 LIVES = 250

@@ -116,8 +116,8 @@ def test_records_are_kept_as_they_stand(table: Table, topic: RealTopic) -> None:
     )
     topic.write_plain(None, key=b"other")
     report = table.ingest(topic)
-    assert (report["rows"], report["quarantined"], report["hidden"]) == (3, 0, [])
     first, foreign, last = table.rows()
+    assert (report["rows"], report["quarantined"], report["hidden"]) == (3, 0, [])
     assert (first["topic"], first["partition"], first["offset"]) == (topic.name, 0, 0)
     assert (first["key"], first["value"]) == (None, bytearray(b"\x00\xff"))
     *user, _, _ = [(header["key"], header["value"]) for header in first["headers"]]

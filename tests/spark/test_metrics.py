@@ -27,7 +27,7 @@ Samples = dict[str, float]
 
 
 def scrape(port: int | None) -> Samples:
-    """Return what the port shows: name and labels -> value."""
+    """Return what the port shows: name and label values, by the labels' names -> value."""
     with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     return {
@@ -77,12 +77,12 @@ def test_a_running_query_is_shown(spark: SparkSession, topic: RealTopic, tmp_pat
             assert said == [f"metrics: http://localhost:{port}/metrics"]
             assert shown["query_running,orders"] == 1
             assert shown["batches_total,orders"] == 1
-            assert shown["duration_seconds,orders,triggerExecution"] > 0
-            assert shown["offsets_behind_latest,orders,0,max"] == 0
+            assert shown["duration_seconds,triggerExecution,orders"] > 0
+            assert shown["offsets_behind_latest,max,orders,0"] == 0
             assert shown["query_failures_total,orders"] == 0
             assert shown["stall_lookup_ok"] == 1
-            assert shown[f"stalled_offsets,{topic.name},0"] >= 1
-            assert f"stalled_offsets,{topic.name},1" not in shown
+            assert shown[f"stalled_offsets,0,{topic.name}"] >= 1
+            assert f"stalled_offsets,1,{topic.name}" not in shown
         finally:
             query.stop()
         scrape_until(port, "query_running,orders", 0)
@@ -136,7 +136,7 @@ def test_rows_behind_the_watermark_are_counted(spark: SparkSession, tmp_path: Pa
         )
         assert query.awaitTermination(WAIT_S_MAX)
         shown = scrape_until(port, "rows_dropped_by_watermark_total,late", 1)
-        assert "state_rows,late,0" in shown
+        assert "state_rows,0,late" in shown
 
 
 def test_no_port_no_server(spark: SparkSession) -> None:

@@ -30,7 +30,8 @@ def test_a_file_is_known_by_its_fingerprint_or_by_the_id_given(tmp_path: Path) -
     [
         (None, "No such file"),
         ("{", "no Avro schema"),
-        ('{"type": "record", "name": "R"}', "no Avro schema"),
+        ('{"type": "record", "name": "R"}', "no schema of a record"),
+        ('{"type": "record", "fields": []}', "no Avro schema"),
         ('"long"', "no schema of a record"),
     ],
 )

@@ -1,0 +1,306 @@
+"""The audit on a real broker, with the real client and the real daemon, also while they work."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer, TopicPartition
+
+from bridge import Message, Resolution, TransactionProducer
+from halfbridge.testkit.children import Children, Interrupts
+from serde.headers import real_headers
+from serde.records import OpSource
+from spark_jobs.audit import main
+from tests.integration.daemon import GROUP, Installation, Stored
+from tests.spark.tape import interpreted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+    from typing_extensions import Self
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+ROOT = Path(__file__).parents[2]
+PAIRS = 2
+TIMEOUT_S = 60.0
+# Checks come early, so that what the client leaves open is decided within the test.
+DAEMON = {
+    "TRANSACTION_TIMEOUT_MS": "500",
+    "CHECK_INTERVAL_MS": "500",
+    "CHECK_BACKOFF_MS_MAX": "1000",
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _interpreted(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
+
+@pytest.fixture
+def installation(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Installation]:
+    """An installation of two pairs, and the real topic `orders` of three partitions."""
+    made = Installation(kafka_bootstrap_servers, topic_prefix)
+    made.make(partitions=PAIRS, groups=(GROUP,))
+    made.topic("orders", partitions=3)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def audit(installation: Installation, *words: str, exit_code: int) -> dict[str, Any]:
+    """Return the report of the real command."""
+    arguments = ["--bootstrap-servers", installation.servers]
+    arguments += ["--prefix", installation.names.prefix, "--json", *words]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == exit_code, done.output
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def kinds(report: dict[str, Any]) -> dict[str, int]:
+    """Return how many findings there are of which kind."""
+    return {kind: count for kind, count in report["findings_by_kind"].items() if count}
+
+
+@contextmanager
+def daemon_process(installation: Installation, directory: Path) -> Iterator[None]:
+    """Run `halfbridge checker run` for the time of the block."""
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
+    settings = {f"HALFBRIDGE_{name}": value for name, value in DAEMON.items()}
+    command = [sys.executable, "-m", "halfbridge", "checker", "run"]
+    command += ["--bootstrap-servers", installation.servers]
+    command += [
+        "--topic-prefix",
+        installation.names.prefix,
+        "--state-dir",
+        str(directory / "state"),
+    ]
+    with Children(directory, interrupts=Interrupts(), keep_directory=True) as children:
+        children.start("daemon", command, environ={**ours, **settings, "PYTHONPATH": str(ROOT)})
+        yield
+
+
+class Traffic:
+    """A client at work in a thread of its own until it is told to stop."""
+
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+        self._random = random.Random(5)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._error: BaseException | None = None
+        self.committed = 0
+        self.rolled_back = 0
+        self.messages = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(TIMEOUT_S)
+        assert not self._thread.is_alive()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        producer = self._installation.producer(self._resolve, topics=[self._orders])
+        try:
+            with producer:
+                while not self._stop.wait(0.002):
+                    self._transact(producer)
+        except BaseException as error:  # noqa: BLE001 (raised again in the test's thread)
+            self._error = error
+
+    @property
+    def _orders(self) -> str:
+        return self._installation.real("orders")
+
+    def _resolve(self, view: Any) -> Resolution:
+        return Resolution.COMMIT if view.value != b"roll back" else Resolution.ROLLBACK
+
+    def _transact(self, producer: TransactionProducer) -> None:
+        how = self._random.choice(("commit", "commit", "commit", "rollback", "silent"))
+        count = self._random.choice((1, 1, 2))
+        value = b"roll back" if how == "rollback" else b"%d" % self.committed
+        transaction = producer.begin()
+        for index in range(count):
+            key = b"%d" % self._random.randrange(5)
+            message = Message(self._orders, key=key, value=value, headers=[("n", b"%d" % index)])
+            transaction.send(message)
+        if how == "commit":
+            transaction.commit()
+        elif how == "rollback":
+            transaction.rollback()
+        self.committed += how != "rollback"
+        self.rolled_back += how == "rollback"
+        self.messages += count * (how != "rollback")
+
+
+def test_clean_while_client_and_daemon_are_at_work(
+    spark: SparkSession, installation: Installation, tmp_path: Path
+) -> None:
+    """No finding at any moment, each transaction counted in the end, and the same once more."""
+    with daemon_process(installation, tmp_path), Traffic(installation) as traffic:
+        seen = 0
+        while traffic.committed < 100:
+            report = audit(installation, exit_code=0)
+            seen = max(seen, report["transactions"]["committed"]["delivered"])
+        assert seen > 0, "every audit came before the first delivery"
+        traffic._stop.set()
+        traffic._thread.join(TIMEOUT_S)
+        orders = installation.tail(installation.real("orders"))
+        orders.until(traffic.messages)
+        for pair in range(PAIRS):
+            installation.fence(pair)
+        path = tmp_path / "report.json"
+        settled = audit(installation, "--report", str(path), exit_code=0)
+    fences = PAIRS
+    counts = settled["transactions"]
+    assert counts["committed"]["delivered"] == counts["committed"]["all"]
+    assert counts["committed"]["all"] == traffic.committed + fences
+    assert counts["rolled_back"] == traffic.rolled_back
+    assert counts["undecided"] == 0
+    assert settled["records"]["real"] == traffic.messages + fences
+    assert json.loads(path.read_text()) == settled
+    installation.pass_through(installation.real("orders"))
+    again = audit(installation, "--snapshot", str(path), exit_code=0)
+    for report in (settled, again):
+        del report["seconds"]
+    assert again == settled
+
+
+def test_defects_in_the_topics_are_found(spark: SparkSession, installation: Installation) -> None:
+    """A copy of a delivery, an invented one, and a contradiction: those three and nothing else."""
+    orders = installation.real("orders")
+    installation.start()
+    halves = [installation.pass_through(orders, value=b"%d" % n) for n in range(4)]
+    rolled_back = installation.half(orders)
+    installation.rollback(rolled_back)
+    records = installation.tail(orders).until(len(halves))
+    copied = records[0]
+    installation.write(orders, copied.value, key=copied.key, headers=copied.headers)
+    invented = real_headers([], "f" * 32, 1_700_000_000_000)
+    installation.write(orders, b"invented", headers=invented)
+    installation.write(orders, b"somebody else's")
+    installation.commit(rolled_back, source=OpSource.OPERATOR)
+    installation.fence()
+    report = audit(installation, exit_code=2)
+    assert kinds(report) == {"duplicate": 1, "phantom": 1, "conflict": 1}
+    named = {each["kind"]: each["transaction_id"] for each in report["findings"]}
+    assert named == {
+        "duplicate": copied.transaction_id,
+        "phantom": "f" * 32,
+        "conflict": rolled_back.transaction_id,
+    }
+    assert report["records"]["foreign"] == 1
+
+
+def test_open_and_aborted_kafka_txns(spark: SparkSession, installation: Installation) -> None:
+    """What an open one hides is not called lost, what an aborted one left is not there at all."""
+    orders = installation.real("orders")
+    installation.start()
+    first = installation.pass_through(orders)
+    record = installation.tail(orders).until(1)[0]
+    aborted = begin(installation, record.topic, record.partition, record.headers)
+    aborted.abort_transaction(TIMEOUT_S)
+    assert kinds(audit(installation, exit_code=0)) == {}
+    producer = begin(installation, record.topic, record.partition, [])
+    hidden = installation.pass_through(orders)
+    installation.fence()
+    report = audit(installation, "--settle", "0.2", exit_code=0)
+    assert report["hidden_by_open_kafka_txn"] == [orders]
+    assert report["transactions"]["committed"]["pending"] == 1
+    assert report["transactions"]["committed"]["delivered"] == 2  # the first, and the fence
+    producer.commit_transaction(TIMEOUT_S)
+    report = audit(installation, exit_code=0)
+    assert report["hidden_by_open_kafka_txn"] == []
+    assert report["transactions"]["committed"]["delivered"] == 3
+    assert {first.transaction_id, hidden.transaction_id} <= {
+        each.transaction_id for each in installation.tail(orders).until(3)
+    }
+
+
+def test_what_the_daemon_has_not_applied_is_pending(
+    spark: SparkSession, installation: Installation
+) -> None:
+    """Without a daemon: committed and pending, overdue when it is older than the grace."""
+    installation.pass_through(installation.real("orders"))
+    report = audit(installation, exit_code=0)
+    assert report["transactions"]["committed"]["pending"] == 1
+    assert kinds(report) == {}
+    assert kinds(audit(installation, "--grace", "0", exit_code=0)) == {"overdue": 1}
+
+
+def test_empty_topics(spark: SparkSession, installation: Installation) -> None:
+    """Nothing was written, nothing is wrong."""
+    report = audit(installation, "--topic", installation.real("orders"), exit_code=0)
+    assert report["transactions"]["all"] == 0
+    assert report["records"] == {}
+
+
+def test_deleted_halves_and_partitions_of_markers_only(
+    spark: SparkSession, installation: Installation
+) -> None:
+    """Deliveries whose half messages were deleted are expired, a class of its own, not phantoms.
+
+    Op and real topic keep their last marker only in one partition: no row, no waiting.
+    """
+    orders = installation.real("orders")
+    daemon = installation.start()
+    halves: list[Stored] = [installation.pass_through(orders, partition=n % 2) for n in range(4)]
+    for pair in range(PAIRS):
+        installation.fence(pair)
+    installation.tail(orders).until(len(halves))
+    daemon.stop()
+    end = installation.progress(0).half
+    deleted = installation.admin.delete_records([TopicPartition(installation.names.half, 0, end)])
+    for each in deleted.values():
+        each.result(TIMEOUT_S)
+    fence = installation.real("fence")
+    marks = installation.admin.delete_records([TopicPartition(fence, 0, 3)])
+    for each in marks.values():
+        each.result(TIMEOUT_S)
+    report = audit(installation, "--topic", orders, "--topic", fence, exit_code=0)
+    assert kinds(report)["expired"] >= 2
+    assert set(kinds(report)) == {"expired"}
+
+
+def test_a_missing_topic_is_one_clear_line(spark: SparkSession, installation: Installation) -> None:
+    """The line names what is missing and what to do; the exit status is 1."""
+    arguments = ["--bootstrap-servers", installation.servers, "--prefix", "absent-"]
+    done = CliRunner().invoke(main, [*arguments, "--topic", "orders"])
+    assert done.exit_code == 1
+    lines = done.stderr.splitlines()
+    assert "absent-RMQ_SYS_TRANS_HALF_TOPIC does not exist" in lines[-1]
+    absent = installation.real("absent")
+    arguments[-1] = installation.names.prefix
+    done = CliRunner().invoke(main, [*arguments, "--topic", absent])
+    assert done.exit_code == 1
+    assert f"{absent} does not exist" in done.stderr.splitlines()[-1]
+
+
+def begin(installation: Installation, topic: str, partition: int, headers: Any) -> Producer:
+    """Write a record in a kafka_txn that stays open."""
+    producer = Producer(
+        {"bootstrap.servers": installation.servers, "transactional.id": f"{topic}-stranger"}
+    )
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"value", b"key", partition=partition, headers=headers)
+    assert producer.flush(TIMEOUT_S) == 0
+    return producer
