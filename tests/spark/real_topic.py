@@ -95,9 +95,10 @@ class RealTopic:
             assert deleted.result(TIMEOUT_S).low_watermark == offset
 
 
-def make_topic(servers: str, name: str, *, partitions: int = 2, **config: str) -> RealTopic:
-    """Return a new, empty topic."""
+def make_topic(servers: str, name: str, *, partitions: int = 2) -> RealTopic:
+    """Return a new, empty topic, from which nothing is deleted: the days above are long past."""
     admin = AdminClient({"bootstrap.servers": servers})
-    for made in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
+    new = NewTopic(name, partitions, 1, config={"retention.ms": "-1"})
+    for made in admin.create_topics([new]).values():
         made.result(TIMEOUT_S)
     return RealTopic(servers, name)
