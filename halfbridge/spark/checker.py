@@ -135,6 +135,7 @@ class SinkResponder:
             "kafka.bootstrap.servers": bootstrap_servers,
             "app.id": app_id,
             "halfbridge.prefix": prefix,
+            "check.immunity.ms": "0",  # it sends nothing
             **({"producer.group": producer_group} if producer_group else {}),
             **({"batch.age.max.ms": str(age_ms_max)} if age_ms_max is not None else {}),
             **{f"kafka.{name}": value for name, value in (kafka or {}).items()},

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from serde.records import NO_OFFSET, NO_TIMESTAMP, ManifestTransaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+    from collections.abc import Callable, Iterable
 
 
 class Chunk:
@@ -97,6 +96,6 @@ class Chunks:
         return min(stamps, default=NO_TIMESTAMP)
 
 
-def merge_timestamps(stamps: Any) -> int:
+def merge_timestamps(stamps: Iterable[int]) -> int:
     """Return the earliest of those that are there; -1 without any."""
     return min((stamp for stamp in stamps if stamp != NO_TIMESTAMP), default=NO_TIMESTAMP)

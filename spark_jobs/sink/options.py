@@ -141,6 +141,8 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
     if not _PREFIX.fullmatch(prefix):
         raise _wrong("halfbridge.prefix", prefix, "at most 50 letters, digits, '.', '_' and '-'")
     numbers = {name: _number(options, name) for name in _NUMBERS}
+    if numbers["batch.age.max.ms"] < numbers["check.immunity.ms"]:
+        raise SinkOptionError("option batch.age.max.ms must not be less than check.immunity.ms")
     return SinkOptions(
         app_id=app_id,
         bootstrap_servers=_required(options, _SERVERS, "host:port, separated by commas"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from confluent_kafka import Producer
 
 from halfbridge.testkit.children import Children, Interrupts
 from serde.headers import RESERVED
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 ROWS = 90
+CALL_S = 60.0
 
 
 @pytest.fixture
@@ -115,6 +117,39 @@ def test_table_resumed_in_the_middle(spark: SparkSession, scene: SinkScene) -> N
     other = replay(scene, *words, "--where", "offset > 3", source=table)
     assert other.exit_code == 1
     assert "belongs to another replay: where differ" in other.stderr
+
+
+def test_topics_with_markers_and_hidden_rows(spark: SparkSession, scene: SinkScene) -> None:
+    """Nothing of an empty topic, of an aborted kafka_txn or of an open one; what is committed once.
+
+    The committed row stands between markers, and in front of the open kafka_txn.
+    """
+    words = ("--where", "topic = 'nothing'", "--checkpoint", str(scene.directory / "none"))
+    assert report(replay(scene, "--replay-id", "empty", *words))["rows"] == 0
+
+    committed, aborted, still_open = (writing(scene, slot) for slot in range(3))
+    aborted.produce(scene.orders, b"aborted", partition=0)
+    aborted.flush(CALL_S)
+    aborted.abort_transaction(CALL_S)
+    committed.produce(scene.orders, b"committed", partition=0)
+    committed.commit_transaction(CALL_S)
+    still_open.produce(scene.orders, b"hidden", partition=0)
+    still_open.flush(CALL_S)
+    where = "cast(value AS string) NOT LIKE 'row-%'"
+    words = ("--where", where, "--checkpoint", str(scene.directory / "one"))
+    done = report(replay(scene, "--replay-id", "markers", *words))
+    still_open.abort_transaction(CALL_S)
+    assert (done["planned_rows"], done["rows"]) == (1, 1)
+    assert [each.value for each in scene.settled(scene.fixes)] == [b"committed"]
+
+
+def writing(scene: SinkScene, slot: int) -> Producer:
+    """Return a producer with a kafka_txn that is open."""
+    name = f"{scene.prefix}{slot}"
+    producer = Producer({"bootstrap.servers": scene.servers, "transactional.id": name})
+    producer.init_transactions(CALL_S)
+    producer.begin_transaction()
+    return producer
 
 
 def test_wrong_usage_is_one_line(spark: SparkSession, scene: SinkScene) -> None:

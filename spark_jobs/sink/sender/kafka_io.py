@@ -99,7 +99,7 @@ class Sender:
         Raises:
             SendError: no room came in time, or the client takes no more.
         """
-        self._produce(self._names.half, value, key, partition, on_delivery, headers=headers)
+        self._produce(self._half, value, key, partition, on_delivery, headers=headers)
 
     def decide(
         self,

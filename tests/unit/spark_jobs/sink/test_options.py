@@ -60,6 +60,7 @@ def test_options_travel_to_executors_and_hide_passwords() -> None:
         ({"kafka.sasl.jaas.config": "x"}, r"use kafka\.sasl\.username"),
         ({"check.immunity.ms": "-1"}, "a whole number from 0 to 129600000"),
         ({"check.immunity.ms": "129600001"}, "a whole number from"),
+        ({"batch.age.max.ms": "1000"}, "must not be less than"),
         ({"transaction.messages.max": "1001"}, "from 1 to 1000"),
         ({"batch.id": "yesterday"}, "larger than that of any earlier write"),
         ({"batch.id": str(1 << 63)}, "larger than that of any earlier write"),
