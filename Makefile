@@ -84,7 +84,7 @@ fuzz: $(STAMP)  ## Every decoder and all settings, on a million damaged inputs (
 test-docker: $(STAMP)  ## All tests, on Kafka in Docker (builds images where none can be pulled)
 	@kafka="$$($(BIN)/python tests/docker/image.py $(IMAGE))"; \
 	base="$$($(BIN)/python -m tests.docker.base)"; \
-	$(MAKE) image BASE_IMAGE="$$base"; \
+	docker build --quiet --build-arg BASE_IMAGE="$$base" --tag $(HALFBRIDGE_IMAGE) .; \
 	CI=true HALFBRIDGE_TEST_DOCKER=1 HALFBRIDGE_TEST_IMAGE="$$kafka" \
 	  TESTCONTAINERS_RYUK_DISABLED=true $(BIN)/pytest $(PYTEST_ARGS)
 

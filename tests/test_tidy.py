@@ -241,7 +241,7 @@ def test_the_core_is_tested_module_by_module() -> None:
 
 def test_no_loose_ends() -> None:
     """No notes to self, no paths of somebody's machine, no addresses of package registries."""
-    folders = [ROOT / name for name in (*PACKAGES, "tests", "docs", ".github")]
+    folders = [ROOT / name for name in (*PACKAGES, "tests", "docs", "deploy", ".github")]
     paths = [
         path
         for folder in folders
