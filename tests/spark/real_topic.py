@@ -82,6 +82,8 @@ class RealTopic:
                 "bootstrap.servers": self.servers,
                 "transactional.id": f"{self.name}-{slot}",
                 "linger.ms": 0,
+                # On a busy machine the default minute is over before a test has looked.
+                "transaction.timeout.ms": 900_000,
             }
         )
         producer.init_transactions(TIMEOUT_S)
