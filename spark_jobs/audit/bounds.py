@@ -90,6 +90,19 @@ class Bounds:
         cut = _lookup(_cut_until(self.snapshot.half), pair, "long")
         return cut.isNotNull()
 
+    def topic_number(self, topic: Column) -> Column:
+        """Return the place of a real topic among those that were read, from 1; 0: it was not.
+
+        A number can be aggregated ten times faster than a name.
+        """
+        names = F.array(*(F.lit(each) for each in self.snapshot.real_topics))
+        return F.coalesce(F.array_position(names.cast("array<string>"), topic), F.lit(0))
+
+    def topic_name(self, number: Column) -> Column:
+        """Return the real topic of that number."""
+        names = F.array(*(F.lit(each) for each in self.snapshot.real_topics))
+        return F.get(names.cast("array<string>"), number.cast("int") - 1)
+
     def is_below_halves(self, pair: Column, half_at: Column) -> Column:
         """Tell whether a half offset is below its log's start."""
         starts = {number: each.start for number, each in self.snapshot.half.items()}

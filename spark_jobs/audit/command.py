@@ -22,6 +22,7 @@ from spark_jobs.audit.facts import (
 )
 from spark_jobs.audit.report import make_report, text_lines
 from spark_jobs.audit.run import audited
+from spark_jobs.errors import JobError
 from spark_jobs.internal_topics import read_ranges, read_topics, source_options
 from spark_jobs.session import spark_session
 from spark_jobs.snapshot import Snapshot, read_snapshot
@@ -160,14 +161,18 @@ def _take(
 ) -> Snapshot:
     where: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
     names = TopicNames(prefix)
+    found: tuple[str, ...] = ()
     if not topics:
         say("looking for real topics in the half topic")
         halves = read_ranges(spark, topic_ranges(spark, names.half, **where), source)
         named = facts_of_halves(halves).select("topic").where(F.col("topic").isNotNull())
-        topics = tuple(row["topic"] for row in named.distinct().collect())
-    wanted = [topic for topic in topics if not names.is_internal(topic)]
+        found = tuple(row["topic"] for row in named.distinct().collect())
+    wanted = [topic for topic in found or topics if not names.is_internal(topic)]
     say(f"asking for the ends of {', '.join(sorted(wanted)) or 'no real topic'}")
-    return audit_snapshot(spark, prefix=prefix, real_topics=wanted, settle_s=settle_s, **where)
+    snapshot = audit_snapshot(spark, prefix=prefix, real_topics=wanted, settle_s=settle_s, **where)
+    if topics and snapshot.gone:
+        raise JobError(f"topic {snapshot.gone[0]} does not exist: see that --topic names it right")
+    return snapshot
 
 
 def _say(line: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.headers import BORN_TIMESTAMP, DEAD, HALF, RESERVED, TRANSACTION_ID
+from serde.headers import BORN_TIMESTAMP, DEAD, HALF, INTERNAL, RESERVED, TRANSACTION_ID
 from serde.records import DeadReason, OpKind, OpSource
 from spark_jobs.wire import (
     BROKEN,
@@ -270,13 +270,20 @@ def _half_hash(meta: Column, headers: Column) -> Column:
         topic=meta["real_topic"],
         key=F.col("key"),
         value=F.col("value"),
-        headers=without(headers, HALF),
+        headers=without(headers, *INTERNAL),
         born=meta["born_timestamp"].cast("string"),
     )
 
 
 def _is_flawed(headers: Column) -> Column:
-    """Tell whether a half carries two RMQ_HALF, or a reserved name among the user's headers."""
-    user = without(headers, HALF)
+    """Tell whether a half must never be delivered.
+
+    It carries an internal header twice, or a reserved name among the user's headers.
+    """
+    user = without(headers, *INTERNAL)
     forged = F.exists(user, lambda header: header["key"].isin(*sorted(RESERVED)))
-    return (F.size(headers) - F.size(user) > 1) | forged
+    internal = F.size(headers) - F.size(user)
+    halves = F.size(headers) - F.size(without(headers, HALF))
+    # One RMQ_HALF, and at most one of the other.
+    twice = (halves > 1) | (internal > len(INTERNAL)) | (internal - halves > 1)
+    return F.when(internal > 1, twice).otherwise(F.lit(col=False)) | forged

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from serde.records import OpKind, OpSource
-from spark_jobs.audit.facts import IS_JUNK_COPY, IS_JUNK_HALF, IS_JUNK_OP, IS_REAL
+from spark_jobs.audit.facts import IS_JUNK_COPY, IS_JUNK_HALF, IS_JUNK_OP
 from spark_jobs.audit.ruling import BURY, DELIVER, LIFE
 from spark_jobs.audit.sift import DELIVERED, EXPIRED, PENDING, REFUSED
 from spark_jobs.audit.verdict import (
@@ -76,28 +76,23 @@ def all_findings(ruling: Ruling, matched: Matched, verdicts: Verdicts, bounds: B
     return reduce(DataFrame.unionAll, frames)
 
 
-def out_of_order(lanes: DataFrame, facts: DataFrame) -> DataFrame:
+def out_of_order(lanes: DataFrame, bounds: Bounds) -> DataFrame:
     """Return FINDINGS about messages with one key that came in another order than was decided.
 
     Args:
-        lanes: What was delivered: txn, lane, pair, real_part, real_at, op_at.
-        facts: Holds the real records, for their topics.
+        lanes: What was delivered: sift's LANES.
+        bounds: What was read.
     """
     lane = Window.partitionBy("lane", "pair").orderBy("real_at")
-    before = F.lag("op_at").over(lane)
-    late = (
+    found = (
         lanes.where(F.col("lane").isNotNull())
-        .withColumn("before", before)
+        .withColumn("before", F.lag("op_at").over(lane))
         .where(F.col("op_at") < F.col("before"))
     )
-    reals = facts.where(F.col("what") == IS_REAL).select(
-        "txn", "topic", F.col("part").alias("real_part"), F.col("at").alias("real_at"), "lane"
-    )
-    found = late.join(reals, ["txn", "lane", "real_part", "real_at"])
     return _findings(
         found,
         kind=F.lit(REORDERED),
-        topic=F.col("topic"),
+        topic=bounds.topic_name(F.col("topic_number")),
         partition=F.col("real_part"),
         offset=F.col("real_at"),
         pair=F.col("pair"),

@@ -13,7 +13,7 @@ from spark_jobs.audit import facts as columns
 from spark_jobs.audit.findings import VIOLATIONS, all_findings, junk_without_letter, out_of_order
 from spark_jobs.audit.matching import match
 from spark_jobs.audit.ruling import DELIVER, rule
-from spark_jobs.audit.sift import DELIVERED, sift, suspects
+from spark_jobs.audit.sift import DELIVERED, LANES, sift, suspects
 from spark_jobs.audit.verdict import judge, lives
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from spark_jobs.audit.bounds import Bounds
-
-_LANES = ("txn", "lane", "pair", "real_part", "real_at", "op_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +81,14 @@ def _audit(
     facts = keep(facts)
     records = _records(facts)
     told(f"read {sum(records.values()):,} records")
-    sifted = keep(sift(facts, are_ops_cut=bounds.are_ops_cut))
+    sifted = keep(sift(facts, bounds))
     states = {row["state"]: row["count"] for row in sifted.groupBy("state").count().collect()}
     looked_at = states.pop(None, 0)
     told(f"{sum(states.values()):,} plain transactions, {looked_at:,} to look at")
-    lanes = sifted.where(F.col("state") == DELIVERED).select(*_LANES)
-    found = out_of_order(lanes, facts) if not looked_at else None
+    lanes = sifted.where(F.col("state") == DELIVERED).select(*LANES)
+    found = out_of_order(lanes, bounds) if not looked_at else None
     if found is None:
-        looked = _settled(suspects(facts, sifted))
+        looked = _settled(suspects(facts, sifted, looked_at))
         ruling = rule(looked, bounds, _settled)
         matched = match(looked, ruling.messages, _settled)
         verdicts = judge(matched, bounds, _settled)
@@ -99,8 +97,9 @@ def _audit(
             states[row["state"]] = states.get(row["state"], 0) + row["count"]
         told(f"{looked_at:,} transactions looked at")
         arrived = (F.col("must") == DELIVER) & (F.col("came") == DELIVERED)
+        more = messages.withColumn("topic_number", bounds.topic_number(F.col("real_topic")))
         found = all_findings(ruling, matched, verdicts, bounds).unionAll(
-            out_of_order(lanes.unionAll(messages.where(arrived).select(*_LANES)), facts)
+            out_of_order(lanes.unionAll(more.where(arrived).select(*LANES)), bounds)
         )
     if any(records.get(columns.NAMES[junk]) for junk in (columns.IS_JUNK_HALF, columns.IS_JUNK_OP)):
         found = found.unionAll(junk_without_letter(facts, bounds))

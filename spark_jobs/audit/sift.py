@@ -17,6 +17,8 @@ from spark_jobs.audit.facts import IS_HALF, IS_JUNK_COPY, IS_LETTER, IS_OP, IS_R
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from spark_jobs.audit.bounds import Bounds
+
 # What became of a transaction: the four of the law, and whether a committed one has arrived.
 DELIVERED = "delivered"
 REFUSED = "refused"
@@ -26,19 +28,25 @@ DISCARDED = "discarded"
 UNDECIDED = "undecided"
 EXPIRED = "expired"
 
+# Where a delivered transaction stands in which order.
+LANES = ("txn", "lane", "pair", "topic_number", "real_part", "real_at", "op_at")
+
+# Up to so many ids (some 20 MB) are sent to all tasks; more, and all facts are sorted by id, which
+# costs more than reading them did.
+_BROADCAST_MAX = 300_000
 _ONE_MESSAGE = (1, COUNT_UNKNOWN)
 
 
-def sift(facts: DataFrame, *, are_ops_cut: bool) -> DataFrame:
+def sift(facts: DataFrame, bounds: Bounds) -> DataFrame:
     """Return one row for each transaction id.
 
     Args:
         facts: FACTS; those without a transaction id are left out.
-        are_ops_cut: Ops were deleted: then no decision is no proof of anything.
+        bounds: What was read. Where ops were deleted, no decision is no proof of anything.
 
     Returns:
         txn string; state string (null: not plain); of a delivered one also lane long, pair int,
-        real_part int, real_at long, topic string, op_at long: where it stands in which order.
+        topic_number long, real_part int, real_at long, op_at long: where it stands in which order.
     """
     what, kind = F.col("what"), F.col("kind")
     half, op, real = what == IS_HALF, what == IS_OP, what == IS_REAL
@@ -69,6 +77,7 @@ def sift(facts: DataFrame, *, are_ops_cut: bool) -> DataFrame:
             _one(real, "part", name="real_part"),
             _one(real, "at", name="real_at"),
             _one(real, "lane"),
+            F.max(F.when(real, bounds.topic_number(F.col("topic")))).alias("topic_number"),
         )
     )
     state = (
@@ -77,14 +86,16 @@ def sift(facts: DataFrame, *, are_ops_cut: bool) -> DataFrame:
         .when(
             (F.col("rollbacks") == 1) & (F.col("decisions") == 1) & _came_to_nothing(), ROLLED_BACK
         )
-        .when((F.col("decisions") == 0) & _came_to_nothing() & (not are_ops_cut), UNDECIDED)
+        .when((F.col("decisions") == 0) & _came_to_nothing() & (not bounds.are_ops_cut), UNDECIDED)
     )
-    return sums.select("txn", state.alias("state"), "lane", "pair", "real_part", "real_at", "op_at")
+    return sums.select("txn", state.alias("state"), *LANES[1:])
 
 
-def suspects(facts: DataFrame, sifted: DataFrame) -> DataFrame:
-    """Return the FACTS of the transactions that are not plain."""
+def suspects(facts: DataFrame, sifted: DataFrame, count: int) -> DataFrame:
+    """Return the FACTS of the transactions that are not plain, of which there are `count`."""
     ids = sifted.where(F.col("state").isNull()).select("txn")
+    if count <= _BROADCAST_MAX:
+        ids = F.broadcast(ids)
     return facts.join(ids, "txn", "left_semi").select(*facts.columns)
 
 

@@ -1,0 +1,192 @@
+"""Who waits for a decision, on frames with the Kafka source's columns."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from serde.records import OpKind, OpSource
+from spark_jobs.audit.bounds import AGE_MS_MAX
+from spark_jobs.stuck.command import report_of
+from spark_jobs.stuck.report import text_lines
+from spark_jobs.stuck.state import (
+    STATE,
+    kept,
+    merged,
+    state_of_halves,
+    state_of_ops,
+    undecided,
+)
+from spark_jobs.stuck.table import GENERATIONS_KEPT, Table, keep_up
+from tests.spark.tape import NAMES, PAIRS, Tape, interpreted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+MINUTE_MS = 60_000
+KEEP_MS = 10_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _interpreted(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
+
+def states(spark: SparkSession, tape: Tape) -> DataFrame:
+    """Return what each record of a tape tells."""
+    halves = state_of_halves(tape.frame(spark, NAMES.half))
+    return halves.unionAll(state_of_ops(tape.frame(spark, NAMES.op)))
+
+
+def waiting(spark: SparkSession, tape: Tape) -> list[str]:
+    """Return the ids of those that wait."""
+    rows = undecided(merged(states(spark, tape)), AGE_MS_MAX).collect()
+    return sorted(row["transaction_id"] for row in rows)
+
+
+def random_tape(seed: int) -> Tape:
+    """Return some transactions in all states, their records interleaved."""
+    rng, tape = random.Random(seed), Tape()
+    halves = [tape.half(pair=rng.randrange(PAIRS)) for _ in range(60)]
+    for half in rng.sample(halves, 40):
+        kind = rng.choice(list(OpKind))
+        source = rng.choice((OpSource.CHECKER, OpSource.PRODUCER))
+        tape.op(kind, half, source=source, reason=rng.choice(("AGE", "")))
+        if rng.random() < 0.3:
+            tape.put_back(half)
+    return tape
+
+
+def test_a_decision_ends_the_waiting(spark: SparkSession) -> None:
+    """Any valid one; not an answer, another group's, a producer's discard, or one too early."""
+    tape = Tape()
+    decided = [tape.half() for _ in range(3)]
+    tape.op(OpKind.COMMIT, decided[0])
+    tape.op(OpKind.ROLLBACK, decided[1])
+    tape.op(OpKind.DISCARD, decided[2], source=OpSource.CHECKER, reason="CHECK_TIMES")
+    open_ = [tape.half() for _ in range(5)]
+    tape.op(OpKind.UNKNOWN, open_[0])
+    tape.op(OpKind.COMMIT, open_[1], producer_group="others")
+    tape.op(OpKind.DISCARD, open_[2])
+    tape.op(OpKind.DISCARD, open_[3], source=OpSource.CHECKER, reason="AGE")
+    tape.op(OpKind.COMMIT, open_[4], resume_count=1)
+    orphan = tape.half()
+    tape.drop(NAMES.half, 0, orphan.at)
+    tape.op(OpKind.UNKNOWN, orphan)
+    assert waiting(spark, tape) == sorted(half.txn for half in open_)
+
+
+def test_a_discard_that_proves_the_age(spark: SparkSession) -> None:
+    """It decides once its append time is so far behind that of the first half message."""
+    tape = Tape()
+    old, young = tape.half(), tape.half()
+    tape.clock_ms = old.ms + AGE_MS_MAX - 1
+    for half in (old, young):
+        tape.op(OpKind.DISCARD, half, source=OpSource.CHECKER, reason="AGE")
+    assert waiting(spark, tape) == [young.txn]
+
+
+def test_age_counts_from_the_original(spark: SparkSession) -> None:
+    """A copy is as old as what it is a copy of, also when only the copy is left."""
+    tape = Tape()
+    half = tape.half(message_index=0)
+    tape.half(half.txn, message_index=1)
+    tape.clock_ms += MINUTE_MS
+    tape.put_back(tape.put_back(half))
+    tape.drop(NAMES.half, 0, half.at)
+    (row,) = merged(states(spark, tape)).collect()
+    assert row["first_ms"] == half.ms
+    assert (row["checks"], row["index_last"], row["half_offset"]) == (2, 1, 1)
+
+
+def test_report_by_group_and_topic(spark: SparkSession) -> None:
+    """Counts, oldest age, answers and a histogram; the young ones count as undecided only."""
+    tape = Tape()
+    first = tape.half(producer_group="a", real_topic="x")
+    tape.put_back(first)
+    tape.clock_ms += 5 * MINUTE_MS
+    second = tape.half(producer_group="a", real_topic="x")
+    tape.half(second.txn, message_index=1, producer_group="a", real_topic="y")
+    tape.half(producer_group="b", real_topic="x")
+    tape.clock_ms += 30 * MINUTE_MS
+    tape.half(producer_group="b", real_topic="x")
+    waits = undecided(merged(states(spark, tape)), AGE_MS_MAX)
+    report = report_of(waits, now_ms=tape.clock_ms, older_than_ms=10 * MINUTE_MS, top=1)
+    assert (report["stuck"], report["undecided"]) == (3, 4)
+    a, b = report["groups"]
+    assert (a["producer_group"], a["real_topic"]) == ("a", "x")
+    assert (a["transactions"], a["messages"], a["checks_max"]) == (2, 3, 1)
+    assert a["oldest_ms"] == tape.clock_ms - first.ms
+    assert {name: count for name, count in a["ages"].items() if count} == {"<1h": 2}
+    assert (b["producer_group"], b["transactions"]) == ("b", 1)
+    (oldest,) = report["oldest"]
+    assert (oldest["transaction_id"], oldest["half_offset"]) == (first.txn, 0)
+    lines = list(text_lines(report))
+    assert lines[-1] == "3 of 4 undecided are older than 10.0 m"
+    assert "a -> x: 2 transactions, 3 messages, oldest 35.0 m" in lines[0]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_batches_in_any_order_and_repeated(spark: SparkSession, seed: int) -> None:
+    """The state is that of all records at once, however they were cut and merged."""
+    tape = random_tape(seed)
+    records = states(spark, tape).collect()
+    schema = ", ".join(f"{name} {kind}" for name, kind in STATE.items())
+
+    def frame(rows: list[Any]) -> DataFrame:
+        return spark.createDataFrame(rows, schema)
+
+    rng = random.Random(seed)
+    rng.shuffle(records)
+    third = len(records) // 3
+    parts = [frame(records[:third]), frame(records[third : 2 * third]), frame(records[third:])]
+    state = parts[0]
+    for part in parts:
+        state = frame(merged(state, part).collect())
+    wanted = merged(states(spark, tape)).collect()
+    assert sorted(map(tuple, state.collect())) == sorted(tuple(each) for each in wanted)
+    assert len(wanted) == 60
+
+
+def test_old_decisions_are_forgotten_and_nothing_else(spark: SparkSession) -> None:
+    """What waits stays for ever; a decision stays for a while, for a copy may come behind it."""
+    tape = Tape()
+    old = tape.half()
+    tape.op(OpKind.COMMIT, old)
+    waits = tape.half()
+    tape.clock_ms += KEEP_MS
+    recent = tape.half()
+    tape.op(OpKind.COMMIT, recent)
+    state = merged(states(spark, tape))
+    rows = kept(state, age_ms_max=AGE_MS_MAX, keep_ms=KEEP_MS).collect()
+    assert sorted(row["transaction_id"] for row in rows) == sorted((waits.txn, recent.txn))
+
+
+def test_table_of_generations(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch that is repeated makes the same generation; a half-written one is not read."""
+    tape = random_tape(3)
+    table = Table(spark, str(tmp_path / "table"))
+    assert table.read().collect() == []
+    merge = keep_up(table, age_ms_max=AGE_MS_MAX, keep_ms=10**12)
+    halves = state_of_halves(tape.frame(spark, NAMES.half))
+    ops = state_of_ops(tape.frame(spark, NAMES.op))
+    merge(ops, 0)
+    merge(halves, 1)
+    wanted = sorted(map(tuple, table.read().collect()))
+    assert wanted == sorted(map(tuple, merged(halves, ops).collect()))
+    merge(halves, 1)
+    assert sorted(map(tuple, table.read().collect())) == wanted
+    for number in range(2, 6):
+        merge(halves.limit(0), number)
+    assert table.generations() == [5 - GENERATIONS_KEPT + n for n in range(GENERATIONS_KEPT + 1)]
+    (tmp_path / "table" / "generation=5" / "_SUCCESS").unlink()
+    assert table.generations()[-1] == 4
+    assert sorted(map(tuple, table.read().collect())) == wanted

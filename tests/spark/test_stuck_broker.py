@@ -1,0 +1,129 @@
+"""The search for undecided transactions on a real broker, as a report and as a table."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer
+
+from serde import headers as names
+from spark_jobs.stuck import main
+from spark_jobs.stuck.table import Table
+from tests.integration.daemon import GROUP, Installation
+from tests.spark.tape import interpreted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
+
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _interpreted(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
+
+@pytest.fixture
+def installation(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Installation]:
+    """An installation of two pairs."""
+    made = Installation(kafka_bootstrap_servers, topic_prefix)
+    made.make(partitions=2)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def stuck(installation: Installation, *words: str, exit_code: int) -> dict[str, Any]:
+    """Return the report of the real command."""
+    arguments = ["--bootstrap-servers", installation.servers]
+    arguments += ["--prefix", installation.names.prefix, "--json", "--older-than", "0s", *words]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == exit_code, done.output
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def test_report_follows_the_topics(spark: SparkSession, installation: Installation) -> None:
+    """Empty, then one that waits, then decided; young ones are not stuck."""
+    orders = installation.real("orders")
+    assert stuck(installation, exit_code=0)["undecided"] == 0
+    half = installation.half(orders, partition=1)
+    installation.half(orders, half.transaction_id, partition=1, message_index=1)
+    report = stuck(installation, exit_code=2)
+    (group,) = report["groups"]
+    assert (group["producer_group"], group["real_topic"]) == (GROUP, orders)
+    assert (group["transactions"], group["messages"]) == (1, 2)
+    assert report["oldest"][0]["transaction_id"] == half.transaction_id
+    young = stuck(installation, "--older-than", "1d", exit_code=0)
+    assert (young["stuck"], young["undecided"]) == (0, 1)
+    installation.commit(half, message_count=2)
+    assert stuck(installation, exit_code=0)["undecided"] == 0
+
+
+def test_open_and_aborted_kafka_txns(spark: SparkSession, installation: Installation) -> None:
+    """An aborted copy is not there; what an open kafka_txn hides is named, and seen afterwards."""
+    orders = installation.real("orders")
+    half = installation.half(orders)
+    header = (names.HALF, installation.half_header(orders, "f" * 32))
+
+    def begin() -> Producer:
+        producer = Producer(
+            {"bootstrap.servers": installation.servers, "transactional.id": f"{orders}-x"}
+        )
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        producer.produce(installation.names.half, b"v", partition=0, headers=[header])
+        producer.produce(installation.names.op, b"junk", partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+        return producer
+
+    begin().abort_transaction(TIMEOUT_S)
+    assert stuck(installation, exit_code=2)["undecided"] == 1
+    producer = begin()
+    installation.commit(half)
+    report = stuck(installation, exit_code=2)
+    assert report["hidden_by_open_kafka_txn"] == [installation.names.op]
+    assert [each["transaction_id"] for each in report["oldest"]] == [half.transaction_id]
+    producer.commit_transaction(TIMEOUT_S)
+    report = stuck(installation, exit_code=2)
+    assert [each["transaction_id"] for each in report["oldest"]] == ["f" * 32]
+
+
+def test_stream_keeps_a_table(
+    spark: SparkSession, installation: Installation, tmp_path: Path
+) -> None:
+    """It goes on where it was; a batch whose commit was forgotten changes nothing."""
+    orders = installation.real("orders")
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+    words = ["--table", str(table), "--checkpoint", str(checkpoint)]
+    first, second = installation.half(orders), installation.half(orders, partition=1)
+    assert stuck(installation, *words, exit_code=2)["undecided"] == 2
+    installation.commit(first)
+    report = stuck(installation, *words, exit_code=2)
+    assert [each["transaction_id"] for each in report["oldest"]] == [second.transaction_id]
+    before = sorted(map(tuple, Table(spark, str(table)).read().collect()))
+    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    stuck(installation, *words, exit_code=2)
+    assert sorted(map(tuple, Table(spark, str(table)).read().collect())) == before
+    installation.rollback(second)
+    assert stuck(installation, *words, exit_code=0)["undecided"] == 0
+
+
+def test_usage(spark: SparkSession, installation: Installation, tmp_path: Path) -> None:
+    """A table without a checkpoint, or a time that is none, is one clear line."""
+    for words in (["--table", str(tmp_path)], ["--older-than", "soon"]):
+        done = CliRunner().invoke(main, ["--bootstrap-servers", installation.servers, *words])
+        assert done.exit_code == 1
+        assert len(done.stderr.splitlines()) == 1
