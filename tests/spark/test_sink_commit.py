@@ -257,6 +257,7 @@ def test_a_manifest_topic_that_lost_its_beginning(sink: Sink) -> None:
         sink.committer.commit(0, [sink.attempt(0)])
 
 
+@pytest.mark.spark_long
 def test_brokers_that_do_not_answer(topic_prefix: str, tmp_path: Path) -> None:
     """A commit in doubt: whether its manifest came through or not, all agree afterwards."""
     with (

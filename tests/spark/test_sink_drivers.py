@@ -102,6 +102,8 @@ def test_killed_between_manifest_and_decisions(scene: SinkScene) -> None:
     assert scene.children.stop(responder) == 0
 
 
+@pytest.mark.spark_long
+@pytest.mark.timeout(1_800)
 def test_executors_as_processes_and_a_task_that_fails_once(scene: SinkScene) -> None:
     """`local-cluster[2,1,1024]`: every row once; what the failed attempts sent is rolled back."""
     numbers = scene.add_file(300) + scene.add_file(100)
