@@ -105,7 +105,7 @@ def test_every_alert_stands_in_operations() -> None:
 
 
 def test_panels_do_not_overlap_and_explain_themselves() -> None:
-    """Each has a description and a unit, an id of its own, and a place of its own."""
+    """Each has a description and a unit; id, title and place are its own."""
     cells: set[tuple[int, int]] = set()
     for panel in panels():
         assert panel["description"], panel["title"]
@@ -121,3 +121,5 @@ def test_panels_do_not_overlap_and_explain_themselves() -> None:
         cells |= mine
     ids = [panel["id"] for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]]
     assert len(ids) == len(set(ids))
+    titles = [panel["title"] for panel in panels()]
+    assert len(titles) == len(set(titles))
