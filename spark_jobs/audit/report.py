@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.audit.findings import NOTICES, VIOLATIONS
+from spark_jobs.audit.finding import NOTICES, VIOLATIONS
 from spark_jobs.audit.sift import (
     DELIVERED,
     DISCARDED,

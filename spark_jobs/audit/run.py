@@ -10,7 +10,8 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from pyspark.storagelevel import StorageLevel
 
 from spark_jobs.audit import facts as columns
-from spark_jobs.audit.findings import VIOLATIONS, all_findings, junk_without_letter, out_of_order
+from spark_jobs.audit.finding import VIOLATIONS
+from spark_jobs.audit.findings import all_findings, junk_without_letter, out_of_order
 from spark_jobs.audit.matching import match
 from spark_jobs.audit.ruling import DELIVER, rule
 from spark_jobs.audit.sift import DELIVERED, LANES, sift, suspects

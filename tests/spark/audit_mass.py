@@ -68,7 +68,7 @@ class Mass:
         for pair in range(PAIRS):
             half, op = self._at[self._names.half, pair], self._at[self._names.op, pair]
             progress = Progress(half=0, op=op, rebuild_to=half, ops_from=0, position=half)
-            self._installation.set_committed(self._names.half, 0, partition=pair)
+            self._installation.set_committed(self._names.half, 0, "", partition=pair)
             self._installation.set_committed(
                 self._names.op, op, progress.metadata(), partition=pair
             )

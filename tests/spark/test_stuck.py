@@ -87,7 +87,9 @@ def test_a_decision_ends_the_waiting(spark: SparkSession) -> None:
 def test_a_discard_that_proves_the_age(spark: SparkSession) -> None:
     """It decides once its append time is so far behind that of the first half message."""
     tape = Tape()
-    old, young = tape.half(), tape.half()
+    old = tape.half()
+    tape.clock_ms += MINUTE_MS
+    young = tape.half()
     tape.clock_ms = old.ms + AGE_MS_MAX - 1
     for half in (old, young):
         tape.op(OpKind.DISCARD, half, source=OpSource.CHECKER, reason="AGE")
