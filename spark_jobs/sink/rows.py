@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from itertools import repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -40,14 +40,8 @@ _ALLOWED = {
 }
 
 
-class Row(NamedTuple):
-    """One row."""
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
+# Topic, partition (-1: by key), key, value, headers. A plain tuple: there is one for each row.
+Row = tuple[str, int, "bytes | None", "bytes | None", Headers]
 
 
 def check_schema(schema: StructType, *, topic: str | None) -> None:
@@ -105,7 +99,7 @@ def rows_of(batch: pa.RecordBatch, *, topic: str | None) -> Iterator[Row]:
             raise RowError(
                 f"null topic present in the data. Use the {TOPIC} option for setting a topic."
             )
-        yield Row(
+        yield (
             given,
             PARTITION_BY_KEY if partition is None else _checked_partition(partition),
             key,
@@ -138,9 +132,8 @@ class ContentHash:
             _ABSENT if value is None else len(value),
             len(headers),
         )
-        hashed = blake2b(b"".join((lengths, name, key or b"")), digest_size=_HASH_BYTES)
-        if value:
-            hashed.update(value)
+        whole = b"".join((lengths, name, key or b"", value or b""))
+        hashed = blake2b(whole, digest_size=_HASH_BYTES)
         for header, content in headers:
             text = header.encode()
             hashed.update(_pair_lengths(len(text), _ABSENT if content is None else len(content)))

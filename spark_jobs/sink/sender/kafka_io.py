@@ -99,7 +99,15 @@ class Sender:
         Raises:
             SendError: no room came in time, or the client takes no more.
         """
-        self._produce(self._half, value, key, partition, on_delivery, headers=headers)
+        try:
+            self._kafka.produce(
+                self._half, value, key, partition, on_delivery=on_delivery, headers=headers
+            )
+        except (AttributeError, BufferError, KafkaException):  # no client, no room, or broken
+            self._produce(self._half, value, key, partition, on_delivery, headers=headers)
+        self._sent += 1
+        if self._sent % _POLL_EVERY == 0:
+            self._serve(0, self._kafka.poll)
 
     def decide(
         self,
@@ -197,9 +205,6 @@ class Sender:
         except KafkaException as error:
             self._discard()
             raise SendError(f"the Kafka client takes no record: {text_of(error)}") from error
-        self._sent += 1
-        if self._sent % _POLL_EVERY == 0:
-            self._serve(0, self._kafka.poll)
 
     def _produce_with_patience(self, *arguments: Any) -> None:
         """Repeat produce while the queue is full, serving acknowledgements."""

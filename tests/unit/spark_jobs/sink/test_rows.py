@@ -123,20 +123,20 @@ def test_rows_that_can_go_nowhere_are_refused() -> None:
         list(rows_of(batch(value=value, headers=nameless), topic="t"))
 
 
-DIFFERENT = [
-    Row("t", -1, b"k", b"v", []),
-    Row("u", -1, b"k", b"v", []),
-    Row("t", 0, b"k", b"v", []),
-    Row("t", -1, b"kv", b"", []),
-    Row("t", -1, b"kv", None, []),
-    Row("t", -1, b"", b"kv", []),
-    Row("t", -1, None, b"kv", []),
-    Row("tk", -1, b"", b"v", []),
-    Row("t", -1, b"k", b"v", [("a", b"b")]),
-    Row("t", -1, b"k", b"v", [("a", None)]),
-    Row("t", -1, b"k", b"v", [("a", b"")]),
-    Row("t", -1, b"k", b"v", [("ab", b"")]),
-    Row("t", -1, b"k", b"v", [("a", b"b"), ("a", b"b")]),
+DIFFERENT: list[Row] = [
+    ("t", -1, b"k", b"v", []),
+    ("u", -1, b"k", b"v", []),
+    ("t", 0, b"k", b"v", []),
+    ("t", -1, b"kv", b"", []),
+    ("t", -1, b"kv", None, []),
+    ("t", -1, b"", b"kv", []),
+    ("t", -1, None, b"kv", []),
+    ("tk", -1, b"", b"v", []),
+    ("t", -1, b"k", b"v", [("a", b"b")]),
+    ("t", -1, b"k", b"v", [("a", None)]),
+    ("t", -1, b"k", b"v", [("a", b"")]),
+    ("t", -1, b"k", b"v", [("ab", b"")]),
+    ("t", -1, b"k", b"v", [("a", b"b"), ("a", b"b")]),
 ]
 
 
