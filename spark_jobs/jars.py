@@ -1,7 +1,13 @@
-"""The connector's jars: the pinned ones of connector.toml, or a directory of one's own."""
+"""The connector's jars: the pinned ones of connector.toml, or a directory of one's own.
+
+    spark-submit --jars "$(python -m spark_jobs.jars)" ...
+
+prints them for spark-submit, fetched first where they are not in the cache yet.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import sys
 from dataclasses import dataclass
@@ -9,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_jobs.ivy import JarsError, resolve
+from spark_jobs.jvm import JavaNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,3 +83,16 @@ def _own_jars(directory: Path) -> tuple[Path, ...]:
     if not jars:
         raise JarsError(f"{JARS_VARIABLE}={directory} is no directory with jars in it")
     return jars
+
+
+def main() -> None:
+    """Print the jars for the installed Spark, separated by commas."""
+    try:
+        jars = connector_jars(importlib.metadata.version("pyspark"))
+    except (JarsError, JavaNotFoundError, importlib.metadata.PackageNotFoundError) as error:
+        sys.exit(f"spark_jobs.jars: {error}")
+    sys.stdout.write(",".join(map(str, jars)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

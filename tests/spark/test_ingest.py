@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from serde.headers import Headers
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
 USER: Headers = [("trace", b"\x00\xff"), ("trace", None), ("empty", b"")]
 

@@ -62,3 +62,17 @@ def test_other_spark_is_refused(version: str) -> None:
     """A connector for another feature version would fail at run time with a riddle."""
     with pytest.raises(JarsError, match=f"Spark {version} .* {JARS_VARIABLE}"):
         connector_jars(version, environ={})
+
+
+def test_jars_are_printed_for_spark_submit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, separated by commas, as --jars takes it; an error is one line and status 1."""
+    for name in ("a.jar", "b.jar"):
+        (tmp_path / name).touch()
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
+    jars.main()
+    assert capsys.readouterr().out == f"{tmp_path}/a.jar,{tmp_path}/b.jar\n"
+    monkeypatch.setenv(JARS_VARIABLE, str(tmp_path / "absent"))
+    with pytest.raises(SystemExit, match=JARS_VARIABLE):
+        jars.main()
