@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 _WORKER_KILLS = 22
+_MANY_KILLS = 200
+_PATIENT = pytest.mark.timeout(1200)
 _SUPERVISOR_KILL_AT = 11
 _PAUSE_S_MAX = 0.8
 _ENDED_S = 10.0
@@ -56,8 +58,11 @@ def _await_death(child: Child) -> None:
     assert child.process.returncode == -signal.SIGKILL
 
 
-def test_sigkills_under_load(stage: Stage) -> None:
-    """22 SIGKILLs of workers, one of the supervisor, two of producers: a clean history.
+@pytest.mark.parametrize(
+    "kills", [_WORKER_KILLS, pytest.param(_MANY_KILLS, marks=[pytest.mark.long, _PATIENT])]
+)
+def test_sigkills_under_load(stage: Stage, kills: int) -> None:
+    """SIGKILLs of workers, one of the supervisor, two of producers: a clean history.
 
     One producer dies exactly between its local commit and its decision: the check-back finds
     what it committed. A reader that was there all the time saw what a late one sees.
@@ -72,7 +77,7 @@ def test_sigkills_under_load(stage: Stage) -> None:
         stage.client("pipelined", seed=seed, rate=200, pipelined=True),
         stage.client("blocking", seed=seed, rate=100),
     ]
-    for kill in range(_WORKER_KILLS):
+    for kill in range(kills):
         if kill == _SUPERVISOR_KILL_AT:
             daemon = _kill_the_supervisor(stage, daemon)
             stage.children.kill(victim)

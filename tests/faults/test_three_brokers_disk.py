@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.faults.scene import Scene
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 
 _DISK_MIB = 192
 _BALLAST_BYTES = 1 << 20

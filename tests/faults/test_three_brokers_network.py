@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.faults.scene import Scene
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 
 _ANSWERS_LOST_S = 30.0
 _ISOLATED_S = 12.0

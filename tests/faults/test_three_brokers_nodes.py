@@ -14,7 +14,7 @@ from halfbridge.testkit.roles import TRANSACTION_LOG, RoleError
 if TYPE_CHECKING:
     from tests.faults.scene import Scene
 
-pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1800)]
 
 _ROUNDS = 3
 _SESSION_S = 6.0

@@ -1,0 +1,172 @@
+"""A million messages of an outage: written past the client, whose slowness is not the point."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Producer
+
+from halfbridge.testkit.ports import free_ports
+from serde.avro import HALF_METADATA, OP
+from serde.headers import HALF
+from serde.identity import TRANSACTION_IDS
+from serde.records import (
+    DEFAULT_IMMUNITY,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    HalfMetadata,
+    Op,
+    OpKind,
+    OpSource,
+)
+
+if TYPE_CHECKING:
+    from halfbridge.testkit.children import Child
+    from tests.faults.stage import Stage
+
+PARTITIONS = 4
+_BODY_BYTES = 1024
+_NUMBER_BYTES = 8
+_FLUSH_S = 120
+_ROOT = Path(__file__).parents[2]
+
+
+class Mass:
+    """Transactions of one message each, `number` on half partition and real partition number % 4.
+
+    Their bodies are 1 KB: the number, and bytes that are the same in all of them.
+    """
+
+    def __init__(self, stage: Stage, *, producer_group: str, real_topic: str) -> None:
+        self._stage = stage
+        self._group = producer_group
+        self._topic = real_topic
+        self._tail = os.urandom(_BODY_BYTES - _NUMBER_BYTES)
+        self._ids: list[str] = []
+        self._producer: Any = Producer(
+            {
+                "bootstrap.servers": stage.servers,
+                "enable.idempotence": True,
+                "linger.ms": 20,
+                "queue.buffering.max.kbytes": 400_000,
+            }
+        )
+
+    @property
+    def transaction_ids(self) -> list[str]:
+        """Of all transactions, by number."""
+        return self._ids
+
+    def body(self, number: int) -> bytes:
+        """Return the body of a transaction."""
+        return number.to_bytes(_NUMBER_BYTES, "big") + self._tail
+
+    def store_halves(self, count: int) -> None:
+        """Write half messages as a client does whose process dies before it decides."""
+        now_ms = time.time_ns() // 1_000_000
+        for number in range(count):
+            transaction_id = TRANSACTION_IDS.next()
+            self._ids.append(transaction_id)
+            metadata = HalfMetadata(
+                transaction_id=transaction_id,
+                born_timestamp=now_ms,
+                resume_count=0,
+                message_index=0,
+                producer_group=self._group,
+                real_topic=self._topic,
+                real_partition=number % PARTITIONS,
+                check_times=0,
+                immunity_ms=DEFAULT_IMMUNITY,
+                first_append_timestamp=NO_TIMESTAMP,
+                origin_offset=NO_OFFSET,
+            )
+            headers = [(HALF, HALF_METADATA.encode(metadata))]
+            self._produce(
+                self._stage.names.half,
+                value=self.body(number),
+                partition=number % PARTITIONS,
+                headers=headers,
+            )
+        self._flush()
+
+    def store_commits(self) -> None:
+        """Write the decision of each: COMMIT, of one message, where the half topic was empty."""
+        now_ms = time.time_ns() // 1_000_000
+        for number, transaction_id in enumerate(self._ids):
+            op = Op(
+                transaction_id=transaction_id,
+                timestamp=now_ms,
+                half_offset=number // PARTITIONS,
+                resume_count=0,
+                producer_group=self._group,
+                kind=OpKind.COMMIT,
+                message_count=1,
+                check_number=0,
+                source=OpSource.PRODUCER,
+                actor="mass",
+                reason="",
+            )
+            self._produce(
+                self._stage.names.op,
+                key=transaction_id,
+                value=OP.encode(op),
+                partition=number % PARTITIONS,
+            )
+        self._flush()
+
+    def _produce(self, topic: str, **record: Any) -> None:
+        while not self._took(topic, record):
+            self._producer.poll(0.05)
+
+    def _took(self, topic: str, record: dict[str, Any]) -> bool:
+        try:
+            self._producer.produce(topic, **record)
+        except BufferError:
+            return False
+        return True
+
+    def _flush(self) -> None:
+        assert self._producer.flush(_FLUSH_S) == 0
+
+
+class Worker:
+    """One `checker run` with the default limits, and what it tells of itself."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        (self._port,) = free_ports(1)
+        command = (
+            *(sys.executable, "-m", "halfbridge", "checker", "run"),
+            *("--bootstrap-servers", stage.servers, "--topic-prefix", stage.prefix),
+            *("--metrics-port", str(self._port), "--state-dir", str(stage.directory / "state")),
+        )
+        ours = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
+        self.child: Child = stage.children.start(
+            name, command, environ={**ours, "PYTHONPATH": str(_ROOT)}
+        )
+
+    def get(self, path: str) -> str:
+        """Return what it answers; empty while it does not."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=5) as told:
+                return str(told.read().decode())
+        except (urllib.error.URLError, OSError):
+            return ""
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric over its labels."""
+        lines = self.get("/metrics").splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    def peak_mib(self) -> int:
+        """Return the most memory it ever had, as the kernel counts it."""
+        status = Path(f"/proc/{self.child.process.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) // 1024

@@ -1,0 +1,163 @@
+"""A daemon that was away while a million transactions were decided."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from halfbridge.testkit.reader import read_all
+from serde.headers import TRANSACTION_ID
+from tests.faults.mass import PARTITIONS, Mass, Worker
+from tests.faults.stage import seed_of_run, until
+
+if TYPE_CHECKING:
+    from tests.faults.stage import Stage
+
+pytestmark = [pytest.mark.broker, pytest.mark.long]
+
+DECIDED = int(os.environ.get("HALFBRIDGE_BACKLOG_DECIDED") or 1_000_000)
+_BENCH = 100_000
+_BENCH_S_MAX = 300
+_ROOT = Path(__file__).parents[2]
+_DRAINED_S_MAX = 900.0  # a busy machine's bound; the figure is printed
+_NOTHING_MORE_S = 3.0
+_AT_ONCE = 10_000
+_KILL_EVERY = DECIDED // 30  # deliveries, on average
+_PAUSE_S_MAX = 0.5
+
+
+def _bench_per_s(servers: str) -> float:
+    """Return what the bench delivers on this broker, in transactions a second."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "halfbridge", "bench", "--bootstrap-servers", servers),
+            *("--messages", str(_BENCH), "--json"),
+        ],
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=_BENCH_S_MAX,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+    )
+    return float(json.loads(done.stdout)["transactions_per_s"])
+
+
+def _reader(stage: Stage) -> Any:
+    reader = Consumer(
+        {
+            "bootstrap.servers": stage.servers,
+            "group.id": "backlog",  # required by the client, never joined
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+        }
+    )
+    reader.assign([TopicPartition(stage.real_topics[0], each, 0) for each in range(PARTITIONS)])
+    return reader
+
+
+class _Drained:
+    """What a reader saw, compared with what was decided, as it comes."""
+
+    def __init__(self, mass: Mass) -> None:
+        self._mass = mass
+        self._next = list(range(PARTITIONS))  # number that each partition shows next
+        self.count = 0
+
+    def see(self, message: Any) -> None:
+        """Take a record; the next one of its partition, byte-exact, or the test fails."""
+        assert message.error() is None, message.error()
+        number = self._next[message.partition()]
+        assert message.value() == self._mass.body(number), f"not transaction {number}"
+        headers = dict(message.headers())
+        assert headers[TRANSACTION_ID].decode() == self._mass.transaction_ids[number]
+        self._next[message.partition()] += PARTITIONS
+        self.count += 1
+
+
+def _decided(stage: Stage, name: str) -> Mass:
+    """Store the backlog, with no daemon there."""
+    stage.make()
+    mass = Mass(stage, producer_group="shop", real_topic=stage.real_topics[0])
+    mass.store_halves(DECIDED)
+    mass.store_commits()
+    stage.load.append(f"{DECIDED} decided, then {name}")
+    stage.injected["daemon away for a million decisions"] += 1
+    return mass
+
+
+def _nothing_else(stage: Stage, reader: Any, worker: Worker) -> None:
+    """Fail if anything is delivered again, or was dead-lettered, once all are applied."""
+    until("the worker has applied them all", lambda: worker.metric("rocketmq_half_messages") == 0)
+    more = reader.consume(1, _NOTHING_MORE_S)
+    dead = read_all(stage.direct, [stage.names.dead])
+    stage.judged = {
+        "transactions": DECIDED,
+        "messages": DECIDED,
+        "delivered": DECIDED,
+        "violations": len(more) + len(dead),
+    }
+    assert not more, "something was delivered twice"
+    assert not dead
+
+
+@pytest.mark.timeout(2400)
+def test_a_million_decided_while_the_daemon_was_away(own_stage: Stage) -> None:
+    """All are delivered once, in order, as fast as the bench delivers on the same broker."""
+    stage = own_stage
+    bench_per_s = _bench_per_s(stage.servers)
+    mass = _decided(stage, "checker run")
+    reader, drained = _reader(stage), _Drained(mass)
+    began = time.monotonic()
+    worker = Worker(stage, "back")
+    first = 0.0
+    deadline = began + _DRAINED_S_MAX
+    while drained.count < DECIDED and time.monotonic() < deadline:
+        for message in reader.consume(_AT_ONCE, 0.2):
+            first = first or time.monotonic()
+            drained.see(message)
+    drained_per_s = drained.count / (time.monotonic() - first)
+    assert drained.count == DECIDED
+    _nothing_else(stage, reader, worker)
+    reader.close()
+    print(  # noqa: T201 (the figures are the result)
+        f"{DECIDED} decided: first delivered {first - began:.1f} s after the worker's start, then"
+        f" {drained_per_s:.0f}/s, bench {bench_per_s:.0f}/s, peak {worker.peak_mib()} MiB"
+    )
+    assert drained_per_s >= bench_per_s
+
+
+@pytest.mark.timeout(2400)
+def test_a_million_decided_and_kills_in_the_drain(own_stage: Stage) -> None:
+    """The worker is killed again and again while it delivers them: each still once, in order."""
+    stage = own_stage
+    seed = stage.seed = seed_of_run()
+    draw = random.Random(seed)
+    mass = _decided(stage, "checker run, killed")
+    reader, drained = _reader(stage), _Drained(mass)
+    worker = Worker(stage, "worker-0")
+    kills = 0
+    kill_at = draw.randrange(_KILL_EVERY)
+    deadline = time.monotonic() + _DRAINED_S_MAX
+    while drained.count < DECIDED and time.monotonic() < deadline:
+        for message in reader.consume(_AT_ONCE, 0.2):
+            drained.see(message)
+        if drained.count >= kill_at:
+            time.sleep(draw.uniform(0, _PAUSE_S_MAX))
+            stage.children.kill(worker.child)
+            kills += 1
+            kill_at = drained.count + draw.randrange(2 * _KILL_EVERY)
+            worker = Worker(stage, f"worker-{kills}")
+    stage.injected["worker killed"] += kills
+    assert drained.count == DECIDED
+    assert kills > 0
+    _nothing_else(stage, reader, worker)
+    reader.close()
