@@ -67,7 +67,7 @@ class BatchCommitter:
             raise
         winner = found.standing.winner
         if winner is None:
-            self._roll_back(mine.attempts)
+            self._roll_back_lost(mine.attempts, found)
             raise AttemptGivenUpError(
                 f"batch {batch_id} of {mine.app_id} took too long or was aborted, and was given up"
                 " before this commit: nothing of it was published. Start the query again; the"
@@ -76,7 +76,7 @@ class BatchCommitter:
         replay = compare(winner.manifest, mine)
         if replay is Replay.OWN:
             return winner.manifest
-        self._roll_back(mine.attempts)
+        self._roll_back_lost(mine.attempts, found)
         if replay is Replay.DIFFERENT:
             raise _mismatch(winner.manifest, mine)
         LOG.info(
@@ -112,11 +112,7 @@ class BatchCommitter:
             found = log.append(
                 rejected._replace(searched_from=found.searched_from, reason="the batch was aborted")
             )
-        self._roll_back(
-            report.attempt
-            for report in reports
-            if found.standing.fate(report.attempt.attempt_id) is Fate.ROLLBACK
-        )
+        self._roll_back_lost([report.attempt for report in reports], found)
 
     def find(self, batch_id: int) -> Found:
         """Return what stands in the log about a batch.
@@ -169,6 +165,11 @@ class BatchCommitter:
                 for report in reports
             ),
         )
+
+    def _roll_back_lost(self, attempts: Iterable[ManifestAttempt], found: Found) -> None:
+        """Roll back those of the attempts that the log says are lost, and no others."""
+        stands = found.standing
+        self._roll_back(each for each in attempts if stands.fate(each.attempt_id) is Fate.ROLLBACK)
 
     def _roll_back(self, attempts: Iterable[ManifestAttempt]) -> None:
         """Roll attempts back; what does not get through is found by the check."""

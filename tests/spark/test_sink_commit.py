@@ -128,6 +128,25 @@ def test_a_commit_may_be_repeated(sink: Sink) -> None:
     assert sink.decided(other) == {OpKind.ROLLBACK}
 
 
+def test_an_attempt_that_two_commits_list_is_not_rolled_back(sink: Sink) -> None:
+    """Only what the winner does not list is lost."""
+    both, one, other = sink.attempt(), sink.attempt(first=ROWS), sink.attempt(first=ROWS)
+    sink.committer.record(0, [both, one])
+    sink.committer.commit(0, [both, other])
+    assert sink.decided(both) == sink.decided(one) == {OpKind.COMMIT}
+    assert sink.decided(other) == {OpKind.ROLLBACK}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("retention.ms", "1000000"), ("message.timestamp.type", "CreateTime")]
+)
+def test_a_manifest_topic_that_forgets_is_refused(sink: Sink, name: str, value: str) -> None:
+    """With the command that mends it, and before anything is published."""
+    sink.alter(sink.scene.names.manifest, name, value)
+    with pytest.raises(SinkSetupError, match=f"--add-config {name}="):
+        sink.committer.commit(0, [sink.attempt()])
+
+
 def test_batches_that_go_back_are_refused(sink: Sink) -> None:
     """One that was never published cannot be once a later one was."""
     sink.committer.commit(5, [sink.attempt(5)])

@@ -103,13 +103,45 @@ def half_shape(options: SinkOptions) -> HalfShape:
 
 def record_bytes_max(admin: Any, topic: str) -> int:
     """Return a topic's max.message.bytes; Kafka's default where it may not be read."""
+    return int(settings_of(admin, topic).get("max.message.bytes", KAFKA_MESSAGE_BYTES))
+
+
+def settings_of(admin: Any, topic: str) -> dict[str, str]:
+    """Return a topic's settings; none where they may not be read."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     future = admin.describe_configs([resource], request_timeout=KAFKA_TIMEOUT_S)[resource]
     try:
-        return int(future.result(KAFKA_TIMEOUT_S)["max.message.bytes"].value)
-    except (KafkaException, KeyError, TimeoutError) as error:
-        LOG.info("max.message.bytes of %s not readable, default taken: %r", topic, error)
-        return KAFKA_MESSAGE_BYTES
+        settings = future.result(KAFKA_TIMEOUT_S)
+    except (KafkaException, TimeoutError) as error:
+        LOG.info("settings of %s not readable, defaults taken: %r", topic, error)
+        return {}
+    return {name: entry.value for name, entry in settings.items()}
+
+
+def check_manifest_topic(admin: Any, options: SinkOptions) -> int:
+    """Check what the manifest topic must be, and return its max.message.bytes.
+
+    Raises:
+        SinkSetupError: it is missing, or forgets what it must not; the text names the command.
+    """
+    topic = options.names.manifest
+    partitions, replicas = topics_of(admin).get(topic, (0, 0))
+    if partitions < MANIFEST_PARTITIONS:
+        raise SinkSetupError(
+            f"{topic} must have at least {MANIFEST_PARTITIONS} partitions, it has {partitions};"
+            f" {remedy(options)}"
+        )
+    settings = settings_of(admin, topic)
+    wanted = manifest_settings(replicas=replicas)
+    for name in ("cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type"):
+        if settings.get(name, wanted[name]) != wanted[name]:
+            raise SinkSetupError(
+                f"{name} of {topic} is {settings[name]}, it must be {wanted[name]}: what the topic"
+                " forgets would be published twice. Run: kafka-configs.sh --bootstrap-server"
+                f" {options.bootstrap_servers} --alter --entity-type topics --entity-name {topic}"
+                f" --add-config {name}={wanted[name]}"
+            )
+    return int(settings.get("max.message.bytes", KAFKA_MESSAGE_BYTES))
 
 
 def topics_of(client: Any) -> dict[str, tuple[int, int]]:

@@ -18,14 +18,12 @@ from spark_jobs.sink.cluster.kafka_io import (
     LOG,
     LOOK_AGAIN_S,
     MS_PER_S,
+    check_manifest_topic,
     client_settings,
     ends_of,
     made,
     reader_settings,
-    record_bytes_max,
-    remedy,
     text_of,
-    topics_of,
 )
 from spark_jobs.sink.errors import CommitInDoubtError, SinkSetupError
 from spark_jobs.sink.manifest import Entry, Found, Search
@@ -51,13 +49,7 @@ class ManifestLog:
         self._timeout_s = options.commit_timeout_ms / MS_PER_S
         self._topic = options.names.manifest
         admin = made(AdminClient, client_settings(options))
-        partitions, _ = topics_of(admin).get(self._topic, (0, 0))
-        if partitions < MANIFEST_PARTITIONS:
-            raise SinkSetupError(
-                f"{self._topic} must have at least {MANIFEST_PARTITIONS} partitions, it has"
-                f" {partitions}; {remedy(options)}"
-            )
-        self._bytes_max = record_bytes_max(admin, self._topic)
+        self._bytes_max = check_manifest_topic(admin, options)
         self._producer = made(
             Producer,
             {
