@@ -13,7 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from serde.topics import TopicNames
 from spark_jobs import options
 from spark_jobs.audit.bounds import AGE_MS_MAX
+from spark_jobs.checkpoints import Checkpoint
 from spark_jobs.internal_topics import read_topics, source_options
+from spark_jobs.metrics import metrics_served
+from spark_jobs.progress import OBSERVED, run_to_end
 from spark_jobs.session import spark_session
 from spark_jobs.stuck.report import aged, by_group_and_topic, make_report, oldest, text_lines
 from spark_jobs.stuck.state import merged, state_of_halves, state_of_ops, undecided
@@ -76,6 +79,7 @@ def _duration(_context: click.Context, _option: click.Parameter, given: str) -> 
 )
 @options.trigger_option
 @options.max_offsets_option
+@options.metrics_port_option
 @click.option(
     "--transaction-age-ms-max",
     "age_ms_max",
@@ -99,6 +103,7 @@ def main(
     checkpoint: str | None,
     trigger: Trigger,
     max_offsets: int | None,
+    metrics_port: int | None,
     age_ms_max: int,
 ) -> int:
     """Show transactions that nobody has decided, by producer group and real topic.
@@ -124,16 +129,17 @@ def main(
             )
         else:
             _say(f"bringing {table} up to date")
-            state = _stream(
-                spark,
-                source,
-                Table(spark, table),
-                names=TopicNames(topic_prefix),
-                checkpoint=checkpoint,
-                trigger=trigger,
-                max_offsets=max_offsets,
-                age_ms_max=age_ms_max,
-            )
+            with metrics_served(spark, metrics_port, say=_say):
+                state = _stream(
+                    spark,
+                    source,
+                    Table(spark, table),
+                    names=TopicNames(topic_prefix),
+                    checkpoint=checkpoint,
+                    trigger=trigger,
+                    max_offsets=max_offsets,
+                    age_ms_max=age_ms_max,
+                )
             now_ms = max(now_ms, int(datetime.now(timezone.utc).timestamp() * 1000))
         made = report_of(
             undecided(state, age_ms_max), now_ms=now_ms, older_than_ms=older_than_ms, top=top
@@ -179,8 +185,9 @@ def _stream(
     age_ms_max: int,
 ) -> DataFrame:
     """Bring the table up to date, once or until the process is stopped; return its STATE."""
-    limits = {} if max_offsets is None else {"maxOffsetsPerTrigger": str(max_offsets)}
     # Two sources: one would have to be read twice, once for each kind of record.
+    each = None if max_offsets is None else max(1, max_offsets // 2)
+    limits = {} if each is None else {"maxOffsetsPerTrigger": str(each)}
     halves, ops = (
         spark.readStream.format("kafka")
         .options(**source, **limits, startingOffsets="earliest", subscribe=topic)
@@ -188,15 +195,21 @@ def _stream(
         for topic in (names.half, names.op)
     )
     states = state_of_halves(halves).unionAll(state_of_ops(ops))
+    states = states.observe(OBSERVED, F.count(F.lit(1)).alias("rows"))
     merge = keep_up(table, age_ms_max=age_ms_max, keep_ms=_KEEP_MS)
-    query = (
-        states.writeStream.foreachBatch(merge)
-        .option("checkpointLocation", checkpoint)
-        .queryName(_APP_NAME)
-        .trigger(**trigger.arguments())
-        .start()
+    Checkpoint(spark, checkpoint).claim(
+        {"job": "stuck", "table": table.path, "topics": [names.half, names.op]}
     )
-    query.awaitTermination()
+    run_to_end(
+        lambda: (
+            states.writeStream.foreachBatch(merge)
+            .option("checkpointLocation", checkpoint)
+            .queryName(_APP_NAME)
+            .trigger(**trigger.arguments())
+            .start()
+        ),
+        _say,
+    )
     return table.read()
 
 

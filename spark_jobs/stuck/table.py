@@ -89,7 +89,11 @@ def keep_up(table: Table, *, age_ms_max: int, keep_ms: int) -> Callable[[DataFra
     """
 
     def merge(batch: DataFrame, batch_id: int) -> None:
-        state = merged(table.read(below=batch_id), batch)
-        table.write(kept(state, age_ms_max=age_ms_max, keep_ms=keep_ms), batch_id)
+        # Persisted, for it is looked at twice, and the batch must be read from Kafka once.
+        state = merged(table.read(below=batch_id), batch).persist()
+        try:
+            table.write(kept(state, age_ms_max=age_ms_max, keep_ms=keep_ms), batch_id)
+        finally:
+            state.unpersist()
 
     return merge
