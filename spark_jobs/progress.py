@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 OBSERVED = "rows"
 _POLL_S = 1
+# Spark keeps the newest 100 reports; reading them takes some hundred calls into its JVM.
+_LOOK_S = 5.0
 _FAILED_REPORT = ("NullPointerException", "KafkaMicroBatchStream", "ProgressContext.finishTrigger")
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -44,7 +46,7 @@ class Totals:
     offsets_behind: int = 0
     interrupted: bool = False
     unreported: int = 0
-    _seen: set[tuple[int, str]] = field(default_factory=set, repr=False)
+    _newest: int = field(default=-1, repr=False)
 
     @property
     def rows_per_s(self) -> float:
@@ -53,10 +55,10 @@ class Totals:
 
     def add(self, progress: Any) -> bool:
         """Take in one report of Spark's, as JSON; tell whether it is a batch not known yet."""
-        mark = (progress["batchId"], progress["timestamp"])
-        if mark in self._seen or "addBatch" not in progress["durationMs"]:
+        number: int = progress["batchId"]
+        if number <= self._newest or "addBatch" not in progress["durationMs"]:
             return False  # known, or a look that found nothing
-        self._seen.add(mark)
+        self._newest = number
         # Absent where the sink had the batch already.
         counts = progress.get("observedMetrics", {}).get(OBSERVED, {})
         self.batches += 1
@@ -113,8 +115,11 @@ def run_to_end(start: Callable[[], StreamingQuery], show: Callable[[str], None])
 def _follow(
     query: StreamingQuery, totals: Totals, show: Callable[[str], None], stop: threading.Event
 ) -> None:
+    looked_s = time.monotonic()
     while not query.awaitTermination(_POLL_S):
-        _take_in(query, totals, show)
+        if time.monotonic() - looked_s >= _LOOK_S:
+            _take_in(query, totals, show)
+            looked_s = time.monotonic()
         if stop.is_set():
             totals.interrupted = True
             query.stop()
