@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.testkit.children import Children, Interrupts
 from serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
 from serde.records import ManifestKind, OpKind
+from spark_jobs.audit import main as audit
 from spark_jobs.sink import register
 from tests.spark import sink_faults
 from tests.spark.sink_faults import AFTER_MANIFEST, BEFORE_MANIFEST, faulty
@@ -85,6 +88,26 @@ def test_commit_that_raises(spark: SparkSession, scene: SinkScene, fault: str) -
     scene.run(scene.stream(spark))
     check_exactly_once(scene.settled(), first + second)
     assert scene.undecided() == set()
+
+
+@pytest.mark.spark_long
+def test_the_audit_has_nothing_to_say(spark: SparkSession, scene: SinkScene) -> None:
+    """Of batches published, run again and aborted; what the sink adds is not delivered."""
+    scene.add_file(100)
+    scene.add_file(50)
+    faults(spark, scene, BEFORE_MANIFEST)
+    with pytest.raises(PySparkException, match=BEFORE_MANIFEST):
+        scene.run(scene.stream(spark), sink_faults.FORMAT)
+    scene.run(scene.stream(spark))
+    scene.forget_commit(1)
+    scene.run(scene.stream(spark))
+    scene.settled()
+    audited = CliRunner().invoke(
+        audit,
+        ["--bootstrap-servers", scene.servers, "--prefix", scene.prefix, "--json"],
+    )
+    assert audited.exit_code == 0, audited.output
+    assert json.loads(audited.stdout)["clean"] is True
 
 
 def test_query_that_fails_for_good(spark: SparkSession, scene: SinkScene) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections import Counter
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 DRIVER = Path(__file__).with_name("sink_driver.py")
 PROCESS_S = 400.0  # JVMs that start on a busy machine
 KILLS = 20
-RUN_S_MAX = 6.0  # how long a driver that is going to be killed may have run
+BACKLOG = 12  # files that are not committed yet, so that a driver always has work
+# A driver is killed when it has committed up to so many batches, and up to so much later.
+BATCHES_MAX = 2
+LATER_S_MAX = 4.0
 
 
 @pytest.fixture
@@ -130,13 +134,17 @@ def test_drivers_killed_at_random_moments(scene: SinkScene) -> None:
     choices = random.Random(seed_of_run())
     numbers: list[int] = []
     scene.responder()
-    kills = at_work = 0
+    files = kills = at_work = 0
     while kills < KILLS:
-        while len(numbers) < 200 * (kills + 3):
+        done = committed(scene)
+        while files < done + BACKLOG:
             numbers += scene.add_file(40)
+            files += 1
         driver = drive(scene, options={"transaction.messages.max": "10"})
         await_query(driver)
-        sleep(choices.uniform(0.0, RUN_S_MAX))  # the fault itself: a moment nobody chose
+        target = done + choices.randint(0, BATCHES_MAX)
+        until("batches are committed", lambda n=target: committed(scene) >= n, within_s=PROCESS_S)  # type: ignore[misc]
+        sleep(choices.uniform(0.0, LATER_S_MAX))  # the fault itself: a moment nobody chose
         at_work += not said_or_ended(driver)
         scene.children.kill(driver)
         kills += 1
@@ -144,7 +152,14 @@ def test_drivers_killed_at_random_moments(scene: SinkScene) -> None:
     until("nothing is left", lambda: not scene.undecided())
     check_exactly_once(scene.settled(), numbers)
     assert at_work >= KILLS // 2, "most drivers were done before they were killed"
-    print(f"{kills} kills, {at_work} of them at work, {len(scene.manifests())} manifests")  # noqa: T201
+    kinds = Counter(scene.decisions().values())
+    print(f"{kills} kills, {at_work} of them at work, {files} batches, {dict(kinds)}")  # noqa: T201
+
+
+def committed(scene: SinkScene) -> int:
+    """Return how many batches Spark has noted as done."""
+    commits = scene.checkpoint / "commits"
+    return sum(path.name.isdigit() for path in commits.iterdir()) if commits.is_dir() else 0
 
 
 def said_or_ended(driver: Child) -> bool:
