@@ -68,3 +68,11 @@ def test_pyspark_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
     assert "pip install 'halfbridge[spark]'" in line
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_every_job_explains_itself(job: str) -> None:
+    """Each one is there, and its --help tells what it does."""
+    result = CliRunner().invoke(cli, ["spark", job, "--help"])
+    assert result.exit_code == 0, result.output
+    assert f" spark {job} [OPTIONS]" in result.output
