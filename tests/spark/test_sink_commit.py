@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -24,6 +24,7 @@ from halfbridge.testkit.children import Children, Interrupts
 from serde.avro import SINK_CONTEXT
 from serde.headers import CONTEXT, INTERNAL, parse_half
 from serde.records import ManifestKind, OpKind, SinkContext
+from serde.topics import MANIFEST_PARTITIONS
 from spark_jobs.sink.attempt import AttemptReport, write_attempt
 from spark_jobs.sink.batch import BatchCommitter
 from spark_jobs.sink.cluster.kafka_io import ensure_topics
@@ -145,6 +146,21 @@ def test_a_manifest_topic_that_forgets_is_refused(sink: Sink, name: str, value: 
     sink.alter(sink.scene.names.manifest, name, value)
     with pytest.raises(SinkSetupError, match=f"--add-config {name}="):
         sink.committer.commit(0, [sink.attempt()])
+
+
+def test_foreign_records_and_markers_are_passed_over(sink: Sink) -> None:
+    """The last offset may be a transaction marker, which no consumer is handed."""
+    servers = {"bootstrap.servers": sink.scene.servers}
+    producer = Producer({**servers, "transactional.id": sink.scene.prefix})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for partition in range(MANIFEST_PARTITIONS):
+        producer.produce(sink.scene.names.manifest, b"no manifest", b"other", partition)
+    producer.commit_transaction(60)
+    report = sink.attempt()
+    sink.committer.commit(0, [report])
+    sink.committer.commit(0, [sink.attempt()])
+    assert sink.decided(report) == {OpKind.COMMIT}
 
 
 def test_batches_that_go_back_are_refused(sink: Sink) -> None:

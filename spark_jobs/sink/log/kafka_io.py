@@ -153,9 +153,11 @@ class ManifestLog:
         entries: list[Entry] = []
         try:
             while monotonic() < deadline:
-                for record in self._consumer.consume(_READ_MAX, _POLL_S):
+                for record in self._batch():
                     if record.error() is not None:
-                        if record.error().code() == KafkaError._PARTITION_EOF:
+                        # A leader that has just taken over may see an earlier end for a moment.
+                        is_end = record.error().code() == KafkaError._PARTITION_EOF
+                        if is_end and record.offset() >= high:
                             return entries
                         LOG.info("reading manifests: %s", record.error())
                         continue
@@ -172,6 +174,11 @@ class ManifestLog:
         raise CommitInDoubtError(
             f"manifests [{low}, {high}) of {place.topic} were not read in {self._timeout_s:g} s"
         )
+
+    def _batch(self) -> list[Any]:
+        """Return what is there, once there is something; `consume` alone waits for all it may."""
+        first = self._consumer.poll(_POLL_S)
+        return [] if first is None else [first, *self._consumer.consume(_READ_MAX - 1, 0)]
 
 
 _LOGS: dict[tuple[object, ...], ManifestLog] = {}
