@@ -121,7 +121,7 @@ class Traffic:
         producer = self._installation.producer(self._resolve, topics=[self._orders])
         try:
             with producer:
-                while not self._stop.wait(0.002):
+                while not self._stop.wait(0.02):
                     self._transact(producer)
         except BaseException as error:  # noqa: BLE001 (raised again in the test's thread)
             self._error = error
