@@ -32,8 +32,9 @@ class KafkaSource:
 def open_kafka(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
     """Yield the cluster given, else one in Docker, else the embedded broker.
 
-    Docker is used only when HALFBRIDGE_TEST_DOCKER=1 and a daemon answers. In CI (CI=true) a
-    silent daemon is an error instead: a job that asked for Docker must not pass without it.
+    Docker comes before the embedded broker only with HALFBRIDGE_TEST_DOCKER=1, where a daemon
+    answers; in CI (CI=true) a silent daemon is an error then: a job that asked for Docker must not
+    pass without it. Where the embedded broker cannot be had, Docker is tried unless that is 0.
 
     Raises:
         KafkaMissingError: one line with what to do; the user must act.
@@ -46,12 +47,10 @@ def open_kafka(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
             raise KafkaMissingError(f"{BOOTSTRAP_VARIABLE}: {error}") from error
         yield KafkaSource("given", given)
     elif environ.get(DOCKER_VARIABLE) == "1" and _docker_usable(environ):
-        from halfbridge.testkit.containers import KafkaContainer  # noqa: PLC0415  # an extra
-
-        with KafkaContainer() as container:
-            yield KafkaSource("docker", container.bootstrap_servers)
+        with _in_docker() as source:
+            yield source
     else:
-        with _embedded() as source:
+        with _embedded_else_docker(environ) as source:
             yield source
 
 
@@ -70,17 +69,41 @@ def _docker_usable(environ: Mapping[str, str]) -> bool:
 
 
 @contextmanager
-def _embedded() -> Iterator[KafkaSource]:
+def _embedded_else_docker(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
+    """Yield the embedded broker; where Java or its jars cannot be had, one in Docker after all."""
     from halfbridge.testkit.broker import EmbeddedBroker  # noqa: PLC0415  # not needed with Docker
     from spark_jobs.ivy import JarsError  # noqa: PLC0415
     from spark_jobs.jvm import JavaNotFoundError  # noqa: PLC0415
 
     broker = EmbeddedBroker()
+    missing = ""
     try:
         broker.start()
     except (JarsError, JavaNotFoundError) as error:
-        raise KafkaMissingError(f"no embedded broker: {error}") from error
+        missing = f"no embedded broker: {error}"
+    if not missing:
+        try:
+            yield KafkaSource("embedded", broker.bootstrap_servers)
+        finally:
+            broker.stop()
+    elif environ.get(DOCKER_VARIABLE) != "0" and _docker_is_there():
+        with _in_docker() as source:
+            yield source
+    else:
+        raise KafkaMissingError(missing)
+
+
+def _docker_is_there() -> bool:
     try:
-        yield KafkaSource("embedded", broker.bootstrap_servers)
-    finally:
-        broker.stop()
+        from halfbridge.testkit.containers import docker_answers  # noqa: PLC0415  # an extra
+    except ImportError:
+        return False
+    return docker_answers()
+
+
+@contextmanager
+def _in_docker() -> Iterator[KafkaSource]:
+    from halfbridge.testkit.containers import KafkaContainer  # noqa: PLC0415  # an extra
+
+    with KafkaContainer() as container:
+        yield KafkaSource("docker", container.bootstrap_servers)

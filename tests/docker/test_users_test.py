@@ -21,15 +21,24 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 
 
-def test_the_users_test_passes_with_containers(tmp_path: Path) -> None:
-    """Not a word of it is changed; Testcontainers starts the broker."""
+@pytest.mark.parametrize("how", ["asked for", "no jars"])
+def test_the_users_test_passes_with_containers(how: str, tmp_path: Path) -> None:
+    """Not a word of it is changed; Testcontainers starts the broker.
+
+    Whether it was asked to, or the embedded broker cannot be had.
+    """
     if os.environ.get(DOCKER_VARIABLE) != "1":
         pytest.skip(f"asked for with {DOCKER_VARIABLE}=1")
     (tmp_path / "test_orders.py").write_text(users_test(), "utf-8")
+    environ = {k: v for k, v in os.environ.items() if k != BOOTSTRAP_VARIABLE}
+    if how == "no jars":
+        del environ[DOCKER_VARIABLE]
+        environ["HALFBRIDGE_CACHE_DIR"] = str(tmp_path)
+        environ["HALFBRIDGE_IVY_SETTINGS"] = str(tmp_path / "nowhere.xml")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "test_orders.py"],
         cwd=tmp_path,
-        env={k: v for k, v in os.environ.items() if k != BOOTSTRAP_VARIABLE},
+        env=environ,
         capture_output=True,
         text=True,
         check=False,

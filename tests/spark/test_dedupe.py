@@ -125,9 +125,9 @@ def test_a_day_that_was_damaged_is_written_anew(
     assert [transaction_id for transaction_id, _, _ in tables.messages()] == ["a1", "b2"]
 
 
-def test_empty_table(spark: SparkSession, topic: RealTopic, tmp_path: Path, kind: str) -> None:
+def test_empty_table(spark: SparkSession, topic: RealTopic, tmp_path: Path) -> None:
     """A table without rows has nothing to deduplicate, which is no error."""
-    tables = Tables(spark, tmp_path, kind)
+    tables = Tables(spark, tmp_path, "parquet")
     topic.abort(Real(transaction_id="a1"))
     tables.ingest(topic)
     report = tables.dedupe()

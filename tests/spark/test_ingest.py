@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
+# What does not depend on the format is tried with one.
+ONE_FORMAT = pytest.mark.parametrize("table", ["parquet"], indirect=True)
 USER: Headers = [("trace", b"\x00\xff"), ("trace", None), ("empty", b"")]
 
 
@@ -184,6 +186,7 @@ def test_empty_topic(table: Table, topic: RealTopic) -> None:
     assert table.ingest(topic)["rows"] == 1
 
 
+@ONE_FORMAT
 def test_several_topics_in_bounded_batches(
     table: Table, topic: RealTopic, kafka_bootstrap_servers: str
 ) -> None:
@@ -203,6 +206,7 @@ def test_several_topics_in_bounded_batches(
     assert table.ids() == [*(f"a{n}" for n in range(6)), *(f"b{n}" for n in range(6))]
 
 
+@ONE_FORMAT
 def test_from_a_time_on(table: Table, topic: RealTopic) -> None:
     """A new checkpoint may begin at a publish time; the time no longer counts for an old one."""
     topic.commit(Real(transaction_id="a1"), Real(transaction_id="b2", timestamp_ms=DAY_2_MS))
@@ -213,6 +217,7 @@ def test_from_a_time_on(table: Table, topic: RealTopic) -> None:
     assert table.ids() == ["b2", "c3"]
 
 
+@ONE_FORMAT
 def test_checkpoint_of_another_job_is_refused(
     table: Table, topic: RealTopic, kafka_bootstrap_servers: str
 ) -> None:
@@ -247,6 +252,7 @@ def test_checkpoint_and_output_only_go_together(table: Table, topic: RealTopic, 
     assert str(table.checkpoint) in line
 
 
+@ONE_FORMAT
 def test_errors_are_one_line(table: Table, topic: RealTopic) -> None:
     """A topic that is not there, a cluster that does not answer, a checkpoint in use."""
     absent = table.run(f"{topic.name}-absent")

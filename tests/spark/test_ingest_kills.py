@@ -34,6 +34,7 @@ STARTS_MAX = 3 * KILLS
 # What a driver says whose predecessor's JVM wrote at the same moment.
 RACED = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|Race while writing|[Cc]oncurrent")
 PARTITIONS = 4
+WRITE_EVERY_S = 0.2
 POLL_S = 0.2
 
 
@@ -52,7 +53,7 @@ class Writer(threading.Thread):
         """Write until asked to stop."""
         try:
             number = 0
-            while not self._stop_asked.wait(0.05):
+            while not self._stop_asked.wait(WRITE_EVERY_S):
                 records = [
                     Real(
                         transaction_id=f"t{number}",
@@ -163,8 +164,11 @@ def test_every_record_once_whenever_the_driver_is_killed(
         for driver in drivers:
             end(driver)
         writer.stop()
-    last = start(topic, tmp_path, kind)
-    output, words = last.communicate(timeout=START_S_MAX)
+    last = start(topic, tmp_path, kind, "--max-offsets", "1000000")
+    try:
+        output, words = last.communicate(timeout=START_S_MAX)
+    finally:
+        end(last)
     assert last.returncode == 0, words
     assert json.loads(output)["hidden"] == []
     table = read_table(spark, str(tmp_path / "table"))

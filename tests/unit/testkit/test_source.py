@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from halfbridge.testkit import containers
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.source import KafkaMissingError, open_kafka
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_given_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,4 +34,13 @@ def test_docker_asked_for_in_ci_without_a_daemon(monkeypatch: pytest.MonkeyPatch
         pytest.raises(KafkaMissingError, match="no Docker daemon"),
         open_kafka({"HALFBRIDGE_TEST_DOCKER": "1", "CI": "true"}),
     ):
+        pass
+
+
+def test_neither_jars_nor_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing for the embedded broker is told: it needs the least."""
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.setenv("HALFBRIDGE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("HALFBRIDGE_IVY_SETTINGS", str(tmp_path / "nowhere.xml"))
+    with pytest.raises(KafkaMissingError, match="no embedded broker"), open_kafka({}):
         pass
