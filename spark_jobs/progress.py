@@ -100,11 +100,13 @@ def run_to_end(start: Callable[[], StreamingQuery], show: Callable[[str], None])
     totals = Totals()
     began_s = time.monotonic()
     with _stop_asked() as stop:
+        query = start()
         try:
-            _follow(start(), totals, show, stop)
+            _follow(query, totals, show, stop)
         except StreamingQueryException as error:
             if totals.batches or not _is_failed_report(error):
                 raise
+            query.stop()  # returns when its name is free; the error comes before that
             totals.unreported = 1
             show("an unfinished batch was done again; going on behind it")
             _follow(start(), totals, show, stop)

@@ -177,3 +177,22 @@ def test_every_record_once_whenever_the_driver_is_killed(
     found = sorted((row["transaction_id"], bytes(row["value"])) for row in rows)
     assert found == sorted(writer.delivered), f"seed {SEED}"
     sys.stderr.write(f"{kind}: {KILLS} kills, {len(found)} records\n")
+
+
+@pytest.mark.timeout(1800)
+def test_asked_to_end_it_ends_well(
+    kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    """SIGTERM is how a job at an interval is stopped: status 0, and its numbers are told."""
+    topic = make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders")
+    topic.commit(Real(transaction_id="a1"))
+    driver = start(topic, tmp_path, "parquet", "--trigger", "200ms")
+    try:
+        assert await_batch(driver)
+        driver.terminate()
+        output, words = driver.communicate(timeout=START_S_MAX)
+    finally:
+        end(driver)
+    assert driver.returncode == 0, words
+    report = json.loads(output)
+    assert (report["rows"], report["interrupted"]) == (1, True)
