@@ -23,7 +23,7 @@ from halfbridge.testkit.watchdog import Watchdog
 if TYPE_CHECKING:
     from checker.config import CheckerConfig
 
-READY_S_MAX = 90.0  # 2 s on an idle machine
+READY_S_MAX = 120.0  # 2 s on an idle machine
 STOP_S_MAX = 12.0  # the daemon drains within 10 s
 _ASK_S_MAX = 5.0
 _POLL_S = 0.05
