@@ -266,7 +266,7 @@ class HalfbridgeStack:
         mine = [name for name in there if name in self._made or name.startswith(self._prefix)]
         if mine:
             for future in admin.delete_topics(mine).values():
-                # Gone already, or a cluster that is ending: no harm, and no error in another's place.
+                # Gone already, or a cluster that is ending: it must not hide the first error.
                 with suppress(TimeoutError, CancelledError):
                     future.exception(_CALL_S)
 
