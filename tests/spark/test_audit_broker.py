@@ -94,12 +94,15 @@ def daemon_process(installation: Installation, directory: Path) -> Iterator[None
 
 
 class Traffic:
-    """A client at work in a thread of its own until it is told to stop."""
+    """A client at work in a thread of its own until it is told to stop.
+
+    It lives on then, until the block ends: it has left transactions undecided, and is asked.
+    """
 
     def __init__(self, installation: Installation) -> None:
         self._installation = installation
         self._random = random.Random(5)
-        self._stop = threading.Event()
+        self._stop, self._quiet, self._leave = (threading.Event() for _ in range(3))
         self._thread = threading.Thread(target=self._run)
         self._error: BaseException | None = None
         self.committed = 0
@@ -112,6 +115,7 @@ class Traffic:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        self._leave.set()
         self._thread.join(TIMEOUT_S)
         assert not self._thread.is_alive()
         if self._error is not None:
@@ -123,8 +127,15 @@ class Traffic:
             with producer:
                 while not self._stop.wait(0.02):
                     self._transact(producer)
+                self._quiet.set()
+                self._leave.wait()
         except BaseException as error:  # noqa: BLE001 (raised again in the test's thread)
             self._error = error
+
+    def rest(self) -> None:
+        """Begin nothing more; return when what was begun is sent."""
+        self._stop.set()
+        assert self._quiet.wait(TIMEOUT_S), self._error
 
     @property
     def _orders(self) -> str:
@@ -160,8 +171,7 @@ def test_clean_while_client_and_daemon_are_at_work(
         while traffic.committed < 100 or seen == 0:
             report = audit(installation, exit_code=0)
             seen = max(seen, report["transactions"]["committed"]["delivered"])
-        traffic._stop.set()
-        traffic._thread.join(TIMEOUT_S)
+        traffic.rest()
         orders = installation.tail(installation.real("orders"))
         orders.until(traffic.messages, within_s=10 * TIMEOUT_S)
         for pair in range(PAIRS):
