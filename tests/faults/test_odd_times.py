@@ -21,7 +21,8 @@ from tests.faults.threads import main_thread_stopped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.faults.stage import Stage
+    from halfbridge.testkit.children import Child
+    from tests.faults.stage import Daemon, Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -45,6 +46,21 @@ FORGETFUL = {
 }
 
 
+def _usual_clients(stage: Stage, seed: int) -> list[Child]:
+    return [
+        stage.client("pipelined", seed=seed, rate=200, pipelined=True),
+        stage.client("blocking", seed=seed, rate=100),
+    ]
+
+
+def _end_judged(stage: Stage, daemon: Daemon, clients: list[Child]) -> None:
+    stage.quiet(clients)
+    stage.settle()
+    verdict = stage.verdict()
+    assert verdict.ok, verdict.describe()
+    assert stage.stop(daemon) == 0
+
+
 def test_case_33_a_real_topic_grows(stage: Stage) -> None:
     """A real topic gets more partitions under load: messages find them, none is lost on the way.
 
@@ -53,10 +69,7 @@ def test_case_33_a_real_topic_grows(stage: Stage) -> None:
     seed = seed_of_run()
     stage.make()
     daemon = stage.daemon("--workers", "2")
-    clients = [
-        stage.client("pipelined", seed=seed, rate=200, pipelined=True),
-        stage.client("blocking", seed=seed, rate=100),
-    ]
+    clients = _usual_clients(stage, seed)
     stage.await_more(300)
     admin = AdminClient({"bootstrap.servers": stage.direct})
     for count in (5, 8):
@@ -65,12 +78,7 @@ def test_case_33_a_real_topic_grows(stage: Stage) -> None:
         stage.injected["real topic grows"] += 1
         stage.await_more(300)
 
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
-    assert stage.stop(daemon) == 0
+    _end_judged(stage, daemon, clients)
 
 
 def test_case_38_a_strangers_kafka_txn_hangs_on_the_half_topic(stage: Stage) -> None:
@@ -83,10 +91,7 @@ def test_case_38_a_strangers_kafka_txn_hangs_on_the_half_topic(stage: Stage) -> 
     draw = random.Random(seed)
     stage.make()
     daemon = stage.daemon("--workers", "2")
-    clients = [
-        stage.client("pipelined", seed=seed, rate=200, pipelined=True),
-        stage.client("blocking", seed=seed, rate=100),
-    ]
+    clients = _usual_clients(stage, seed)
     stage.await_more(300)
     stranger: Any = Producer(
         {
@@ -104,12 +109,7 @@ def test_case_38_a_strangers_kafka_txn_hangs_on_the_half_topic(stage: Stage) -> 
     time.sleep(_HANGS_S)
     stage.await_more(300)
 
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
-    assert stage.stop(daemon) == 0
+    _end_judged(stage, daemon, clients)
 
 
 def test_case_39_a_worker_that_does_not_poll(stage: Stage) -> None:
@@ -123,10 +123,7 @@ def test_case_39_a_worker_that_does_not_poll(stage: Stage) -> None:
     stage.make()
     flags = ("--workers", "2", "--kafka", f"max.poll.interval.ms={_POLL_MS_MAX}")
     daemon = stage.daemon(*flags)
-    clients = [
-        stage.client("pipelined", seed=seed, rate=200, pipelined=True),
-        stage.client("blocking", seed=seed, rate=100),
-    ]
+    clients = _usual_clients(stage, seed)
     stage.await_members(2)
     for round_ in range(_ROUNDS):
         for _attempt in range(_ATTEMPTS_MAX):
@@ -142,12 +139,7 @@ def test_case_39_a_worker_that_does_not_poll(stage: Stage) -> None:
         stage.injected["worker's thread stopped beyond max.poll.interval.ms"] += 1
         stage.await_members(2, within_s=_BACK_S)
 
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
-    assert stage.stop(daemon) == 0
+    _end_judged(stage, daemon, clients)
 
 
 def _is_given_up(stage: Stage) -> bool:
@@ -199,9 +191,4 @@ def test_case_30_idle_for_longer_than_ids_are_kept(own_stage: Stage) -> None:
     os.kill(lasting.process.pid, signal.SIGCONT)
     stage.await_more(200)
 
-    stage.quiet([lasting])
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
-    assert stage.stop(daemon) == 0
+    _end_judged(stage, daemon, [lasting])
