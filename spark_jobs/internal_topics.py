@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from spark_jobs.errors import JobError
+from spark_jobs.io import cluster_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -18,21 +19,6 @@ KAFKA_SCHEMA = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp,"
     " timestampType int, headers array<struct<key: string, value: binary>>"
 )
-# What makes a read right; nobody may change these.
-FIXED = {
-    # Spark's default shows records of open and aborted kafka_txns.
-    "kafka.isolation.level": "read_committed",
-    # Offsets of markers and aborted records are not taken for loss, so true costs nothing.
-    "failOnDataLoss": "true",
-    "includeHeaders": "true",
-}
-# As in spark_jobs.io, and for the same reasons.
-DEFAULTS = {
-    "kafka.default.api.timeout.ms": "30000",
-    "kafka.max.poll.records": "10000",
-    "kafka.max.partition.fetch.bytes": str(16 << 20),
-    "kafka.receive.buffer.bytes": str(1 << 20),
-}
 
 
 def source_options(bootstrap_servers: str, kafka: Mapping[str, str]) -> dict[str, str]:
@@ -45,12 +31,10 @@ def source_options(bootstrap_servers: str, kafka: Mapping[str, str]) -> dict[str
     Raises:
         JobError: `kafka` sets what makes the read right; the user must leave it out.
     """
-    given = {f"kafka.{name}": value for name, value in kafka.items()}
-    fixed = {"kafka.bootstrap.servers": bootstrap_servers, **FIXED}
-    if clash := sorted(given.keys() & fixed.keys()):
-        names = ", ".join(name.removeprefix("kafka.") for name in clash)
-        raise JobError(f"{names} cannot be set: a job reads what was committed, and all of it")
-    return {**DEFAULTS, **given, **fixed}
+    try:
+        return cluster_options(bootstrap_servers, kafka)
+    except ValueError as error:
+        raise JobError(str(error)) from error
 
 
 def read_topics(

@@ -81,10 +81,21 @@ def source_options(
         ValueError: `kafka` sets what makes the read right, or servers are empty; the caller's
             mistake.
     """
+    return cluster_options(bootstrap_servers, kafka or {}, which=topics.option())
+
+
+def cluster_options(
+    bootstrap_servers: str, kafka: Mapping[str, str], *, which: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the options of Spark's source that every read has, and `which` topics it reads.
+
+    Raises:
+        ValueError: as `source_options`.
+    """
     if not bootstrap_servers:
         raise ValueError("bootstrap_servers must not be empty")
-    given = {f"kafka.{name}": value for name, value in (kafka or {}).items()}
-    fixed = {"kafka.bootstrap.servers": bootstrap_servers, **topics.option(), **_FIXED}
+    given = {f"kafka.{name}": value for name, value in kafka.items()}
+    fixed = {"kafka.bootstrap.servers": bootstrap_servers, **(which or {}), **_FIXED}
     if clash := sorted(given.keys() & fixed.keys()):
         names = ", ".join(name.removeprefix("kafka.") for name in clash)
         raise ValueError(f"{names} cannot be set: a job reads what was committed, and all of it")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
+from spark_jobs.options import AGE_MS_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from spark_jobs.snapshot import Range, Snapshot
 
 GRACE_MS = 300_000
-AGE_MS_MAX = 72 * 3_600_000  # the daemon's default of transaction_age_ms_max
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 
 from serde.topics import TopicNames
 from spark_jobs import options
-from spark_jobs.audit.bounds import AGE_MS_MAX, GRACE_MS, Bounds
+from spark_jobs.audit.bounds import GRACE_MS, Bounds
 from spark_jobs.audit.facts import (
     all_facts,
     facts_of_halves,
@@ -75,15 +75,7 @@ _APP_NAME = "halfbridge-audit"
     metavar="SECONDS",
     help="How long to wait for kafka_txns that are open on real topics.",
 )
-@click.option(
-    "--transaction-age-ms-max",
-    "age_ms_max",
-    type=click.IntRange(min=1),
-    default=AGE_MS_MAX,
-    show_default=True,
-    metavar="MS",
-    help="The daemon's setting of that name: discards for age are judged by it.",
-)
+@options.transaction_age_option
 def main(
     *,
     bootstrap_servers: str,

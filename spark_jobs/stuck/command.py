@@ -12,7 +12,6 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 
 from serde.topics import TopicNames
 from spark_jobs import options
-from spark_jobs.audit.bounds import AGE_MS_MAX
 from spark_jobs.checkpoints import Checkpoint
 from spark_jobs.internal_topics import read_topics, source_options
 from spark_jobs.metrics import metrics_served
@@ -80,15 +79,7 @@ def _duration(_context: click.Context, _option: click.Parameter, given: str) -> 
 @options.trigger_option
 @options.max_offsets_option
 @options.metrics_port_option
-@click.option(
-    "--transaction-age-ms-max",
-    "age_ms_max",
-    type=click.IntRange(min=1),
-    default=AGE_MS_MAX,
-    show_default=True,
-    metavar="MS",
-    help="The daemon's setting of that name: discards for age are judged by it.",
-)
+@options.transaction_age_option
 def main(
     *,
     bootstrap_servers: str,
