@@ -264,6 +264,8 @@ class CheckResponder:
             _LOG.warning("answer about %s not written: %s", op.transaction_id, error)
 
     def _written(self, error: Any, record: Any) -> None:
+        if error is None and record.offset() is None:
+            error = kafka_io.INFERRED
         if error is not None:
             self._count("unwritten")
             _LOG.warning("answer to op partition %s not written: %s", record.partition(), error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from bridge import kafka_io
 from bridge.delivery import Delivery
 from bridge.errors import HalfNotStoredError, OutcomeUnknownError
 from bridge.message import DecisionReceipt, Resolution, SendReceipt
@@ -26,8 +27,12 @@ class SendFuture(Delivery):
     def on_delivery(self, error: Any, record: Any) -> None:
         """Note what became of the half record (for Kafka)."""
         if error is None:
-            self.offset = record.offset()
-            self.timestamp = record.timestamp()[1]
+            offset = record.offset()
+            if offset is None:
+                error = kafka_io.INFERRED
+            else:
+                self.offset = offset
+                self.timestamp = record.timestamp()[1]
         self.transaction.half_settled(self, error)
 
     def exception(self) -> BridgeError | None:
@@ -84,8 +89,12 @@ class DecisionFuture(Delivery):
     def on_delivery(self, error: Any, record: Any) -> None:
         """Note what became of the op record (for Kafka)."""
         if error is None:
-            self.offset = record.offset()
-            self.timestamp = record.timestamp()[1]
+            offset = record.offset()
+            if offset is None:
+                error = kafka_io.INFERRED
+            else:
+                self.offset = offset
+                self.timestamp = record.timestamp()[1]
         self.transaction.decision_settled(self, error)
 
     def exception(self) -> BridgeError | None:

@@ -114,6 +114,15 @@ _TOO_LARGE = frozenset(
     (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_RECORD)
 )
 
+# librdkafka reports success without an offset where it only infers it: a later record of the
+# partition was acknowledged, or a broker spoke of a duplicate sequence number. When a leader dies
+# the inference can be wrong, and the record is nowhere: such a report proves nothing.
+INFERRED = KafkaError(
+    KafkaError._MSG_TIMED_OUT,
+    "acknowledged without an offset: the client infers that it is stored, no broker said so",
+    retriable=True,
+)
+
 
 def map_error(error: Any) -> BridgeError:
     """Return the BridgeError that says who must act on a KafkaError or KafkaException."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from bridge.kafka_io import made
+from bridge.kafka_io import INFERRED, made
 from bridge.trouble import Troubles
 from checker.clients import client_config
 from checker.connections import LISTENED, LostConnections
@@ -126,6 +126,8 @@ class Transactor:
                 self._producer.flush(self._timeout_s)
         except KafkaException as error:
             raise self._failed(error) from error
+        if self._refused is not None and self._refused[0] is INFERRED:
+            raise _failure(INFERRED)
         return self._copies_end
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], group_metadata: Any) -> None:
@@ -226,6 +228,8 @@ class Transactor:
         self.worn = True
 
     def _on_copy(self, error: KafkaError | None, message: Any) -> None:
+        if error is None and message.offset() is None:
+            error = INFERRED
         if error is None:
             partition = message.partition()
             end = message.offset() + 1

@@ -22,7 +22,7 @@ from serde.records import (
     SinkContext,
 )
 from spark_jobs.sink.chunks import Chunk, Chunks
-from spark_jobs.sink.cluster.kafka_io import LOG, MS_PER_S, text_of
+from spark_jobs.sink.cluster.kafka_io import LOG, MS_PER_S, not_proven, text_of
 from spark_jobs.sink.errors import RowError, SendError, SinkError
 from spark_jobs.sink.options import TRANSACTION_BYTES_MAX
 from spark_jobs.sink.rows import ContentHash, rows_of
@@ -219,6 +219,7 @@ class _Attempt:
 
     def _delivery_of(self, chunk: Chunk) -> Callable[[Any, Any], None]:
         def delivered(error: Any, record: Any) -> None:
+            error = error or not_proven(record)
             if error is not None:
                 self._error = self._error or error
             else:

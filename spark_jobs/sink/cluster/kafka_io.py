@@ -35,6 +35,7 @@ _CHECK_RETENTION_MS = 3_600_000
 _REQUEST_EXTRA_BYTES = 128 * 1024
 _SAFE_REPLICAS = 3
 _APPEARS_S = 20.0
+_INFERRED = KafkaError(KafkaError._MSG_TIMED_OUT, "acknowledged without an offset", retriable=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +176,15 @@ def text_of(error: Any) -> str:
     if isinstance(error, KafkaException):
         error = error.args[0]
     return f"{error.name()}: {error.str()}" if isinstance(error, KafkaError) else repr(error)
+
+
+def not_proven(record: Any) -> KafkaError | None:
+    """Return why an acknowledgement proves nothing: it names no offset; None where it does.
+
+    librdkafka then only infers that the record is stored, from a later one or from a duplicate
+    sequence number; when a leader dies the inference can be wrong (see bridge/kafka_io.py).
+    """
+    return _INFERRED if record.offset() is None else None
 
 
 def actor_name() -> str:

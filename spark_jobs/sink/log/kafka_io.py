@@ -22,6 +22,7 @@ from spark_jobs.sink.cluster.kafka_io import (
     client_settings,
     ends_of,
     made,
+    not_proven,
     reader_settings,
     text_of,
 )
@@ -118,6 +119,7 @@ class ManifestLog:
                 f"the manifest was not acknowledged in {self._timeout_s:g} s; start the query again"
             )
         refusal, record = told[0]
+        refusal = refusal or not_proven(record)
         if refusal is not None:
             raise CommitInDoubtError(
                 f"the manifest was not acknowledged ({text_of(refusal)}); start the query again"

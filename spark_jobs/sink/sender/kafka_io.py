@@ -19,6 +19,7 @@ from spark_jobs.sink.cluster.kafka_io import (
     client_settings,
     half_shape,
     made,
+    not_proven,
     partition_end,
     text_of,
     topics_of,
@@ -127,7 +128,8 @@ class Sender:
         failed: list[Any] = []
         actor = actor_name()
 
-        def written(error: Any, _record: Any) -> None:
+        def written(error: Any, record: Any) -> None:
+            error = error or not_proven(record)
             if error is not None:
                 failed.append(error)
 
