@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
@@ -28,6 +29,7 @@ class Act(str, Enum):
     # The client's connection is reset at once, so that it asks again on another one; what it had
     # sent arrives late all the same, as bytes in a slow network do.
     STRAND = "strand"
+    FAIL = "fail"  # it arrives and is obeyed, but its answer carries another error code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,7 @@ class Rule:
         nodes: Only with these brokers; empty means with all.
         delay_ms: How late a request that is held or stranded arrives.
         times: How many requests it hits; 0 means all, until healed.
+        error_code: What the answer to a request that is to fail says.
     """
 
     api: int
@@ -47,6 +50,7 @@ class Rule:
     nodes: tuple[int, ...] = ()
     delay_ms: int = 0
     times: int = 0
+    error_code: int = 0
 
     def to_plain(self) -> dict[str, Any]:
         """Return what `rule_from` takes."""
@@ -56,6 +60,10 @@ class Rule:
             "nodes": list(self.nodes),
             "delay_ms": self.delay_ms,
             "times": self.times,
+            "text": self.text,
+            "share": self.share,
+            "error": self.error,
+            "error_code": self.error_code,
         }
 
 
@@ -67,6 +75,7 @@ def rule_from(plain: Mapping[str, Any]) -> Rule:
         nodes=tuple(plain["nodes"]),
         delay_ms=int(plain["delay_ms"]),
         times=int(plain["times"]),
+        error_code=int(plain["error_code"]),
     )
 
 
@@ -84,6 +93,7 @@ class Faults:
     delays_ms: dict[int, int] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     _rules: list[tuple[Rule, int]] = field(default_factory=list)
+    _draw: random.Random = field(default_factory=lambda: random.Random(0))
 
     def mode(self, node: int) -> Mode:
         """Return what becomes of everything with a broker."""
@@ -103,13 +113,23 @@ class Faults:
         """Turn all rules off."""
         self._rules.clear()
 
-    def take(self, node: int, api: int, acts: Iterable[Act]) -> Rule | None:
+    def take(self, node: int, api: int, acts: Iterable[Act], *, frame: bytes = b"") -> Rule | None:
         """Return the rule that hits this request, if one does, and use it up by one."""
         for index, (rule, left) in enumerate(self._rules):
-            if rule.api == api and rule.act in acts and (not rule.nodes or node in rule.nodes):
-                self._rules[index] = (rule, left - 1)
-                if left == 1:
-                    del self._rules[index]
-                self.counts[f"{rule.act.value}:{api}"] += 1
-                return rule
+            if rule.act not in acts or not _fits(rule, node, api, frame):
+                continue
+            if rule.share < 1 and self._draw.random() >= rule.share:
+                self.counts[f"spared:{api}"] += 1
+                return None
+            self._rules[index] = (rule, left - 1)
+            if left == 1:
+                del self._rules[index]
+            self.counts[f"{rule.act.value}:{api}"] += 1
+            return rule
         return None
+
+
+def _fits(rule: Rule, node: int, api: int, frame: bytes) -> bool:
+    return (
+        rule.api == api and (not rule.nodes or node in rule.nodes) and rule.text.encode() in frame
+    )

@@ -8,6 +8,10 @@ from struct import Struct
 _LENGTH = Struct(">i")
 _REQUEST = Struct(">ihhi")  # length, api key, api version, correlation id
 _ANSWER = Struct(">ii")  # length, correlation id
+# Header, throttle time, error; since version 3 with tags, of which there are none.
+_REFUSAL = Struct(">iiih")
+_TAGGED_REFUSAL = Struct(">iibihb")
+_TAGS_SINCE = 3
 FRAME_BYTES_MAX = 256 * 1024 * 1024  # beyond what brokers take; what claims more is not Kafka
 
 
@@ -59,19 +63,34 @@ class Frames:
         return frames
 
 
-def request_header(frame: bytes) -> tuple[int, int]:
-    """Return (api key, correlation id) of a request.
+def request_header(frame: bytes) -> tuple[int, int, int]:
+    """Return (api key, api version, correlation id) of a request.
 
     Raises:
         NotKafkaError: it is too short for a request.
     """
     if len(frame) < _REQUEST.size:
         raise NotKafkaError(f"a request of {len(frame)} bytes")
-    _, api, _, correlation_id = _REQUEST.unpack_from(frame)
-    return api, correlation_id
+    _, api, version, correlation_id = _REQUEST.unpack_from(frame)
+    return api, version, correlation_id
 
 
 def answer_header(frame: bytes) -> int:
     """Return the correlation id of an answer."""
     _, correlation_id = _ANSWER.unpack_from(frame)
     return int(correlation_id)
+
+
+def refusal(frame: bytes, error: int) -> bytes:
+    """Return the answer with which a broker refuses an AddOffsetsToTxn.
+
+    Raises:
+        ValueError: another kind of request; answers differ from kind to kind.
+    """
+    _, api, version, correlation_id = _REQUEST.unpack_from(frame)
+    if api != Api.ADD_OFFSETS_TO_TXN:
+        raise ValueError(f"what an answer to request {api} looks like is not known here")
+    if version < _TAGS_SINCE:
+        return _REFUSAL.pack(_REFUSAL.size - _LENGTH.size, correlation_id, 0, error)
+    length = _TAGGED_REFUSAL.size - _LENGTH.size
+    return _TAGGED_REFUSAL.pack(length, correlation_id, 0, 0, error, 0)

@@ -15,8 +15,15 @@ from struct import pack
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.testkit.ports import HOST
+from halfbridge.testkit.proxy_answers import with_error
 from halfbridge.testkit.proxy_faults import Act, Faults, Mode, rule_from
-from halfbridge.testkit.proxy_frames import Frames, NotKafkaError, answer_header, request_header
+from halfbridge.testkit.proxy_frames import (
+    Frames,
+    NotKafkaError,
+    answer_header,
+    refusal,
+    request_header,
+)
 from halfbridge.testkit.proxy_lane import Lane, LaneFullError
 
 if TYPE_CHECKING:
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
 # How long a broker is given to take what arrives from a client that is gone already.
 STRANDED_S_MAX = 5.0
 _AT_ONCE = pack("ii", 1, 0)  # a linger of 0 s: closing sends a reset, not an orderly end
+_ON_REQUESTS = (Act.HOLD, Act.STRAND, Act.REFUSE)
 _SILENT = frozenset((Mode.DROP_ANSWERS, Mode.BLACKHOLE))
 
 
@@ -76,7 +84,7 @@ class Connection:
         self._proxy = proxy
         self._faults = proxy.faults
         self._request_frames, self._answer_frames = Frames(), Frames()
-        self._open: dict[int, int] = {}  # correlation id -> api key
+        self._open: dict[int, tuple[int, int]] = {}  # correlation id -> api key and version
         self._to_broker = Lane(loop, self.broker.write)
         self._to_client = Lane(loop, self.client.write)
 
@@ -104,7 +112,7 @@ class Connection:
         try:
             frames = self._request_frames.feed(data)
             self._pass_requests(frames)
-        except (NotKafkaError, LaneFullError) as error:
+        except (NotKafkaError, LaneFullError, ValueError) as error:
             self._give_up(error)
 
     def _pass_requests(self, frames: list[bytes]) -> None:
@@ -116,11 +124,15 @@ class Connection:
         plain: list[bytes] = []
         stranded = False
         for frame in frames:
-            api, correlation_id = request_header(frame)
-            self._open[correlation_id] = api
-            rule = faults.take(node, api, (Act.HOLD, Act.STRAND))
+            api, version, correlation_id = request_header(frame)
+            self._open[correlation_id] = api, version
+            rule = faults.take(node, api, _ON_REQUESTS, frame=frame)
             if rule is None:
                 plain.append(frame)
+                continue
+            if rule.act is Act.REFUSE:
+                del self._open[correlation_id]
+                self._to_client.put(refusal(frame, rule.error), delay_s)
                 continue
             self._to_broker.put(b"".join(plain), delay_s)
             plain = []
@@ -142,13 +154,17 @@ class Connection:
         silent = faults.mode(node) in _SILENT
         plain: list[bytes] = []
         for frame in frames:
-            api = self._open.pop(answer_header(frame), -1)
+            api, version = self._open.pop(answer_header(frame), (-1, 0))
             if silent:
                 self._swallow("answers", 1)
-            elif faults.take(node, api, (Act.SWALLOW,)) is not None:
+                continue
+            rule = faults.take(node, api, (Act.SWALLOW, Act.FAIL))
+            if rule is None:
+                plain.append(frame)
+            elif rule.act is Act.SWALLOW:
                 self.torn = True
             else:
-                plain.append(frame)
+                plain.append(with_error(api, version, frame, code=rule.error_code))
         self._to_client.put(b"".join(plain), faults.delays_ms.get(node, 0) / 1000)
 
     def _swallow(self, what: str, count: int) -> None:

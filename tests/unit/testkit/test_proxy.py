@@ -244,6 +244,19 @@ def test_one_kind_of_answer_swallowed(
     assert proxy.hits(Act.SWALLOW, Api.END_TXN) == 1
 
 
+def test_an_answer_says_another_error_code(
+    broker: Broker, proxy: KafkaProxy, clients: list[Client]
+) -> None:
+    """The request arrives, and of its answer only the code is another one."""
+    proxy.add(Rule(api=Api.END_TXN, act=Act.FAIL, error_code=999, times=1))
+    body = bytes(5) + b"\0\0" + b"rest"  # no tags, throttle time, code
+
+    assert clients[0].ask(Api.END_TXN, body) == bytes(5) + struct.pack(">h", 999) + b"rest"
+    assert broker.next() == (Api.END_TXN, body)
+    assert clients[0].ask(Api.END_TXN, body) == body
+    assert proxy.hits(Act.FAIL, Api.END_TXN) == 1
+
+
 def test_a_held_request_holds_up_its_own_connection_only(
     broker: Broker, proxy: KafkaProxy, clients: list[Client]
 ) -> None:

@@ -30,6 +30,27 @@ def test_a_rule_without_limits_stays_until_it_is_cleared() -> None:
     assert faults.take(1, Api.FETCH, (Act.HOLD,)) is None
 
 
+def test_a_rule_with_a_text_hits_what_holds_it() -> None:
+    """A transactional id stands in its requests as it is."""
+    faults = Faults()
+    faults.add(Rule(api=Api.PRODUCE, act=Act.HOLD, text="scene-0"))
+
+    assert faults.take(1, Api.PRODUCE, (Act.HOLD,), frame=b"..scene-1..") is None
+    assert faults.take(1, Api.PRODUCE, (Act.HOLD,)) is None
+    assert faults.take(1, Api.PRODUCE, (Act.HOLD,), frame=b"..scene-0..") is not None
+
+
+def test_a_rule_with_a_share_hits_about_as_many() -> None:
+    """Those that it spares are counted too."""
+    faults = Faults()
+    faults.add(Rule(api=Api.END_TXN, act=Act.HOLD, share=1 / 3))
+
+    hits = sum(faults.take(1, Api.END_TXN, (Act.HOLD,)) is not None for _ in range(3000))
+
+    assert 900 < hits < 1100
+    assert faults.counts == {"hold:26": hits, "spared:26": 3000 - hits}
+
+
 def test_links_are_open_unless_they_are_set() -> None:
     """A mode and a delay belong to one broker's traffic."""
     faults = Faults()
@@ -42,5 +63,5 @@ def test_links_are_open_unless_they_are_set() -> None:
 
 def test_rules_travel_unchanged() -> None:
     """What the owner writes, the process reads."""
-    rule = Rule(api=Api.END_TXN, act=Act.STRAND, nodes=(1, 3), delay_ms=250, times=4)
+    rule = Rule(api=Api.END_TXN, act=Act.STRAND, nodes=(1, 3), delay_ms=250, times=4, error_code=9)
     assert rule_from(rule.to_plain()) == rule

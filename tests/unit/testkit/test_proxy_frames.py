@@ -40,9 +40,9 @@ def test_a_length_that_no_frame_has(length: int) -> None:
 
 
 def test_headers() -> None:
-    """Key and correlation id of a request, correlation id of its answer."""
+    """Key, version and correlation id of a request, correlation id of its answer."""
     request = framed(struct.pack(">hhi", Api.END_TXN, 3, -7) + b"rest")
-    assert request_header(request) == (Api.END_TXN, -7)
+    assert request_header(request) == (Api.END_TXN, 3, -7)
     assert answer_header(framed(struct.pack(">i", -7))) == -7
     with pytest.raises(NotKafkaError):
         request_header(framed(b"1234"))
