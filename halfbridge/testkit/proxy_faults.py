@@ -29,6 +29,7 @@ class Act(str, Enum):
     # The client's connection is reset at once, so that it asks again on another one; what it had
     # sent arrives late all the same, as bytes in a slow network do.
     STRAND = "strand"
+    REFUSE = "refuse"  # it does not arrive, and is answered with an error
     FAIL = "fail"  # it arrives and is obeyed, but its answer carries another error code
 
 
@@ -42,6 +43,9 @@ class Rule:
         nodes: Only with these brokers; empty means with all.
         delay_ms: How late a request that is held or stranded arrives.
         times: How many requests it hits; 0 means all, until healed.
+        text: Only requests that hold it, such as a name.
+        share: Of the requests that fit, so many are hit, at random.
+        error: What a request that is refused is answered with.
         error_code: What the answer to a request that is to fail says.
     """
 
@@ -50,6 +54,9 @@ class Rule:
     nodes: tuple[int, ...] = ()
     delay_ms: int = 0
     times: int = 0
+    text: str = ""
+    share: float = 1.0
+    error: int = 0
     error_code: int = 0
 
     def to_plain(self) -> dict[str, Any]:
@@ -75,6 +82,9 @@ def rule_from(plain: Mapping[str, Any]) -> Rule:
         nodes=tuple(plain["nodes"]),
         delay_ms=int(plain["delay_ms"]),
         times=int(plain["times"]),
+        text=str(plain["text"]),
+        share=float(plain["share"]),
+        error=int(plain["error"]),
         error_code=int(plain["error_code"]),
     )
 
@@ -93,7 +103,7 @@ class Faults:
     delays_ms: dict[int, int] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     _rules: list[tuple[Rule, int]] = field(default_factory=list)
-    _draw: random.Random = field(default_factory=lambda: random.Random(0))
+    _draw: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311
 
     def mode(self, node: int) -> Mode:
         """Return what becomes of everything with a broker."""
