@@ -28,6 +28,8 @@ _FLEXIBLE_SINCE = {
     Api.END_TXN: 3,
     Api.TXN_OFFSET_COMMIT: 3,
 }
+# What follows the code in an answer that refuses: with Produce, no offset.
+_BEHIND = {Api.PRODUCE: Struct(">q").pack(-1)}
 _PRODUCE_BY_TOPIC_ID = 13  # a version that names topics by their id
 
 
@@ -43,7 +45,8 @@ def with_error(api: int, version: int, frame: bytes, *, code: int) -> bytes:
         _CODE.unpack_from(frame, at)
     except (ValueError, KeyError, IndexError, error) as found:
         raise NotKafkaError(f"no error code in an answer to {api}, version {version}") from found
-    return frame[:at] + _CODE.pack(code) + frame[at + _CODE.size :]
+    written = _CODE.pack(code) + _BEHIND.get(known, b"")
+    return frame[:at] + written + frame[at + len(written) :]
 
 
 def _after_throttle(frame: bytes, api: Api, version: int) -> int:

@@ -33,8 +33,6 @@ def framed(body: bytes) -> bytes:
         (Api.TXN_OFFSET_COMMIT, 2, THROTTLE + PLAIN_TOPIC),
         (Api.TXN_OFFSET_COMMIT, 3, b"\0" + THROTTLE + COMPACT_TOPIC),
         (Api.TXN_OFFSET_COMMIT, 3, b"\0" + THROTTLE + LONG_TOPIC),
-        (Api.PRODUCE, 8, PLAIN_TOPIC),
-        (Api.PRODUCE, 10, b"\0" + COMPACT_TOPIC),
     ],
 )
 def test_the_first_error_code_is_replaced(api: Api, version: int, before: bytes) -> None:
@@ -45,6 +43,16 @@ def test_the_first_error_code_is_replaced(api: Api, version: int, before: bytes)
     changed = with_error(api, version, answer, code=CODE)
 
     assert changed == framed(before + struct.pack(">h", CODE) + rest)
+
+
+@pytest.mark.parametrize(("version", "before"), [(8, PLAIN_TOPIC), (10, b"\0" + COMPACT_TOPIC)])
+def test_a_record_that_is_refused_has_no_offset(version: int, before: bytes) -> None:
+    """A broker's answer to a Produce that it refuses names none."""
+    answer = framed(before + struct.pack(">hq", 0, 17) + b"whatever follows")
+
+    changed = with_error(Api.PRODUCE, version, answer, code=CODE)
+
+    assert changed == framed(before + struct.pack(">hq", CODE, -1) + b"whatever follows")
 
 
 @pytest.mark.parametrize(

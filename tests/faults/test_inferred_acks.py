@@ -1,0 +1,124 @@
+"""Acknowledgements without an offset: the client infers that a record is stored, nobody said so.
+
+librdkafka does when a later record of the partition was acknowledged, and when a broker speaks of
+a duplicate sequence number, which the proxy puts into the answer here. After a leader's death it
+was seen to be wrong: decisions were acknowledged so that stood in no log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bridge import (
+    HalfNotStoredError,
+    Message,
+    OutcomeUnknownError,
+    Resolution,
+    TransactionProducer,
+)
+from checker.admin.kafka_io import Cluster
+from checker.admin.shape import Layout
+from checker.admin.topics import create_topics
+from checker.config import CheckerConfig
+from checker.failures import KafkaTxnFailedError
+from checker.outlet.kafka_io import Transactor
+from checker.publish import Outgoing
+from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.proxy import Act, Api, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.broker
+
+_GROUP = "inferred"
+_CALL_S = 20.0
+_DUPLICATE_SEQUENCE_NUMBER = 46
+_INFERRED = Rule(api=Api.PRODUCE, act=Act.FAIL, error_code=_DUPLICATE_SEQUENCE_NUMBER, times=1)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Yield a broker behind a proxy."""
+    with EmbeddedCluster(1, proxied=True) as started:
+        yield started
+
+
+@pytest.fixture
+def config(cluster: EmbeddedCluster, topic_prefix: str) -> CheckerConfig:
+    """Return the settings of a daemon whose topics are there."""
+    config = CheckerConfig(bootstrap_servers=cluster.proxied_servers, topic_prefix=topic_prefix)
+    layout = Layout(partitions=1, replication_factor=1, producer_groups=(_GROUP,))
+    create_topics(Cluster(cluster.bootstrap_servers), config.names, layout)
+    topic = _real_topic(config)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(_CALL_S)
+    return config
+
+
+def _real_topic(config: CheckerConfig) -> str:
+    return f"{config.topic_prefix}orders"
+
+
+@pytest.fixture
+def producer(cluster: EmbeddedCluster, config: CheckerConfig) -> Iterator[TransactionProducer]:
+    """Yield a producer whose records pass the proxy."""
+    with TransactionProducer(
+        bootstrap_servers=cluster.proxied_servers,
+        producer_group=_GROUP,
+        topics=[_real_topic(config)],
+        topic_prefix=config.topic_prefix,
+        checker=lambda _: Resolution.UNKNOWN,
+    ) as started:
+        yield started
+
+
+def test_a_half_message_is_not_stored(
+    cluster: EmbeddedCluster, producer: TransactionProducer, config: CheckerConfig
+) -> None:
+    """The producer must not run its local transaction; the next half message is stored again."""
+    message = Message(_real_topic(config), value=b"one")
+    tx = producer.begin()
+    cluster.proxy.add(_INFERRED)
+
+    with pytest.raises(HalfNotStoredError, match="without an offset"):
+        tx.send(message)
+    tx.rollback()
+
+    assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) > 0
+    with producer.begin() as later:
+        later.send(message)
+
+
+def test_a_decision_is_in_doubt_and_can_be_repeated(
+    cluster: EmbeddedCluster, producer: TransactionProducer, config: CheckerConfig
+) -> None:
+    """Nobody may be told that it stands; repeated, it does, at an offset that is named."""
+    tx = producer.begin()
+    tx.send(Message(_real_topic(config), value=b"one"))
+    cluster.proxy.add(_INFERRED)
+
+    with pytest.raises(OutcomeUnknownError, match="without an offset"):
+        tx.commit()
+
+    assert tx.commit().op_offset >= 0
+
+
+def test_a_put_back_is_written_again(cluster: EmbeddedCluster, config: CheckerConfig) -> None:
+    """A copy whose place is not known does not count: the kafka_txn fails, and is done again."""
+    transactor = Transactor(config, f"{config.topic_prefix}id")
+    transactor.start()
+    copy = Outgoing(config.names.half, 0, None, b"a copy", [], 0, is_copy=True)
+    cluster.proxy.add(_INFERRED)
+
+    with pytest.raises(KafkaTxnFailedError, match="without an offset"):
+        transactor.write([copy], watched=False)
+
+    transactor.close()
+    successor = Transactor(config, f"{config.topic_prefix}id")
+    successor.start()
+    assert successor.write([copy], watched=False)[0] > 0
+    successor.close()
