@@ -26,14 +26,7 @@ class SendFuture(Delivery):
 
     def on_delivery(self, error: Any, record: Any) -> None:
         """Note what became of the half record (for Kafka)."""
-        if error is None:
-            offset = record.offset()
-            if offset is None:
-                error = kafka_io.INFERRED
-            else:
-                self.offset = offset
-                self.timestamp = record.timestamp()[1]
-        self.transaction.half_settled(self, error)
+        self.transaction.half_settled(self, error or _placed(self, record))
 
     def exception(self) -> BridgeError | None:
         """Return why the half message is not known to be durable; None if it is, or not done."""
@@ -88,14 +81,7 @@ class DecisionFuture(Delivery):
 
     def on_delivery(self, error: Any, record: Any) -> None:
         """Note what became of the op record (for Kafka)."""
-        if error is None:
-            offset = record.offset()
-            if offset is None:
-                error = kafka_io.INFERRED
-            else:
-                self.offset = offset
-                self.timestamp = record.timestamp()[1]
-        self.transaction.decision_settled(self, error)
+        self.transaction.decision_settled(self, error or _placed(self, record))
 
     def exception(self) -> BridgeError | None:
         """Return why the decision is in doubt; None if it stands, or is not done."""
@@ -139,3 +125,13 @@ class DecisionFuture(Delivery):
             op_offset=self.offset,
             late=transaction.is_late(self.timestamp),
         )
+
+
+def _placed(delivery: Delivery, record: Any) -> Any:
+    """Note where an acknowledged record stands; return why nobody knows, or None."""
+    offset = record.offset()
+    if offset is None:
+        return kafka_io.INFERRED
+    delivery.offset = offset
+    delivery.timestamp = record.timestamp()[1]
+    return None
