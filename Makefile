@@ -14,6 +14,8 @@ STAMP := $(VENV)/.installed
 EXTRAS := delta,dev,embedded,spark,testcontainers
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --messages 200000
+# Fault tests at once: most of them wait most of the time, for what heals or times out.
+FAULT_LANES ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 IMAGE := halfbridge-test-kafka:4.2.0
 KAFKA_VERSIONS ?= 3.9.1 4.2.0
@@ -65,8 +67,8 @@ simulate: $(STAMP)  ## 10,000 seeded runs of the whole protocol, without a broke
 	$(BIN)/pytest -m long tests/simulation $(PYTEST_ARGS)
 
 .PHONY: faults
-faults: $(STAMP)  ## The fault cases that are too long or too harsh for every run
-	$(BIN)/pytest -m long tests/faults $(PYTEST_ARGS)
+faults: $(STAMP)  ## The fault cases that are too long or too harsh for every run (FAULT_LANES=2)
+	$(BIN)/pytest -m long tests/faults -rP -n $(FAULT_LANES) --maxschedchunk 1 $(PYTEST_ARGS)
 
 .PHONY: spark-faults
 spark-faults: $(STAMP)  ## Faults under Spark: killed drivers, Spark's own sink beside ours
