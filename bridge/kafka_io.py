@@ -304,10 +304,11 @@ def made(client: Any, settings: dict[str, Any], **keywords: Any) -> Any:
     """
     try:
         return client(settings, **keywords)
-    except KafkaException as error:
+    except (KafkaException, AttributeError, TypeError, ValueError) as error:
+        # The last three: a property whose value is a function or a mapping, such as `stats_cb`.
         raise ConfigError(
             field="kafka",
-            value=_kafka_error(error).str(),
+            value=_kafka_error(error).str() if isinstance(error, KafkaException) else str(error),
             origin="Kafka client",
             allowed="properties that librdkafka knows",
         ) from error

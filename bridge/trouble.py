@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -35,4 +36,7 @@ class Troubles:
             return
         self._told[error.code()] = now, 0
         again = f" (and {kept_back} times since the last report)" if kept_back else ""
-        self._log.warning("Kafka: %s%s", error.str(), again)
+        # A log handler is the user's. What it raised would come out of the client's poll() or
+        # consume(), and the records that these had taken would be gone.
+        with suppress(Exception):
+            self._log.warning("Kafka: %s%s", error.str(), again)

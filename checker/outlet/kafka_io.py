@@ -35,6 +35,8 @@ SLOW_COMMIT_S = 5.0
 COMMIT_RETRIES_MAX = 3
 # How long after its time-out a call is believed to return after all.
 HANG_GRACE_S = 1.0
+_QUEUE_RECORDS_MAX = 1_000_000
+_QUEUE_CHECKS_MAX = 20_000
 # What a broker refuses for good, whatever is tried again.
 PERMANENT_CODES = frozenset(
     (
@@ -75,6 +77,7 @@ class Transactor:
         self._producer = made(
             Producer,
             {
+                "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,  # the user may know better
                 **client_config(config),
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": config.kafka_txn_timeout_ms,
@@ -82,7 +85,6 @@ class Transactor:
                 "partitioner": "murmur2_random",
                 # The broker judges sizes, topic by topic.
                 "message.max.bytes": 1_000_000_000,
-                "queue.buffering.max.messages": 1_000_000,
                 "error_cb": self._on_error,
                 "linger.ms": 1,
                 # A topic is looked up before anything is written to it; one that is missing all
@@ -185,6 +187,7 @@ class Transactor:
             callback = self._on_delivery if watched else None
             if record.is_copy:
                 callback, has_copies = self._on_copy, True
+            waits_until = 0.0
             while True:
                 try:
                     produce(
@@ -198,8 +201,18 @@ class Transactor:
                     )
                     break
                 except BufferError:
-                    self._producer.poll(0.05)
+                    waits_until = waits_until or monotonic() + self._timeout_s
+                    self._make_room(waits_until)
         return has_copies
+
+    def _make_room(self, until: float) -> None:
+        """Wait a moment for acknowledgements, which take records from the full queue."""
+        if monotonic() > until:
+            raise KafkaTxnFailedError(
+                f"the producer's queue was full for {self._timeout_s:g} s: brokers do not answer,"
+                " or queue.buffering.max.kbytes is less than one record"
+            )
+        self._producer.poll(0.05)
 
     def close(self) -> None:
         """Let go of the producer without waiting for anything; it may be broken already."""
@@ -250,12 +263,12 @@ class CheckSender:
         self._producer = made(
             Producer,
             {
+                "queue.buffering.max.messages": _QUEUE_CHECKS_MAX,  # the user may know better
                 **client_config(config),
                 "enable.idempotence": True,
                 "message.timeout.ms": 5000,
                 "message.max.bytes": 1_000_000_000,
                 "linger.ms": 5,
-                "queue.buffering.max.messages": 20_000,
                 "on_delivery": self._on_delivery,
             },
         )

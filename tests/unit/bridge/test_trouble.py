@@ -47,3 +47,17 @@ def test_each_kind_is_told_once_in_a_while(
         "Kafka: all brokers are down",
         "Kafka: refused (and 19 times since the last report)",
     ]
+
+
+def test_a_log_handler_that_raises_is_kept_from_the_client() -> None:
+    """Out of a callback it would cost the records that the client was about to hand over."""
+    log = logging.getLogger("halfbridge.raises")
+    seen = []
+
+    def raising(record: logging.LogRecord) -> bool:
+        seen.append(record)
+        raise RuntimeError("a filter of the user's")
+
+    log.addFilter(raising)
+    Troubles(log).note(Error(-195, "refused"))
+    assert len(seen) == 1

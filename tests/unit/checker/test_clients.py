@@ -9,9 +9,11 @@ from checker.admin.kafka_io import Cluster
 from checker.bodies.kafka_io import BodyReader
 from checker.clients import client_config
 from checker.config import CheckerConfig
+from checker.failures import KafkaTxnFailedError
 from checker.inquiry.kafka_io import Questions
 from checker.intake.kafka_io import Input
 from checker.outlet.kafka_io import CheckSender, Transactor
+from checker.publish import Outgoing
 from checker.slots import slot_ids
 
 
@@ -51,3 +53,39 @@ def test_a_property_that_no_client_knows_is_a_configuration_error() -> None:
     ):
         with pytest.raises(ConfigError, match=r"no\.such\.property"):
             client()
+
+
+@pytest.mark.parametrize("name", ["stats_cb", "throttle_cb", "oauth_cb", "default.topic.config"])
+def test_a_property_that_takes_no_text_is_a_configuration_error(name: str) -> None:
+    """Functions and mappings cannot be given on a command line; one line says so."""
+    config = CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka={name: "text"})
+
+    with pytest.raises(ConfigError, match="kafka"):
+        Input(config, slot_ids("w-0", topic_prefix=""))
+
+
+def test_a_record_larger_than_the_producers_queue_fails_in_time() -> None:
+    """There never is room for it: the kafka_txn fails and says why, instead of waiting for ever."""
+    own = {"test.mock.num.brokers": "1", "queue.buffering.max.kbytes": "1"}
+    config = CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka=own, kafka_txn_timeout_ms=1000)
+    transactor = Transactor(config, "id")
+    transactor.start()
+    record = Outgoing("orders", 0, None, b"x" * 2000, [], 0)
+
+    with pytest.raises(KafkaTxnFailedError, match=r"queue\.buffering\.max\.kbytes"):
+        transactor.write([record], watched=False)
+    transactor.close()
+
+
+def test_the_producers_queue_may_be_made_smaller() -> None:
+    """What the operator says of it is neither refused nor silently replaced by our own number."""
+    own = {"test.mock.num.brokers": "1", "queue.buffering.max.messages": "3"}
+    transactor = Transactor(CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka=own), "id")
+    transactor.start()
+    transactor._producer.begin_transaction()
+
+    for _ in range(3):
+        transactor._producer.produce("orders", b"x", partition=0)
+    with pytest.raises(BufferError):
+        transactor._producer.produce("orders", b"x", partition=0)
+    transactor.close()
