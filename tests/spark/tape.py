@@ -24,7 +24,7 @@ from spark_jobs.audit.facts import (
     facts_of_ops,
     facts_of_reals,
 )
-from spark_jobs.internal_topics import KAFKA_SCHEMA
+from spark_jobs.io import KAFKA_SCHEMA
 from spark_jobs.snapshot import Range, Snapshot
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ BORN_MS = 1_699_999_999_000
 START_MS = 1_700_000_000_000
 PAIRS = 2
 NAMES = TopicNames()
+DAEMONS = (names.TRANSACTION_ID, names.BORN_TIMESTAMP)  # headers that it adds
+# Real topic, key, value, the user's headers.
+Content = tuple[str, Any, Any, tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -217,6 +220,32 @@ class Tape:
     def real_topics(self) -> list[str]:
         """Return the real topics there are."""
         return sorted({topic for topic, _ in self.rows} - {NAMES.half, NAMES.op, NAMES.dead})
+
+    def read(self, *topics: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of these topics, partition by partition."""
+        for (topic, _), rows in sorted(self.rows.items()):
+            yield from rows if topic in topics else ()
+
+    def halves(self) -> Iterator[tuple[int, HalfMetadata, str | None, Content]]:
+        """Yield of each half record its offset, metadata, flaw and content."""
+        for key, value, _, _, at, _, _, headers in self.read(NAMES.half):
+            meta, flaw = names.parse_half(headers)
+            yield at, meta, flaw, (meta.real_topic, key, value, tuple(names.user_headers(headers)))
+
+    def ops(self) -> Iterator[Op]:
+        """Yield each op."""
+        return (OP.decode(row[1]) for row in self.read(NAMES.op))
+
+    def reals(self) -> Iterator[tuple[str, Content]]:
+        """Yield of each delivery its transaction id and content."""
+        for key, value, topic, _, _, _, _, headers in self.read(*self.real_topics()):
+            user = tuple(header for header in headers if header[0] not in DAEMONS)
+            yield dict(headers)[names.TRANSACTION_ID].decode(), (topic, key, value, user)
+
+    def letters(self) -> Iterator[tuple[HalfMetadata, DeadReason]]:
+        """Yield of each dead letter the message's metadata and the reason."""
+        for *_, headers in self.read(NAMES.dead):
+            yield names.parse_half(headers[:-1])[0], DEAD_LETTER.decode(headers[-1][1]).reason
 
     def frame(self, spark: SparkSession, *topics: str) -> DataFrame:
         """Return the rows of these topics."""
