@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from spark_jobs.admin import ClusterAdmin
+from spark_jobs.cluster import connect
 from spark_jobs.errors import JobError
 from spark_jobs.ingest.job import Ingest, ingest
 from spark_jobs.ingest.sinks import FORMATS
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+
+    from spark_jobs.cluster import Cluster
 
 VALUE_BYTES = 1024
 _DIGEST_BYTES = 32
@@ -54,10 +56,9 @@ def main(**values: Any) -> int:
         spark = stack.enter_context(
             spark_session("halfbridge-bench-ingest", options=values["spark_options"])
         )
-        admin = ClusterAdmin(spark, servers, kafka)
-        stack.callback(admin.close)
-        admin.create_topic(topic, values["partitions"])
-        stack.callback(admin.delete_topic, topic)
+        cluster = stack.enter_context(connect(spark, servers, kafka))
+        cluster.create_topic(topic, values["partitions"])
+        stack.callback(cluster.delete_topic, topic)
         click.echo(f"writing {values['records']:,} records of {VALUE_BYTES} bytes", err=True)
         fill(spark, topic, servers, values["records"])
         plain_s, ingest_s = [], []
@@ -65,7 +66,7 @@ def main(**values: Any) -> int:
             plain_s.append(_plain(spark, topic, servers))
             ingest_s.append(
                 _ingest(
-                    spark, admin, topic, servers, records=values["records"], kind=values["kind"]
+                    spark, cluster, topic, servers, records=values["records"], kind=values["kind"]
                 )
             )
             click.echo(
@@ -120,7 +121,7 @@ def _plain(spark: SparkSession, topic: str, servers: str) -> float:
 
 
 def _ingest(
-    spark: SparkSession, admin: ClusterAdmin, topic: str, servers: str, *, records: int, kind: str
+    spark: SparkSession, cluster: Cluster, topic: str, servers: str, *, records: int, kind: str
 ) -> float:
     directory = tempfile.mkdtemp(prefix="halfbridge-bench-ingest-")
     try:
@@ -132,7 +133,7 @@ def _ingest(
             kafka={},
             format=kind,
         )
-        totals = ingest(spark, job, admin, lambda _: None)
+        totals = ingest(spark, job, cluster, lambda _: None)
     finally:
         shutil.rmtree(directory)
     if totals.rows != records:

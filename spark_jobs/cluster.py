@@ -1,4 +1,4 @@
-"""Asks the cluster where its logs begin and end, through the Kafka client that Spark itself uses.
+"""Asks the cluster of its topics and where its logs begin and end, through Spark's Kafka client.
 
 So one set of properties (`--kafka-opt`) serves both, and the driver needs no second client. It
 needs a JVM of its own, which a Spark Connect client has not; a snapshot in a file does there.
@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
 
 from spark_jobs.errors import JobError, cause_of
+from spark_jobs.storage import jvm_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
-ANSWER_MS = 30_000  # how long any question may take
+    from spark_jobs.io import Topics
+
+_ANSWER_MS = 30_000  # how long any question may take
 _POLL_S = 0.1  # between two looks at a last stable offset that is awaited
 
 Place = tuple[str, int]
@@ -40,22 +43,38 @@ class Applied:
 
 
 class Cluster:
-    """Questions to the brokers."""
+    """Questions to the brokers, of any thread; `connect` makes one.
 
-    def __init__(self, jvm: Any, admin: Any) -> None:
+    Each raises JobError when they do not answer, or refuse: the user must act.
+    """
+
+    def __init__(self, jvm: Any, admin: Any, servers: str) -> None:
         self._jvm = jvm
         self._admin = admin
+        self._servers = servers
+
+    def cluster_id(self) -> str:
+        """Return the id that the cluster got when it was made."""
+        found: str = self._get(self._admin.describeCluster().clusterId())
+        return found
 
     def topics(self) -> frozenset[str]:
         """Return the names of all topics that are not Kafka's own."""
-        return frozenset(self._admin.listTopics().names().get())
+        return frozenset(self._get(self._admin.listTopics().names()))
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Make a topic with the cluster's own replication factor."""
+        optional = self._jvm.java.util.Optional
+        topic = self._kafka.clients.admin.NewTopic(name, optional.of(partitions), optional.empty())
+        self._get(self._admin.createTopics([topic]).all())
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic."""
+        self._get(self._admin.deleteTopics([name]).all())
 
     def partitions(self, topics: Iterable[str]) -> list[Place]:
-        """Return the partitions of topics that exist."""
-        wanted = self._jvm.java.util.ArrayList()
-        for topic in topics:
-            wanted.add(topic)
-        described = self._admin.describeTopics(wanted).allTopicNames().get()
+        """Return the partitions of topics, all of which must exist."""
+        described = self._get(self._admin.describeTopics(list(topics)).allTopicNames())
         return sorted(
             (topic, number)
             for topic in described
@@ -73,6 +92,21 @@ class Cluster:
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
         """Return the high watermarks: rows of open kafka_txns stand below them."""
         return self._offsets(places, self._spec.latest(), self._levels.READ_UNCOMMITTED)
+
+    def stalls(self, topics: Topics) -> dict[Place, int]:
+        """Return how many offsets open kafka_txns hide, for each partition that has any.
+
+        A reader of committed records sees nothing behind the last stable offset, and no error.
+        """
+        names = topics.names
+        if topics.pattern:
+            pattern = self._jvm.java.util.regex.Pattern.compile(topics.pattern)
+            names = tuple(name for name in self.topics() if pattern.matcher(name).matches())
+        marks = self.ends(self.partitions(names))
+        stable = self.stable_ends(marks)
+        return {
+            place: mark - stable[place] for place, mark in marks.items() if stable[place] < mark
+        }
 
     def settled_ends(
         self, places: Iterable[Place], within_s: float
@@ -93,13 +127,11 @@ class Cluster:
 
     def applied(self, group: str, half: str, op: str) -> Applied:
         """Return the daemon's committed progress; kafka_txns that are open do not count."""
-        try:
-            found = self._admin.listConsumerGroupOffsets(group)
-            offsets = found.partitionsToOffsetAndMetadata().get()
-        except Py4JJavaError as error:
-            raise JobError(
-                f"cannot read the committed offsets of group {group}: {cause_of(error)}"
-            ) from error
+        found = self._admin.listConsumerGroupOffsets(group)
+        offsets = self._get(
+            found.partitionsToOffsetAndMetadata(),
+            failed=f"cannot read the committed offsets of group {group}",
+        )
         ops: dict[int, int] = {}
         positions: dict[int, int] = {}
         for place in offsets:
@@ -114,22 +146,34 @@ class Cluster:
         return Applied(ops, positions)
 
     @property
+    def _kafka(self) -> Any:
+        return self._jvm.org.apache.kafka
+
+    @property
     def _spec(self) -> Any:
-        return self._jvm.org.apache.kafka.clients.admin.OffsetSpec
+        return self._kafka.clients.admin.OffsetSpec
 
     @property
     def _levels(self) -> Any:
-        return self._jvm.org.apache.kafka.common.IsolationLevel
+        return self._kafka.common.IsolationLevel
 
     def _offsets(self, places: Iterable[Place], spec: Any, level: Any) -> dict[Place, int]:
         wanted = self._jvm.java.util.HashMap()
         for topic, number in places:
-            wanted.put(self._jvm.org.apache.kafka.common.TopicPartition(topic, number), spec)
-        options = self._jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(level)
-        answered = self._admin.listOffsets(wanted, options).all().get()
+            wanted.put(self._kafka.common.TopicPartition(topic, number), spec)
+        options = self._kafka.clients.admin.ListOffsetsOptions(level)
+        answered = self._get(self._admin.listOffsets(wanted, options).all())
         return {
             (each.topic(), each.partition()): answered[each].offset() for each in list(answered)
         }
+
+    def _get(self, future: Any, *, failed: str = "") -> Any:
+        milliseconds = self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS
+        try:
+            return future.get(_ANSWER_MS, milliseconds)
+        except Py4JJavaError as error:
+            what = failed or f"{self._servers} does not answer"
+            raise JobError(f"{what}: {cause_of(error)}") from error
 
 
 @contextmanager
@@ -144,15 +188,14 @@ def connect(
         kafka: Client properties by their Java names (security, say).
 
     Raises:
-        JobError: there is no JVM in this process, or a property is wrong; the user must act.
+        JobError: there is no JVM in this process, no Kafka connector in it, or a property is
+            wrong; the user must act.
     """
-    jvm: Any = getattr(spark, "_jvm", None)
-    if jvm is None:
-        raise JobError("a Spark Connect client cannot ask for offsets: give --snapshot FILE")
+    jvm = jvm_of(spark)
     properties = jvm.java.util.Properties()
     given = {
-        "default.api.timeout.ms": str(ANSWER_MS),
-        "request.timeout.ms": str(ANSWER_MS // 2),
+        "default.api.timeout.ms": str(_ANSWER_MS),
+        "request.timeout.ms": str(_ANSWER_MS // 2),
         **{name: value for name, value in kafka.items() if not name.startswith("max.poll.")},
         "bootstrap.servers": bootstrap_servers,
     }
@@ -160,12 +203,15 @@ def connect(
         properties.setProperty(name, value)
     try:
         admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+    except TypeError as error:  # what py4j makes of a class that is not there
+        raise JobError(
+            "this Spark session has no Kafka connector: give spark-submit --packages or --jars"
+            " (docs/spark.md)"
+        ) from error
     except Py4JError as error:
         raise JobError(f"cannot connect to {bootstrap_servers}: {cause_of(error)}") from error
     try:
-        yield Cluster(jvm, admin)
-    except Py4JJavaError as error:
-        raise JobError(f"{bootstrap_servers} does not answer: {cause_of(error)}") from error
+        yield Cluster(jvm, admin, bootstrap_servers)
     finally:
         admin.close(jvm.java.time.Duration.ofSeconds(1))
 

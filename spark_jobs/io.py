@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_jobs.snapshot import Range
+
+# The columns of Spark's Kafka source.
+KAFKA_SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp,"
+    " timestampType int, headers array<struct<key: string, value: binary>>"
+)
 ISOLATION = "read_committed"
 
 # What makes a read right; nobody may change these.
@@ -102,45 +110,6 @@ def cluster_options(
     return {**_DEFAULTS, **given, **fixed}
 
 
-def real_topic_options(
-    topic: str, *, bootstrap_servers: str, kafka: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """Return the options of a batch read of all committed rows of `topic`.
-
-    Raises:
-        ValueError: as `source_options`, or the topic is empty.
-    """
-    if not topic:
-        raise ValueError("topic must not be empty")
-    common = source_options(Topics((topic,)), bootstrap_servers=bootstrap_servers, kafka=kafka)
-    # Under read_committed `latest` is the last stable offset.
-    return {**common, **EARLIEST.starting(), **LATEST.ending()}
-
-
-def read_real_topic(
-    spark: SparkSession,
-    topic: str,
-    *,
-    bootstrap_servers: str,
-    kafka: Mapping[str, str] | None = None,
-) -> DataFrame:
-    """Return all rows of `topic` that are committed when the read is planned.
-
-    An open kafka_txn hides its partition's rows behind it until it ends: Spark reads to the last
-    stable offset and says nothing.
-
-    Returns:
-        key binary, value binary, topic string, partition int, offset long, timestamp timestamp,
-        timestampType int, headers array<struct<key string, value binary>> (null: no headers);
-        unique by (partition, offset), in no order.
-
-    Raises:
-        ValueError: as `real_topic_options`.
-    """
-    options = real_topic_options(topic, bootstrap_servers=bootstrap_servers, kafka=kafka)
-    return spark.read.format("kafka").options(**options).load()
-
-
 def read_topics(
     spark: SparkSession,
     topics: Topics,
@@ -150,9 +119,15 @@ def read_topics(
     start: Position = EARLIEST,
     end: Position = LATEST,
 ) -> DataFrame:
-    """Return the committed rows of `topics` between two positions, as `read_real_topic` does.
+    """Return the committed rows of `topics` between two positions.
 
-    Offsets are looked up when the read is planned; a plan that is run twice reads the same.
+    Offsets are looked up when the read is planned; a plan that is run twice reads the same. An
+    open kafka_txn hides its partition's rows behind it until it ends: Spark reads to the last
+    stable offset and says nothing.
+
+    Returns:
+        The columns of KAFKA_SCHEMA; unique by (topic, partition, offset), in no order. `headers`
+        is null where there are none.
 
     Raises:
         ValueError: as `source_options`.
@@ -160,6 +135,35 @@ def read_topics(
     common = source_options(topics, bootstrap_servers=bootstrap_servers, kafka=kafka)
     options = {**common, **start.starting(), **end.ending()}
     return spark.read.format("kafka").options(**options).load()
+
+
+def read_ranges(
+    spark: SparkSession,
+    topics: Mapping[str, Mapping[int, Range]],
+    options: Mapping[str, str],
+) -> DataFrame:
+    """Return the committed rows of these ranges and no others, as `read_topics` does.
+
+    Args:
+        spark: A session with the Kafka connector.
+        topics: Topic -> partition -> what is read of it, perhaps nothing.
+        options: `cluster_options`, which say nothing of topics.
+    """
+    wanted = {
+        topic: {number: each for number, each in ranges.items() if each.start < each.end}
+        for topic, ranges in topics.items()
+    }
+    wanted = {topic: ranges for topic, ranges in wanted.items() if ranges}
+    if not wanted:
+        return spark.createDataFrame([], KAFKA_SCHEMA)
+    starts = {topic: {n: each.start for n, each in of.items()} for topic, of in wanted.items()}
+    ends = {topic: {n: each.end for n, each in of.items()} for topic, of in wanted.items()}
+    which = {
+        "assign": json.dumps({topic: sorted(of) for topic, of in wanted.items()}),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+    return spark.read.format("kafka").options(**options, **which).load()
 
 
 def stream_topics(
@@ -171,7 +175,7 @@ def stream_topics(
     start: Position = EARLIEST,
     max_offsets: int | None = None,
 ) -> DataFrame:
-    """Return the committed rows of `topics` as a stream, with the columns of `read_real_topic`.
+    """Return the committed rows of `topics` as a stream, with the columns of `read_topics`.
 
     A checkpoint that has a batch goes on from there: `start` counts for a new one only, and
     partitions that are new to it are read from their first offset.

@@ -164,7 +164,7 @@ def metrics_served(
         spark: The session; queries that start inside the block are seen.
         port: Where; 0: a free one; None: nowhere, nothing is done.
         say: Told the address.
-        stalls: As `admin.ClusterAdmin.stalls`, asked at each scrape.
+        stalls: As `cluster.Cluster.stalls`, asked at each scrape.
 
     Yields:
         The port.

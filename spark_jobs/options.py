@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_jobs.errors import JobError, cause_of
+from spark_jobs.io import cluster_options
 from spark_jobs.ivy import JarsError
 from spark_jobs.jvm import JavaNotFoundError
 
@@ -27,7 +28,7 @@ EXIT_DONE = 0
 EXIT_ERROR = 1
 EXIT_FINDINGS = 2
 
-AGE_MS_MAX = 72 * 3_600_000  # the daemon's default of transaction_age_ms_max
+DAEMON_AGE_MS_MAX = 72 * 3_600_000  # the daemon's default of transaction_age_ms_max
 
 _INTERVAL = re.compile(r"([1-9]\d{0,5})\s*(ms|s|m|h)")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
@@ -212,7 +213,7 @@ transaction_age_option = click.option(
     "--transaction-age-ms-max",
     "age_ms_max",
     type=click.IntRange(min=1),
-    default=AGE_MS_MAX,
+    default=DAEMON_AGE_MS_MAX,
     show_default=True,
     metavar="MS",
     help="The daemon's setting of that name: discards for age are judged by it.",
@@ -246,6 +247,18 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (json_option, spark_option, kafka_option, bootstrap_servers_option):
         command = option(command)
     return command
+
+
+def reading_options(bootstrap_servers: str, kafka: Mapping[str, str]) -> dict[str, str]:
+    """Return `io.cluster_options` of a command line, before a JVM is started for nothing.
+
+    Raises:
+        click.UsageError: --kafka-opt sets what makes a read right.
+    """
+    try:
+        return cluster_options(bootstrap_servers, kafka)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def write_report(path: Path | None, report: Mapping[str, Any]) -> None:

@@ -87,6 +87,10 @@ class Snapshot:
         """Return what was read of the dead-letter topic; nothing where it was not."""
         return self.topics.get(self.names.dead, {})
 
+    def ranges(self, *topics: str) -> dict[str, Mapping[int, Range]]:
+        """Return what was read of these topics, all of which it names."""
+        return {topic: self.topics[topic] for topic in topics}
+
     def cut_until_ms(self, topic: str) -> int:
         """Return the append time up to which records of `topic` may be deleted; -1: none is."""
         return max(

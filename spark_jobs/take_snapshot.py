@@ -29,7 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from serde.topics import TopicNames
 from spark_jobs.cluster import Applied, Cluster, connect
 from spark_jobs.errors import JobError
-from spark_jobs.internal_topics import read_ranges, source_options
+from spark_jobs.io import cluster_options, read_ranges
 from spark_jobs.snapshot import NOTHING_LEFT_MS, Range, Snapshot
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def audit_snapshot(
     return Snapshot(
         prefix=prefix,
         taken_ms=taken_ms,
-        topics=_with_first(spark, _ranges(starts, ends), source_options(bootstrap_servers, kafka)),
+        topics=_with_first(spark, _ranges(starts, ends), cluster_options(bootstrap_servers, kafka)),
         real_topics=tuple(real),
         applied=applied.ops,
         positions=applied.positions,
@@ -116,7 +116,7 @@ def undecided_snapshot(
     return Snapshot(
         prefix=prefix,
         taken_ms=taken_ms,
-        topics=_with_first(spark, _ranges(starts, ends), source_options(bootstrap_servers, kafka)),
+        topics=_with_first(spark, _ranges(starts, ends), cluster_options(bootstrap_servers, kafka)),
         real_topics=(),
         hidden=tuple(sorted(hidden)),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from spark_jobs.options import AGE_MS_MAX
+from spark_jobs.options import DAEMON_AGE_MS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ class Bounds:
 
     snapshot: Snapshot
     grace_ms: int = GRACE_MS
-    age_ms_max: int = AGE_MS_MAX
+    age_ms_max: int = DAEMON_AGE_MS_MAX
 
     def is_applied(self, pair: Column, op_at: Column, op_ms: Column) -> Column:
         """Tell whether an op had its effect, and that is visible, before the snapshot."""

@@ -23,7 +23,7 @@ from spark_jobs.audit.facts import (
 from spark_jobs.audit.report import make_report, text_lines
 from spark_jobs.audit.run import audited
 from spark_jobs.errors import JobError
-from spark_jobs.internal_topics import read_ranges, read_topics, source_options
+from spark_jobs.io import read_ranges
 from spark_jobs.session import spark_session
 from spark_jobs.snapshot import Snapshot, read_snapshot
 from spark_jobs.take_snapshot import SETTLE_S, audit_snapshot, topic_ranges
@@ -97,7 +97,7 @@ def main(
     of the half topic. Exit status: 0 clean, 2 findings, 1 error.
     """
     started_s = monotonic()
-    source = source_options(bootstrap_servers, kafka)
+    source = options.reading_options(bootstrap_servers, kafka)
     given = read_snapshot(snapshot_file.read_text("utf-8")) if snapshot_file else None
     with spark_session(_APP_NAME, options=spark_options) as spark:
         snapshot = given or _take(
@@ -129,14 +129,14 @@ def facts_of(spark: SparkSession, snapshot: Snapshot, source: Mapping[str, str])
     Args:
         spark: A session with the Kafka connector.
         snapshot: What to read.
-        source: `internal_topics.source_options`.
+        source: `io.cluster_options`.
     """
     names = snapshot.names
     return all_facts(
-        facts_of_halves(read_topics(spark, snapshot, [names.half], source)),
-        facts_of_ops(read_topics(spark, snapshot, [names.op], source)),
-        facts_of_reals(read_topics(spark, snapshot, snapshot.real_topics, source)),
-        facts_of_letters(read_topics(spark, snapshot, [names.dead], source)),
+        facts_of_halves(read_ranges(spark, snapshot.ranges(names.half), source)),
+        facts_of_ops(read_ranges(spark, snapshot.ranges(names.op), source)),
+        facts_of_reals(read_ranges(spark, snapshot.ranges(*snapshot.real_topics), source)),
+        facts_of_letters(read_ranges(spark, snapshot.ranges(names.dead), source)),
     )
 
 

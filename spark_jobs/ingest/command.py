@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_jobs.admin import ClusterAdmin
+from spark_jobs.cluster import connect
 from spark_jobs.ingest.job import Ingest, ingest
 from spark_jobs.ingest.sinks import FORMATS
 from spark_jobs.io import Topics, source_options
@@ -33,6 +33,7 @@ from spark_jobs.storage import absolute
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from spark_jobs.cluster import Place
     from spark_jobs.progress import Totals
     from spark_jobs.schemas import WriterSchema
 
@@ -96,17 +97,16 @@ def main(**values: Any) -> int:
         spark = stack.enter_context(
             spark_session("halfbridge-ingest", options=values["spark_options"])
         )
-        admin = ClusterAdmin(spark, job.bootstrap_servers, job.kafka)
-        stack.callback(admin.close)
+        cluster = stack.enter_context(connect(spark, job.bootstrap_servers, job.kafka))
 
-        def stalls() -> dict[tuple[str, int], int]:
-            return admin.stalls(job.topics)
+        def stalls() -> dict[Place, int]:
+            return cluster.stalls(job.topics)
 
         stack.enter_context(metrics_served(spark, values["metrics_port"], say=say, stalls=stalls))
-        totals = ingest(spark, job, admin, say)
+        totals = ingest(spark, job, cluster, say)
         hidden = stalls()
         report = {
-            **job.identity(admin.cluster_id()),
+            **job.identity(cluster.cluster_id()),
             **totals.to_json(),
             "hidden": [
                 {"topic": topic, "partition": partition, "offsets": offsets}
@@ -140,7 +140,7 @@ def _job(values: dict[str, Any]) -> Ingest:
     )
 
 
-def _text(job: Ingest, totals: Totals, hidden: dict[tuple[str, int], int]) -> str:
+def _text(job: Ingest, totals: Totals, hidden: dict[Place, int]) -> str:
     ended = "stopped" if totals.interrupted else "done"
     text = (
         f"{ended}: {totals.rows:,} rows of {job.topics} in {totals.batches} batches to"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from spark_jobs.admin import ClusterAdmin
+    from spark_jobs.cluster import Cluster
     from spark_jobs.io import Topics
     from spark_jobs.progress import Totals
     from spark_jobs.schemas import WriterSchema
@@ -85,14 +85,14 @@ class Ingest:
 
 
 def ingest(
-    spark: SparkSession, job: Ingest, admin: ClusterAdmin, show: Callable[[str], None]
+    spark: SparkSession, job: Ingest, cluster: Cluster, show: Callable[[str], None]
 ) -> Totals:
     """Run `job` until its trigger ends, or a signal does.
 
     Args:
         spark: A session with the Kafka connector.
         job: What to ingest.
-        admin: A client of the same cluster.
+        cluster: The same cluster.
         show: Takes a line about each batch.
 
     Raises:
@@ -103,7 +103,7 @@ def ingest(
     """
     sink = make_sink(spark, job.format, job.output, job.name)
     checkpoint = Checkpoint(spark, job.checkpoint)
-    checkpoint.claim(job.identity(admin.cluster_id()))
+    checkpoint.claim(job.identity(cluster.cluster_id()))
     sink.check(checkpoint)
     records = stream_topics(
         spark,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from dataclasses import dataclass, field
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from spark_jobs.errors import JobError
-from spark_jobs.io import Topics, read_topics, source_options
+from spark_jobs.io import Topics, cluster_options, read_ranges, read_topics
 from spark_jobs.positions import EARLIEST, LATEST, Position
 from spark_jobs.replay.plan import Bounds, Place, Plan, make_plan, read_plan
 from spark_jobs.replay.rows import COLUMNS, replayed, selected, within
@@ -19,6 +18,7 @@ from spark_jobs.sink import register
 from spark_jobs.sink.cluster.kafka_io import ensure_topics
 from spark_jobs.sink.log.kafka_io import log_for
 from spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
+from spark_jobs.snapshot import Range
 from spark_jobs.storage import Storage, join
 from spark_jobs.tables import read_table
 
@@ -226,23 +226,14 @@ def _source(spark: SparkSession, job: Replay, bounds: Bounds | None) -> DataFram
             end=job.end,
         )
     else:
-        rows = spark.read.format("kafka").options(**_slice_options(job, bounds)).load()
+        ranges = {number: Range(*limits) for (_, number), limits in bounds.items()}
+        rows = read_ranges(
+            spark,
+            {job.from_topic: ranges},
+            cluster_options(job.bootstrap_servers, job.kafka),
+        )
     wanted = selected(rows, where=job.where, replay_id=job.replay_id)
     return wanted if bounds is None else within(wanted, bounds)
-
-
-def _slice_options(job: Replay, bounds: Bounds) -> dict[str, str]:
-    """Return options with which Spark reads the offsets of a slice, and no others."""
-    options = source_options(
-        Topics.of(job.from_topic), bootstrap_servers=job.bootstrap_servers, kafka=job.kafka
-    )
-    del options["subscribe"]
-    parts = {str(partition): limits for (_, partition), limits in bounds.items()}
-    options["assign"] = json.dumps({job.from_topic: [int(number) for number in parts]})
-    for at, name in enumerate(("startingOffsets", "endingOffsets")):
-        where = {number: limits[at] for number, limits in parts.items()}
-        options[name] = json.dumps({job.from_topic: where})
-    return options
 
 
 def _kept_plan(storage: Storage, job: Replay) -> Plan | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from serde.topics import TopicNames
+from spark_jobs.options import DAEMON_AGE_MS_MAX
 from spark_jobs.sink.errors import SinkOptionError
 
 FORMAT = "txn_half"
@@ -19,10 +20,9 @@ _HOUR_MS = 60 * _MINUTE_MS
 # asked earlier does no harm (the answer does not count); to be asked later only delays what a
 # driver left behind that died and was not started again.
 IMMUNITY_MS = 10 * _MINUTE_MS
-# The daemon gives half messages up after 72 h. A third of that leaves room for the daemon's clock
-# and its last checks, and is far more than a batch takes.
+# A third of the age at which the daemon gives half messages up: that leaves room for the daemon's
+# clock and its last checks, and is far more than a batch takes.
 AGE_MS_MAX = 24 * _HOUR_MS
-DAEMON_AGE_MS_MAX = 72 * _HOUR_MS
 SEND_TIMEOUT_MS = 120_000  # as delivery.timeout.ms of Spark's own Kafka sink
 COMMIT_TIMEOUT_MS = 60_000
 # What one kafka_txn of the daemon has to carry; the client's limits for a transaction (design 4).

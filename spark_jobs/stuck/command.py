@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from serde.topics import TopicNames
 from spark_jobs import options
 from spark_jobs.checkpoints import Checkpoint
-from spark_jobs.internal_topics import read_topics, source_options
+from spark_jobs.io import read_ranges
 from spark_jobs.metrics import metrics_served
 from spark_jobs.progress import OBSERVED, run_to_end
 from spark_jobs.session import spark_session
@@ -103,7 +103,7 @@ def main(
     """
     if (table is None) != (checkpoint is None):
         raise click.UsageError("--table and --checkpoint go together")
-    source = source_options(bootstrap_servers, kafka)
+    source = options.reading_options(bootstrap_servers, kafka)
     with spark_session(_APP_NAME, options=spark_options) as spark:
         now_ms = int(datetime.now(timezone.utc).timestamp() * 1000)
         hidden: tuple[str, ...] = ()
@@ -115,8 +115,8 @@ def main(
             _say(f"reading {snapshot.records():,} offsets")
             names = snapshot.names
             state = merged(
-                state_of_halves(read_topics(spark, snapshot, [names.half], source)),
-                state_of_ops(read_topics(spark, snapshot, [names.op], source)),
+                state_of_halves(read_ranges(spark, snapshot.ranges(names.half), source)),
+                state_of_ops(read_ranges(spark, snapshot.ranges(names.op), source)),
             )
         else:
             _say(f"bringing {table} up to date")

@@ -14,7 +14,7 @@ import pytest
 
 from serde import headers as names
 from serde.records import DeadReason, OpKind, OpSource
-from spark_jobs.audit.bounds import AGE_MS_MAX, Bounds
+from spark_jobs.audit.bounds import DAEMON_AGE_MS_MAX, Bounds
 from spark_jobs.audit.run import audited
 from tests.spark.tape import NAMES, ORDERS, Half, Tape, interpreted
 
@@ -441,7 +441,7 @@ def found(spark: SparkSession, _interpreted: None) -> dict[str, list[str]]:
     tape = Tape()
     scenes = {play(tape).txn: name for name, play, _ in SCENES}
     kinds: dict[str, list[str]] = defaultdict(list)
-    with audited(tape.facts(spark), Bounds(tape.snapshot(), age_ms_max=AGE_MS_MAX)) as audit:
+    with audited(tape.facts(spark), Bounds(tape.snapshot(), age_ms_max=DAEMON_AGE_MS_MAX)) as audit:
         for row in audit.findings.collect():
             kinds[scenes.get(row["transaction_id"], "")].append(row["kind"])
             assert row["offset"] is not None, row

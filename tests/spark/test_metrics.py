@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_jobs.admin import ClusterAdmin
+from spark_jobs.cluster import connect
 from spark_jobs.io import Topics, stream_topics
 from spark_jobs.metrics import metrics_served
 from tests.spark.real_topic import Real, RealTopic, make_topic
@@ -60,9 +60,11 @@ def test_a_running_query_is_shown(spark: SparkSession, topic: RealTopic, tmp_pat
     """Rows, batches, times, what is left to read, and where an open kafka_txn hides offsets."""
     topic.commit(Real(transaction_id="a1"), Real(transaction_id="a1", partition=1))
     topics = Topics.of(topic.name)
-    admin = ClusterAdmin(spark, topic.servers)
     said: list[str] = []
-    with metrics_served(spark, 0, say=said.append, stalls=lambda: admin.stalls(topics)) as port:
+    with (
+        connect(spark, topic.servers, {}) as cluster,
+        metrics_served(spark, 0, say=said.append, stalls=lambda: cluster.stalls(topics)) as port,
+    ):
         records = stream_topics(spark, topics, bootstrap_servers=topic.servers)
         query = (
             records.writeStream.format("noop")
@@ -88,7 +90,6 @@ def test_a_running_query_is_shown(spark: SparkSession, topic: RealTopic, tmp_pat
         finally:
             query.stop()
         scrape_until(port, "query_running,orders", 0)
-    admin.close()
     assert not [each for each in threading.enumerate() if "prometheus" in each.name.lower()]
 
 

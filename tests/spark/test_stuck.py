@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from serde.records import OpKind, OpSource
-from spark_jobs.audit.bounds import AGE_MS_MAX
+from spark_jobs.audit.bounds import DAEMON_AGE_MS_MAX
 from spark_jobs.stuck.command import report_of
 from spark_jobs.stuck.report import text_lines
 from spark_jobs.stuck.state import (
@@ -48,7 +48,7 @@ def states(spark: SparkSession, tape: Tape) -> DataFrame:
 
 def waiting(spark: SparkSession, tape: Tape) -> list[str]:
     """Return the ids of those that wait."""
-    rows = undecided(merged(states(spark, tape)), AGE_MS_MAX).collect()
+    rows = undecided(merged(states(spark, tape)), DAEMON_AGE_MS_MAX).collect()
     return sorted(row["transaction_id"] for row in rows)
 
 
@@ -90,7 +90,7 @@ def test_a_discard_that_proves_the_age(spark: SparkSession) -> None:
     old = tape.half()
     tape.clock_ms += MINUTE_MS
     young = tape.half()
-    tape.clock_ms = old.ms + AGE_MS_MAX - 1
+    tape.clock_ms = old.ms + DAEMON_AGE_MS_MAX - 1
     for half in (old, young):
         tape.op(OpKind.DISCARD, half, source=OpSource.CHECKER, reason="AGE")
     assert waiting(spark, tape) == [young.txn]
@@ -120,7 +120,7 @@ def test_report_by_group_and_topic(spark: SparkSession) -> None:
     tape.half(producer_group="b", real_topic="x")
     tape.clock_ms += 30 * MINUTE_MS
     tape.half(producer_group="b", real_topic="x")
-    waits = undecided(merged(states(spark, tape)), AGE_MS_MAX)
+    waits = undecided(merged(states(spark, tape)), DAEMON_AGE_MS_MAX)
     report = report_of(waits, now_ms=tape.clock_ms, older_than_ms=10 * MINUTE_MS, top=1)
     assert (report["stuck"], report["undecided"]) == (3, 4)
     a, b = report["groups"]
@@ -168,7 +168,7 @@ def test_old_decisions_are_forgotten_and_nothing_else(spark: SparkSession) -> No
     recent = tape.half()
     tape.op(OpKind.COMMIT, recent)
     state = merged(states(spark, tape))
-    rows = kept(state, age_ms_max=AGE_MS_MAX, keep_ms=KEEP_MS).collect()
+    rows = kept(state, age_ms_max=DAEMON_AGE_MS_MAX, keep_ms=KEEP_MS).collect()
     assert sorted(row["transaction_id"] for row in rows) == sorted((waits.txn, recent.txn))
 
 
@@ -177,7 +177,7 @@ def test_table_of_generations(spark: SparkSession, tmp_path: Path) -> None:
     tape = random_tape(3)
     table = Table(spark, str(tmp_path / "table"))
     assert table.read().collect() == []
-    merge = keep_up(table, age_ms_max=AGE_MS_MAX, keep_ms=10**12)
+    merge = keep_up(table, age_ms_max=DAEMON_AGE_MS_MAX, keep_ms=10**12)
     halves = state_of_halves(tape.frame(spark, NAMES.half))
     ops = state_of_ops(tape.frame(spark, NAMES.op))
     merge(ops, 0)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.io import real_topic_options
+from spark_jobs.io import Topics, source_options
 
 
 def test_a_real_topic_is_read_committed_and_whole() -> None:
-    """Committed records only, no silent loss, headers, from the first offset to the last."""
-    options = real_topic_options("orders", bootstrap_servers="a:1,b:2")
+    """Committed records only, no silent loss, headers included."""
+    options = source_options(Topics.of("orders"), bootstrap_servers="a:1,b:2")
     right = {
         "kafka.bootstrap.servers": "a:1,b:2",
         "subscribe": "orders",
-        "startingOffsets": "earliest",
-        "endingOffsets": "latest",
         "kafka.isolation.level": "read_committed",
         "failOnDataLoss": "true",
         "includeHeaders": "true",
@@ -25,7 +23,7 @@ def test_a_real_topic_is_read_committed_and_whole() -> None:
 def test_consumer_properties_are_passed_on() -> None:
     """They get Spark's prefix and win over our tuning."""
     given = {"security.protocol": "SSL", "max.poll.records": "7"}
-    options = real_topic_options("orders", bootstrap_servers="a:1", kafka=given)
+    options = source_options(Topics.of("orders"), bootstrap_servers="a:1", kafka=given)
     assert options["kafka.security.protocol"] == "SSL"
     assert options["kafka.max.poll.records"] == "7"
 
@@ -34,11 +32,19 @@ def test_consumer_properties_are_passed_on() -> None:
 def test_what_makes_a_read_right_cannot_be_changed(name: str) -> None:
     """A job that quietly counted aborted rows, or another cluster's, would be worse than none."""
     with pytest.raises(ValueError, match=name):
-        real_topic_options("orders", bootstrap_servers="a:1", kafka={name: "x"})
+        source_options(Topics.of("orders"), bootstrap_servers="a:1", kafka={name: "x"})
 
 
-@pytest.mark.parametrize(("topic", "servers"), [("", "a:1"), ("orders", "")])
-def test_empty_names_are_refused(topic: str, servers: str) -> None:
-    """Neither means anything to Spark."""
+def test_empty_servers_are_refused() -> None:
+    """They mean nothing to Spark."""
     with pytest.raises(ValueError, match="empty"):
-        real_topic_options(topic, bootstrap_servers=servers)
+        source_options(Topics.of("orders"), bootstrap_servers="")
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"), [((), ""), (("",), ""), (("a",), "b.*"), (("a,b",), "")]
+)
+def test_topics_are_names_or_a_pattern(names: tuple[str, ...], pattern: str) -> None:
+    """Nothing, an empty name, both, and two names in one are refused."""
+    with pytest.raises(ValueError, match="topic"):
+        Topics.of(*names, pattern=pattern)
