@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import pytest
 import yaml
 
 from tests.deploy.promql import DASHBOARD, ROOT, RULES, RULES_TEST, expressions, panels, rules
+from tests.tools import tool
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,11 +21,8 @@ OPERATIONS = ROOT / "docs" / "operations.md"
 
 @pytest.fixture
 def promtool() -> str:
-    """Return promtool; where there is none these tests are left out, in CI too: no wheel has it."""
-    found = shutil.which("promtool")
-    if found is None:
-        pytest.skip("no promtool: install prometheus (Debian's package of that name has it)")
-    return found
+    """Return promtool."""
+    return tool("promtool", package="prometheus")
 
 
 def run(promtool: str, *words: str, directory: Path) -> subprocess.CompletedProcess[str]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from typing import Any
 
-import pytest
 import yaml
 
 from halfbridge import __version__
 from halfbridge.testkit.containers import IMAGE
 from halfbridge.testkit.properties import as_environment, for_tests, internal_topics
 from tests.deploy.promql import ROOT
+from tests.tools import compose
 
 COMPOSE = ROOT / "docker-compose.yml"
 PROFILES = ("redpanda", "observability", "demo")
@@ -89,12 +88,8 @@ def test_what_is_mounted_exists() -> None:
 
 def test_compose_reads_it() -> None:
     """docker-compose 1.29 and compose v2, whichever is here, with all profiles."""
-    commands = [["docker", "compose"], ["docker-compose"]]
-    found = [each for each in commands if _works(*each)]
-    if not found:
-        pytest.skip("neither `docker compose` nor `docker-compose` is here")
     profiles = [word for name in PROFILES for word in ("--profile", name)]
-    for command in found:
+    for command in compose():
         done = subprocess.run(
             [*command, "--file", str(COMPOSE), *profiles, "config", "--services"],
             capture_output=True,
@@ -104,10 +99,3 @@ def test_compose_reads_it() -> None:
         )
         assert done.returncode == 0, done.stderr
         assert set(done.stdout.split()) == services().keys()
-
-
-def _works(*command: str) -> bool:
-    if shutil.which(command[0]) is None:
-        return False
-    done = subprocess.run([*command, "version"], capture_output=True, check=False, timeout=60)
-    return done.returncode == 0

@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from halfbridge.testkit.ports import HOST, free_ports
 from tests.deploy.promql import RULES, expressions, rules
 from tests.integration.daemon import GROUP, Installation, until
+from tests.tools import tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,9 +163,7 @@ def test_a_running_daemon_exposes_what_rules_and_dashboard_name(metrics_port: in
 @contextmanager
 def prometheus(directory: Path, target: str) -> Iterator[str]:
     """Yield the address of a Prometheus with the shipped configuration, scraping `target`."""
-    binary = shutil.which("prometheus")
-    if binary is None:
-        pytest.skip("no prometheus: install it (Debian's package of that name)")
+    binary = tool("prometheus", package="prometheus")
     shutil.copy(RULES, directory)
     config = yaml.safe_load(RULES.with_name("prometheus.yml").read_text("utf-8"))
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import subprocess
 import time
 import urllib.error
@@ -23,9 +22,9 @@ from halfbridge import Message, Resolution, TransactionProducer
 from halfbridge.demo.plan import BRINK, TOPICS, Kind, make_plan
 from halfbridge.testkit.containers import IMAGE_VARIABLE
 from halfbridge.testkit.ports import HOST, free_ports
-from halfbridge.testkit.pytest_plugin import leave_out
 from halfbridge.testkit.reader import read_all
 from halfbridge.testkit.source import DOCKER_VARIABLE
+from tests.tools import compose
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +45,8 @@ DEMO_ORDERS, DEMO_SERVICE = 3000, 2  # as docker-compose.yml has them
 class Stack:
     """A compose project of its own, on ports of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, compose: list[str]) -> None:
+        self._compose = compose
         self.name = f"halfbridge-test-{secrets.token_hex(4)}"
         kafka_port, metrics_port = free_ports(2)
         self.bootstrap_servers = f"{HOST}:{kafka_port}"
@@ -61,8 +61,7 @@ class Stack:
 
     def compose(self, *words: str) -> str:
         """Run compose and return its output."""
-        command = ["docker", "compose"] if has_compose_v2() else ["docker-compose"]
-        return run(*command, "--project-name", self.name, *words, environ=self._environ)
+        return run(*self._compose, "--project-name", self.name, *words, environ=self._environ)
 
     def up(self, *services: str) -> None:
         """Start what does not run, as a user does."""
@@ -113,12 +112,6 @@ def run(*command: str, environ: dict[str, str] | None = None) -> str:
     return done.stdout
 
 
-def has_compose_v2() -> bool:
-    """Tell whether compose is a plugin of docker here."""
-    done = subprocess.run(["docker", "compose", "version"], capture_output=True, check=False)
-    return done.returncode == 0
-
-
 def wait_until(what: str, done: Callable[[], bool], within_s: float = UP_S) -> float:
     """Return how many seconds it took until `done`."""
     began = time.monotonic()
@@ -133,9 +126,7 @@ def stack() -> Iterator[Stack]:
     """Yield Kafka, topics and daemon, brought up by one command; all of it is removed again."""
     if os.environ.get(DOCKER_VARIABLE) != "1":
         pytest.skip(f"asked for with {DOCKER_VARIABLE}=1")
-    if shutil.which("docker-compose") is None and not has_compose_v2():
-        leave_out("neither `docker compose` nor `docker-compose` is here")
-    made = Stack()
+    made = Stack(compose()[0])
     try:
         began = time.monotonic()
         made.up()

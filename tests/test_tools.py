@@ -1,0 +1,80 @@
+"""Programs that are missing: what becomes of tests that call them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import tools
+
+FETCH = Path(__file__).parents[1] / ".ci" / "tools"
+NAMES = ["prometheus", "promtool", "kubectl", "docker-compose"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No program is found, and the environment says nothing about it."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.delenv(tools.WITHOUT_VARIABLE, raising=False)
+
+
+def test_a_missing_program_skips_on_a_laptop() -> None:
+    """The reason says what to install."""
+    with pytest.raises(pytest.skip.Exception, match="package prometheus"):
+        tools.tool("promtool", package="prometheus")
+    with pytest.raises(pytest.skip.Exception, match="package docker-compose"):
+        tools.compose()
+
+
+def test_a_missing_program_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CI must not be green because nobody installed it; another name left out changes nothing."""
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv(tools.WITHOUT_VARIABLE, "prometheus")
+    with pytest.raises(pytest.fail.Exception, match="no promtool"):
+        tools.tool("promtool", package="prometheus")
+    with pytest.raises(pytest.fail.Exception, match="no docker-compose"):
+        tools.compose()
+
+
+def test_what_cannot_be_had_is_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In CI too, where the environment names it: a report shows what was not tested."""
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setenv(tools.WITHOUT_VARIABLE, "promtool docker-compose")
+    with pytest.raises(pytest.skip.Exception, match="cannot be had"):
+        tools.tool("promtool", package="prometheus")
+    with pytest.raises(pytest.skip.Exception, match="cannot be had"):
+        tools.compose()
+
+
+def test_a_program_that_is_there_is_found(tmp_path: Path) -> None:
+    """By its path, as the tests call it."""
+    program = tmp_path / "promtool"
+    program.write_text("#!/bin/sh\n", "utf-8")
+    program.chmod(0o755)
+    assert tools.tool("promtool", package="prometheus") == str(program)
+
+
+def test_where_nothing_can_be_fetched_everything_is_named(tmp_path: Path) -> None:
+    """Without a package manager the run goes on: the names go to the tests, the reason to a human.
+
+    The tools that it is made of are on PATH, apt-get and what it would fetch are not.
+    """
+    for name in ("bash", "env", "mkdir", "id", "tail", "timeout"):
+        found = next(path for path in ("/usr/bin", "/bin") if Path(path, name).exists())
+        (tmp_path / name).symlink_to(Path(found, name))
+    done = subprocess.run(
+        [str(FETCH), str(tmp_path / "tools")],
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == NAMES
+    assert len(done.stderr.splitlines()) == 1
+    assert "not to be had here" in done.stderr

@@ -1,0 +1,49 @@
+"""Programs that tests call and no wheel has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from typing import NoReturn
+
+import pytest
+
+from halfbridge.testkit.pytest_plugin import leave_out
+
+# What could not be had, by name; .ci/tools prints it. Everything else must be there in CI.
+WITHOUT_VARIABLE = "HALFBRIDGE_TEST_WITHOUT"
+_CALL_S_MAX = 60.0
+
+
+def tool(name: str, *, package: str) -> str:
+    """Return where a program is; leave the test out, or fail it in CI, when it is missing."""
+    found = shutil.which(name)
+    if found is None:
+        _leave_out(name, package)
+    return found
+
+
+def compose() -> list[list[str]]:
+    """Return the commands that are compose here, v2 first; at least one."""
+    commands = [["docker", "compose"], ["docker-compose"]]
+    found = [each for each in commands if _works(*each)]
+    if not found:
+        _leave_out("docker-compose", "docker-compose")
+    return found
+
+
+def _leave_out(name: str, package: str) -> NoReturn:
+    reason = f"no {name}: install it (Debian's package {package} has it)"
+    if name in os.environ.get(WITHOUT_VARIABLE, "").split():
+        pytest.skip(f"{reason}; {WITHOUT_VARIABLE} says that it cannot be had")
+    leave_out(reason)
+
+
+def _works(*command: str) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    done = subprocess.run(
+        [*command, "version"], capture_output=True, check=False, timeout=_CALL_S_MAX
+    )
+    return done.returncode == 0
