@@ -10,6 +10,7 @@ _OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _CHECK = "RMQ_SYS_TRANS_CHECK_"
 _DEAD = "TRANS_CHECK_MAX_TIME_TOPIC"
 _MANIFEST = "RMQ_SYS_TRANS_MANIFEST_TOPIC"
+_MANIFEST_GROUP = "halfbridge-manifest-reader"
 _DAEMON_GROUP = "CID_RMQ_SYS_TRANS"
 # An app's manifests stand in partition murmur2(app.id) mod this, for ever: partitions that the
 # topic gets later stay empty, so that no app is ever looked for in the wrong one.
@@ -52,6 +53,11 @@ class TopicNames:
     def daemon_group(self) -> str:
         """Consumer group of the daemon, on half and op topics."""
         return self.prefix + _DAEMON_GROUP
+
+    @property
+    def manifest_group(self) -> str:
+        """Consumer group of those who read manifests; nothing is committed under it."""
+        return self.prefix + _MANIFEST_GROUP
 
     def check(self, producer_group: str) -> str:
         """Return the topic on which `producer_group` is asked."""

@@ -83,3 +83,17 @@ def producer_acls(
         *(Acl(principal, ("Describe",), "--topic", topic) for topic in real_topics),
         Acl(principal, ("IdempotentWrite",), "--cluster"),
     )
+
+
+def sink_acls(
+    names: TopicNames, producer_group: str, principal: str, *, real_topics: tuple[str, ...]
+) -> tuple[Acl, ...]:
+    """Return what the Spark sink and its responder need: a client's rights, and the manifests.
+
+    It has no transactional id of its own: the manifest is its commit point.
+    """
+    return (
+        *producer_acls(names, producer_group, principal, real_topics=real_topics),
+        Acl(principal, ("Read", "Write", "Describe", "DescribeConfigs"), "--topic", names.manifest),
+        Acl(principal, ("Read",), "--group", names.manifest_group),
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checker.admin.acls import daemon_acls, producer_acls
+from checker.admin.acls import daemon_acls, producer_acls, sink_acls
 from checker.config import CheckerConfig
 from halfbridge.cli.options import CONNECTION, load_settings, settings_options
 
@@ -42,7 +42,10 @@ _replication_option = click.option(
 )
 
 _sink_option = click.option(
-    "--spark-sink", is_flag=True, help="With the manifest topic, which the Spark sink needs."
+    "--spark-sink",
+    is_flag=True,
+    help="With the manifest topic, which the Spark sink needs; with --acls, the groups given are"
+    " the sink's.",
 )
 
 
@@ -136,8 +139,9 @@ def _print_acls(values: dict[str, Any]) -> None:
     config = load_settings(CheckerConfig, values)
     real_topics = values["real_topics"]
     acls = list(daemon_acls(config.names, values["daemon_principal"], real_topics=real_topics))
+    group_acls = sink_acls if values["spark_sink"] else producer_acls
     for group in values["producer_groups"]:
-        acls += producer_acls(config.names, group, f"User:{group}", real_topics=real_topics)
+        acls += group_acls(config.names, group, f"User:{group}", real_topics=real_topics)
     if not real_topics:
         click.echo("# real topics: give --real-topic NAME for the grants on them")
     for acl in acls:

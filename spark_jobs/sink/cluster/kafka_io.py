@@ -276,7 +276,7 @@ def reader_settings(options: SinkOptions) -> dict[str, Any]:
     return {
         "fetch.wait.max.ms": 50,
         **client_settings(options),
-        "group.id": f"{options.prefix}halfbridge-manifest-reader",  # nothing is committed under it
+        "group.id": options.names.manifest_group,
         "enable.auto.commit": False,
         "auto.offset.reset": "error",
         # Another app's producer must not hide what is there; nobody writes it in a kafka_txn.

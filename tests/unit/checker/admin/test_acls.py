@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from checker.admin.acls import Acl, daemon_acls, producer_acls
+from checker.admin.acls import Acl, daemon_acls, producer_acls, sink_acls
 from serde.topics import TopicNames
 
 NAMES = TopicNames("eu.")
 DAEMON = daemon_acls(NAMES, "User:d", real_topics=("orders",))
 PRODUCER = producer_acls(NAMES, "g", "User:g", real_topics=("orders",))
+SINK = sink_acls(NAMES, "spark-feed", "User:s", real_topics=("orders",))
 
 
 def test_only_the_daemon_reads_half_and_op_topics() -> None:
@@ -30,6 +31,32 @@ def test_only_the_daemon_writes_real_topics() -> None:
     grants = {acl.principal: acl.operations for acl in (*DAEMON, *PRODUCER) if acl.name == "orders"}
 
     assert grants == {"User:d": ("Write", "Describe"), "User:g": ("Describe",)}
+
+
+def test_the_spark_sink_reads_manifests_and_its_checks_only() -> None:
+    """It writes manifests too; half and op topic it writes only, real topics it sees."""
+    topics = {acl.name: set(acl.operations) for acl in SINK if acl.resource == "--topic"}
+    groups = {acl.name: acl.operations for acl in SINK if acl.resource == "--group"}
+
+    assert {name for name, operations in topics.items() if "Read" in operations} == {
+        NAMES.manifest,
+        NAMES.check("spark-feed"),
+    }
+    assert {name for name, operations in topics.items() if "Write" in operations} == {
+        NAMES.half,
+        NAMES.op,
+        NAMES.manifest,
+    }
+    assert topics["orders"] == {"Describe"}
+    assert groups == {NAMES.check_group("spark-feed"): ("Read",), NAMES.manifest_group: ("Read",)}
+
+
+def test_the_spark_sink_has_no_transactional_id() -> None:
+    """It is idempotent, and its manifest commits: a kafka_txn would be a right too many."""
+    resources = [acl.resource for acl in SINK]
+
+    assert "--transactional-id" not in resources
+    assert "--cluster" in resources
 
 
 def test_transactional_ids_are_granted_by_prefix() -> None:
