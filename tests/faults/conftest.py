@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import pytest
 
 from halfbridge.testkit.children import Children, Interrupts
 from tests.faults import report
-from tests.faults.scene import Scene
+from tests.faults.scene import PATIENT, Scene
 from tests.faults.stage import Stage
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from halfbridge.testkit.broker import EmbeddedBroker
     from halfbridge.testkit.cluster import EmbeddedCluster
 
-# Brokers on a busy machine that share two cores: with the testkit's own limits one that comes back
-# is fenced again and again before it has caught up.
-PATIENT = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1500"}
 _PASSED: pytest.StashKey[bool] = pytest.StashKey()
 
 
@@ -40,9 +37,11 @@ def pytest_runtest_makereport(
 
 
 @contextmanager
-def _staged(request: pytest.FixtureRequest, servers: str, **more: Any) -> Iterator[Stage]:
+def _staged(
+    request: pytest.FixtureRequest, servers: str, directory: Path | None = None, **more: Any
+) -> Iterator[Stage]:
     """Yield a stage; afterwards its figures go to the report, if one is asked for."""
-    directory: Path = request.getfixturevalue("tmp_path")
+    directory = directory or request.getfixturevalue("tmp_path")
     prefix = request.getfixturevalue("topic_prefix")
     began = time.monotonic()
     with Children(directory, interrupts=Interrupts(), keep_directory=True) as children:
@@ -64,6 +63,21 @@ def _staged(request: pytest.FixtureRequest, servers: str, **more: Any) -> Iterat
 def stage(request: pytest.FixtureRequest, kafka_bootstrap_servers: str) -> Iterator[Stage]:
     """Yield a stage without topics; its processes have ended and its topics are gone afterwards."""
     with _staged(request, kafka_bootstrap_servers) as made:
+        yield made
+
+
+@pytest.fixture
+def make_stage(request: pytest.FixtureRequest) -> Iterator[Callable[..., Stage]]:
+    """Yield what starts a broker and makes a stage on it; both end after the test.
+
+    Of several stages each needs a directory of its own.
+    """
+    with ExitStack() as stack:
+
+        def made(broker: EmbeddedBroker, directory: Path | None = None) -> Stage:
+            servers = stack.enter_context(broker).bootstrap_servers
+            return stack.enter_context(_staged(request, servers, directory))
+
         yield made
 
 

@@ -1,0 +1,97 @@
+"""The only broker's disk is full, or slow: there is no other replica to fall back to."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfbridge.testkit.cluster import EmbeddedCluster
+from tests.faults.disks import fill, small_disk
+from tests.faults.preload import built
+from tests.faults.scene import PATIENT
+from tests.faults.stage import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from tests.faults.scene import Scene
+
+    MakeScene = Callable[[EmbeddedCluster], AbstractContextManager[Scene]]
+
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(900)]
+
+_NODE = 1
+_FULL_S = 60.0
+_START_S = 180.0
+_SYNC_MS = 2000
+_SLOW_S = 20.0
+_SYNCED = {
+    **PATIENT,
+    # Kafka leaves the writing to the operating system: then a slow disk would not show.
+    "log.flush.interval.messages": "10",
+}
+
+
+@pytest.fixture
+def small(tmp_path: Path, make_scene: MakeScene) -> Iterator[Scene]:
+    """Yield a scene whose only broker has a small disk."""
+    root = tmp_path / "cluster"
+    cluster = EmbeddedCluster(1, directory=root, proxied=True)
+    with small_disk(root / f"node-{_NODE}" / "data"), make_scene(cluster) as scene:
+        yield scene
+
+
+def test_case_49_all_disks_are_full(small: Scene) -> None:
+    """Nothing can be written anywhere: nothing is acknowledged that is not there afterwards.
+
+    With room again, and the broker back, everything goes on.
+    """
+    small.begin()
+    node = small.cluster.node(_NODE)
+    ballast = node.directory / "data" / "ballast"
+    fill(ballast)
+    small.note("disk of the only broker full")
+    until("the broker gives up", lambda: not node.is_running, within_s=_FULL_S)
+    ballast.unlink()
+    node.spawn()
+    node.wait_ready(timeout_s=_START_S)
+    small.healed()
+
+    small.finish()
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    """Return the file that makes the broker's disk slow while it exists."""
+    return tmp_path / "slow"
+
+
+@pytest.fixture
+def synced(
+    tmp_path: Path, make_scene: MakeScene, slow: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Scene]:
+    """Yield a scene whose only broker syncs often, on a disk that can be made slow."""
+    monkeypatch.setenv("LD_PRELOAD", str(built("slow_disk.c", tmp_path)))
+    monkeypatch.setenv("SLOW_DISK_WHILE", str(slow))
+    monkeypatch.setenv("SLOW_DISK_MS", str(_SYNC_MS))
+    with make_scene(EmbeddedCluster(1, proxied=True, properties=_SYNCED)) as scene:
+        monkeypatch.undo()
+        yield scene
+
+
+def test_case_49_a_slow_disk(synced: Scene, slow: Path) -> None:
+    """For 20 s each sync takes 2 s: requests time out, are repeated, and are done once."""
+    synced.begin()
+    slow.touch()
+    time.sleep(_SLOW_S)
+    syncs = slow.stat().st_size
+    slow.unlink()
+    synced.note("sync of a file that took 2 s more", syncs)
+    synced.healed()
+
+    assert syncs > 0
+    synced.finish()
