@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from halfbridge.testkit.cluster import EmbeddedCluster
@@ -73,3 +73,29 @@ def test_an_answer_of_one_kind_is_lost(cluster: EmbeddedCluster) -> None:
     cluster.proxy.heal()
     producer.commit_transaction(LIMIT_S)
     assert cluster.proxy.hits(Act.SWALLOW, Api.END_TXN) == 1
+
+
+def test_a_request_is_refused_in_the_brokers_stead(cluster: EmbeddedCluster) -> None:
+    """The client takes the error for the broker's, aborts, and the next kafka_txn succeeds."""
+    producer = Producer({"bootstrap.servers": cluster.proxied_servers, "transactional.id": "no"})
+    producer.init_transactions(LIMIT_S)
+    group = Consumer({"bootstrap.servers": cluster.proxied_servers, "group.id": "no"})
+    code = KafkaError.GROUP_AUTHORIZATION_FAILED
+    rule = Rule(api=Api.ADD_OFFSETS_TO_TXN, act=Act.REFUSE, times=1, text="no", error=code)
+    cluster.proxy.add(rule)
+
+    def send_offsets() -> None:
+        producer.begin_transaction()
+        positions = [TopicPartition(TOPIC, 0, 1)]
+        metadata = group.consumer_group_metadata()
+        producer.send_offsets_to_transaction(positions, metadata, LIMIT_S)
+
+    with pytest.raises(KafkaException) as raised:
+        send_offsets()
+    assert raised.value.args[0].code() == code
+    assert raised.value.args[0].txn_requires_abort()
+    producer.abort_transaction(LIMIT_S)
+    send_offsets()
+    producer.commit_transaction(LIMIT_S)
+    assert cluster.proxy.hits(Act.REFUSE, Api.ADD_OFFSETS_TO_TXN) == 1
+    group.close()
