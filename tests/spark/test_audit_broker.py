@@ -162,6 +162,7 @@ class Traffic:
         self.messages += count * (how != "rollback")
 
 
+@pytest.mark.spark_long
 def test_clean_while_client_and_daemon_are_at_work(
     spark: SparkSession, installation: Installation, tmp_path: Path
 ) -> None:

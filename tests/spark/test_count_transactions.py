@@ -179,7 +179,9 @@ def test_missing_topic_is_one_clear_line(spark: SparkSession, topic: Topic) -> N
         assert part in line
 
 
-@pytest.mark.parametrize("launcher", ["python", "spark-submit"])
+@pytest.mark.parametrize(
+    "launcher", [pytest.param("python", marks=pytest.mark.spark_long), "spark-submit"]
+)
 def test_command_as_a_process_of_its_own(spark: SparkSession, topic: Topic, launcher: str) -> None:
     """It brings the connector itself; under spark-submit it takes the one that is given there."""
     topic.commit(("a1", 0), ("a1", 1))

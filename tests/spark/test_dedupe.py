@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
 
-@pytest.fixture(params=["parquet", "delta"])
+@pytest.fixture(params=["parquet", pytest.param("delta", marks=pytest.mark.spark_long)])
 def kind(request: pytest.FixtureRequest) -> str:
     """Each format."""
     if request.param == "delta":

@@ -139,7 +139,9 @@ def oracle(rows: list[Given]) -> set[Given]:
     return result
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.spark_long) for seed in (2, 3))]
+)
 def test_against_the_oracle(spark: SparkSession, seed: int) -> None:
     """Random transactions, delivered and ingested once or more, in any order of rows."""
     draw = random.Random(seed)

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 
-# What does not depend on the format is tried with one.
+# What does not depend on the format is tried with one; what both must do, in every run with both.
 ONE_FORMAT = pytest.mark.parametrize("table", ["parquet"], indirect=True)
+BOTH_FORMATS = pytest.mark.parametrize("table", ["parquet", "delta"], indirect=True)
 USER: Headers = [("trace", b"\x00\xff"), ("trace", None), ("empty", b"")]
 
 
@@ -91,7 +92,7 @@ class Table:
         (commits / f".{newest}.crc").unlink(missing_ok=True)
 
 
-@pytest.fixture(params=["parquet", "delta"])
+@pytest.fixture(params=["parquet", pytest.param("delta", marks=pytest.mark.spark_long)])
 def table(
     request: pytest.FixtureRequest,
     spark: SparkSession,
@@ -134,6 +135,7 @@ def test_records_are_kept_as_they_stand(table: Table, topic: RealTopic) -> None:
     assert {row["quarantined"] for row in (first, foreign, last)} == {False}
 
 
+@BOTH_FORMATS
 def test_each_record_once_whatever_is_run_again(table: Table, topic: RealTopic) -> None:
     """New rows are added, old ones are not; a batch that Spark runs again is not either."""
     topic.commit(Real(transaction_id="a1"), Real(transaction_id="a1", partition=1))
@@ -265,6 +267,7 @@ def test_errors_are_one_line(table: Table, topic: RealTopic) -> None:
     assert "localhost:1" in line
 
 
+@BOTH_FORMATS
 def test_unknown_schemas_are_quarantined_not_dropped(
     table: Table, topic: RealTopic, tmp_path: Path
 ) -> None:

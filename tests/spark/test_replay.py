@@ -91,6 +91,7 @@ def test_offset_range_of_a_topic(spark: SparkSession, scene: SinkScene) -> None:
     assert scene.undecided() == set()
 
 
+@pytest.mark.spark_long
 def test_table_resumed_in_the_middle(spark: SparkSession, scene: SinkScene) -> None:
     """What a stopped run had sent is not sent again, noted or not; order per key holds."""
     table = str(scene.directory / "table")
@@ -119,6 +120,7 @@ def test_table_resumed_in_the_middle(spark: SparkSession, scene: SinkScene) -> N
     assert "belongs to another replay: where differ" in other.stderr
 
 
+@pytest.mark.spark_long
 def test_topics_with_markers_and_hidden_rows(spark: SparkSession, scene: SinkScene) -> None:
     """Nothing of an empty topic, of an aborted kafka_txn or of an open one; what is committed once.
 
@@ -150,16 +152,3 @@ def writing(scene: SinkScene, slot: int) -> Producer:
     producer.init_transactions(CALL_S)
     producer.begin_transaction()
     return producer
-
-
-def test_wrong_usage_is_one_line(spark: SparkSession, scene: SinkScene) -> None:
-    """It says what is missing, before anything is read."""
-    for words, text in (
-        (("--replay-id", "x"), "give --checkpoint, or --dry-run"),
-        (("--replay-id", "x", "--source", "t", "--dry-run"), "one of them"),
-        (("--replay-id", "a b", "--dry-run"), "app.id"),
-    ):
-        refused = replay(scene, *words)
-        assert refused.exit_code == 1
-        (line,) = refused.stderr.splitlines()
-        assert text in line

@@ -72,7 +72,9 @@ def test_stream_is_published_batch_by_batch(spark: SparkSession, scene: SinkScen
     assert OpKind.ROLLBACK in scene.decisions().values()
 
 
-@pytest.mark.parametrize("fault", [BEFORE_MANIFEST, AFTER_MANIFEST])
+@pytest.mark.parametrize(
+    "fault", [AFTER_MANIFEST, pytest.param(BEFORE_MANIFEST, marks=pytest.mark.spark_long)]
+)
 def test_commit_that_raises(spark: SparkSession, scene: SinkScene, fault: str) -> None:
     """The query fails; nothing of the batch is visible; started again it is there once.
 
@@ -140,6 +142,7 @@ def test_replay_with_other_rows_fails_loudly(spark: SparkSession, scene: SinkSce
     assert len(scene.settled()) == 2 * len(numbers)
 
 
+@pytest.mark.spark_long
 def test_two_queries_under_one_app(spark: SparkSession, scene: SinkScene) -> None:
     """Both run the same batches at once, as a driver and the zombie that it replaces do."""
     numbers = [number for _ in range(4) for number in scene.add_file(60)]
@@ -214,6 +217,7 @@ def test_batches_without_rows(spark: SparkSession, scene: SinkScene) -> None:
     assert [each.row_count for each in scene.manifests()] == [0, 10]
 
 
+@pytest.mark.spark_long
 def test_rows_that_the_daemon_would_not_deliver(spark: SparkSession, scene: SinkScene) -> None:
     """Internal and absent topics, absent partitions, too large rows: refused, not sent."""
     value = F.lit(b"v").alias("value")

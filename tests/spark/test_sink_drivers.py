@@ -79,6 +79,7 @@ def finish(driver: Child) -> None:
     driver.process.wait(PROCESS_S)
 
 
+@pytest.mark.spark_long
 def test_killed_between_manifest_and_decisions(scene: SinkScene) -> None:
     """SIGKILL of the driver: a responder publishes what the manifest lists, in order, once.
 

@@ -136,7 +136,7 @@ def test_report_by_group_and_topic(spark: SparkSession) -> None:
     assert "a -> x: 2 transactions, 3 messages, oldest 35.0 m" in lines[0]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.spark_long)])
 def test_batches_in_any_order_and_repeated(spark: SparkSession, seed: int) -> None:
     """The state is that of all records at once, however they were cut and merged."""
     tape = random_tape(seed)

@@ -1,0 +1,26 @@
+"""The command `replay`: what is wrong on its line is said before a JVM is started."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from spark_jobs.replay import main
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--from-topic", "orders", "--replay-id", "x"), "give --checkpoint, or --dry-run"),
+        (("--from-topic", "orders", "--source", "t", "--replay-id", "x", "--dry-run"), "one of"),
+        (("--replay-id", "x", "--dry-run"), "one of them"),
+        (("--from-topic", "orders", "--replay-id", "a b", "--dry-run"), "app.id"),
+    ],
+)
+def test_wrong_usage_is_one_line(words: tuple[str, ...], text: str) -> None:
+    """It says what is missing; no broker is asked, none is there."""
+    where = ("--bootstrap-servers", "localhost:1", "--to-topic", "fixes")
+    refused = CliRunner().invoke(main, [*where, *words])
+    assert refused.exit_code == 1
+    (line,) = refused.stderr.splitlines()
+    assert text in line
