@@ -17,9 +17,9 @@ import secrets
 import time
 from concurrent.futures import CancelledError, TimeoutError  # noqa: A004  # its own on 3.10
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from bridge import TransactionProducer
@@ -27,14 +27,15 @@ from checker.admin.kafka_io import Cluster
 from checker.admin.shape import HALF_RETENTION_MS, TopicShape
 from checker.admin.topics import create_topics, plan_layout
 from checker.config import CheckerConfig
+from checker.errors import AdminError
 from halfbridge.testkit.daemon import DaemonProcess
 from halfbridge.testkit.ports import free_ports
+from halfbridge.testkit.progress import DaemonProgress
 from halfbridge.testkit.reader import read_all
 from halfbridge.testkit.source import open_kafka
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -45,6 +46,8 @@ PARTITIONS = 2
 WAIT_S_MAX = 120.0  # on a machine that does much else; a second is usual
 _CALL_S = 20.0
 _POLL_S = 0.05
+_TRIES_MAX = 5
+_PAUSE_S = 0.5
 # Nobody waits for six seconds in a test. A machine that is short of time for a moment should not
 # lose its membership over it, either.
 _SETTINGS: dict[str, Any] = {
@@ -56,17 +59,37 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
+_T = TypeVar("_T")
+
+
+class Broker(Protocol):
+    """A broker that the stack starts and stops: EmbeddedBroker, KafkaContainer and their like."""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Return its address, once it is started."""
+
+    def start(self) -> object:
+        """Return when a client gets an answer; leave nothing behind when that fails."""
+
+    def stop(self) -> None:
+        """End it."""
+
+
 class HalfbridgeStack:
     """An installation of its own, with a daemon that serves it. A context manager.
 
-    Kafka is the one at `bootstrap_servers`, else the one that HALFBRIDGE_TEST_BOOTSTRAP names,
-    else one in Docker or the embedded one (see `halfbridge.testkit.source.open_kafka`). The daemon
+    Kafka is the one at `bootstrap_servers`, or `kafka`, started here; else the one that
+    HALFBRIDGE_TEST_BOOTSTRAP names, else one in Docker or the embedded one (see
+    `halfbridge.testkit.source.open_kafka`). The daemon
     is a process of this machine, of the very version that the tests import. All of it ends with
     the process that started it, however that ends. Not thread-safe, but its producers are.
 
     Args:
         bootstrap_servers: A Kafka that runs already; nothing but this stack's own topics is
             touched, and these are deleted at the end.
+        kafka: A broker that starts and ends with the stack instead, such as
+            halfbridge.testkit.containers.RedpandaContainer().
         topic_prefix: Prefix of the internal topics; a random one that nobody else has.
         partitions: Of half and op topic.
         settings: Any field of checker.config.CheckerConfig, such as check_interval_ms.
@@ -76,11 +99,15 @@ class HalfbridgeStack:
         self,
         bootstrap_servers: str = "",
         *,
+        kafka: Broker | None = None,
         topic_prefix: str = "",
         partitions: int = PARTITIONS,
         **settings: Any,
     ) -> None:
+        if bootstrap_servers and kafka is not None:
+            raise ValueError("give bootstrap_servers or kafka, not both")
         self._given = bootstrap_servers
+        self._kafka = kafka
         self._partitions = partitions
         self._prefix = topic_prefix or f"t{secrets.token_hex(4)}-"
         self._settings = {**_SETTINGS, **settings}
@@ -126,13 +153,12 @@ class HalfbridgeStack:
 
         Raises:
             KafkaMissingError: no Kafka can be had here; its text says what to do.
+            AdminError: its topics cannot be made.
             DaemonError: the daemon did not start.
             ConfigError: a setting is wrong.
         """
         try:
-            servers = self._given
-            if not servers:
-                servers = self._stack.enter_context(open_kafka(os.environ)).bootstrap_servers
+            servers = self._given or self._start_kafka()
             (port,) = free_ports(1)
             self._config = CheckerConfig(
                 bootstrap_servers=servers,
@@ -157,7 +183,8 @@ class HalfbridgeStack:
 
     def create_topic(self, name: str, *, partitions: int = 1) -> str:
         """Make a real topic, and return its name."""
-        self._cluster().create(TopicShape(name, partitions, ()), replication_factor=1)
+        cluster = self._cluster()
+        _again(lambda: cluster.create(TopicShape(name, partitions, ()), replication_factor=1))
         self._made.append(name)
         return name
 
@@ -210,52 +237,33 @@ class HalfbridgeStack:
             TimeoutError: it names the partitions in which something is left.
             DaemonError: the daemon has ended.
         """
-        asker = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap_servers,
-                "group.id": self.config.names.daemon_group,  # asked about, never joined
-                "isolation.level": "read_uncommitted",  # an open kafka_txn is not over
-            }
-        )
         deadline = time.monotonic() + timeout_s
-        try:
-            while left := self._undecided(asker):
+        with DaemonProgress(self.bootstrap_servers, self.config.names) as progress:
+            while left := progress.left():
                 self.daemon.check_running()
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"not decided within {timeout_s:g} s: {'; '.join(left)}")
                 time.sleep(_POLL_S)
-        finally:
-            asker.close()
 
-    def _undecided(self, asker: Any) -> list[str]:
-        names = self.config.names
-        places = [
-            TopicPartition(topic, partition)
-            for topic in (names.half, names.op)
-            for partition in range(self._partitions)
-        ]
-        try:
-            # In this order: H moves past what was put back in the kafka_txn that writes the copy.
-            committed = asker.committed(places, timeout=_CALL_S)
-            ends = [asker.get_watermark_offsets(place, timeout=_CALL_S)[1] for place in places]
-        except KafkaException as error:
-            return [str(error)]
-        return [
-            f"{one.topic}[{one.partition}] is done up to {one.offset} of {end}"
-            for one, end in zip(committed, ends, strict=True)
-            if one.offset < end
-        ]
+    def _start_kafka(self) -> str:
+        if self._kafka is None:
+            return self._stack.enter_context(open_kafka(os.environ)).bootstrap_servers
+        self._kafka.start()
+        self._stack.callback(self._kafka.stop)
+        return self._kafka.bootstrap_servers
 
     def _make_topics(self) -> None:
         cluster = self._cluster()
-        layout = plan_layout(
-            cluster,
-            partitions=self._partitions,
-            replication_factor=None,
-            producer_groups=(),
-            retention_ms=HALF_RETENTION_MS,
+        layout = _again(
+            lambda: plan_layout(
+                cluster,
+                partitions=self._partitions,
+                replication_factor=None,
+                producer_groups=(),
+                retention_ms=HALF_RETENTION_MS,
+            )
         )
-        create_topics(cluster, self.config.names, layout)
+        _again(lambda: create_topics(cluster, self.config.names, layout))
 
     def _delete_topics(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
@@ -276,13 +284,20 @@ class HalfbridgeStack:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        exception_type: type[BaseException] | None,
-        exception: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _again(call: Callable[[], _T]) -> _T:
+    """Return what `call` returns, which does no harm twice, at its first or a later try.
+
+    Operators are told after seconds that something cannot be reached; a test waits longer.
+    """
+    for _ in range(_TRIES_MAX - 1):
+        with suppress(AdminError):
+            return call()
+        time.sleep(_PAUSE_S)
+    return call()
 
 
 class OwnTopics:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from checker.admin.kafka_io import Cluster
@@ -27,6 +27,7 @@ from checker.admin.topics import create_topics
 from halfbridge.testkit.client_log import read_client_logs
 from halfbridge.testkit.history import Outcome
 from halfbridge.testkit.judge import judge
+from halfbridge.testkit.progress import DaemonProgress
 from halfbridge.testkit.reader import load_records, read_all, read_ops
 from serde.topics import TopicNames
 from tests.faults.client import QUIET, READY
@@ -279,43 +280,13 @@ class Stage:
 
     def settle(self, *, within_s: float = SETTLED_S) -> None:
         """Return once every half message is decided and every decision applied and committed."""
-        asker = Consumer(
-            {
-                "bootstrap.servers": self.direct,
-                "group.id": self.names.daemon_group,  # asked about, never joined
-                "isolation.level": "read_uncommitted",  # an open kafka_txn is not settled
-            }
-        )
-        try:
+        with DaemonProgress(self.direct, self.names) as progress:
             until(
                 "everything is decided and delivered",
-                lambda: not self._unsettled(asker),
+                lambda: not progress.left(),
                 within_s=within_s,
-                explain=lambda: self._unsettled(asker),
+                explain=progress.left,
             )
-        finally:
-            asker.close()
-
-    def _unsettled(self, asker: Any) -> list[str]:
-        """Return what is left to do: half messages undecided, decisions not applied."""
-        try:
-            topics = asker.list_topics(timeout=_CALL_S).topics
-            places = [
-                TopicPartition(topic, partition)
-                for topic in (self.names.half, self.names.op)
-                for partition in topics[topic].partitions
-            ]
-            # In this order: H moves past what was put back in the kafka_txn that writes the
-            # copies.
-            committed = asker.committed(places, timeout=_CALL_S)
-            ends = [asker.get_watermark_offsets(place, timeout=_CALL_S)[1] for place in places]
-        except KafkaException as error:
-            return [str(error)]  # a broker that is just coming back
-        return [
-            f"{one.topic}[{one.partition}]: {one.offset} of {end} {one.metadata}"
-            for one, end in zip(committed, ends, strict=True)
-            if one.offset < end
-        ]
 
     def members(self) -> dict[str, set[int]]:
         """Return slot -> half partitions, of every member that the group knows."""

@@ -11,7 +11,9 @@ from confluent_kafka.admin import AdminClient
 from bridge.errors import ConfigError
 from halfbridge import Message, MessageView, Resolution
 from halfbridge.testkit.daemon import DaemonError
+from halfbridge.testkit.progress import DaemonProgress
 from halfbridge.testkit.stack import HalfbridgeStack
+from serde.topics import TopicNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,6 +69,17 @@ def test_what_is_left_is_named(own_stack: HalfbridgeStack) -> None:
         own_stack.wait_until_decided(timeout_s=0.2)
     with pytest.raises(TimeoutError, match="0 of 1 records"):
         own_stack.read_committed(topic, count=1, timeout_s=0.2)
+
+
+def test_topics_that_are_not_there_are_not_done(kafka_bootstrap_servers: str) -> None:
+    """A broker that does not know them yet has nothing undecided to show, and must not be believed.
+
+    Waiting would end at once otherwise, right after a restart of the brokers.
+    """
+    with DaemonProgress(kafka_bootstrap_servers, TopicNames("nobody-made-these-")) as progress:
+        left = progress.left()
+    assert len(left) == 2
+    assert all(line.endswith("is not there") for line in left)
 
 
 def test_the_daemon_can_be_killed_and_started_again(own_stack: HalfbridgeStack) -> None:
