@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from halfbridge.testkit.jars import kafka_version
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -182,7 +184,7 @@ def test_the_users_test_passes_as_it_stands(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
-    assert "kafka: embedded" in done.stdout
+    assert f"kafka: embedded {kafka_version()}, 127." in done.stdout
 
 
 def test_the_named_commands_exist() -> None:

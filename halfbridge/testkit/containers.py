@@ -1,4 +1,4 @@
-"""Kafka in a Docker container, through Testcontainers (extra `testcontainers`)."""
+"""Kafka or Redpanda in a Docker container, through Testcontainers (extra `testcontainers`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import get_docker_host
 
 from halfbridge.testkit.ports import HOST, free_ports
-from halfbridge.testkit.properties import as_environment, for_tests, internal_topics
+from halfbridge.testkit.properties import PATIENT, as_environment, for_tests, internal_topics
 from halfbridge.testkit.ready import READY_S_MAX, NotReadyError, wait_ready
 
 if TYPE_CHECKING:
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 IMAGE = "apache/kafka:4.2.0"
+REDPANDA_IMAGE = "redpandadata/redpanda:v26.1.2"
 IMAGE_VARIABLE = "HALFBRIDGE_TEST_IMAGE"
 _DEFAULT_HOST = "unix:///var/run/docker.sock"
 _CLIENT_PORT = 9092
+_INSIDE_PORT = 9094
 _PING_S_MAX = 5
 _LOG_LINES = 30
 
@@ -55,27 +57,18 @@ def _accepts(path: str) -> bool:
     return True
 
 
-class KafkaContainer(DockerContainer):
-    """One KRaft node of the image apache/kafka, reachable on a free port of 127.0.0.1.
+class BrokerContainer(DockerContainer):
+    """One broker, reachable on a free port of 127.0.0.1. A context manager.
 
-    A context manager. The port is chosen before the container starts, because the broker has to
-    advertise it; brokers inside talk to themselves on a listener of their own.
-
-    Args:
-        image: Instead of HALFBRIDGE_TEST_IMAGE or the pinned one.
-        properties: Broker settings that win over ours.
+    The port is chosen before the container starts, because the broker has to advertise it.
     """
 
-    def __init__(
-        self, image: str | None = None, *, properties: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(image or os.environ.get(IMAGE_VARIABLE) or IMAGE)
+    def __init__(self, image: str) -> None:
+        super().__init__(image)
         (self._port,) = free_ports(1)
         # docker-py takes (interface, port), which Testcontainers' own annotation lacks.
         bindings: dict[str, Any] = self.ports
         bindings[f"{_CLIENT_PORT}/tcp"] = (HOST, self._port)
-        for name, value in as_environment(_properties(self._port, properties or {})).items():
-            self.with_env(name, value)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -101,19 +94,83 @@ class KafkaContainer(DockerContainer):
         return self
 
 
+class KafkaContainer(BrokerContainer):
+    """One KRaft node of the image apache/kafka.
+
+    Brokers inside talk to themselves on a listener of their own.
+
+    Args:
+        image: Instead of HALFBRIDGE_TEST_IMAGE or the pinned one.
+        properties: Broker settings that win over ours.
+    """
+
+    def __init__(
+        self, image: str | None = None, *, properties: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(image or os.environ.get(IMAGE_VARIABLE) or IMAGE)
+        for name, value in as_environment(_properties(self._port, properties or {})).items():
+            self.with_env(name, value)
+
+
+class RedpandaContainer(BrokerContainer):
+    """One Redpanda node, in the mode that its makers mean for containers of developers.
+
+    That mode makes topics by itself when a client names one, unlike our Kafka.
+
+    Args:
+        image: Instead of the pinned one.
+    """
+
+    def __init__(self, image: str | None = None) -> None:
+        super().__init__(image or REDPANDA_IMAGE)
+        self.with_command(redpanda_command(self._port))
+
+
+def broker_container(image: str = "") -> BrokerContainer:
+    """Return the broker that an image holds: Redpanda where its name says so, else Kafka.
+
+    Args:
+        image: Instead of HALFBRIDGE_TEST_IMAGE or Kafka's pinned one.
+    """
+    wanted = image or os.environ.get(IMAGE_VARIABLE) or IMAGE
+    return RedpandaContainer(wanted) if holds_redpanda(wanted) else KafkaContainer(wanted)
+
+
+def holds_redpanda(image: str) -> bool:
+    """Tell by the last part of an image's name, wherever it comes from."""
+    repository = image.partition("@")[0]
+    return "redpanda" in repository.rpartition("/")[2]
+
+
+def redpanda_command(port: int) -> list[str]:
+    """Return what rpk, the image's entry point, is told; clients come by `port` of this machine.
+
+    Testcontainers has a class for Redpanda, too; that one starts a shell, waits for the port that
+    Docker chose and writes a script for it.
+    """
+    inside = f"inside://127.0.0.1:{_INSIDE_PORT}"
+    return [
+        *("redpanda", "start", "--mode=dev-container", "--smp=1", "--memory=1G"),
+        "--default-log-level=warn",
+        f"--kafka-addr=host://0.0.0.0:{_CLIENT_PORT},{inside}",
+        f"--advertise-kafka-addr=host://{HOST}:{port},{inside}",
+    ]
+
+
 def _properties(port: int, overrides: Mapping[str, str]) -> dict[str, str]:
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": "1@localhost:9093",
         "controller.listener.names": "CONTROLLER",
-        "listeners": f"PLAINTEXT://:{_CLIENT_PORT},CONTROLLER://:9093,INTERNAL://:9094",
-        "advertised.listeners": f"PLAINTEXT://{HOST}:{port},INTERNAL://localhost:9094",
+        "listeners": f"PLAINTEXT://:{_CLIENT_PORT},CONTROLLER://:9093,INTERNAL://:{_INSIDE_PORT}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{port},INTERNAL://localhost:{_INSIDE_PORT}",
         "inter.broker.listener.name": "INTERNAL",
         "listener.security.protocol.map": (
             "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,INTERNAL:PLAINTEXT"
         ),
         **internal_topics(1),
         **for_tests(1),
+        **PATIENT,
         **overrides,
     }

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 from checker.config import to_plain
 from halfbridge.testkit.ports import HOST
+from halfbridge.testkit.ready import READY_S_MAX
 from halfbridge.testkit.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from checker.config import CheckerConfig
 
-READY_S_MAX = 120.0  # 2 s on an idle machine
 STOP_S_MAX = 12.0  # the daemon drains within 10 s
 _ASK_S_MAX = 5.0
 _POLL_S = 0.05

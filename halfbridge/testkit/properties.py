@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# For a broker that nobody kills. One that gets no processor for two seconds, on a machine that does
+# much else, would count as gone otherwise, all by itself: topics lose their leader, and new ones
+# cannot be made.
+PATIENT = {"broker.session.timeout.ms": "30000"}
+
+
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
     """Where one node listens on the loopback interface.

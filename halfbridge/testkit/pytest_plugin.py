@@ -80,4 +80,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which Kafka the tests met: a green run means little without it."""
     source = terminalreporter.config.stash.get(_SOURCE, None)
     if source is not None:
-        terminalreporter.write_line(f"kafka: {source.kind}, {source.bootstrap_servers}")
+        what = f"{source.kind} {source.version}".strip()
+        terminalreporter.write_line(f"kafka: {what}, {source.bootstrap_servers}")

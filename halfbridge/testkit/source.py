@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from halfbridge.testkit.properties import PATIENT
 from halfbridge.testkit.ready import NotReadyError, wait_ready
 
 if TYPE_CHECKING:
@@ -22,10 +23,17 @@ class KafkaMissingError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class KafkaSource:
-    """A Kafka that answers, and where it came from."""
+    """A Kafka that answers, and where it came from.
+
+    Attributes:
+        kind: "given", "docker" or "embedded".
+        bootstrap_servers: Its address.
+        version: Of the embedded one; the image of one in Docker; else empty.
+    """
 
     kind: str
     bootstrap_servers: str
+    version: str = ""
 
 
 @contextmanager
@@ -72,10 +80,11 @@ def _docker_usable(environ: Mapping[str, str]) -> bool:
 def _embedded_else_docker(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
     """Yield the embedded broker; where Java or its jars cannot be had, one in Docker after all."""
     from halfbridge.testkit.broker import EmbeddedBroker  # noqa: PLC0415  # not needed with Docker
+    from halfbridge.testkit.jars import kafka_version  # noqa: PLC0415
     from spark_jobs.ivy import JarsError  # noqa: PLC0415
     from spark_jobs.jvm import JavaNotFoundError  # noqa: PLC0415
 
-    broker = EmbeddedBroker()
+    broker = EmbeddedBroker(properties=PATIENT)
     missing = ""
     try:
         broker.start()
@@ -83,7 +92,7 @@ def _embedded_else_docker(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
         missing = f"no embedded broker: {error}"
     if not missing:
         try:
-            yield KafkaSource("embedded", broker.bootstrap_servers)
+            yield KafkaSource("embedded", broker.bootstrap_servers, kafka_version())
         finally:
             broker.stop()
     elif environ.get(DOCKER_VARIABLE) != "0" and _docker_is_there():
@@ -103,7 +112,7 @@ def _docker_is_there() -> bool:
 
 @contextmanager
 def _in_docker() -> Iterator[KafkaSource]:
-    from halfbridge.testkit.containers import KafkaContainer  # noqa: PLC0415  # an extra
+    from halfbridge.testkit.containers import broker_container  # noqa: PLC0415  # an extra
 
-    with KafkaContainer() as container:
-        yield KafkaSource("docker", container.bootstrap_servers)
+    with broker_container() as container:
+        yield KafkaSource("docker", container.bootstrap_servers, container.image)
