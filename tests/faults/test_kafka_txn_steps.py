@@ -1,0 +1,78 @@
+"""kafka_txns that end too early: at each of their steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checker.slots import slot_ids
+from halfbridge.testkit.proxy import Act, Api, Rule
+from tests.faults.scene import HEALED_S, SLOT, WORKERS
+from tests.faults.stage import until
+
+if TYPE_CHECKING:
+    from tests.faults.scene import Scene
+
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+
+# In the order in which a kafka_txn sends them.
+_STEPS = (
+    Api.ADD_PARTITIONS_TO_TXN,
+    Api.PRODUCE,
+    Api.ADD_OFFSETS_TO_TXN,
+    Api.TXN_OFFSET_COMMIT,
+    Api.END_TXN,
+)
+# Long enough that the worker is dead before the request goes on, and then it does: by that time
+# the successor may have fenced it, or not.
+_HELD_MS = 1500
+
+
+def test_case_03_killed_at_each_step(one: Scene) -> None:
+    """One request of a worker is on its way when the worker dies, and arrives after its death.
+
+    Each kind of request in a kafka_txn, of each worker in turn; then all workers die when a commit
+    is done and its answer is not there yet.
+    """
+    one.begin()
+    pids = dict(enumerate(one.workers()))
+    for step, worker in chain(zip(_STEPS, repeat(0), strict=False), ((_STEPS[-1], 1),)):
+        slot = f"{SLOT}-{worker}"
+        text = slot_ids(slot, topic_prefix=one.stage.prefix).transactional_id_prefix
+        _hold(one, Rule(api=step, act=Act.HOLD, delay_ms=_HELD_MS, times=1, text=text))
+        deaths = one.daemon.log().count(f"worker {slot} ended")
+        os.kill(pids[worker], signal.SIGKILL)
+        one.note(f"worker killed with a request held: {step.name}")
+        until(
+            f"the end of {slot}",
+            lambda slot=slot, deaths=deaths: (  # type: ignore[misc]
+                one.daemon.log().count(f"worker {slot} ended") > deaths
+            ),
+            within_s=HEALED_S,
+        )
+        (pids[worker],) = set(one.daemon.await_workers(WORKERS)) - set(pids.values())
+        one.healed()
+    _hold(one, Rule(api=Api.END_TXN, act=Act.SWALLOW, times=1))
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+    one.note("all workers killed behind a commit whose answer is lost")
+    one.proxy.heal()
+    one.healed()
+
+    one.finish()
+
+
+def _hold(scene: Scene, rule: Rule) -> None:
+    """Return when the rule has hit a request."""
+    api = Api(rule.api)
+    before = scene.proxy.hits(rule.act, api)
+    scene.proxy.add(rule)
+    until(
+        f"{rule.act.value} {api.name} {rule.text}",
+        lambda: scene.proxy.hits(rule.act, api) > before,
+        within_s=HEALED_S,
+    )
