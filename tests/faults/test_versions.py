@@ -1,0 +1,72 @@
+"""The same workload on the oldest and on the newest Kafka that this is made for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfbridge.testkit.broker import EmbeddedBroker
+from halfbridge.testkit.client_log import read_client_logs
+from tests.faults.plan import Kind, planned
+from tests.faults.scene import PATIENT
+from tests.faults.stage import seed_of_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.faults.stage import Stage
+
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
+
+_OLD, _NEW = "3.9.1", "4.2.0"
+_CLIENT = "same"
+_RATE = 120
+_DELIVERED = 600
+# What these deliver is a race between a late decision and a check: not the same in two runs.
+_RACES = frozenset((Kind.TARDY, Kind.CONTRADICTED))
+
+
+def test_case_56_the_same_workload_on_two_kafkas(
+    tmp_path: Path, make_stage: Callable[..., Stage]
+) -> None:
+    """With one seed, the same messages are delivered by Kafka 3.9 and by 4.2.
+
+    Compared is what both runs came to. Late decisions race with checks, so they may differ.
+    """
+    seed = seed_of_run()
+    delivered = {}
+    reached = []
+    for version in (_OLD, _NEW):
+        directory = tmp_path / version
+        directory.mkdir()
+        stage = make_stage(EmbeddedBroker(properties=PATIENT, kafka_version=version), directory)
+        stage.injected[f"run on Kafka {version}"] += 1
+        reached.append(_run(stage, seed))
+        delivered[version] = {record.value for record in stage.witnessed()}
+    wanted = {
+        message.value
+        for plan in (planned(_CLIENT, seed, number) for number in range(1, min(reached)))
+        if plan.kind not in _RACES
+        for message in plan.messages
+    }
+
+    assert min(reached) > _DELIVERED // 2
+    assert delivered[_OLD] & wanted
+    assert delivered[_OLD] & wanted == delivered[_NEW] & wanted
+
+
+def _run(stage: Stage, seed: int) -> int:
+    """Have the workload done and judged; return how many transactions it began."""
+    stage.make()
+    daemon = stage.daemon("--workers", "2")
+    client = stage.client(_CLIENT, seed=seed, rate=_RATE, pipelined=True)
+    stage.await_more(_DELIVERED)
+    stage.quiet([client])
+    stage.settle()
+    verdict = stage.verdict()
+    assert verdict.ok, verdict.describe()
+    assert stage.stop(daemon) == 0
+    stage.children.kill(client)
+    return len(read_client_logs(stage.directory.glob("client-*.jsonl")))
