@@ -83,20 +83,19 @@ fuzz: $(STAMP)  ## Every decoder and all settings, on a million damaged inputs (
 	$(BIN)/pytest -m long tests/property $(PYTEST_ARGS)
 
 .PHONY: test-docker
-test-docker: $(STAMP)  ## All tests, on Kafka in Docker (builds images where none can be pulled)
-	@kafka="$$($(BIN)/python tests/docker/image.py $(IMAGE))"; \
-	base="$$($(BIN)/python -m tests.docker.base)"; \
-	docker build --quiet --build-arg BASE_IMAGE="$$base" --tag $(HALFBRIDGE_IMAGE) .; \
-	CI=true HALFBRIDGE_TEST_DOCKER=1 HALFBRIDGE_TEST_IMAGE="$$kafka" \
-	  TESTCONTAINERS_RYUK_DISABLED=true $(BIN)/pytest $(PYTEST_ARGS)
+test-docker: $(STAMP)  ## Tests of containers, and all that meet Kafka, on one in Docker (installs it as root)
+	@tests/docker/all $(BIN) $(IMAGE) $(HALFBRIDGE_IMAGE) $(PYTEST_ARGS)
 
 .PHONY: matrix
 matrix: $(STAMP)  ## Tests with a broker, on each Kafka in turn (KAFKA_VERSIONS='3.9.1 4.2.0')
-	@for version in $(KAFKA_VERSIONS); do \
+	@failed=; \
+	for version in $(KAFKA_VERSIONS); do \
 	  echo "=== Kafka $$version"; \
 	  HALFBRIDGE_KAFKA_VERSION="$$version" $(BIN)/pytest -m 'broker and not spark and not long and not soak' \
-	    tests/integration tests/conformance tests/faults tests/test_readme.py $(PYTEST_ARGS); \
-	done
+	    tests/integration tests/conformance tests/faults tests/simulation tests/test_readme.py \
+	    $(PYTEST_ARGS) || failed+=" $$version"; \
+	done; \
+	[[ -z "$$failed" ]] || { echo "failed on Kafka$$failed" >&2; exit 1; }
 
 .PHONY: cov
 cov: $(STAMP)  ## Coverage of the pure core, the client's table and the wire format

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,7 +10,9 @@ import pytest
 
 from tests import tools
 
-FETCH = Path(__file__).parents[1] / ".ci" / "tools"
+ROOT = Path(__file__).parents[1]
+FETCH = ROOT / ".ci" / "tools"
+PREPARE = ROOT / "tests" / "docker" / "prepare"
 NAMES = ["prometheus", "promtool", "kubectl", "docker-compose"]
 
 
@@ -63,18 +65,30 @@ def test_where_nothing_can_be_fetched_everything_is_named(tmp_path: Path) -> Non
 
     The tools that it is made of are on PATH, apt-get and what it would fetch are not.
     """
+    done = run_bare(tmp_path, FETCH, str(tmp_path / "tools"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == NAMES
+    assert len(done.stderr.splitlines()) == 1
+    assert "not to be had here" in done.stderr
+
+
+def test_without_docker_one_line_says_what_to_do(tmp_path: Path) -> None:
+    """`make test-docker` where nothing is there and nothing can be installed."""
+    done = run_bare(tmp_path, PREPARE, str(tmp_path / "dockerd.pid"))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert re.search(r"needs docker\.io iptables .*docker-compose: install them", line)
+
+
+def run_bare(directory: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a script with what it is made of on PATH, which is `directory`, and nothing else."""
     for name in ("bash", "env", "mkdir", "id", "tail", "timeout"):
-        found = next(path for path in ("/usr/bin", "/bin") if Path(path, name).exists())
-        (tmp_path / name).symlink_to(Path(found, name))
-    done = subprocess.run(
-        [str(FETCH), str(tmp_path / "tools")],
-        env={"PATH": os.environ["PATH"]},
+        (directory / name).symlink_to(Path("/usr/bin", name))
+    return subprocess.run(
+        list(map(str, command)),
+        env={"PATH": str(directory)},
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == NAMES
-    assert len(done.stderr.splitlines()) == 1
-    assert "not to be had here" in done.stderr
