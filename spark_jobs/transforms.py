@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from serde.headers import TRANSACTION_ID
+from spark_jobs.wire import last_header
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -53,6 +54,5 @@ def header_text(name: str) -> Column:
 
     Kafka allows a name twice. The daemon appends its headers to the user's, so the last is its.
     """
-    named = F.filter("headers", lambda header: header["key"] == F.lit(name))
-    last = F.try_element_at(named, F.lit(-1))["value"]
+    last = last_header(F.col("headers"), name)
     return F.nullif(F.try_validate_utf8(last.cast("string")), F.lit(""))

@@ -87,16 +87,19 @@ class Encoded:
         return F.substring(self.data, HEADER_BYTES + 1, _TO_THE_END)
 
 
+# No lambda: Spark interprets those, and a plan that holds one is not compiled as a whole.
+
+
 def last_header(headers: Column, name: str) -> Column:
     """Return the value of the last header of that name; null when there is none."""
-    named = F.filter(headers, lambda header: header["key"] == F.lit(name))
-    return F.try_element_at(named, F.lit(-1))["value"]
+    from_end = F.array_position(F.reverse(headers["key"]), name)
+    return F.try_element_at(headers, -F.nullif(from_end, F.lit(0)).cast("int"))["value"]
 
 
 def first_header(headers: Column, name: str) -> Column:
     """Return the value of the first header of that name; null when there is none."""
-    named = F.filter(headers, lambda header: header["key"] == F.lit(name))
-    return F.try_element_at(named, F.lit(1))["value"]
+    place = F.array_position(headers["key"], name)
+    return F.try_element_at(headers, F.nullif(place, F.lit(0)).cast("int"))["value"]
 
 
 def without(headers: Column, *names: str) -> Column:
