@@ -44,7 +44,14 @@ def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> Data
         "quarantine_reason" if schemas else F.lit(None).cast("string").alias("quarantine_reason")
     )
     decoded = ("schema_name", "payload") if schemas else ()
-    rows = checked.select(
+    # By name, so that each header is looked up once, however often its value is mentioned.
+    named = checked.withColumns(
+        {
+            "transaction_id": header_text(TRANSACTION_ID),
+            "born_ms": header_text(BORN_TIMESTAMP).try_cast("long"),
+        }
+    )
+    rows = named.select(
         "topic",
         "partition",
         "offset",
@@ -53,7 +60,7 @@ def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> Data
         "key",
         "value",
         "headers",
-        header_text(TRANSACTION_ID).alias("transaction_id"),
+        "transaction_id",
         _born_timestamp().alias("born_timestamp"),
         *decoded,
         reason,
@@ -64,7 +71,7 @@ def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> Data
 
 def _born_timestamp() -> Column:
     """Return the header's milliseconds as a time; null for what is none (it is the client's)."""
-    born_ms = header_text(BORN_TIMESTAMP).try_cast("long")
+    born_ms = F.col("born_ms")
     return F.when(born_ms.between(0, _BORN_MS_MAX), F.timestamp_millis(born_ms))
 
 

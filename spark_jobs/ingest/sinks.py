@@ -27,6 +27,12 @@ _PARQUET_TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 # Below this number of open files a task need not sort its rows by partition first; a batch seldom
 # spans more days than that, and an open file takes memory.
 _OPEN_FILES = ("spark.sql.maxConcurrentOutputFileWriters", "4")
+# Parquet collects a dictionary of each column before it sees that it is of no use; these columns
+# have no value twice, or hardly.
+_NO_DICTIONARY = tuple(
+    (f"parquet.enable.dictionary#{column}", "false")
+    for column in ("offset", "transaction_id", "headers.list.element.value")
+)
 
 
 class Sink(Protocol):
@@ -49,7 +55,7 @@ def make_sink(spark: SparkSession, kind: str, output: str, app_id: str) -> Sink:
     Raises:
         JobError: the format's package is not installed; the user must act.
     """
-    for name, value in (_PARQUET_TIMES, _OPEN_FILES):
+    for name, value in (_PARQUET_TIMES, _OPEN_FILES, *_NO_DICTIONARY):
         spark.conf.set(name, value)
     return _Delta(spark, output, app_id) if kind == "delta" else _Parquet(spark, output)
 
