@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
+from serde.records import OpKind
 from spark_jobs.audit.finding import (
     DUPLICATE,
     GONE,
@@ -130,7 +131,9 @@ def of_single_messages(messages: DataFrame, dead_topic: str) -> DataFrame:
 
 def _of_a_delivery() -> list[Column]:
     came, must = F.col("came"), F.col("must")
-    stands = F.coalesce(F.lower("kind"), F.lit("undecided"))
+    stands = F.lit("undecided")
+    for each in OpKind:  # `lower` would load the case tables of all scripts first, for 2 s
+        stands = F.when(F.col("kind") == each.value, each.value.lower()).otherwise(stands)
     to_part, index = F.col("to_part"), F.col("index")
     is_elsewhere = (to_part >= 0) & (to_part != F.col("real_part")) & (must == DELIVER)
 
