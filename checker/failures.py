@@ -19,6 +19,7 @@ class KafkaTxnFailedError(Exception):
         topic: Topic of the record that is refused; empty when not known.
         permanent: The broker refuses something in the batch for good.
         topic_refused: It refuses everything of this daemon on a topic: `topic`, if that is known.
+        untimely: It refuses a timestamp.
     """
 
     def __init__(
@@ -29,9 +30,11 @@ class KafkaTxnFailedError(Exception):
         topic: str = "",
         permanent: bool = False,
         topic_refused: bool = False,
+        untimely: bool = False,
     ) -> None:
         super().__init__(text)
         self.fenced = fenced
         self.topic = topic
         self.permanent = permanent
         self.topic_refused = topic_refused
+        self.untimely = untimely

@@ -32,6 +32,7 @@ class Pair:
         held: A plan that was taken from the ledger and is not written yet.
         committed: Progress that stands.
         paused: Topics of it that are not fetched at present.
+        latest_ms: Append time of the record that was read last; 0 before any.
         rebuild_began: Monotonic seconds at which this life of the ledger began.
         announced: The rebuild's end was logged.
     """
@@ -54,6 +55,7 @@ class Pair:
         self.paused: frozenset[str] = frozenset()
         self.rebuild_began = began
         self.announced = False
+        self.latest_ms = 0
         self._newest_ms = 0
         self._newest_at = began
 
@@ -69,8 +71,7 @@ class Pair:
     def take_half(self, message: Any, monotonic_s: float) -> None:
         """Take a half record as it was consumed."""
         append_ms = message.timestamp()[1]
-        if append_ms > self._newest_ms:
-            self._newest_ms, self._newest_at = append_ms, monotonic_s
+        self._take_time(append_ms, monotonic_s)
         try:
             headers = headers_of(message)
         except DecodeError as error:
@@ -89,8 +90,7 @@ class Pair:
     def take_op(self, message: Any, monotonic_s: float) -> Op | None:
         """Take an op record as it was consumed; return what it says, None when unreadable."""
         append_ms = message.timestamp()[1]
-        if append_ms > self._newest_ms:
-            self._newest_ms, self._newest_at = append_ms, monotonic_s
+        self._take_time(append_ms, monotonic_s)
         try:
             op = OP.decode(message.value() or b"")
         except DecodeError as error:
@@ -99,6 +99,11 @@ class Pair:
             return None
         self.ledger.op(OpRead(message.offset(), append_ms, op))
         return op
+
+    def _take_time(self, append_ms: int, monotonic_s: float) -> None:
+        self.latest_ms = append_ms
+        if append_ms > self._newest_ms:
+            self._newest_ms, self._newest_at = append_ms, monotonic_s
 
     @property
     def has_work(self) -> bool:

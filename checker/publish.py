@@ -67,8 +67,8 @@ class Publisher:
     def records(self, plan: Plan, now_ms: int) -> Iterator[Outgoing]:
         """Yield what `plan` writes, in order: deliveries, dead letters, copies, discards.
 
-        Timestamps are partition time, which comes from the brokers: a worker's wall clock
-        decides nothing, and the broker would refuse one that is days ahead.
+        Timestamps are partition time, which comes from the brokers, as long as these take it
+        (`Stamps`): a worker's wall clock decides nothing.
         """
         for delivery in plan.deliveries:
             refused = self._refusal(delivery)

@@ -30,6 +30,7 @@ from checker.outlet.turns import Turns
 from checker.pair import restore_plan
 from checker.report import Reporter
 from checker.routes import Routes
+from checker.stamps import Stamps
 from checker.topic_watch import TopicWatch
 from serde.records import OpKind, OpSource
 
@@ -86,6 +87,7 @@ class Worker:
         self._reporter = Reporter(status.metrics)
         self._routes = Routes(config.topic_gone_ms)
         self._backoff = Backoff()
+        self._stamps = Stamps()
         self._gauges_at = 0.0
         self._last_record_at = 0.0
         self._work: list[tuple[Pair, Plan]] = []
@@ -280,7 +282,8 @@ class Worker:
             pair.publisher.undeliverable = 0
             restore_plan(plan, partial(self._bodies.read, pair.partition))
         records = chain.from_iterable(
-            pair.publisher.records(plan, pair.now_ms(now)) for pair, plan in self._work
+            pair.publisher.records(plan, self._stamps.ms(pair.now_ms(now), pair.latest_ms))
+            for pair, plan in self._work
         )
         in_background = sum(plan.records for _, plan in self._work) >= BACKGROUND_RECORDS
         self._turns.run(
@@ -325,7 +328,9 @@ class Worker:
 
     def _after_failure(self, error: KafkaTxnFailedError, stop: threading.Event) -> None:
         self._status.metrics.kafka_txn_failed()
-        if error.permanent:
+        if error.untimely:
+            self._stamps.refused()
+        elif error.permanent:
             self._topics.forget()
             with suppress(InputLostError):  # nobody says what rights there are: the next time
                 plans = [plan for _, plan in self._work]

@@ -311,4 +311,5 @@ def _failure(error: KafkaError, *, topic: str = "", fenced: bool = False) -> Kaf
         topic=topic,
         permanent=error.code() in PERMANENT_CODES,
         topic_refused=error.code() in TOPIC_CODES,
+        untimely=error.code() == KafkaError.INVALID_TIMESTAMP,
     )

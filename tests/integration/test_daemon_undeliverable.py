@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -31,6 +32,8 @@ pytestmark = pytest.mark.broker
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 EVERYBODY = "User:ANONYMOUS"
+_HOUR_MS = 3_600_000
+_CALL_S = 20.0
 
 
 def _around(installation: Installation, orders: str, bad: list[Stored]) -> list[Stored]:
@@ -189,6 +192,43 @@ def test_a_dead_letter_topic_that_is_gone_blames_nobody(installation: Installati
     installation.fence()
     assert [each.value for each in installation.dead_now()] == [b"junk"]
     until("health is green", lambda: daemon.healthz()[0] == 200)
+
+
+def test_a_clock_that_was_hours_ahead_blames_nobody(installation: Installation) -> None:
+    """The broker refuses partition time; another clock is found, and nothing is buried for it."""
+    installation.make()
+    orders = installation.topic("orders", message_timestamp_after_max_ms=str(_HOUR_MS))
+    daemon = installation.start()
+    first = installation.pass_through(orders)
+    half_topic = installation.names.half
+    installation.alter(half_topic, message_timestamp_type="CreateTime")
+    installation.alter(half_topic, message_timestamp_after_max_ms=str(10 * _HOUR_MS))
+    ahead_ms = first.append_ms + 2 * _HOUR_MS
+    until("a record has come from the future", lambda: _junk_of(installation, ahead_ms))
+    installation.alter(half_topic, message_timestamp_type="LogAppendTime")
+
+    later = [installation.pass_through(orders) for _ in range(5)]
+
+    seen = [each.transaction_id for each in installation.tail(orders).until(6)]
+    assert seen == [each.transaction_id for each in (first, *later)]
+    assert daemon.metric("halfbridge_kafka_txn_failures_total") > 0
+    installation.fence()
+    assert {each.dead.reason for each in installation.dead_now()} == {DeadReason.INVALID}
+
+
+def _junk_of(installation: Installation, append_ms: int) -> bool:
+    """Append junk to the half topic; tell whether it stands there with this append time."""
+    told: list[int] = []
+    producer = Producer({"bootstrap.servers": installation.servers})
+    producer.produce(
+        installation.names.half,
+        b"junk",
+        partition=0,
+        timestamp=append_ms,
+        on_delivery=lambda error, record: told.append(-1 if error else record.timestamp()[1]),
+    )
+    assert producer.flush(_CALL_S) == 0
+    return told == [append_ms]
 
 
 # --- rights, on a broker of its own that checks them ----------------------------------------
