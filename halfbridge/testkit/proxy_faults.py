@@ -45,8 +45,7 @@ class Rule:
         times: How many requests it hits; 0 means all, until healed.
         text: Only requests that hold it, such as a name.
         share: Of the requests that fit, so many are hit, at random.
-        error: What a request that is refused is answered with.
-        error_code: What the answer to a request that is to fail says.
+        error: What the answer to a request that is refused, or to fail, says.
     """
 
     api: int
@@ -57,7 +56,6 @@ class Rule:
     text: str = ""
     share: float = 1.0
     error: int = 0
-    error_code: int = 0
 
     def to_plain(self) -> dict[str, Any]:
         """Return what `rule_from` takes."""
@@ -70,7 +68,6 @@ class Rule:
             "text": self.text,
             "share": self.share,
             "error": self.error,
-            "error_code": self.error_code,
         }
 
 
@@ -85,7 +82,6 @@ def rule_from(plain: Mapping[str, Any]) -> Rule:
         text=str(plain["text"]),
         share=float(plain["share"]),
         error=int(plain["error"]),
-        error_code=int(plain["error_code"]),
     )
 
 

@@ -164,7 +164,7 @@ class Connection:
             elif rule.act is Act.SWALLOW:
                 self.torn = True
             else:
-                plain.append(with_error(api, version, frame, code=rule.error_code))
+                plain.append(with_error(api, version, frame, code=rule.error))
         self._to_client.put(b"".join(plain), faults.delays_ms.get(node, 0) / 1000)
 
     def _swallow(self, what: str, count: int) -> None:

@@ -33,7 +33,7 @@ def test_case_50_an_error_code_that_no_client_knows(one: Scene) -> None:
         (Api.PRODUCE, _PRODUCE_TIMES),
         (Api.HEARTBEAT, _TIMES),
     ):
-        rule = Rule(api=api, act=Act.FAIL, error_code=_UNKNOWN, times=times)
+        rule = Rule(api=api, act=Act.FAIL, error=_UNKNOWN, times=times)
         one.hit(rule, f"answer to {api.name} with an unknown error code")
 
     one.finish()

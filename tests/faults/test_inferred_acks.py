@@ -37,7 +37,7 @@ pytestmark = pytest.mark.broker
 _GROUP = "inferred"
 _CALL_S = 20.0
 _DUPLICATE_SEQUENCE_NUMBER = 46
-_INFERRED = Rule(api=Api.PRODUCE, act=Act.FAIL, error_code=_DUPLICATE_SEQUENCE_NUMBER, times=1)
+_INFERRED = Rule(api=Api.PRODUCE, act=Act.FAIL, error=_DUPLICATE_SEQUENCE_NUMBER, times=1)
 
 
 @pytest.fixture(scope="module")

@@ -63,5 +63,5 @@ def test_links_are_open_unless_they_are_set() -> None:
 
 def test_rules_travel_unchanged() -> None:
     """What the owner writes, the process reads."""
-    rule = Rule(api=Api.END_TXN, act=Act.STRAND, nodes=(1, 3), delay_ms=250, times=4, error_code=9)
+    rule = Rule(api=Api.END_TXN, act=Act.STRAND, nodes=(1, 3), delay_ms=250, times=4, error=9)
     assert rule_from(rule.to_plain()) == rule
