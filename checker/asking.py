@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from checker.pacer import Pacer
 from checker.pair import restore_checks
+from checker.stamps import Stamps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +51,7 @@ class Asker:
         self._bodies = bodies
         self._topics = topics
         self._metrics = metrics
+        self._stamps = Stamps()
         self._told: dict[str, float] = {}  # check topic that is missing -> when that was told
 
     def ask(self, pairs: Mapping[int, Pair], now: float) -> None:
@@ -67,6 +69,8 @@ class Asker:
             if waiting is not None:
                 self._questions.ask_end(self._names.half, pair.partition, waiting)
         self._sender.serve()
+        if self._sender.untimely is not None:
+            self._stamps.refused(self._sender.untimely)
 
     def take_answers(self, pairs: Mapping[int, Pair]) -> bool:
         """Hand the brokers' answers to the ledgers; tell whether there were any."""
@@ -86,9 +90,13 @@ class Asker:
         sent: Counter[str] = Counter()
         for check in restore_checks(checks, partial(self._bodies.read, pair.partition)):
             record = pair.publisher.check(check, pair.now_ms(now))
+            stamp_ms = self._stamps.ms(record.timestamp_ms, pair.latest_ms)
+            record = record._replace(timestamp_ms=stamp_ms)
             # Nobody to ask, or no room: the request counts as unanswered and is repeated.
             if self._topics.exists(record.topic, now):
-                sent[check.half.metadata.producer_group] += self._sender.send(record)
+                sent[check.half.metadata.producer_group] += self._sender.send(
+                    record, self._stamps.turn
+                )
             else:
                 self._nobody_to_ask(check.half.metadata.producer_group, record.topic, now)
         self._metrics.checks_sent(sent)

@@ -28,6 +28,12 @@ class Stamps:
         """
         return (partition_ms, CLIENTS_CLOCK, latest_ms)[self._turn]
 
-    def refused(self) -> None:
-        """Take that a broker refuses these timestamps: the next clock has its turn."""
-        self._turn = (self._turn + 1) % _CLOCKS
+    @property
+    def turn(self) -> int:
+        """Which clock's turn it is."""
+        return self._turn
+
+    def refused(self, turn: int) -> None:
+        """Take that a broker refuses the timestamps of that turn's clock: the next one has its."""
+        if turn == self._turn:  # else the news is old, and another clock is being tried already
+            self._turn = (turn + 1) % _CLOCKS

@@ -329,7 +329,7 @@ class Worker:
     def _after_failure(self, error: KafkaTxnFailedError, stop: threading.Event) -> None:
         self._status.metrics.kafka_txn_failed()
         if error.untimely:
-            self._stamps.refused()
+            self._stamps.refused(self._stamps.turn)
         elif error.permanent:
             self._topics.forget()
             with suppress(InputLostError):  # nobody says what rights there are: the next time

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,9 @@ COMMIT_RETRIES_MAX = 3
 HANG_GRACE_S = 1.0
 _QUEUE_RECORDS_MAX = 1_000_000
 _QUEUE_CHECKS_MAX = 20_000
+# What a check request is refused for: of several records with timestamps that a broker does not
+# take, librdkafka calls each one invalid, without the reason.
+_UNTIMELY_CODES = frozenset((KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD))
 # What a broker refuses for good, whatever is tried again.
 PERMANENT_CODES = frozenset(
     (
@@ -269,12 +273,17 @@ class CheckSender:
                 "message.timeout.ms": 5000,
                 "message.max.bytes": 1_000_000_000,
                 "linger.ms": 5,
-                "on_delivery": self._on_delivery,
             },
         )
+        self.untimely: int | None = None  # turn of `Stamps` whose timestamp was refused last
 
-    def send(self, record: Outgoing) -> bool:
-        """Send without waiting; False when there is no room now."""
+    def send(self, record: Outgoing, turn: int) -> bool:
+        """Send without waiting; False when there is no room now.
+
+        Args:
+            record: The request.
+            turn: Of the clock (`Stamps`) that the request is stamped with.
+        """
         try:
             self._producer.produce(
                 record.topic,
@@ -282,6 +291,7 @@ class CheckSender:
                 record.key,
                 timestamp=record.timestamp_ms,
                 headers=record.headers,
+                on_delivery=partial(self._on_delivery, turn),
             )
         except (BufferError, KafkaException):
             return False
@@ -296,7 +306,9 @@ class CheckSender:
         self._producer.purge()
         self._producer.poll(0)
 
-    def _on_delivery(self, error: KafkaError | None, _message: Any) -> None:
+    def _on_delivery(self, turn: int, error: KafkaError | None, _message: Any) -> None:
+        if error is not None and error.code() in _UNTIMELY_CODES:
+            self.untimely = turn
         if error is not None and error.code() not in (
             KafkaError._PURGE_QUEUE,
             KafkaError._PURGE_INFLIGHT,

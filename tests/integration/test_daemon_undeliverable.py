@@ -21,7 +21,7 @@ from halfbridge.testkit.pytest_plugin import leave_out
 from serde.records import DeadReason
 from spark_jobs.ivy import JarsError
 from spark_jobs.jvm import JavaNotFoundError
-from tests.integration.daemon import Installation, Stored, until
+from tests.integration.daemon import GROUP, Installation, Stored, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,10 +195,13 @@ def test_a_dead_letter_topic_that_is_gone_blames_nobody(installation: Installati
 
 
 def test_a_clock_that_was_hours_ahead_blames_nobody(installation: Installation) -> None:
-    """The broker refuses partition time; another clock is found, and nothing is buried for it."""
-    installation.make()
+    """The broker refuses partition time; another clock is found, and nothing is buried for it.
+
+    Who has not decided is asked, too.
+    """
+    installation.make(groups=(GROUP,))
     orders = installation.topic("orders", message_timestamp_after_max_ms=str(_HOUR_MS))
-    daemon = installation.start()
+    daemon = installation.start(check_interval_ms=500, check_backoff_ms_max=500)
     first = installation.pass_through(orders)
     half_topic = installation.names.half
     installation.alter(half_topic, message_timestamp_type="CreateTime")
@@ -207,6 +210,7 @@ def test_a_clock_that_was_hours_ahead_blames_nobody(installation: Installation) 
     until("a record has come from the future", lambda: _junk_of(installation, ahead_ms))
     installation.alter(half_topic, message_timestamp_type="LogAppendTime")
 
+    undecided = installation.half(orders)
     later = [installation.pass_through(orders) for _ in range(5)]
 
     seen = [each.transaction_id for each in installation.tail(orders).until(6)]
@@ -214,6 +218,8 @@ def test_a_clock_that_was_hours_ahead_blames_nobody(installation: Installation) 
     assert daemon.metric("halfbridge_kafka_txn_failures_total") > 0
     installation.fence()
     assert {each.dead.reason for each in installation.dead_now()} == {DeadReason.INVALID}
+    check, *_ = installation.checks(1)
+    assert check.check.transaction_id == undecided.transaction_id
 
 
 def _junk_of(installation: Installation, append_ms: int) -> bool:

@@ -14,6 +14,16 @@ def test_partition_time_until_it_is_refused() -> None:
     seen = []
     for _ in range(4):
         seen += [stamps.ms(NOW_MS, LATEST_MS), stamps.ms(NOW_MS, LATEST_MS)]
-        stamps.refused()
+        stamps.refused(stamps.turn)
 
     assert seen[::2] == seen[1::2] == [NOW_MS, CLIENTS_CLOCK, LATEST_MS, NOW_MS]
+
+
+def test_old_news_changes_nothing() -> None:
+    """Many records with one clock's timestamps are refused, one after the other: one turn ends."""
+    stamps = Stamps()
+    first = stamps.turn
+    for _ in range(3):
+        stamps.refused(first)
+
+    assert stamps.ms(NOW_MS, LATEST_MS) == CLIENTS_CLOCK
