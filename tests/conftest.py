@@ -1,8 +1,19 @@
-"""What all tests share: a mark that no test has to be given by hand."""
+"""What all tests share: a mark that no test has to be given by hand, and a working Ctrl-C."""
 
 from __future__ import annotations
 
+import signal
+
 import pytest
+
+
+def pytest_configure() -> None:
+    """Have SIGINT end the processes that tests start, wherever the tests themselves run.
+
+    A shell lets what it puts into the background ignore the signal, and children inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

@@ -61,9 +61,6 @@ class Terminals:
 
     def start(self, command: list[str], output: Path) -> subprocess.Popen[bytes]:
         """Start a command in the test's directory, both its outputs into a file."""
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-            # So a shell starts what it puts into the background, and children would inherit it.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         with output.open("wb") as file:
             child = subprocess.Popen(
                 command, cwd=self.directory, env=self.environ, stdout=file, stderr=file
