@@ -1,4 +1,4 @@
-"""kafka_txns that end too early: at each of their steps."""
+"""kafka_txns that end too early: at each of their steps, and a third of them at random."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import KafkaError
 
 from checker.slots import slot_ids
 from halfbridge.testkit.proxy import Act, Api, Rule
@@ -30,6 +31,8 @@ _STEPS = (
 # Long enough that the worker is dead before the request goes on, and then it does: by that time
 # the successor may have fenced it, or not.
 _HELD_MS = 1500
+_THIRD = 1 / 3
+_ABORTS = 25
 
 
 def test_case_03_killed_at_each_step(one: Scene) -> None:
@@ -76,3 +79,33 @@ def _hold(scene: Scene, rule: Rule) -> None:
         lambda: scene.proxy.hits(rule.act, api) > before,
         within_s=HEALED_S,
     )
+
+
+def test_case_02_a_third_of_all_kafka_txns_are_aborted(one: Scene) -> None:
+    """A third, drawn at random, is refused in the middle and aborted: each is written again, once.
+
+    What is refused is that offsets are added, with a code that demands an abort.
+    """
+    one.begin()
+    rule = Rule(
+        api=Api.ADD_OFFSETS_TO_TXN,
+        act=Act.REFUSE,
+        error=KafkaError.GROUP_AUTHORIZATION_FAILED,
+        share=_THIRD,
+    )
+    one.proxy.add(rule)
+    until(
+        "kafka_txns are aborted",
+        lambda: one.proxy.hits(Act.REFUSE, Api.ADD_OFFSETS_TO_TXN) >= _ABORTS,
+        within_s=3 * HEALED_S,
+    )
+    counts = one.proxy.counts()
+    refused = counts[f"{Act.REFUSE.value}:{int(Api.ADD_OFFSETS_TO_TXN)}"]
+    spared = counts[f"spared:{int(Api.ADD_OFFSETS_TO_TXN)}"]
+    one.note("kafka_txn aborted in its middle", refused)
+    one.proxy.heal()
+    one.healed()
+
+    # Not a retry each time of one unlucky kafka_txn: others went through in between.
+    assert spared > refused / 2
+    one.finish()

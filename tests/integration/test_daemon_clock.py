@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.testkit.pytest_plugin import leave_out
 from serde.headers import BORN_TIMESTAMP
 from serde.records import DeadReason
+from tests.integration.clock import clock_library
 from tests.integration.daemon import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.integration.daemon import Installation
 
@@ -42,13 +41,7 @@ with TransactionProducer(
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The compiled shim that moves a process's wall clock."""
-    compiler = shutil.which("cc")
-    if compiler is None or not sys.platform.startswith("linux"):
-        leave_out("needs a C compiler on Linux, to give a process a wrong clock")
-    built = tmp_path_factory.mktemp("clock") / "wrong_clock.so"
-    source = Path(__file__).with_name("wrong_clock.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", built, source], check=True)
-    return built
+    return clock_library(tmp_path_factory.mktemp("clock"))
 
 
 @pytest.fixture(params=[4, -4], ids=["ahead", "behind"])

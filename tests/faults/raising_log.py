@@ -1,0 +1,28 @@
+"""`halfbridge` with a log handler that raises, as one may that sends lines over a network.
+
+It says so on standard error each time, since nobody else will.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from halfbridge.cli import main
+
+RAISED = "a log handler raises"
+
+
+class RaisingHandler(logging.Handler):
+    """Raises when a Kafka client's trouble is told, which happens in the client's callbacks."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Raise, where the base class would have a handler do nothing of the kind."""
+        if str(record.msg).startswith("Kafka:"):
+            sys.stderr.write(f"{RAISED}\n")
+            raise ConnectionError(RAISED)
+
+
+if __name__ == "__main__":
+    logging.getLogger("halfbridge").addHandler(RaisingHandler())
+    main()

@@ -1,0 +1,58 @@
+"""A producer whose own queue has hardly any room."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.stage import seed_of_run
+
+if TYPE_CHECKING:
+    from tests.faults.stage import Stage
+
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+
+# A batch has up to 200 records of up to 2 KB here: the queue is full many times in each.
+_TINY = (
+    *("--kafka", "queue.buffering.max.messages=40"),
+    *("--kafka", "queue.buffering.max.kbytes=64"),
+)
+_NAPS = 4
+_NAP_S = 2.0
+
+
+def test_case_20_the_queue_is_full_in_each_kafka_txn(stage: Stage) -> None:
+    """Room for forty records: writing waits for acknowledgements in between, and drops nothing.
+
+    Between naps of the workers batches are as large as they get.
+    """
+    seed = seed_of_run()
+    stage.make()
+    daemon = stage.daemon("--workers", "2", *_TINY)
+    clients = [
+        stage.client("pipelined", seed=seed, rate=150, pipelined=True),
+        stage.client("blocking", seed=seed, rate=60),
+    ]
+    stage.await_members(2, within_s=60)
+    stage.await_more(100)
+    for _ in range(_NAPS):
+        workers = daemon.await_workers(2)
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(_NAP_S)  # shorter than the session: they only fall behind
+        for pid in workers:
+            os.kill(pid, signal.SIGCONT)
+        stage.injected["a backlog meets a queue with room for 40 records"] += 1
+        stage.await_more(int(_NAP_S * 150))
+
+    stage.quiet(clients)
+    stage.settle()
+    verdict = stage.verdict()
+
+    assert verdict.ok, verdict.describe()
+    assert "queue was full" not in daemon.log(), "it waited in vain"
+    assert stage.stop(daemon) == 0

@@ -1,0 +1,175 @@
+"""Generations of the group: what one of them may not do any more, or not yet, and many of them."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from checker.admin.kafka_io import Cluster
+from checker.admin.shape import Layout
+from checker.admin.topics import create_topics
+from checker.config import CheckerConfig
+from checker.failures import KafkaTxnFailedError
+from checker.intake.kafka_io import Committed, Input
+from checker.outlet.kafka_io import Transactor
+from checker.slots import slot_ids
+from tests.faults.stage import seed_of_run, until
+
+if TYPE_CHECKING:
+    from tests.faults.stage import Stage
+
+pytestmark = pytest.mark.broker
+
+_STEP_S = 0.05
+_JOIN_S = 60.0
+_NO_GENERATION = -1
+# librdkafka's text of group metadata: a mark, the generation, then group, member and instance.
+_MARK = b"CGMDv2:"
+_GENERATION_BYTES = 4
+_ROUNDS = 12
+_STAYS_S = (0.0, 1.5)
+
+
+@pytest.fixture
+def config(kafka_bootstrap_servers: str, topic_prefix: str) -> CheckerConfig:
+    """Return the settings of a daemon whose topics are there."""
+    config = CheckerConfig(
+        bootstrap_servers=kafka_bootstrap_servers,
+        topic_prefix=topic_prefix,
+        session_timeout_ms=6000,
+    )
+    layout = Layout(partitions=2, replication_factor=1, producer_groups=())
+    create_topics(Cluster(kafka_bootstrap_servers), config.names, layout)
+    return config
+
+
+def _reader(config: CheckerConfig, slot: str) -> Input:
+    return Input(config, slot_ids(slot, topic_prefix=config.topic_prefix))
+
+
+def generation(metadata: bytes) -> int:
+    """Return the generation in group metadata."""
+    assert metadata.startswith(_MARK)
+    text = metadata[len(_MARK) :][:_GENERATION_BYTES]
+    return int.from_bytes(text, "little", signed=True)
+
+
+def _commit(config: CheckerConfig, metadata: Any) -> None:
+    """Commit an offset of the op topic in a kafka_txn of its own."""
+    transactor = Transactor(config, f"{config.topic_prefix}id")
+    transactor.start()
+    try:
+        transactor.write([], watched=False)
+        transactor.commit([(config.names.op, 0, 7, "")], metadata)
+    finally:
+        transactor.close()
+
+
+def test_case_11_metadata_of_no_or_another_generation(config: CheckerConfig) -> None:
+    """Before the join there is none to commit with; after a rebalance the old one is refused.
+
+    The client would hand over metadata without a generation, with which brokers commit whatever
+    is asked: so it counts that ours is never taken before the assignment.
+    """
+    place = (config.names.op, 0)
+    first = _reader(config, "first")
+    assert first.group_metadata is None
+    with pytest.raises(TypeError):
+        _commit(config, first.group_metadata)
+    alone: Any = Consumer({"bootstrap.servers": config.bootstrap_servers, "group.id": "alone"})
+    assert generation(alone.consumer_group_metadata()) == _NO_GENERATION
+    alone.close()
+
+    def joined() -> bool:
+        first.fetch(_STEP_S)
+        # From the first moment on: whoever has partitions has the generation that goes with them.
+        has = first.group_metadata is not None
+        assert has == bool(first.assigned)
+        assert not has or generation(first.group_metadata) > 0
+        return has
+
+    until("one joins", joined, within_s=_JOIN_S)
+    planted = first.group_metadata
+    second = _reader(config, "second")
+
+    def shared() -> bool:
+        first.fetch(_STEP_S)
+        second.fetch(_STEP_S)
+        return bool(second.assigned) and len(first.assigned) == len(second.assigned)
+
+    until("both share the partitions", shared, within_s=_JOIN_S)
+    assert generation(first.group_metadata) > generation(planted)
+    before = first.committed([place])[place]
+    with pytest.raises(KafkaTxnFailedError):
+        _commit(config, planted)
+    assert first.committed([place])[place] == before != Committed(7, "")
+
+    _commit(config, first.group_metadata)
+    assert first.committed([place])[place] == Committed(7, "")
+    for reader in (first, second):
+        reader.close(leave=True)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_case_12_partitions_move_every_few_seconds(stage: Stage) -> None:
+    """A guest joins the group under load, takes partitions away for a moment and leaves, 12 times.
+
+    24 rebalances, each of which hits both workers wherever they are.
+    """
+    seed = seed_of_run()
+    draw = random.Random(seed)
+    stage.make()
+    daemon = stage.daemon("--workers", "2")
+    clients = [
+        stage.client("pipelined", seed=seed, rate=150, pipelined=True),
+        stage.client("blocking", seed=seed, rate=50),
+    ]
+    stage.await_members(2)
+    for _ in range(_ROUNDS):
+        stage.await_more(draw.randrange(1, 60))
+        _visit(stage, draw.uniform(*_STAYS_S))
+        stage.injected["a guest takes partitions away and gives them back"] += 1
+    stage.await_members(2, within_s=_JOIN_S)
+    stage.await_more(100)
+
+    stage.quiet(clients)
+    stage.settle()
+    verdict = stage.verdict()
+
+    assert verdict.ok, verdict.describe()
+    assert stage.stop(daemon) == 0
+
+
+def _visit(stage: Stage, stays_s: float) -> None:
+    """Join the daemon's group until it has given us partitions, and leave."""
+    guest: Any = Consumer(
+        {
+            "bootstrap.servers": stage.servers,
+            "group.id": stage.names.daemon_group,
+            "partition.assignment.strategy": "range",
+            "session.timeout.ms": 6000,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "latest",
+        }
+    )
+    taken: list[Any] = []
+    guest.subscribe(
+        [stage.names.half, stage.names.op], on_assign=lambda _, places: taken.extend(places)
+    )
+
+    def has_partitions() -> bool:
+        guest.poll(_STEP_S)
+        return bool(taken)
+
+    try:
+        until("the guest has partitions", has_partitions, within_s=_JOIN_S)
+        leaves_at = time.monotonic() + stays_s
+        while time.monotonic() < leaves_at:
+            guest.poll(_STEP_S)
+    finally:
+        guest.close()
