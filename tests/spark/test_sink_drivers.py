@@ -151,7 +151,9 @@ def test_drivers_killed_at_random_moments(scene: SinkScene) -> None:
         kills += 1
     finish(drive(scene, options={"transaction.messages.max": "10"}))
     until("nothing is left", lambda: not scene.undecided())
-    check_exactly_once(scene.settled(), numbers)
+    settled = scene.settled()
+    print(scene.story())  # noqa: T201 (pytest shows it when the test fails)
+    check_exactly_once(settled, numbers)
     assert at_work >= KILLS // 2, "most drivers were done before they were killed"
     kinds = Counter(scene.decisions().values())
     print(f"{kills} kills, {at_work} of them at work, {files} batches, {dict(kinds)}")  # noqa: T201
