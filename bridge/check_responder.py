@@ -264,8 +264,7 @@ class CheckResponder:
             _LOG.warning("answer about %s not written: %s", op.transaction_id, error)
 
     def _written(self, error: Any, record: Any) -> None:
-        if error is None and record.offset() is None:
-            error = kafka_io.INFERRED
+        error = error or kafka_io.not_proven(record)
         if error is not None:
             self._count("unwritten")
             _LOG.warning("answer to op partition %s not written: %s", record.partition(), error)

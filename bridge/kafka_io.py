@@ -124,6 +124,11 @@ INFERRED = KafkaError(
 )
 
 
+def not_proven(record: Any) -> KafkaError | None:
+    """Return INFERRED for an acknowledged record that names no offset; None where it does."""
+    return INFERRED if record.offset() is None else None
+
+
 def map_error(error: Any) -> BridgeError:
     """Return the BridgeError that says who must act on a KafkaError or KafkaException."""
     if isinstance(error, BridgeError):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from bridge.kafka_io import INFERRED, made
+from bridge.kafka_io import INFERRED, made, not_proven
 from bridge.trouble import Troubles
 from checker.clients import client_config
 from checker.connections import LISTENED, LostConnections
@@ -245,8 +245,7 @@ class Transactor:
         self.worn = True
 
     def _on_copy(self, error: KafkaError | None, message: Any) -> None:
-        if error is None and message.offset() is None:
-            error = INFERRED
+        error = error or not_proven(message)
         if error is None:
             partition = message.partition()
             end = message.offset() + 1
