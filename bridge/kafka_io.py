@@ -156,7 +156,8 @@ def map_error(error: Any) -> BridgeError:
 
 def make_admin(config: BridgeConfig) -> Any:
     """Return an AdminClient; it is used at start only."""
-    return made(AdminClient, _common(config, consumer=False))
+    troubles = {"error_cb": Troubles(_LOG).note}
+    return made(AdminClient, {**_common(config, consumer=False), **troubles})
 
 
 def make_producer(config: BridgeConfig, *, message_bytes_max: int) -> Any:
@@ -243,6 +244,8 @@ def topics_of(client: Any, *, timeout_s: float) -> dict[str, tuple[int, int]]:
     try:
         topics = client.list_topics(timeout=timeout_s).topics
     except KafkaException as error:
+        if isinstance(client, AdminClient):  # producers have a thread that does
+            client.poll(0)  # logs why: the call itself says no more than that it failed
         raise map_error(error) from error
     return {
         name: (len(topic.partitions), len(topic.partitions[0].replicas))

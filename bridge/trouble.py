@@ -15,6 +15,27 @@ SAME_AGAIN_S = 30.0
 # (KIP-1102), which makes it forget its back-off: with the default of 100 ms each client would
 # connect, and log a line of its own, 20 times a second. Its lines say what the error callback says.
 RECONNECTING = {"reconnect.backoff.ms": 250, "log_level": 2}
+# Codes of librdkafka. A call fails with one of the first two when no broker answers, whatever the
+# reason; the third follows each report of a single broker, and says less.
+_TRANSPORT, _TIMED_OUT, _ALL_BROKERS_DOWN = -195, -185, -187
+
+
+class Reasons:
+    """Remembers why connections failed: the calls that suffer from it do not say."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def note(self, error: Any) -> None:
+        """Take a KafkaError that the client reports."""
+        if error.code() != _ALL_BROKERS_DOWN:
+            self._last = error.str()
+
+    def explain(self, error: Any) -> str:
+        """Return what a call failed with, and why, where that was reported."""
+        text = str(error.str())
+        is_silent = error.code() in (_TRANSPORT, _TIMED_OUT)
+        return f"{text} ({self._last})" if is_silent and self._last else text
 
 
 class Troubles:

@@ -20,6 +20,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
 
 from bridge.kafka_io import made
+from bridge.trouble import Reasons
 from checker.admin.shape import SeenTopic, TopicShape
 from checker.errors import AdminError
 from serde.errors import DecodeError
@@ -82,7 +83,8 @@ class Cluster:
             # Errors come back from the calls; librdkafka's own log lines would only repeat them.
             "log_level": 0,
         }
-        self._admin: Any = made(AdminClient, self._common)
+        self._reasons = Reasons()
+        self._admin: Any = made(AdminClient, {**self._common, "error_cb": self._reasons.note})
 
     def broker_count(self) -> int:
         """Return how many brokers there are.
@@ -284,8 +286,10 @@ class Cluster:
         try:
             yield
         except KafkaException as error:
+            self._admin.poll(0)  # hands over what it noted of its connections
+            text = self._reasons.explain(_cause(error))
             raise AdminError(
-                f"cannot {action} at {self.bootstrap_servers}: {_cause(error).str()};"
+                f"cannot {action} at {self.bootstrap_servers}: {text};"
                 " check that the brokers run, the address and the rights"
             ) from error
 

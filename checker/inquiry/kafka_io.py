@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
 from bridge.kafka_io import made
+from bridge.trouble import Troubles
 from checker.clients import QUESTION_S, client_config
 from checker.failures import InputLostError
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from checker.config import CheckerConfig
+
+_log = logging.getLogger("halfbridge.checker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,8 @@ class Questions:
 
     def __init__(self, config: CheckerConfig) -> None:
         self._bootstrap_servers = config.bootstrap_servers
-        self._admin = made(AdminClient, client_config(config))
+        troubles = {"error_cb": Troubles(_log).note}
+        self._admin = made(AdminClient, {**client_config(config), **troubles})
         self._answers: queue.SimpleQueue[EndAnswer | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._open: set[tuple[str, int]] = set()
@@ -75,6 +80,7 @@ class Questions:
 
     def answers(self) -> Iterable[EndAnswer]:
         """Yield the answers that have come."""
+        self._admin.poll(0)  # tells what it noted of its connections
         while not self._answers.empty():
             answer = self._answers.get()
             if answer is not None:
@@ -114,8 +120,9 @@ class Questions:
         try:
             topics = self._admin.list_topics(timeout=QUESTION_S).topics
         except KafkaException as error:
-            where = self._bootstrap_servers
-            raise InputLostError(f"no Kafka broker answers at {where}: {error}") from error
+            self._admin.poll(0)  # tells why: the call itself says no more than that it failed
+            where, said = self._bootstrap_servers, error.args[0].str()
+            raise InputLostError(f"no Kafka broker answers at {where}: {said}") from error
         return {name: len(one.partitions) for name, one in topics.items() if one.error is None}
 
     def may_write(self, topics: Sequence[str]) -> dict[str, bool | None]:

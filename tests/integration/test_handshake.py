@@ -1,0 +1,59 @@
+"""Brokers that are there, and a client that speaks another protocol: whoever fails says why.
+
+A question to the brokers only fails with "broker transport failure"; the reason, here a TLS
+handshake with a listener that has no TLS, reaches the client's error callback, if anybody asks.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bridge import Resolution, RetriableError, TransactionProducer
+from checker.admin.kafka_io import Cluster
+from checker.config import CheckerConfig
+from checker.errors import AdminError
+from checker.failures import InputLostError
+from checker.inquiry.kafka_io import Questions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.broker
+
+_TLS = {"security.protocol": "SSL"}
+_REASON = "SSL handshake failed"
+
+
+def _ask(servers: str) -> None:
+    Questions(CheckerConfig(bootstrap_servers=servers, kafka=_TLS)).partitions()
+
+
+def _start(servers: str) -> None:
+    TransactionProducer(
+        bootstrap_servers=servers,
+        producer_group="shop",
+        checker=lambda _: Resolution.UNKNOWN,
+        kafka=_TLS,
+    ).start()
+
+
+@pytest.mark.parametrize(("call", "error"), [(_ask, InputLostError), (_start, RetriableError)])
+def test_a_worker_and_a_producer_log_why_no_broker_answers(
+    kafka_bootstrap_servers: str,
+    caplog: pytest.LogCaptureFixture,
+    call: Callable[[str], None],
+    error: type[Exception],
+) -> None:
+    """The line stands before the error, where an operator looks for it."""
+    with caplog.at_level(logging.WARNING), pytest.raises(error):
+        call(kafka_bootstrap_servers)
+    assert any(_REASON in message for message in caplog.messages), caplog.messages
+
+
+def test_an_operators_command_says_why_no_broker_answers(kafka_bootstrap_servers: str) -> None:
+    """It logs nothing: the reason stands in the error."""
+    with pytest.raises(AdminError, match=_REASON):
+        Cluster(kafka_bootstrap_servers, kafka=_TLS).broker_count()
