@@ -11,6 +11,7 @@ import json
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,19 +34,23 @@ if TYPE_CHECKING:
 _BATCH_MAX = 2000
 _POLL_S = 0.1
 _METADATA_S = 20.0
+_LOOK_S = 1.0  # how often it looks whether a topic has grown
 READ_S_MAX = 60.0  # a test's or demo's topics are small; longer means that something hangs
 
 
 class Witness:
-    """Reads every partition of some topics from offset zero.
+    """Reads every partition of some topics from offset zero, those that are added later too.
 
     Args:
         bootstrap_servers: Where the cluster is.
-        topics: Topics that exist; partitions added later are not seen.
+        topics: Topics that exist.
     """
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
         self._bootstrap = bootstrap_servers
+        self._topics = topics
+        self._reached: dict[tuple[str, int], int] = {}
+        self._look_at = 0.0
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -57,11 +62,7 @@ class Witness:
                 "fetch.wait.max.ms": 100,
             }
         )
-        partitions = _partitions(self._consumer, topics)
-        self._reached = {(p.topic, p.partition): 0 for p in partitions}
-        self._consumer.assign(
-            [TopicPartition(p.topic, p.partition, OFFSET_BEGINNING) for p in partitions]
-        )
+        self._look()
 
     def close(self) -> None:
         """Leave the cluster."""
@@ -73,6 +74,10 @@ class Witness:
         Raises:
             KafkaException: a topic cannot be read on; the test or demo has failed.
         """
+        if time.monotonic() >= self._look_at:
+            with suppress(KafkaException):  # brokers are out of reach: it reads what it knows
+                self._look(_LOOK_S)
+            self._look_at = time.monotonic() + _LOOK_S
         records = []
         for message in self._consumer.consume(_BATCH_MAX, _POLL_S):
             error = message.error()
@@ -94,6 +99,7 @@ class Witness:
         Raises:
             TimeoutError: they were not reached in time; an open kafka_txn may hold them back.
         """
+        self._look()
         ends = _ends(self._bootstrap, list(self._reached))
         deadline = time.monotonic() + timeout_s
         while any(self._reached[place] < end for place, end in ends.items()):
@@ -101,6 +107,16 @@ class Witness:
                 late = {p: (self._reached[p], e) for p, e in ends.items() if self._reached[p] < e}
                 raise TimeoutError(f"ends not reached within {timeout_s:g} s: {late}")
             yield self.poll()
+
+    def _look(self, timeout_s: float = _METADATA_S) -> None:
+        """Read on with the partitions that are new since the last look."""
+        found = _partitions(self._consumer, self._topics, timeout_s)
+        fresh = [place for place in found if place not in self._reached]
+        if fresh:
+            self._consumer.incremental_assign(
+                [TopicPartition(*place, OFFSET_BEGINNING) for place in fresh]
+            )
+        self._reached |= dict.fromkeys(fresh, 0)
 
 
 def read_all(
@@ -167,13 +183,15 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _partitions(consumer: Consumer, topics: Sequence[str]) -> list[TopicPartition]:
+def _partitions(
+    consumer: Consumer, topics: Sequence[str], timeout_s: float
+) -> list[tuple[str, int]]:
     found = []
     for topic in topics:
-        metadata = consumer.list_topics(topic, timeout=_METADATA_S).topics[topic]
+        metadata = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
         if metadata.error is not None:
             raise KafkaException(metadata.error)
-        found += [TopicPartition(topic, partition) for partition in metadata.partitions]
+        found += [(topic, partition) for partition in metadata.partitions]
     return found
 
 

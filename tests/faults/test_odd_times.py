@@ -15,7 +15,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.pytest_plugin import leave_out
-from tests.faults.stage import seed_of_run
+from tests.faults.scene import HEALED_S
+from tests.faults.stage import seed_of_run, until
 from tests.faults.threads import main_thread_stopped
 
 if TYPE_CHECKING:
@@ -68,15 +69,22 @@ def test_case_33_a_real_topic_grows(stage: Stage) -> None:
     """
     seed = seed_of_run()
     stage.make()
-    daemon = stage.daemon("--workers", "2")
+    # Producers of the daemon learn of it when they ask for metadata, by default every 5 min.
+    daemon = stage.daemon("--workers", "2", "--kafka", "topic.metadata.refresh.interval.ms=1000")
     clients = _usual_clients(stage, seed)
     stage.await_more(300)
     admin = AdminClient({"bootstrap.servers": stage.direct})
+    topic, before = stage.real_topics[0], 4
     for count in (5, 8):
-        topic = stage.real_topics[0]
         admin.create_partitions([NewPartitions(topic, count)])[topic].result(_CALL_S)
         stage.injected["real topic grows"] += 1
-        stage.await_more(300)
+        fresh = {(topic, partition) for partition in range(before, count)}
+        until(
+            f"messages find {len(fresh)} new partitions",
+            lambda fresh=fresh: fresh <= {(r.topic, r.partition) for r in stage.witnessed()},
+            within_s=HEALED_S,
+        )
+        before = count
 
     _end_judged(stage, daemon, clients)
 
