@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,6 +124,10 @@ class KafkaNode:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "CLASSPATH": launch.jars.class_path},
             )
+
+    def use(self, jars: BrokerJars) -> None:
+        """Have the next `spawn` run these jars, on the same data: an upgrade, or the way back."""
+        self._launch = replace(self._launch, jars=jars)
 
     def wait_ready(self, *, brokers_min: int = 1, timeout_s: float = READY_S_MAX) -> None:
         """Return when this node answers clients and knows `brokers_min` live brokers.

@@ -265,6 +265,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--late-s", required=True, type=float, help="what late decisions wait")
     parser.add_argument("--pipelined", action="store_true")
     parser.add_argument("--die-at", type=int, default=0, help="SIGKILL itself in that one")
+    parser.add_argument("--kafka", action="append", default=[], help="client property, name=value")
     options = parser.parse_args(arguments)
     quiet, end = threading.Event(), threading.Event()
 
@@ -285,6 +286,7 @@ def main(arguments: Sequence[str]) -> int:
         producer_group=PRODUCER_GROUP,
         topics=[options.prefix + topic for topic in REAL_TOPICS],
         checker=Checker(database, log),
+        kafka=dict(each.split("=", 1) for each in options.kafka),
     ) as producer:
         _say(READY)
         Client(options, producer=producer, database=database, log=log).run(quiet)

@@ -205,9 +205,15 @@ class Stage:
         )
 
     def client(
-        self, name: str, *, seed: int, rate: float, pipelined: bool = False, die_at: int = 0
+        self,
+        name: str,
+        *flags: str,
+        seed: int,
+        rate: float,
+        pipelined: bool = False,
+        die_at: int = 0,
     ) -> Child:
-        """Start a producer and return it once it is started; see client.py."""
+        """Start a producer and return it once it is started; see client.py. Flags win."""
         self.seed = seed
         self.load.append(f"{name} {rate:g}/s")
         child = self._start(
@@ -217,6 +223,7 @@ class Stage:
             ("--seed", str(seed), "--rate", str(rate), "--late-s", str(_LATE_S)),
             ("--pipelined",) if pipelined else (),
             ("--die-at", str(die_at)),
+            flags,
         )
         until(f"{child.name} is ready", lambda: READY in child.output.read_text())
         return child

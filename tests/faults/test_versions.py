@@ -1,4 +1,4 @@
-"""The same workload on the oldest and on the newest Kafka that this is made for."""
+"""The oldest and the newest Kafka that this is made for: one after the other, and side by side."""
 
 from __future__ import annotations
 
@@ -8,24 +8,60 @@ import pytest
 
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.client_log import read_client_logs
+from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.jars import broker_jars
 from tests.faults.plan import Kind, planned
 from tests.faults.scene import PATIENT
 from tests.faults.stage import seed_of_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from tests.faults.scene import Scene
     from tests.faults.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 
 _OLD, _NEW = "3.9.1", "4.2.0"
+_START_S = 180.0
 _CLIENT = "same"
 _RATE = 120
 _DELIVERED = 600
 # What these deliver is a race between a late decision and a check: not the same in two runs.
 _RACES = frozenset((Kind.TARDY, Kind.CONTRADICTED))
+
+
+@pytest.fixture
+def old(
+    make_scene: Callable[[EmbeddedCluster], AbstractContextManager[Scene]],
+) -> Iterator[Scene]:
+    """Yield a scene on three brokers of the older version."""
+    cluster = EmbeddedCluster(3, proxied=True, kafka_version=_OLD, properties=PATIENT)
+    with make_scene(cluster) as scene:
+        yield scene
+
+
+def test_case_55_brokers_are_upgraded_under_load(old: Scene) -> None:
+    """Each of three brokers in turn ends in order as Kafka 3.9 and comes back as 4.2.
+
+    The feature level of the cluster stays where it was, as it does until an operator raises it.
+    """
+    newer = broker_jars(_NEW)
+    old.begin()
+    for each in old.cluster.node_ids:
+        node = old.cluster.node(each)
+        node.terminate()
+        old.note(f"broker upgraded from {_OLD} to {_NEW}")
+        old.healed()
+        node.use(newer)
+        node.spawn()
+        node.wait_ready(brokers_min=3, timeout_s=_START_S)
+        old.await_in_sync()
+        old.healed()
+
+    old.finish()
 
 
 def test_case_56_the_same_workload_on_two_kafkas(

@@ -1,0 +1,138 @@
+"""The broker's certificate and the clients' tokens expire in mid run, and are renewed late."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.certificates import Authority
+from tests.faults.listener import listener
+from tests.faults.scene import HEALED_S
+from tests.faults.stage import seed_of_run, until
+from tests.faults.tokens import TokenServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from halfbridge.testkit.children import Child
+    from tests.faults.stage import Daemon, Stage
+
+    MakeStage = Callable[..., Stage]
+
+pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(600)]
+
+_REFUSED = "certificate verify failed"  # the client says no more than that
+_OUT_S = 12.0
+_LAST_ACKS_S = 2.0
+_TOKEN_S = 10
+_RENEWED = 12  # tokens for five processes, some with several clients: most have a second one
+_JAAS = (
+    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+    ' unsecuredLoginStringClaim_sub="broker";'
+)
+
+
+class _Load:
+    """A daemon with two workers and two clients that come by another listener."""
+
+    def __init__(self, stage: Stage, servers: str, **kafka: str) -> None:
+        properties = {name.replace("_", "."): value for name, value in kafka.items()}
+        flags = [word for item in properties.items() for word in ("--kafka", "=".join(item))]
+        flags += ["--bootstrap-servers", servers]
+        seed = seed_of_run()
+        self.stage = stage.make()
+        self.daemon: Daemon = stage.daemon("--workers", "2", *flags)
+        self._clients: list[Child] = [
+            stage.client("pipelined", *flags, seed=seed, rate=150, pipelined=True),
+            stage.client("blocking", *flags, seed=seed, rate=60),
+        ]
+        # Addresses and paths of one machine are no part of what is published.
+        stage.load[0] = f"checker run --workers 2 over {kafka['security_protocol']}"
+
+    def stands_still(self) -> None:
+        """See that nothing is delivered for a while, and that the daemon stays."""
+        time.sleep(_LAST_ACKS_S)
+        delivered = len(self.stage.witnessed())
+        time.sleep(_OUT_S)
+        assert len(self.stage.witnessed()) == delivered, "somebody was let in"
+        assert self.daemon.is_alive, self.daemon.log()
+
+    def goes_on(self) -> None:
+        """See that deliveries go on within the bound."""
+        began = time.monotonic()
+        self.stage.await_more(300, within_s=HEALED_S)
+        self.stage.recovered_s.append(time.monotonic() - began)
+
+    def end_judged(self) -> None:
+        """Let everything be decided, and have it judged."""
+        self.stage.quiet(self._clients)
+        self.stage.settle()
+        verdict = self.stage.verdict()
+        assert verdict.ok, verdict.describe()
+        assert len(self.daemon.await_workers(2)) == 2
+        assert self.stage.stop(self.daemon) == 0
+
+
+def test_case_51_a_certificate_expires(tmp_path: Path, make_stage: MakeStage) -> None:
+    """The broker comes back with an expired certificate: nobody connects, and the daemon says why.
+
+    With a new one everything goes on.
+    """
+    authority = Authority(tmp_path / "certificates")
+    way = listener(protocol="SSL")
+    store = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(authority.sign())}
+    broker = way.broker(tmp_path / "cluster", store)
+    stage = make_stage(broker)
+    trusted = str(authority.certificate)
+    load = _Load(stage, way.servers, security_protocol="SSL", ssl_ca_location=trusted)
+    stage.await_more(200)
+    authority.sign(expired=True)
+    broker.restart()
+    stage.injected["certificate of the broker expired"] += 1
+    load.stands_still()
+    until("the daemon says why", lambda: _REFUSED in load.daemon.log(), within_s=HEALED_S)
+    authority.sign()
+    broker.restart()
+    load.goes_on()
+    load.end_judged()
+
+
+def test_case_51_tokens_expire(tmp_path: Path, make_stage: MakeStage) -> None:
+    """Tokens last for 10 s and are renewed under load; then nobody gives any for a while.
+
+    The broker ends the connections of those whose token is over; with new ones they come back.
+    """
+    way = listener(protocol="SASL_PLAINTEXT")
+    sasl = {
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "oauthbearer.sasl.jaas.config": _JAAS,
+        "oauthbearer.connections.max.reauth.ms": "3600000",  # a token's end ends it earlier
+    }
+    stage = make_stage(way.broker(tmp_path / "cluster", sasl))
+    with TokenServer(life_s=_TOKEN_S) as tokens:
+        load = _Load(
+            stage,
+            way.servers,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanisms="OAUTHBEARER",
+            sasl_oauthbearer_method="oidc",
+            sasl_oauthbearer_token_endpoint_url=tokens.url,
+            sasl_oauthbearer_client_id="halfbridge",
+            sasl_oauthbearer_client_secret="secret",
+        )
+        stage.await_more(200)
+        first = tokens.given
+        until("tokens are renewed", lambda: tokens.given >= first + _RENEWED)
+        stage.await_more(200)
+        tokens.works = False
+        until("tokens are refused", lambda: tokens.refused)
+        time.sleep(_TOKEN_S)
+        stage.injected["no new tokens until all have expired"] += 1
+        load.stands_still()
+        tokens.works = True
+        load.goes_on()
+        stage.injected["token renewed"] += tokens.given
+        load.end_judged()

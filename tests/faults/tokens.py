@@ -1,0 +1,80 @@
+"""A server of short-lived tokens, as OAuth clients ask for them, that can be out of order."""
+
+from __future__ import annotations
+
+import json
+import threading
+from base64 import urlsafe_b64encode
+from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.testkit.ports import HOST
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_OUT_OF_ORDER = 503
+
+
+class TokenServer:
+    """Answers with tokens that nobody signed, which brokers for tests take. A context manager.
+
+    Attributes:
+        works: False while every request is refused.
+        given: How many tokens it gave.
+        refused: How many requests it refused.
+    """
+
+    def __init__(self, *, life_s: int) -> None:
+        self.works = True
+        self.given = 0
+        self.refused = 0
+        self._life_s = life_s
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                owner.answer(self)
+
+            def log_message(self, *_: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer((HOST, 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+
+    @property
+    def url(self) -> str:
+        """Return where clients ask."""
+        return f"http://{HOST}:{self._server.server_port}/token"
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        """Answer one request for a token."""
+        if self.works:
+            self.given += 1
+        else:
+            self.refused += 1
+        token = {"access_token": self._token(), "expires_in": self._life_s, "token_type": "Bearer"}
+        body = json.dumps(token).encode() if self.works else b"{}"
+        request.send_response(200 if self.works else _OUT_OF_ORDER)
+        request.send_header("Content-Type", "application/json")
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body)
+
+    def _token(self) -> str:
+        now = int(datetime.now(timezone.utc).timestamp())
+        claims = {"sub": "halfbridge", "iat": now, "exp": now + self._life_s}
+        parts = ({"alg": "none", "typ": "JWT"}, claims)
+        texts = (urlsafe_b64encode(json.dumps(part).encode()).decode() for part in parts)
+        return ".".join(text.rstrip("=") for text in texts) + "."
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
