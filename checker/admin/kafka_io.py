@@ -270,10 +270,14 @@ class Cluster:
 
     def _settle(self, topic: str, partitions: int) -> None:
         """Wait until every partition of a topic has a leader that answers."""
-        _wait(
-            lambda: self._answers(topic, partitions),
-            f"topic {topic} was made but has no leader",
-        )
+        deadline = time.monotonic() + SETTLE_TIMEOUT_S
+        while not self._answers(topic, partitions):
+            if time.monotonic() > deadline:
+                raise AdminError(
+                    f"topic {topic} was made but has no leader after {SETTLE_TIMEOUT_S:.0f} s;"
+                    " try again"
+                )
+            time.sleep(SETTLE_POLL_S)
 
     def _answers(self, topic: str, partitions: int) -> bool:
         known = self._metadata().topics.get(topic)
@@ -338,11 +342,3 @@ def _checked(answer: Any) -> Any:
         if each.error is not None:
             raise KafkaException(each.error)
     return answer
-
-
-def _wait(condition: Callable[[], bool], complaint: str) -> None:
-    deadline = time.monotonic() + SETTLE_TIMEOUT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AdminError(f"{complaint} after {SETTLE_TIMEOUT_S:.0f} s; try again")
-        time.sleep(SETTLE_POLL_S)
