@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tests.faults.report import DOCUMENT, ROOT, RUNS, load, render
+from tests.faults.report import DOCUMENT, ROOT, RUNS, load, render, whole_runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,20 @@ def test_the_table_of_runs_is_made_from_the_runs() -> None:
     """It is what `python -m tests.faults.report` writes."""
     document = DOCUMENT.read_text("utf-8")
     assert document == render(document, load(RUNS))
+
+
+def test_whole_runs_are_summed_up() -> None:
+    """By their names; runs without one are no part of it, nor are faults that hit no process."""
+    judged = {"transactions": 20, "messages": 1000, "violations": 0}
+    faults = {"worker killed": 3, "broker stopped for 5 s": 1, "proxy: cut": 50}
+    run = {"faults": faults, "judged": judged, "passed": True}
+    failed = {"faults": {}, "judged": {}, "passed": False, "run": "2nd"}
+    rows = whole_runs([run, {**run, "run": "1st"}, {**run, "run": "2nd"}, failed]).splitlines()
+    assert rows[2:] == [
+        "| 1st | 1 | 0 | 20 | 1,000 | 4 | 0 |",
+        "| 2nd | 2 | 1 | 20 | 1,000 | 4 | 0 |",
+        "| all | 3 | 1 | 40 | 2,000 | 8 | 0 |",
+    ]
 
 
 def test_every_case_has_a_line() -> None:

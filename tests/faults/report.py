@@ -1,12 +1,14 @@
 """The published result of the fault tests: figures of real runs, and the table made from them.
 
-Each fault test appends one line to the file that HALFBRIDGE_FAULTS_REPORT names. Run as a script
-this renders docs/faults.jsonl into docs/faults.md; a test fails while that table is stale.
+Each fault test that judges a history appends one line to the file that HALFBRIDGE_FAULTS_REPORT
+names; lines of one whole run bear the name that HALFBRIDGE_FAULTS_RUN gives it. Run as a script
+this renders docs/faults.jsonl into docs/faults.md; a test fails while the tables there are stale.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections import defaultdict
@@ -22,7 +24,15 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "docs" / "faults.jsonl"
 DOCUMENT = ROOT / "docs" / "faults.md"
-BEGIN, END = "<!-- runs: begin -->", "<!-- runs: end -->"
+_WHOLE_HEAD = (
+    (
+        "| Run | Histories | Failed | Transactions | Messages judged |"
+        " Processes killed, stopped or replaced | Violations |"
+    ),
+    "|---" * 7 + "|",
+)
+# What a fault's name says when processes of ours, of clients or of brokers were the target.
+_OF_PROCESSES = re.compile(r"\b(killed|dies|stopped|restarted|upgraded)\b")
 _HEAD = (
     (
         "| Test | Load | Faults injected, all runs | Runs | Messages judged | Violations |"
@@ -45,6 +55,8 @@ def append(path: Path, test: str, stage: Stage, *, passed: bool, seconds: float)
         "seconds": round(seconds),
         "passed": passed,
     }
+    if name := os.environ.get("HALFBRIDGE_FAULTS_RUN"):
+        line["run"] = name
     with path.open("a", encoding="utf-8") as out:
         out.write(json.dumps(line) + "\n")
 
@@ -62,11 +74,48 @@ def table(runs: Iterable[dict[str, Any]]) -> str:
     return "\n".join((*_HEAD, *(_row(test, by_test[test]) for test in sorted(by_test, key=_order))))
 
 
+def whole_runs(runs: Iterable[dict[str, Any]]) -> str:
+    """Return the table of whole runs, one row each, and their sum."""
+    by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        if "run" in run:
+            by_name[run["run"]].append(run)
+    every = [run for each in by_name.values() for run in each]
+    return "\n".join(
+        (*_WHOLE_HEAD, *map(_whole_row, by_name, by_name.values()), _whole_row("all", every))
+    )
+
+
 def render(document: str, runs: Iterable[dict[str, Any]]) -> str:
-    """Return `document` with the table of `runs` between its marks."""
-    before, rest = document.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n\n{table(runs)}\n\n{END}{after}"
+    """Return `document` with the tables of `runs` between their marks."""
+    runs = list(runs)
+    return _between(_between(document, "runs", table(runs)), "whole", whole_runs(runs))
+
+
+def _between(document: str, mark: str, text: str) -> str:
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    before, rest = document.split(begin)
+    _, after = rest.split(end)
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+
+
+def _whole_row(name: str, runs: list[dict[str, Any]]) -> str:
+    processes = sum(
+        count
+        for run in runs
+        for fault, count in run["faults"].items()
+        if _OF_PROCESSES.search(fault)
+    )
+    judged = [run["judged"] for run in runs]
+    numbers = (
+        len(runs),
+        sum(not run["passed"] for run in runs),
+        sum(each.get("transactions", 0) for each in judged),
+        sum(each.get("messages", 0) for each in judged),
+        processes,
+        sum(each.get("violations", 0) for each in judged),
+    )
+    return f"| {name} | {' | '.join(f'{number:,}' for number in numbers)} |"
 
 
 def _row(test: str, runs: list[dict[str, Any]]) -> str:
