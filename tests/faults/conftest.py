@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checker.admin.kafka_io import Cluster
+from checker.admin.shape import Layout
+from checker.admin.topics import create_topics
+from checker.config import CheckerConfig
 from halfbridge.testkit.children import Children, Interrupts
 from tests.faults import report
 from tests.faults.scene import PATIENT, Scene
@@ -136,3 +140,19 @@ def one(make_scene: Callable[[EmbeddedCluster], AbstractContextManager[Scene]]) 
 
     with make_scene(EmbeddedCluster(1, proxied=True)) as scene:
         yield scene
+
+
+@pytest.fixture
+def make_config(topic_prefix: str) -> Callable[..., CheckerConfig]:
+    """Return what makes topics on a cluster behind a proxy: a daemon's settings, not its process.
+
+    Clients with these settings pass the proxy. Producer groups are given by name.
+    """
+
+    def made(cluster: EmbeddedCluster, *producer_groups: str) -> CheckerConfig:
+        config = CheckerConfig(bootstrap_servers=cluster.proxied_servers, topic_prefix=topic_prefix)
+        layout = Layout(partitions=1, replication_factor=1, producer_groups=producer_groups)
+        create_topics(Cluster(cluster.bootstrap_servers), config.names, layout)
+        return config
+
+    return made

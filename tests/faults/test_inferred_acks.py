@@ -19,10 +19,6 @@ from bridge import (
     Resolution,
     TransactionProducer,
 )
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import Layout
-from checker.admin.topics import create_topics
-from checker.config import CheckerConfig
 from checker.failures import KafkaTxnFailedError
 from checker.outlet.kafka_io import Transactor
 from checker.publish import Outgoing
@@ -30,7 +26,9 @@ from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from checker.config import CheckerConfig
 
 pytestmark = pytest.mark.broker
 
@@ -48,11 +46,9 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture
-def config(cluster: EmbeddedCluster, topic_prefix: str) -> CheckerConfig:
+def config(cluster: EmbeddedCluster, make_config: Callable[..., CheckerConfig]) -> CheckerConfig:
     """Return the settings of a daemon whose topics are there."""
-    config = CheckerConfig(bootstrap_servers=cluster.proxied_servers, topic_prefix=topic_prefix)
-    layout = Layout(partitions=1, replication_factor=1, producer_groups=(_GROUP,))
-    create_topics(Cluster(cluster.bootstrap_servers), config.names, layout)
+    config = make_config(cluster, _GROUP)
     topic = _real_topic(config)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(_CALL_S)

@@ -12,10 +12,6 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer
 
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import Layout
-from checker.admin.topics import create_topics
-from checker.config import CheckerConfig
 from checker.intake.kafka_io import TROUBLE_S, Input
 from checker.outlet.kafka_io import Transactor
 from checker.slots import slot_ids
@@ -24,7 +20,9 @@ from halfbridge.testkit.proxy import Act, Api, Rule
 from tests.faults.stage import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from checker.config import CheckerConfig
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -39,12 +37,9 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture
-def config(cluster: EmbeddedCluster, topic_prefix: str) -> CheckerConfig:
+def config(cluster: EmbeddedCluster, make_config: Callable[..., CheckerConfig]) -> CheckerConfig:
     """Return the settings of a daemon whose topics are there."""
-    config = CheckerConfig(bootstrap_servers=cluster.proxied_servers, topic_prefix=topic_prefix)
-    layout = Layout(partitions=1, replication_factor=1, producer_groups=())
-    create_topics(Cluster(cluster.bootstrap_servers), config.names, layout)
-    return config
+    return make_config(cluster)
 
 
 def test_a_commit_that_may_arrive_twice_wears_its_producer(
