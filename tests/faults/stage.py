@@ -285,6 +285,20 @@ class Stage:
             within_s=within_s,
         )
 
+    def await_standstill(self, for_s: float, *, within_s: float = SETTLED_S) -> None:
+        """Return once nothing was delivered for `for_s`.
+
+        Not at once when nobody is connected any more: an open kafka_txn of a worker that was cut
+        off hides what others have committed behind it, until the broker aborts it.
+        """
+
+        def is_still() -> bool:
+            before = len(self.witnessed())
+            time.sleep(for_s)
+            return len(self.witnessed()) == before
+
+        until(f"nothing is delivered for {for_s:g} s", is_still, within_s=within_s)
+
     def settle(self, *, within_s: float = SETTLED_S) -> None:
         """Return once every half message is decided and every decision applied and committed."""
         with DaemonProgress(self.direct, self.names) as progress:
