@@ -304,7 +304,11 @@ def test_a_missing_topic_is_one_clear_line(spark: SparkSession, installation: In
 def begin(installation: Installation, topic: str, partition: int, headers: Any) -> Producer:
     """Write a record in a kafka_txn that stays open."""
     producer = Producer(
-        {"bootstrap.servers": installation.servers, "transactional.id": f"{topic}-stranger"}
+        {
+            "bootstrap.servers": installation.servers,
+            "transactional.id": f"{topic}-stranger",
+            "transaction.timeout.ms": 600_000,  # several audits pass meanwhile
+        }
     )
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
