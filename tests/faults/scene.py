@@ -94,9 +94,7 @@ class Scene:
 
     def healed(self, count: int = _PROGRESS) -> None:
         """Return when `count` more deliveries were made; that may take HEALED_S."""
-        began = time.monotonic()
-        self.stage.await_more(count, within_s=HEALED_S)
-        self.stage.recovered_s.append(time.monotonic() - began)
+        self.stage.recover(count, within_s=HEALED_S)
 
     def for_a_while(self, fault: Callable[[], None], name: str, *, lasts_s: float) -> None:
         """Turn a fault of the proxy on, off again after `lasts_s`, and see that things go on."""

@@ -285,6 +285,12 @@ class Stage:
             within_s=within_s,
         )
 
+    def recover(self, count: int, *, within_s: float) -> None:
+        """Return when `count` more records were delivered; how long it took is published."""
+        began = time.monotonic()
+        self.await_more(count, within_s=within_s)
+        self.recovered_s.append(time.monotonic() - began)
+
     def await_standstill(self, for_s: float, *, within_s: float = SETTLED_S) -> None:
         """Return once nothing was delivered for `for_s`.
 
