@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from checker.core.plan import Check
     from checker.inquiry.kafka_io import Questions
     from checker.metrics import Metrics
-    from checker.outlet.kafka_io import CheckSender
     from checker.pair import Pair
+    from checker.requests.kafka_io import CheckSender
     from checker.topic_watch import TopicWatch
 
 

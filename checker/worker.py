@@ -25,10 +25,10 @@ from checker.core.settings import LedgerSettings
 from checker.failures import InputLostError, KafkaTxnFailedError
 from checker.inquiry.kafka_io import Questions
 from checker.intake.kafka_io import EOF_CODE, Input
-from checker.outlet.kafka_io import CheckSender
 from checker.outlet.turns import Turns
 from checker.pair import restore_plan
 from checker.report import Reporter
+from checker.requests.kafka_io import CheckSender
 from checker.routes import Routes
 from checker.stamps import Stamps
 from checker.topic_watch import TopicWatch

@@ -1,20 +1,17 @@
-"""The transactional producers, and the sender of checks.
+"""The transactional producers.
 
 Guards against traps of the protocol stand where they are needed, with the trap named.
 """
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from bridge.kafka_io import INFERRED, made, not_proven
-from bridge.trouble import Troubles
 from checker.clients import client_config
 from checker.connections import LISTENED, LostConnections
 from checker.failures import KafkaTxnFailedError
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
     from checker.config import CheckerConfig
     from checker.publish import Outgoing
 
-_log = logging.getLogger("halfbridge.checker")
-
 # A commit that took so long may have been sent twice, and the late one may end a later kafka_txn
 # of the same producer (KAFKA-17754): the producer is replaced before its next one.
 SLOW_COMMIT_S = 5.0
@@ -37,10 +32,6 @@ COMMIT_RETRIES_MAX = 3
 # How long after its time-out a call is believed to return after all.
 HANG_GRACE_S = 1.0
 _QUEUE_RECORDS_MAX = 1_000_000
-_QUEUE_CHECKS_MAX = 20_000
-# What a check request is refused for: of several records with timestamps that a broker does not
-# take, librdkafka calls each one invalid, without the reason.
-_UNTIMELY_CODES = frozenset((KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD))
 # What a broker refuses for good, whatever is tried again.
 PERMANENT_CODES = frozenset(
     (
@@ -64,20 +55,55 @@ _FENCED_CODES = frozenset(
 )
 
 
-class Transactor:
-    """One transactional producer.
+class _Told:
+    """What its client told of a producer: the callbacks, which know nothing of the producer.
+
+    The producer holds them. Were it held by them in turn, it would stay with its threads and
+    connections when it is let go: a worker collects no such garbage (`GC_THRESHOLDS`).
 
     Attributes:
-        worn: Its next kafka_txn must not begin: replace it. Late requests of the last one may be
-            under way, and with the same epoch they would count for the next one (KAFKA-17754).
+        worn: See `Transactor`.
+        copies_end: Half partition -> highest offset of a copy in this kafka_txn plus one.
+        refused: What was not stored in this kafka_txn, and its topic.
     """
 
-    def __init__(self, config: CheckerConfig, transactional_id: str) -> None:
+    def __init__(self) -> None:
         self.worn = False
+        self.copies_end: dict[int, int] = {}
+        self.refused: tuple[KafkaError, str] | None = None
+
+    def on_error(self, error: KafkaError) -> None:
+        """Take an error of the client."""
+        if error.code() in UNREACHABLE_CODES:
+            self.worn = True
+
+    def on_lost(self) -> None:
+        """A request on the lost connection and its repetition on the next one may both arrive."""
+        self.worn = True
+
+    def on_copy(self, error: KafkaError | None, message: Any) -> None:
+        """Take the outcome of a copy."""
+        error = error or not_proven(message)
+        if error is None:
+            partition = message.partition()
+            end = message.offset() + 1
+            self.copies_end[partition] = max(end, self.copies_end.get(partition, 0))
+        else:
+            self.on_delivery(error, message)
+
+    def on_delivery(self, error: KafkaError | None, message: Any) -> None:
+        """Take the outcome of a record; one that can never be stored counts more than others."""
+        if error is not None and (self.refused is None or error.code() in PERMANENT_CODES):
+            self.refused = (error, message.topic() or "")
+
+
+class Transactor:
+    """One transactional producer; lives as long as somebody refers to it."""
+
+    def __init__(self, config: CheckerConfig, transactional_id: str) -> None:
         self._timeout_s = config.kafka_txn_timeout_ms / 1000
         self._sending_since: float | None = None
-        self._copies_end: dict[int, int] = {}
-        self._refused: tuple[KafkaError, str] | None = None
+        self._told = _Told()
         self._producer = made(
             Producer,
             {
@@ -89,14 +115,14 @@ class Transactor:
                 "partitioner": "murmur2_random",
                 # The broker judges sizes, topic by topic.
                 "message.max.bytes": 1_000_000_000,
-                "error_cb": self._on_error,
+                "error_cb": self._told.on_error,
                 "linger.ms": 1,
                 # A topic is looked up before anything is written to it; one that is missing all
                 # the same was deleted, and is not worth the 30 s that a new one is given.
                 "topic.metadata.propagation.max.ms": 5000,
                 **LISTENED,
             },
-            logger=LostConnections(self._on_lost),
+            logger=LostConnections(self._told.on_lost),
         )
 
     def start(self) -> None:
@@ -110,7 +136,7 @@ class Transactor:
         except KafkaException as error:
             raise _failure(error.args[0]) from error
         self._producer.poll(0)
-        self.worn = False  # trouble before this epoch began is none of its
+        self._told.worn = False  # trouble before this epoch began is none of its
 
     def write(self, records: Iterable[Outgoing], *, watched: bool) -> dict[int, int]:
         """Begin a kafka_txn and hand `records` over, in order.
@@ -125,16 +151,17 @@ class Transactor:
         Raises:
             KafkaTxnFailedError: it did not happen.
         """
-        self._copies_end, self._refused = {}, None
+        self._told.copies_end, self._told.refused = {}, None
         try:
             self._producer.begin_transaction()
             if self._produce(records, watched=watched):
                 self._producer.flush(self._timeout_s)
         except KafkaException as error:
             raise self._failed(error) from error
-        if self._refused is not None and self._refused[0] is INFERRED:
+        refused = self._told.refused
+        if refused is not None and refused[0] is INFERRED:
             raise _failure(INFERRED)
-        return self._copies_end
+        return self._told.copies_end
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], group_metadata: Any) -> None:
         """Commit what was written together with `offsets`.
@@ -161,6 +188,15 @@ class Transactor:
         self._commit(began)
 
     @property
+    def worn(self) -> bool:
+        """Whether its next kafka_txn must not begin: replace it.
+
+        Late requests of the last one may be under way, and with the same epoch they would count
+        for the next one (KAFKA-17754).
+        """
+        return self._told.worn
+
+    @property
     def is_hung(self) -> bool:
         """Whether sending offsets takes longer than its time-out allows: it may never return."""
         since = self._sending_since
@@ -180,7 +216,8 @@ class Transactor:
                     raise _failure(error.args[0]) from error
                 raise self._failed(error) from error
             self._producer.poll(0)  # errors that are still to be told
-            self.worn = self.worn or in_doubt or monotonic() - began > SLOW_COMMIT_S
+            if in_doubt or monotonic() - began > SLOW_COMMIT_S:
+                self._told.worn = True
             return
         raise KafkaTxnFailedError("the commit's outcome stays unknown")
 
@@ -188,9 +225,9 @@ class Transactor:
         produce = self._producer.produce
         has_copies = False
         for record in records:
-            callback = self._on_delivery if watched else None
+            callback = self._told.on_delivery if watched else None
             if record.is_copy:
-                callback, has_copies = self._on_copy, True
+                callback, has_copies = self._told.on_copy, True
             waits_until = 0.0
             while True:
                 try:
@@ -231,88 +268,10 @@ class Transactor:
             # The next producer of this id would abort it too; should none come, readers wait less.
             with suppress(KafkaException):
                 self._producer.abort_transaction(self._timeout_s)
-        named, topic = self._refused or (cause, "")
+        named, topic = self._told.refused or (cause, "")
         if named.code() not in PERMANENT_CODES:
             named, topic = cause, ""
         return _failure(named, topic=topic, fenced=cause.code() in _FENCED_CODES)
-
-    def _on_error(self, error: KafkaError) -> None:
-        if error.code() in UNREACHABLE_CODES:
-            self.worn = True
-
-    def _on_lost(self) -> None:
-        # A request on the lost connection and its repetition on the next one may both arrive.
-        self.worn = True
-
-    def _on_copy(self, error: KafkaError | None, message: Any) -> None:
-        error = error or not_proven(message)
-        if error is None:
-            partition = message.partition()
-            end = message.offset() + 1
-            self._copies_end[partition] = max(end, self._copies_end.get(partition, 0))
-        else:
-            self._on_delivery(error, message)
-
-    def _on_delivery(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None and (self._refused is None or error.code() in PERMANENT_CODES):
-            self._refused = (error, message.topic() or "")
-
-
-class CheckSender:
-    """Sends check requests, outside any kafka_txn: a lost one is simply asked again."""
-
-    def __init__(self, config: CheckerConfig) -> None:
-        self._troubles = Troubles(_log)
-        self._producer = made(
-            Producer,
-            {
-                "queue.buffering.max.messages": _QUEUE_CHECKS_MAX,  # the user may know better
-                **client_config(config),
-                "enable.idempotence": True,
-                "message.timeout.ms": 5000,
-                "message.max.bytes": 1_000_000_000,
-                "linger.ms": 5,
-            },
-        )
-        self.untimely: int | None = None  # turn of `Stamps` whose timestamp was refused last
-
-    def send(self, record: Outgoing, turn: int) -> bool:
-        """Send without waiting; False when there is no room now.
-
-        Args:
-            record: The request.
-            turn: Of the clock (`Stamps`) that the request is stamped with.
-        """
-        try:
-            self._producer.produce(
-                record.topic,
-                record.value,
-                record.key,
-                timestamp=record.timestamp_ms,
-                headers=record.headers,
-                on_delivery=partial(self._on_delivery, turn),
-            )
-        except (BufferError, KafkaException):
-            return False
-        return True
-
-    def serve(self) -> None:
-        """Serve delivery reports."""
-        self._producer.poll(0)
-
-    def close(self) -> None:
-        """Let go without waiting."""
-        self._producer.purge()
-        self._producer.poll(0)
-
-    def _on_delivery(self, turn: int, error: KafkaError | None, _message: Any) -> None:
-        if error is not None and error.code() in _UNTIMELY_CODES:
-            self.untimely = turn
-        if error is not None and error.code() not in (
-            KafkaError._PURGE_QUEUE,
-            KafkaError._PURGE_INFLIGHT,
-        ):
-            self._troubles.note(error)
 
 
 def _failure(error: KafkaError, *, topic: str = "", fenced: bool = False) -> KafkaTxnFailedError:

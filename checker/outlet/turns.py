@@ -111,8 +111,11 @@ class Turns:
             except NotDoneError:
                 self._give_up_if_hung()
                 return False
-        self._under_way = None
-        under_way.result()
+        self._under_way = self._committing = None
+        try:
+            under_way.result()
+        finally:
+            del under_way  # its error, this call and the producer would hold one another for ever
         return True
 
     def settle(self) -> None:
@@ -142,7 +145,7 @@ class Turns:
     def _give_up_if_hung(self) -> None:
         if self._committing is None or not self._committing.is_hung:
             return
-        self._under_way = None
+        self._under_way = self._committing = None
         self._thread.leave()
         self._thread = _new_thread()
         self.discard()

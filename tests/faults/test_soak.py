@@ -152,6 +152,15 @@ def test_case_60_soak(three: Scene) -> None:
         time.sleep(three.draw.uniform(*_CALM_S))
         held.append(_held(three))
 
+    three.finish()
+    _assert_flat(held)
+    known = _kafka_txns(three)
+    assert len(known) == len(three.transactional_ids()), known
+    left_open = {key: _OPEN_STATES[state] for key, state in known.items() if state in _OPEN_STATES}
+    assert not left_open
+
+
+def _assert_flat(held: list[Held]) -> None:
     half = len(held) // 2
     early, late = held[:half], held[half:]
     for what, slack in (
@@ -162,8 +171,3 @@ def test_case_60_soak(three: Scene) -> None:
         before, after = (median(getattr(each, what) for each in part) for part in (early, late))
         print(f"{what}: {before} in the first half, {after} in the second")  # noqa: T201
         assert after <= before + slack, f"{what} grows: {before}, then {after}"
-    three.finish()
-    known = _kafka_txns(three)
-    assert len(known) == len(three.transactional_ids()), known
-    left_open = {key: _OPEN_STATES[state] for key, state in known.items() if state in _OPEN_STATES}
-    assert not left_open

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 _TLS = {"security.protocol": "SSL"}
-# What librdkafka calls it depends on whether it reads the answer or the end of the connection first:
-# "SSL handshake failed: ..." or "SSL connection closed by peer (after 1ms in state SSL_HANDSHAKE)".
+# librdkafka's words depend on what it reads first, the answer or the end of the connection: "SSL
+# handshake failed: ..." or "SSL connection closed by peer (after 1ms in state SSL_HANDSHAKE)".
 _REASON = re.compile("SSL handshake failed|SSL_HANDSHAKE")
 
 

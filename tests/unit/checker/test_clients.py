@@ -12,8 +12,9 @@ from checker.config import CheckerConfig
 from checker.failures import KafkaTxnFailedError
 from checker.inquiry.kafka_io import Questions
 from checker.intake.kafka_io import Input
-from checker.outlet.kafka_io import CheckSender, Transactor
+from checker.outlet.kafka_io import Transactor
 from checker.publish import Outgoing
+from checker.requests.kafka_io import CheckSender
 from checker.slots import slot_ids
 
 

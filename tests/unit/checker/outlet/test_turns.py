@@ -1,8 +1,20 @@
-"""Which producers may go on after a kafka_txn that failed: none."""
+"""Which producers may go on after a kafka_txn that failed: none, and nothing of them stays.
+
+A worker's garbage collector is all but off (`GC_THRESHOLDS`). A producer that refers to itself
+would keep four or five threads and as many connections for ever.
+"""
 
 from __future__ import annotations
 
+import gc
+import sys
 from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer
 
 from checker.config import CheckerConfig
 from checker.failures import KafkaTxnFailedError
@@ -10,7 +22,12 @@ from checker.metrics import Metrics
 from checker.outlet.kafka_io import Transactor
 from checker.outlet.turns import Turns
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COUNTS_THREADS = pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 NOWHERE = "127.0.0.1:1"
+TIMEOUT_S = 30
 
 
 def _under_way(turns: Turns, config: CheckerConfig) -> Future[None]:
@@ -38,4 +55,70 @@ def test_producers_are_kept_when_the_commit_stands() -> None:
     _under_way(turns, config).set_result(None)
     turns.settle()
     assert len(turns._transactors) == 2
+    turns.close()
+
+
+@pytest.fixture
+def _no_collector() -> Iterator[None]:
+    """Collect what other tests left, then nothing any more."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def _clients() -> int:
+    """Return how many Kafka clients this process has: each has one main thread."""
+    count = 0
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            count += (thread / "comm").read_text() == "rdk:main\n"
+    return count
+
+
+def _turns() -> Turns:
+    config = CheckerConfig(bootstrap_servers=NOWHERE, kafka_txn_timeout_ms=1000)
+    return Turns(config, "slot", Metrics())
+
+
+@COUNTS_THREADS
+@pytest.mark.usefixtures("_no_collector")
+def test_a_producer_that_found_no_broker() -> None:
+    """Each attempt of an outage makes one."""
+    before, turns = _clients(), _turns()
+    with pytest.raises(KafkaTxnFailedError):
+        turns.start()
+    turns.discard()
+    assert _clients() == before
+    turns.close()
+
+
+@COUNTS_THREADS
+@pytest.mark.usefixtures("_no_collector")
+def test_producers_that_are_discarded() -> None:
+    """As after every kafka_txn that failed."""
+    before, turns = _clients(), _turns()
+    turns._transactors = [Transactor(turns._config, f"slot-{turn}") for turn in range(2)]
+    assert _clients() == before + 2
+    turns.discard()
+    assert _clients() == before
+    turns.close()
+
+
+@COUNTS_THREADS
+@pytest.mark.usefixtures("_no_collector")
+def test_a_producer_whose_commit_failed_in_the_background() -> None:
+    """The error and what it passed through refer to one another, and to the producer."""
+    before, turns = _clients(), _turns()
+    transactor = Transactor(turns._config, "slot-0")
+    turns._transactors = [transactor]
+    nobody = Consumer({"bootstrap.servers": NOWHERE, "group.id": "nobody"})
+    before += 1
+    turns._under_way = turns._thread.submit(transactor.commit, [], nobody.consumer_group_metadata())
+    turns._committing = transactor
+    del transactor
+    with pytest.raises(KafkaTxnFailedError):
+        turns.is_done(TIMEOUT_S)
+    turns.discard()
+    assert _clients() == before
     turns.close()

@@ -1,0 +1,1 @@
+"""Requests that ask producer groups to decide."""
