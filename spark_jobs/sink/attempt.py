@@ -179,11 +179,13 @@ class _Attempt:
             sender.decide(
                 OpKind.ROLLBACK,
                 # Where something failed, nobody knows what is stored beyond it.
-                (
-                    each._replace(half_offset=NO_OFFSET) if chunk.unacknowledged else each
-                    for chunk in self._chunks.all
-                    for each in (chunk.as_transaction(),)
-                ),
+                [
+                    [
+                        each._replace(half_offset=NO_OFFSET) if chunk.unacknowledged else each
+                        for chunk in self._chunks.all
+                        for each in (chunk.as_transaction(),)
+                    ]
+                ],
                 producer_group=self._options.producer_group,
                 reason="the task attempt failed",
                 timeout_s=_ROLLBACK_S,

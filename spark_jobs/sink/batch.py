@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from time import time_ns
 from typing import TYPE_CHECKING
 
@@ -16,14 +15,13 @@ from spark_jobs.sink.errors import (
     ReplayMismatchError,
 )
 from spark_jobs.sink.log.kafka_io import forget_log, log_for
-from spark_jobs.sink.manifest import Fate, Replay, compare
+from spark_jobs.sink.manifest import Fate, Replay, compare, rounds
 from spark_jobs.sink.rows import ContentHash
 from spark_jobs.sink.sender.kafka_io import sender_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from serde.records import ManifestTransaction
     from spark_jobs.sink.attempt import AttemptReport
     from spark_jobs.sink.manifest import Found
     from spark_jobs.sink.options import SinkOptions
@@ -185,14 +183,12 @@ class BatchCommitter:
         producer_group: str,
         source: OpSource,
     ) -> None:
-        transactions: list[ManifestTransaction] = list(
-            chain.from_iterable(attempt.transactions for attempt in attempts)
-        )
-        if not transactions:
+        cut = rounds(attempts)
+        if not cut:
             return
         sender_for(self._options).decide(
             kind,
-            transactions,
+            cut,
             producer_group=producer_group,
             source=source,
             timeout_s=self._options.commit_timeout_ms / MS_PER_S,

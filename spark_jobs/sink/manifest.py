@@ -8,11 +8,18 @@ of each other all come to the same answer by reading.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence  # noqa: TC003 (small enough not to be hidden)
 from dataclasses import dataclass
 from enum import Enum
 
-from serde.records import NO_TIMESTAMP, BatchManifest, ManifestKind
+from serde.records import (
+    NO_TIMESTAMP,
+    BatchManifest,
+    ManifestAttempt,
+    ManifestKind,
+    ManifestTransaction,
+)
 
 # Windows in which the log is read backwards: an app's newest record is usually among the last.
 WINDOW_RECORDS = 64
@@ -104,6 +111,25 @@ def compare(winner: BatchManifest, mine: BatchManifest) -> Replay:
         return Replay.OWN
     same = (winner.row_count, winner.content_hash) == (mine.row_count, mine.content_hash)
     return Replay.EQUAL if same else Replay.DIFFERENT
+
+
+def rounds(attempts: Iterable[ManifestAttempt]) -> list[list[ManifestTransaction]]:
+    """Return all transactions, cut into rounds: one begins when all of the last are decided.
+
+    A round has one transaction of each half partition at most, and rows of one key are in one
+    half partition. So no decision can overtake one that comes before it on the same keys, not
+    even one that has to be written again because nobody knows whether it is stored.
+    """
+    cut: list[list[ManifestTransaction]] = []
+    counts: Counter[int] = Counter()
+    for attempt in attempts:
+        for each in attempt.transactions:
+            number = counts[each.half_partition]
+            counts[each.half_partition] += 1
+            if number == len(cut):
+                cut.append([])
+            cut[number].append(each)
+    return cut
 
 
 @dataclass(frozen=True, slots=True)

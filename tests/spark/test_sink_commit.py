@@ -21,6 +21,8 @@ from bridge import MessageView, Resolution
 from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import Children, Interrupts
+from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.proxy import Act, Api, Rule
 from serde.avro import SINK_CONTEXT
 from serde.headers import CONTEXT, INTERNAL, parse_half
 from serde.records import ManifestKind, OpKind, SinkContext
@@ -36,7 +38,7 @@ from spark_jobs.sink.errors import (
     SendError,
     SinkSetupError,
 )
-from spark_jobs.sink.manifest import Fate
+from spark_jobs.sink.manifest import Fate, rounds
 from spark_jobs.sink.options import SinkOptions, parse_options
 from tests.spark.sink_scene import SinkScene, key_of, value_of
 
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 ROWS = 40
+_DUPLICATE_SEQUENCE_NUMBER = 46
 
 
 class Sink:
@@ -290,6 +293,34 @@ def test_a_manifest_topic_that_lost_its_beginning(sink: Sink) -> None:
     sink.committer.commit(3, [sink.attempt(3)])
     with pytest.raises(SinkSetupError, match="that was never used"):
         sink.committer.commit(0, [sink.attempt(0)])
+
+
+def test_no_decision_overtakes_one_that_may_not_be_stored(
+    topic_prefix: str, tmp_path: Path
+) -> None:
+    """An acknowledgement without an offset proves nothing: what comes behind it waits.
+
+    Written again after the ones behind it, it would take its rows behind later ones of their keys.
+    """
+    with (
+        EmbeddedCluster(1, proxied=True) as cluster,
+        Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children,
+    ):
+        scene = SinkScene(cluster.proxied_servers, topic_prefix, tmp_path, children)
+        sink = Sink(scene.make())
+        report = sink.attempt()
+        winner = sink.committer.record(0, [report])
+        inferred = Rule(api=Api.PRODUCE, act=Act.FAIL, error=_DUPLICATE_SEQUENCE_NUMBER, times=1)
+        cluster.proxy.add(inferred)
+        with pytest.raises(CommitInDoubtError):
+            sink.committer.settle(winner)
+        assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
+        firsts, *others = rounds([report.attempt])
+        assert others
+        decided = set(scene.decisions())
+        assert decided <= {each.transaction_id for each in firsts}
+        sink.committer.settle(winner)
+        assert sink.decided(report) == {OpKind.COMMIT}
 
 
 @pytest.mark.spark_long

@@ -62,6 +62,7 @@ class Sender:
         )
         self._partitions: dict[str, int] = {}
         self._sent = 0
+        self._actor = actor_name()
 
     @property
     def is_broken(self) -> bool:
@@ -113,52 +114,46 @@ class Sender:
     def decide(
         self,
         kind: OpKind,
-        transactions: Iterable[ManifestTransaction],
+        rounds: Iterable[Iterable[ManifestTransaction]],
         *,
         producer_group: str,
         source: OpSource = OpSource.PRODUCER,
         reason: str = "",
         timeout_s: float,
     ) -> None:
-        """Write decisions in this order, and return once all are acknowledged.
+        """Write decisions round by round; each is proven to be stored before the next begins.
+
+        Args:
+            kind: What is decided, of all of them.
+            rounds: Of transactions.
+            producer_group: Of the half messages.
+            source: Who decides.
+            reason: Why, for those who read the log.
+            timeout_s: Longest wait for a round.
 
         Raises:
-            CommitInDoubtError: not all were; the ones behind the first failure may be missing.
+            CommitInDoubtError: not all were acknowledged; of the rounds after that one nothing
+                was written.
         """
         failed: list[Any] = []
-        actor = actor_name()
 
         def written(error: Any, record: Any) -> None:
             error = error or not_proven(record)
             if error is not None:
                 failed.append(error)
 
-        try:
-            for each in transactions:
-                offset = each.half_offset
-                op = Op(
-                    each.transaction_id,
-                    time_ns() // _NS_PER_MS,
-                    self.half_end(each.half_partition) if offset == NO_OFFSET else offset,
-                    0,
-                    producer_group,
-                    kind,
-                    each.message_count,
-                    0,
-                    source,
-                    actor,
-                    reason,
-                )
-                key = each.transaction_id.encode()
-                self._produce(
-                    self._names.op, OP.encode(op), key, each.half_partition, written, headers=None
-                )
-            self.flush(timeout_s)
-        except SendError as error:
-            raise CommitInDoubtError(f"decisions were not acknowledged: {error}") from error
-        if failed:
-            self._discard()
-            raise CommitInDoubtError(f"decisions were not acknowledged: {text_of(failed[0])}")
+        for transactions in rounds:
+            try:
+                for each in transactions:
+                    op = self._decision(kind, each, producer_group, source, reason)
+                    key, partition = each.transaction_id.encode(), each.half_partition
+                    self._produce(self._names.op, op, key, partition, written, headers=None)
+                self.flush(timeout_s)
+            except SendError as error:
+                raise CommitInDoubtError(f"decisions were not acknowledged: {error}") from error
+            if failed:
+                self._discard()
+                raise CommitInDoubtError(f"decisions were not acknowledged: {text_of(failed[0])}")
 
     def flush(self, timeout_s: float) -> None:
         """Return once every record is acknowledged or has failed, as its callback tells.
@@ -184,6 +179,30 @@ class Sender:
             SendError: the brokers did not say.
         """
         return partition_end(self._options, self._names.half, partition) - 1
+
+    def _decision(
+        self,
+        kind: OpKind,
+        transaction: ManifestTransaction,
+        producer_group: str,
+        source: OpSource,
+        reason: str,
+    ) -> bytes:
+        partition, offset = transaction.half_partition, transaction.half_offset
+        op = Op(
+            transaction.transaction_id,
+            time_ns() // _NS_PER_MS,
+            self.half_end(partition) if offset == NO_OFFSET else offset,
+            0,
+            producer_group,
+            kind,
+            transaction.message_count,
+            0,
+            source,
+            self._actor,
+            reason,
+        )
+        return OP.encode(op)
 
     def _produce(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serde.records import BatchManifest, ManifestAttempt, ManifestKind
+from serde.records import BatchManifest, ManifestAttempt, ManifestKind, ManifestTransaction
 from spark_jobs.sink.manifest import (
     WINDOW_RECORDS,
     WINDOW_RECORDS_MAX,
@@ -13,6 +13,7 @@ from spark_jobs.sink.manifest import (
     Replay,
     Search,
     compare,
+    rounds,
     standing,
 )
 
@@ -172,3 +173,12 @@ def test_feeding_a_finished_search_is_a_bug() -> None:
     """It is told, not passed over."""
     with pytest.raises(ValueError, match="over"):
         Search(0, start=0, end=0).feed([])
+
+
+def test_no_decision_is_under_way_behind_another_of_its_half_partition() -> None:
+    """Rows of one key may be in both: one round has the first, the next one the second."""
+    first = [ManifestTransaction(name, int(name[0]), 1, 0) for name in ("0a", "0b", "1a", "0c")]
+    second = [ManifestTransaction(name, int(name[0]), 1, 0) for name in ("1b", "0d")]
+    attempts = [ManifestAttempt("first", tuple(first)), ManifestAttempt("second", tuple(second))]
+    cut = [[each.transaction_id for each in one] for one in rounds(attempts)]
+    assert cut == [["0a", "1a"], ["0b", "1b"], ["0c"], ["0d"]]
