@@ -67,10 +67,7 @@ class Scene:
         self._daemon = stage.daemon(
             *("--workers", str(WORKERS), "--slot", SLOT, "--check-backoff-ms-max", "4000"), *flags
         )
-        self._lasting = [
-            stage.client("pipelined", seed=seed, rate=80, pipelined=True),
-            stage.client("blocking", seed=seed, rate=40),
-        ]
+        self._lasting = stage.usual_clients(seed=seed, pipelined=80, blocking=40)
         self._victim = stage.client("victim", seed=seed, rate=20, pipelined=True)
         doomed = stage.client("doomed", seed=seed, rate=60, die_at=_DIE_AT).process
         stage.await_members(WORKERS, within_s=_JOIN_S)
@@ -152,13 +149,10 @@ class Scene:
     def finish(self) -> None:
         """Let everything be decided within the bound, and have it judged."""
         assert self._victim is None, "no fault was injected"
-        self.stage.quiet(self._lasting)
-        self.stage.settle(within_s=HEALED_S)
         for what, count in self.proxy.counts().items():
             if what != "connections":
                 self.note(f"proxy: {what}", count)
-        verdict = self.stage.verdict()
-        assert verdict.ok, verdict.describe()
+        self.stage.end_judged(self._lasting, within_s=HEALED_S)
         assert self.stage.kinds[Kind.BRINK]["delivered"] == 1
         assert self.daemon.is_alive, "the supervisor gave up"
         assert self.stage.stop(self.daemon) == 0

@@ -228,6 +228,15 @@ class Stage:
         until(f"{child.name} is ready", lambda: READY in child.output.read_text())
         return child
 
+    def usual_clients(
+        self, *flags: str, seed: int, pipelined: float, blocking: float
+    ) -> list[Child]:
+        """Start a pipelined and a blocking producer, at these rates (transactions per second)."""
+        return [
+            self.client("pipelined", *flags, seed=seed, rate=pipelined, pipelined=True),
+            self.client("blocking", *flags, seed=seed, rate=blocking),
+        ]
+
     def quiet(self, clients: Iterable[Child]) -> None:
         """Have clients begin nothing more, and wait until what they began has ended."""
         clients = list(clients)
@@ -305,6 +314,16 @@ class Stage:
 
         until(f"nothing is delivered for {for_s:g} s", is_still, within_s=within_s)
 
+    def end_judged(self, clients: Iterable[Child], *, within_s: float = SETTLED_S) -> None:
+        """Have the last clients end, let everything be decided, and have the whole run judged.
+
+        Fails when a promise was broken.
+        """
+        self.quiet(clients)
+        self.settle(within_s=within_s)
+        verdict = self._verdict()
+        assert verdict.ok, verdict.describe()
+
     def settle(self, *, within_s: float = SETTLED_S) -> None:
         """Return once every half message is decided and every decision applied and committed."""
         with DaemonProgress(self.direct, self.names) as progress:
@@ -340,7 +359,7 @@ class Stage:
 
         until(f"{count} members share {partitions} partitions", is_shared, within_s=within_s)
 
-    def verdict(self) -> Verdict:
+    def _verdict(self) -> Verdict:
         """Stop the witness, read everything from zero, and judge it.
 
         Fails when the witness, which read during the faults, saw anything else, or anything in

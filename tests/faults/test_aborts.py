@@ -34,10 +34,7 @@ def test_kafka_txns_that_the_broker_times_out(stage: Stage) -> None:
     stage.make()
     flags = ("--kafka-txn-timeout-ms", "1000", "--session-timeout-ms", "30000")
     daemon = stage.daemon("--workers", "2", *flags)
-    clients = [
-        stage.client("pipelined", seed=seed, rate=300, pipelined=True),
-        stage.client("blocking", seed=seed, rate=100),
-    ]
+    clients = stage.usual_clients(seed=seed, pipelined=300, blocking=100)
     stage.await_members(2)
     for nap in range(_NAPS):
         stage.await_more(200)
@@ -48,11 +45,7 @@ def test_kafka_txns_that_the_broker_times_out(stage: Stage) -> None:
         time.sleep(_SLEEP_S)
         os.kill(sleeper, signal.SIGCONT)
 
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
+    stage.end_judged(clients)
     assert stage.stop(daemon) == 0
 
 
@@ -67,10 +60,7 @@ def test_a_broker_that_restarts_dies_and_falls_silent(
     stage = own_stage.make()
     seed = seed_of_run()
     daemon = stage.daemon("--workers", "2")
-    clients = [
-        stage.client("pipelined", seed=seed, rate=200, pipelined=True),
-        stage.client("blocking", seed=seed, rate=100),
-    ]
+    clients = stage.usual_clients(seed=seed, pipelined=200, blocking=100)
     stage.await_more(300)
     broker.restart()
     stage.injected["broker restarted"] += 1
@@ -85,10 +75,6 @@ def test_a_broker_that_restarts_dies_and_falls_silent(
     stage.injected["broker killed and started again"] += 1
     stage.await_more(300)
 
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
+    stage.end_judged(clients)
     assert len(daemon.await_workers(2)) == 2
     assert stage.stop(daemon) == 0

@@ -51,10 +51,7 @@ def test_case_37_the_brokers_clock_jumps(own_stage: Stage, clock: MovingClock) -
     seed = seed_of_run()
     stage = own_stage.make()
     daemon = stage.daemon("--workers", "2")
-    clients = [
-        stage.client("pipelined", seed=seed, rate=100, pipelined=True),
-        stage.client("blocking", seed=seed, rate=50),
-    ]
+    clients = stage.usual_clients(seed=seed, pipelined=100, blocking=50)
     stage.await_members(2, within_s=60)
     stage.await_more(200)
     for hours in _JUMPS_H:
@@ -62,9 +59,5 @@ def test_case_37_the_brokers_clock_jumps(own_stage: Stage, clock: MovingClock) -
         stage.injected[f"the broker's clock jumps: {hours} h ahead of the true one"] += 1
         stage.await_more(200, within_s=_HEALED_S)
 
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
+    stage.end_judged(clients)
     assert stage.stop(daemon) == 0

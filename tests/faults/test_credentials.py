@@ -44,10 +44,9 @@ class _Load:
         seed = seed_of_run()
         self.stage = stage.make()
         self.daemon: Daemon = stage.daemon("--workers", "2", *flags)
-        self._clients: list[Child] = [
-            stage.client("pipelined", *flags, seed=seed, rate=150, pipelined=True),
-            stage.client("blocking", *flags, seed=seed, rate=60),
-        ]
+        self._clients: list[Child] = stage.usual_clients(
+            *flags, seed=seed, pipelined=150, blocking=60
+        )
         # Addresses and paths of one machine are no part of what is published.
         stage.load[0] = f"checker run --workers 2 over {kafka['security_protocol']}"
 
@@ -62,10 +61,7 @@ class _Load:
 
     def end_judged(self) -> None:
         """Let everything be decided, and have it judged."""
-        self.stage.quiet(self._clients)
-        self.stage.settle()
-        verdict = self.stage.verdict()
-        assert verdict.ok, verdict.describe()
+        self.stage.end_judged(self._clients)
         assert len(self.daemon.await_workers(2)) == 2
         assert self.stage.stop(self.daemon) == 0
 

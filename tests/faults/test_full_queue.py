@@ -33,10 +33,7 @@ def test_case_20_the_queue_is_full_in_each_kafka_txn(stage: Stage) -> None:
     seed = seed_of_run()
     stage.make()
     daemon = stage.daemon("--workers", "2", *_TINY)
-    clients = [
-        stage.client("pipelined", seed=seed, rate=150, pipelined=True),
-        stage.client("blocking", seed=seed, rate=60),
-    ]
+    clients = stage.usual_clients(seed=seed, pipelined=150, blocking=60)
     stage.await_members(2, within_s=60)
     stage.await_more(100)
     for _ in range(_NAPS):
@@ -49,10 +46,6 @@ def test_case_20_the_queue_is_full_in_each_kafka_txn(stage: Stage) -> None:
         stage.injected["a backlog meets a queue with room for 40 records"] += 1
         stage.await_more(int(_NAP_S * 150))
 
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
+    stage.end_judged(clients)
     assert "queue was full" not in daemon.log(), "it waited in vain"
     assert stage.stop(daemon) == 0

@@ -125,10 +125,7 @@ def test_case_12_partitions_move_every_few_seconds(stage: Stage) -> None:
     draw = random.Random(seed)
     stage.make()
     daemon = stage.daemon("--workers", "2")
-    clients = [
-        stage.client("pipelined", seed=seed, rate=150, pipelined=True),
-        stage.client("blocking", seed=seed, rate=50),
-    ]
+    clients = stage.usual_clients(seed=seed, pipelined=150, blocking=50)
     stage.await_members(2)
     for _ in range(_ROUNDS):
         stage.await_more(draw.randrange(1, 60))
@@ -137,11 +134,7 @@ def test_case_12_partitions_move_every_few_seconds(stage: Stage) -> None:
     stage.await_members(2, within_s=_JOIN_S)
     stage.await_more(100)
 
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
+    stage.end_judged(clients)
     assert stage.stop(daemon) == 0
 
 

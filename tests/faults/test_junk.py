@@ -85,10 +85,7 @@ def test_case_23_junk_under_load(stage: Stage) -> None:
     seed = seed_of_run()
     stage.make()
     daemon = stage.daemon("--workers", "2")
-    lasting = [
-        stage.client("pipelined", seed=seed, rate=200, pipelined=True),
-        stage.client("blocking", seed=seed, rate=60),
-    ]
+    lasting = stage.usual_clients(seed=seed, pipelined=200, blocking=60)
     doomed = stage.client("doomed", seed=seed, rate=60, die_at=60)
     litterer = _Litterer(stage, random.Random(seed))
     litterer.start()
@@ -100,10 +97,7 @@ def test_case_23_junk_under_load(stage: Stage) -> None:
     stage.injected["junk op record"] += litterer.ops
     assert doomed.process.wait(60)
 
-    stage.quiet(lasting)
-    stage.settle()
-    verdict = stage.verdict()
-    assert verdict.ok, verdict.describe()
+    stage.end_judged(lasting)
     assert stage.kinds[Kind.BRINK]["delivered"] == 1
     dead = read_all(stage.direct, [stage.names.dead])
     invalid = [one for one in dead if _is_invalid(one.headers)]

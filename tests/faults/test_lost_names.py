@@ -47,10 +47,7 @@ def test_case_52_names_are_lost_and_all_addresses_change(
     stage.make()  # the witness comes by the broker's own address
     stage.servers = way.servers
     daemon = stage.daemon("--workers", "2")
-    clients = [
-        stage.client("pipelined", seed=seed, rate=150, pipelined=True),
-        stage.client("blocking", seed=seed, rate=60),
-    ]
+    clients = stage.usual_clients(seed=seed, pipelined=150, blocking=60)
     stage.await_more(200)
 
     address.unlink()
@@ -70,9 +67,6 @@ def test_case_52_names_are_lost_and_all_addresses_change(
 
     address.write_text(_NEW_ADDRESS)
     stage.recover(300, within_s=HEALED_S)
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-    assert verdict.ok, verdict.describe()
+    stage.end_judged(clients)
     assert len(daemon.await_workers(2)) == 2
     assert stage.stop(daemon) == 0

@@ -22,8 +22,7 @@ from tests.faults.threads import main_thread_stopped
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfbridge.testkit.children import Child
-    from tests.faults.stage import Daemon, Stage
+    from tests.faults.stage import Stage
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -47,21 +46,6 @@ FORGETFUL = {
 }
 
 
-def _usual_clients(stage: Stage, seed: int) -> list[Child]:
-    return [
-        stage.client("pipelined", seed=seed, rate=200, pipelined=True),
-        stage.client("blocking", seed=seed, rate=100),
-    ]
-
-
-def _end_judged(stage: Stage, daemon: Daemon, clients: list[Child]) -> None:
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-    assert verdict.ok, verdict.describe()
-    assert stage.stop(daemon) == 0
-
-
 def test_case_33_a_real_topic_grows(stage: Stage) -> None:
     """A real topic gets more partitions under load: messages find them, none is lost on the way.
 
@@ -71,7 +55,7 @@ def test_case_33_a_real_topic_grows(stage: Stage) -> None:
     stage.make()
     # Producers of the daemon learn of it when they ask for metadata, by default every 5 min.
     daemon = stage.daemon("--workers", "2", "--kafka", "topic.metadata.refresh.interval.ms=1000")
-    clients = _usual_clients(stage, seed)
+    clients = stage.usual_clients(seed=seed, pipelined=200, blocking=100)
     stage.await_more(300)
     admin = AdminClient({"bootstrap.servers": stage.direct})
     topic, before = stage.real_topics[0], 4
@@ -86,7 +70,8 @@ def test_case_33_a_real_topic_grows(stage: Stage) -> None:
         )
         before = count
 
-    _end_judged(stage, daemon, clients)
+    stage.end_judged(clients)
+    assert stage.stop(daemon) == 0
 
 
 def test_case_38_a_strangers_kafka_txn_hangs_on_the_half_topic(stage: Stage) -> None:
@@ -99,7 +84,7 @@ def test_case_38_a_strangers_kafka_txn_hangs_on_the_half_topic(stage: Stage) -> 
     draw = random.Random(seed)
     stage.make()
     daemon = stage.daemon("--workers", "2")
-    clients = _usual_clients(stage, seed)
+    clients = stage.usual_clients(seed=seed, pipelined=200, blocking=100)
     stage.await_more(300)
     stranger: Any = Producer(
         {
@@ -117,7 +102,8 @@ def test_case_38_a_strangers_kafka_txn_hangs_on_the_half_topic(stage: Stage) -> 
     time.sleep(_HANGS_S)
     stage.await_more(300)
 
-    _end_judged(stage, daemon, clients)
+    stage.end_judged(clients)
+    assert stage.stop(daemon) == 0
 
 
 def test_case_39_a_worker_that_does_not_poll(stage: Stage) -> None:
@@ -131,7 +117,7 @@ def test_case_39_a_worker_that_does_not_poll(stage: Stage) -> None:
     stage.make()
     flags = ("--workers", "2", "--kafka", f"max.poll.interval.ms={_POLL_MS_MAX}")
     daemon = stage.daemon(*flags)
-    clients = _usual_clients(stage, seed)
+    clients = stage.usual_clients(seed=seed, pipelined=200, blocking=100)
     stage.await_members(2)
     for round_ in range(_ROUNDS):
         for _attempt in range(_ATTEMPTS_MAX):
@@ -147,7 +133,8 @@ def test_case_39_a_worker_that_does_not_poll(stage: Stage) -> None:
         stage.injected["worker's thread stopped beyond max.poll.interval.ms"] += 1
         stage.await_members(2, within_s=_BACK_S)
 
-    _end_judged(stage, daemon, clients)
+    stage.end_judged(clients)
+    assert stage.stop(daemon) == 0
 
 
 def _is_given_up(stage: Stage) -> bool:
@@ -199,4 +186,5 @@ def test_case_30_idle_for_longer_than_ids_are_kept(own_stage: Stage) -> None:
     os.kill(lasting.process.pid, signal.SIGCONT)
     stage.await_more(200)
 
-    _end_judged(stage, daemon, [lasting])
+    stage.end_judged([lasting])
+    assert stage.stop(daemon) == 0

@@ -34,10 +34,7 @@ def test_case_01_a_log_handler_raises_inside_consume(one: Scene) -> None:
             ("--topic-prefix", stage.prefix, "--state-dir", str(stage.directory / "state")),
         )
     )
-    clients = [
-        stage.client("pipelined", seed=seed, rate=150, pipelined=True),
-        stage.client("blocking", seed=seed, rate=50),
-    ]
+    clients = stage.usual_clients(seed=seed, pipelined=150, blocking=50)
     stage.await_more(100)
     for _ in range(_CUTS):
         one.proxy.cut()
@@ -47,10 +44,6 @@ def test_case_01_a_log_handler_raises_inside_consume(one: Scene) -> None:
     until("the handler raised", lambda: RAISED in daemon.log())
     stage.injected["a log handler raises in a callback"] += daemon.log().count(RAISED)
 
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
+    stage.end_judged(clients)
     assert daemon.is_alive
     assert stage.stop(daemon) == 0

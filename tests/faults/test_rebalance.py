@@ -22,10 +22,7 @@ def test_workers_come_and_go_under_load(stage: Stage) -> None:
     seed = seed_of_run()
     stage.make()
     daemons = [stage.daemon("--leave") for _ in range(2)]
-    clients = [
-        stage.client("pipelined", seed=seed, rate=200, pipelined=True),
-        stage.client("blocking", seed=seed, rate=100),
-    ]
+    clients = stage.usual_clients(seed=seed, pipelined=200, blocking=100)
     stage.await_members(2)
     for _ in range(_ROUNDS):
         stage.await_more(_PROGRESS)
@@ -37,9 +34,5 @@ def test_workers_come_and_go_under_load(stage: Stage) -> None:
         stage.await_members(2)
     stage.await_more(_PROGRESS)
 
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
+    stage.end_judged(clients)
     assert [stage.stop(daemon) for daemon in daemons] == [0, 0]

@@ -83,10 +83,7 @@ def test_case_46_trimmed_records_come_back(broker: EmbeddedBroker, own_stage: St
     seed = seed_of_run()
     stage = own_stage.make(partitions=len(_PARTITIONS))
     daemon = stage.daemon("--workers", "2")
-    clients = [
-        stage.client("pipelined", seed=seed, rate=150, pipelined=True),
-        stage.client("blocking", seed=seed, rate=60),
-    ]
+    clients = stage.usual_clients(seed=seed, pipelined=150, blocking=60)
     stage.await_more(400)
     trimmed = until("something can be trimmed everywhere", lambda: _needed_no_more(stage))
     _trim(stage, trimmed)
@@ -103,8 +100,5 @@ def test_case_46_trimmed_records_come_back(broker: EmbeddedBroker, own_stage: St
     assert all(start < trimmed[stage.names.half, p] for p, start in enumerate(back))
     stage.await_more(300)
 
-    stage.quiet(clients)
-    stage.settle()
-    verdict = stage.verdict()
-    assert verdict.ok, verdict.describe()
+    stage.end_judged(clients)
     assert stage.stop(daemon) == 0

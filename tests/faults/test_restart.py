@@ -133,11 +133,7 @@ def test_deliveries_go_on_after_a_sigkill(stage: Stage, arrivals: Arrivals) -> N
         f" {min(silences):.2f} to {max(silences):.2f})"
     )
 
-    stage.quiet([client])
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
+    stage.end_judged([client])
     assert min(silences) <= _RESTARTED_S_MAX, silences
 
 
@@ -161,10 +157,7 @@ def test_sigterm_drains_and_keeps_the_membership(stage: Stage, workers: int) -> 
     assert "revocation failed" not in daemon.log(), "an end in order is no trouble"
     assert stage.members() == before
     stage.daemon("--workers", str(workers))
-    stage.quiet([client])
-    stage.settle()
-    verdict = stage.verdict()
-    assert verdict.ok, verdict.describe()
+    stage.end_judged([client])
 
 
 def test_leave_hands_the_partitions_over_at_once(stage: Stage) -> None:
@@ -179,12 +172,9 @@ def test_leave_hands_the_partitions_over_at_once(stage: Stage) -> None:
     assert len(stage.members()) == 1
     stage.await_members(1, within_s=_SESSION_S / 2)
 
-    stage.quiet([client])
-    stage.settle()
+    stage.end_judged([client])
     assert stage.stop(staying) == 0
     assert stage.members() == {}
-    verdict = stage.verdict()
-    assert verdict.ok, verdict.describe()
 
 
 def test_signals_to_the_whole_group_still_leave(stage: Stage) -> None:
@@ -215,10 +205,7 @@ def test_of_two_workers_on_one_slot_the_older_one_ends(stage: Stage) -> None:
         stage.await_more(50)
         assert newer.is_alive, newer.log()
     assert "reading again" not in newer.log().partition("rebuilt")[2], "it was disturbed"
-    stage.quiet([client])
-    stage.settle()
-    verdict = stage.verdict()
-    assert verdict.ok, verdict.describe()
+    stage.end_judged([client])
 
 
 def test_of_two_supervisors_on_one_slot_the_older_one_ends(stage: Stage) -> None:
@@ -255,9 +242,5 @@ def test_a_zombie_delivers_nothing_twice(stage: Stage) -> None:
         stage.await_members(2)
         assert is_running(zombie), "it could have gone on: the slot was still its own"
 
-    stage.quiet([client])
-    stage.settle()
-    verdict = stage.verdict()
-
-    assert verdict.ok, verdict.describe()
+    stage.end_judged([client])
     assert stage.stop(daemon) == 0

@@ -99,10 +99,7 @@ def _run(stage: Stage, seed: int) -> int:
     daemon = stage.daemon("--workers", "2")
     client = stage.client(_CLIENT, seed=seed, rate=_RATE, pipelined=True)
     stage.await_more(_DELIVERED)
-    stage.quiet([client])
-    stage.settle()
-    verdict = stage.verdict()
-    assert verdict.ok, verdict.describe()
+    stage.end_judged([client])
     assert stage.stop(daemon) == 0
     stage.children.kill(client)
     return len(read_client_logs(stage.directory.glob("client-*.jsonl")))
