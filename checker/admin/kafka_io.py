@@ -23,6 +23,7 @@ from bridge.kafka_io import made
 from bridge.trouble import Reasons
 from checker.admin.shape import SeenTopic, TopicShape
 from checker.errors import AdminError
+from checker.inquiry.kafka_io import offset_of
 from serde.errors import DecodeError
 from serde.headers import headers_of
 
@@ -190,15 +191,16 @@ class Cluster:
         """Return log start and end of a partition, read_uncommitted."""
         where = TopicPartition(topic, partition)
         with self._errors(f"read the ends of {topic} {partition}"):
-            ends = [
+            futures = [
                 self._admin.list_offsets(
                     {where: spec},
                     isolation_level=IsolationLevel.READ_UNCOMMITTED,
                     request_timeout=CALL_TIMEOUT_S,
-                )[where].result()
+                )[where]
                 for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
             ]
-        return int(ends[0].offset), int(ends[1].offset)
+            start, end = (offset_of(future, CALL_TIMEOUT_S) for future in futures)
+        return start, end
 
     def partition_count(self, topic: str) -> int:
         """Return a topic's number of partitions; 0 when it does not exist."""

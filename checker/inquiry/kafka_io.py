@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from checker.config import CheckerConfig
 
 _log = logging.getLogger("halfbridge.checker")
+
+# How much later than its own limit the client is given up: it knows the reason.
+_CLIENT_GRACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,8 @@ class Questions:
         def note(future: Any) -> None:
             with lock:
                 still_open.discard((topic, partition))
-            if future.exception() is None:
-                answers.put(EndAnswer(topic, partition, token, future.result().offset))
+            with suppress(KafkaException):  # asked again by and by
+                answers.put(EndAnswer(topic, partition, token, offset_of(future, QUESTION_S)))
 
         futures[where].add_done_callback(note)
 
@@ -105,7 +109,7 @@ class Questions:
         )
         try:
             return {
-                (place.topic, place.partition): future.result(QUESTION_S).offset
+                (place.topic, place.partition): offset_of(future, QUESTION_S)
                 for place, future in futures.items()
             }
         except (KafkaException, TimeoutError) as error:
@@ -139,9 +143,24 @@ class Questions:
         return {topic: _may_write(future) for topic, future in futures.items()}
 
 
+def offset_of(future: Any, timeout_s: float) -> int:
+    """Return what a `list_offsets` future has, that the client was given `timeout_s` for; blocks.
+
+    Raises:
+        KafkaException: the partition's broker did not answer, or as the client says. When time is
+            up the client (2.16) names no error: the offset is still the negative one that the
+            question went out with. Taken for an answer it would be the end of a truncated log.
+        TimeoutError: the client does not answer.
+    """
+    offset = int(future.result(timeout_s + _CLIENT_GRACE_S).offset)
+    if offset < 0:
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    return offset
+
+
 def _may_write(future: Any) -> bool | None:
     try:
-        operations = future.result(QUESTION_S).authorized_operations
+        operations = future.result(QUESTION_S + _CLIENT_GRACE_S).authorized_operations
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return False

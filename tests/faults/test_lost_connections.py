@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from checker.admin.kafka_io import Cluster as Admin
+from checker.errors import AdminError
+from checker.failures import InputLostError
+from checker.inquiry.kafka_io import Questions
 from checker.intake.kafka_io import TROUBLE_S, Input
 from checker.outlet.kafka_io import Transactor
 from checker.slots import slot_ids
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _STEP_S = 0.05
+_CALL_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +86,34 @@ def test_a_member_knows_that_its_coordinator_was_out_of_reach(
     until("it notices", lambda: fetched() or time.monotonic() - reader._trouble_at < TROUBLE_S)
     assert cluster.proxy.hits(Act.STRAND, Api.HEARTBEAT) == 1
     reader.close(leave=True)
+
+
+def test_a_broker_that_does_not_answer_has_no_end_to_tell(
+    cluster: EmbeddedCluster, config: CheckerConfig
+) -> None:
+    """The other one answers the same question; what is missing must not look like an answer.
+
+    Taken for the end of a log it stopped partitions for good, as truncated.
+    """
+    topic = f"{config.topic_prefix}spread"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(_CALL_S)
+    questions = Questions(config)
+    places = [(topic, number) for number in range(2)]
+    until("both are led", lambda: topic in questions.partitions())
+    assert questions.ranges(places) == dict.fromkeys(places, (0, 0))
+
+    cluster.proxy.drop_answers(cluster.node_ids[0])
+    with pytest.raises(InputLostError):
+        questions.ranges(places)
+    answers = [_watermarks(config, *place) for place in places]
+    cluster.proxy.heal()
+    assert sorted(answers) == [(), (0, 0)]
+
+
+def _watermarks(config: CheckerConfig, topic: str, partition: int) -> tuple[int, ...]:
+    """Return what an operator's command is told of the ends of a log: nothing, if nobody says."""
+    try:
+        return Admin(config.bootstrap_servers).watermarks(topic, partition)
+    except AdminError:
+        return ()
