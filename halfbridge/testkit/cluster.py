@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfbridge.testkit.jars import broker_jars
-from halfbridge.testkit.node import BrokerStartError, KafkaNode, Launch
+from halfbridge.testkit.node import (
+    FAST_FLAGS,
+    FRUGAL_FLAGS,
+    BrokerStartError,
+    KafkaNode,
+    Launch,
+)
 from halfbridge.testkit.ports import free_ports, is_free
 from halfbridge.testkit.properties import NodeAddress, node_properties
 from halfbridge.testkit.proxy import KafkaProxy, ProxyError, Route
@@ -162,7 +168,8 @@ class EmbeddedCluster:
         root = self._directory or Path(tempfile.mkdtemp(prefix="halfbridge-broker-"))
         self._watchdog = Watchdog(root if temporary else None)
         addresses = self._addresses()
-        launch = Launch(java, jars, _cluster_id(root), self._heap_mib)
+        flags = FAST_FLAGS if len(addresses) == 1 else FRUGAL_FLAGS
+        launch = Launch(java, jars, _cluster_id(root), self._heap_mib, flags)
         for address in addresses:
             directory = root / f"node-{address.node_id}"
             properties = node_properties(
