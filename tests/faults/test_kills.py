@@ -33,9 +33,17 @@ def _kill_a_worker(stage: Stage, daemon: Daemon, draw: random.Random) -> None:
     if draw.random() < 0.6:
         stage.await_more(draw.randrange(1, 40))
     time.sleep(draw.uniform(0, _PAUSE_S_MAX))
-    workers = until("a worker runs", daemon.workers)
-    os.kill(draw.choice(workers), signal.SIGKILL)
+    until("a worker is killed", lambda: _sigkill_one_of(daemon.workers(), draw))
     stage.injected["worker killed"] += 1
+
+
+def _sigkill_one_of(workers: list[int], draw: random.Random) -> bool:
+    """Tell whether one was killed; the one that was killed last may still be on the list."""
+    try:
+        os.kill(draw.choice(workers), signal.SIGKILL)
+    except (IndexError, ProcessLookupError):
+        return False
+    return True
 
 
 def _kill_the_supervisor(stage: Stage, daemon: Daemon) -> Daemon:
