@@ -124,12 +124,16 @@ def make_scene(
 
 @pytest.fixture
 def three(
-    make_scene: Callable[[EmbeddedCluster], AbstractContextManager[Scene]],
+    make_scene: Callable[[EmbeddedCluster], AbstractContextManager[Scene]], tmp_path: Path
 ) -> Iterator[Scene]:
-    """Yield a scene on three brokers of its own, with the proxy in front of them."""
+    """Yield a scene on three brokers of its own, with the proxy in front of them.
+
+    Their logs stay when the test fails: they tell who broke a promise, and nothing else does.
+    """
     from halfbridge.testkit.cluster import EmbeddedCluster  # noqa: PLC0415 (needs Java)
 
-    with make_scene(EmbeddedCluster(3, proxied=True, properties=PATIENT)) as scene:
+    cluster = EmbeddedCluster(3, proxied=True, properties=PATIENT, directory=tmp_path / "brokers")
+    with make_scene(cluster) as scene:
         yield scene
 
 

@@ -35,10 +35,16 @@ _RACES = frozenset((Kind.TARDY, Kind.CONTRADICTED))
 
 @pytest.fixture
 def old(
-    make_scene: Callable[[EmbeddedCluster], AbstractContextManager[Scene]],
+    make_scene: Callable[[EmbeddedCluster], AbstractContextManager[Scene]], tmp_path: Path
 ) -> Iterator[Scene]:
-    """Yield a scene on three brokers of the older version."""
-    cluster = EmbeddedCluster(3, proxied=True, kafka_version=_OLD, properties=PATIENT)
+    """Yield a scene on three brokers of the older version, whose logs stay when the test fails."""
+    cluster = EmbeddedCluster(
+        3,
+        proxied=True,
+        kafka_version=_OLD,
+        properties=PATIENT,
+        directory=tmp_path / "brokers",
+    )
     with make_scene(cluster) as scene:
         yield scene
 
