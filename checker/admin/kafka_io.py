@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import (
     Consumer,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicPartition,
@@ -23,7 +22,7 @@ from bridge.kafka_io import made
 from bridge.trouble import Reasons
 from checker.admin.shape import SeenTopic, TopicShape
 from checker.errors import AdminError
-from checker.inquiry.kafka_io import offset_of
+from checker.inquiry.kafka_io import ask_offsets, offset_of
 from serde.errors import DecodeError
 from serde.headers import headers_of
 
@@ -192,11 +191,7 @@ class Cluster:
         where = TopicPartition(topic, partition)
         with self._errors(f"read the ends of {topic} {partition}"):
             futures = [
-                self._admin.list_offsets(
-                    {where: spec},
-                    isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                    request_timeout=CALL_TIMEOUT_S,
-                )[where]
+                ask_offsets(self._admin, [where], spec, CALL_TIMEOUT_S)[where]
                 for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
             ]
             start, end = (offset_of(future, CALL_TIMEOUT_S) for future in futures)

@@ -64,11 +64,7 @@ class Questions:
                 return
             self._open.add((topic, partition))
         where = TopicPartition(topic, partition)
-        futures = self._admin.list_offsets(
-            {where: OffsetSpec.latest()},
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=QUESTION_S,
-        )
+        futures = ask_offsets(self._admin, [where], OffsetSpec.latest(), QUESTION_S)
 
         # Not `self`: were this the last reference to the client, the client's own thread, which
         # runs this, would destroy it, and the client ends the process for that.
@@ -102,17 +98,13 @@ class Questions:
         return {place: (first, ends[place]) for place, first in firsts.items()}
 
     def _offsets(self, places: Sequence[Any], spec: Any) -> dict[tuple[str, int], int]:
-        futures = self._admin.list_offsets(
-            dict.fromkeys(places, spec),
-            isolation_level=IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=QUESTION_S,
-        )
+        futures = ask_offsets(self._admin, places, spec, QUESTION_S)
         try:
             return {
                 (place.topic, place.partition): offset_of(future, QUESTION_S)
                 for place, future in futures.items()
             }
-        except (KafkaException, TimeoutError) as error:
+        except KafkaException as error:
             raise InputLostError(f"log ends cannot be read: {error}") from error
 
     def partitions(self) -> dict[str, int]:
@@ -143,19 +135,31 @@ class Questions:
         return {topic: _may_write(future) for topic, future in futures.items()}
 
 
+def ask_offsets(
+    admin: Any, places: Iterable[TopicPartition], spec: OffsetSpec, timeout_s: float
+) -> dict[TopicPartition, Any]:
+    """Ask where logs begin or end, read_uncommitted; `offset_of` tells what each future has."""
+    futures: dict[TopicPartition, Any] = admin.list_offsets(
+        dict.fromkeys(places, spec),
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        request_timeout=timeout_s,
+    )
+    return futures
+
+
 def offset_of(future: Any, timeout_s: float) -> int:
-    """Return what a `list_offsets` future has, that the client was given `timeout_s` for; blocks.
+    """Return what a future of `ask_offsets` has, that was asked with `timeout_s`; blocks.
 
     Raises:
         KafkaException: the partition's broker did not answer, or as the client says. When time is
             up the client (2.16) names no error: the offset is still the negative one that the
             question went out with. Taken for an answer it would be the end of a truncated log.
-        TimeoutError: the client does not answer.
     """
-    offset = int(future.result(timeout_s + _CLIENT_GRACE_S).offset)
-    if offset < 0:
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    return offset
+    with suppress(TimeoutError):  # not even the client answers
+        offset = int(future.result(timeout_s + _CLIENT_GRACE_S).offset)
+        if offset >= 0:
+            return offset
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
 def _may_write(future: Any) -> bool | None:

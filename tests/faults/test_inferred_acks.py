@@ -23,7 +23,8 @@ from checker.failures import KafkaTxnFailedError
 from checker.outlet.kafka_io import Transactor
 from checker.publish import Outgoing
 from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.proxy import Act, Api, Rule
+from halfbridge.testkit.proxy import Act, Api
+from tests.inferred import INFERRED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,8 +35,6 @@ pytestmark = pytest.mark.broker
 
 _GROUP = "inferred"
 _CALL_S = 20.0
-_DUPLICATE_SEQUENCE_NUMBER = 46
-_INFERRED = Rule(api=Api.PRODUCE, act=Act.FAIL, error=_DUPLICATE_SEQUENCE_NUMBER, times=1)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +77,7 @@ def test_a_half_message_is_not_stored(
     """The producer must not run its local transaction; the next half message is stored again."""
     message = Message(_real_topic(config), value=b"one")
     tx = producer.begin()
-    cluster.proxy.add(_INFERRED)
+    cluster.proxy.add(INFERRED)
 
     with pytest.raises(HalfNotStoredError, match="without an offset"):
         tx.send(message)
@@ -95,7 +94,7 @@ def test_a_decision_is_in_doubt_and_can_be_repeated(
     """Nobody may be told that it stands; repeated, it does, at an offset that is named."""
     tx = producer.begin()
     tx.send(Message(_real_topic(config), value=b"one"))
-    cluster.proxy.add(_INFERRED)
+    cluster.proxy.add(INFERRED)
 
     with pytest.raises(OutcomeUnknownError, match="without an offset"):
         tx.commit()
@@ -108,7 +107,7 @@ def test_a_put_back_is_written_again(cluster: EmbeddedCluster, config: CheckerCo
     transactor = Transactor(config, f"{config.topic_prefix}id")
     transactor.start()
     copy = Outgoing(config.names.half, 0, None, b"a copy", [], 0, is_copy=True)
-    cluster.proxy.add(_INFERRED)
+    cluster.proxy.add(INFERRED)
 
     with pytest.raises(KafkaTxnFailedError, match="without an offset"):
         transactor.write([copy], watched=False)

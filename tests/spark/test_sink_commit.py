@@ -22,7 +22,7 @@ from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenEr
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.proxy import Act, Api, Rule
+from halfbridge.testkit.proxy import Act, Api
 from serde.avro import SINK_CONTEXT
 from serde.headers import CONTEXT, INTERNAL, parse_half
 from serde.records import ManifestKind, OpKind, SinkContext
@@ -40,6 +40,7 @@ from spark_jobs.sink.errors import (
 )
 from spark_jobs.sink.manifest import Fate, rounds
 from spark_jobs.sink.options import SinkOptions, parse_options
+from tests.inferred import INFERRED
 from tests.spark.sink_scene import SinkScene, key_of, value_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 ROWS = 40
-_DUPLICATE_SEQUENCE_NUMBER = 46
 
 
 class Sink:
@@ -310,8 +310,7 @@ def test_no_decision_overtakes_one_that_may_not_be_stored(
         sink = Sink(scene.make())
         report = sink.attempt()
         winner = sink.committer.record(0, [report])
-        inferred = Rule(api=Api.PRODUCE, act=Act.FAIL, error=_DUPLICATE_SEQUENCE_NUMBER, times=1)
-        cluster.proxy.add(inferred)
+        cluster.proxy.add(INFERRED)
         with pytest.raises(CommitInDoubtError):
             sink.committer.settle(winner)
         assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1

@@ -29,3 +29,13 @@ def test_a_broker_that_does_not_answer_has_no_end_to_tell() -> None:
     with pytest.raises(KafkaException) as raised:
         offset_of(_answer(UNANSWERED), 1)
     assert raised.value.args[0].code() == KafkaError._TIMED_OUT
+
+
+def test_a_client_that_does_not_answer_is_told_in_the_same_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Operators' commands turn them into one line; another exception would be a traceback."""
+    monkeypatch.setattr("checker.inquiry.kafka_io._CLIENT_GRACE_S", 0.0)
+    with pytest.raises(KafkaException) as raised:
+        offset_of(Future(), 0)
+    assert raised.value.args[0].code() == KafkaError._TIMED_OUT
