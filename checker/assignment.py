@@ -104,8 +104,8 @@ class Assignment:
                 seconds = now - pair.rebuild_began
                 self._status.metrics.rebuilt_s(seconds)
                 _log.info(
-                    "partition %d rebuilt in %.3f s: H=%d O=%d, %d undecided half messages",
-                    *(pair.partition, seconds, pair.committed.half, pair.committed.op),
+                    "partition %d rebuilt in %.3f s from H=%d O=%d: %d undecided half messages",
+                    *(pair.partition, seconds, pair.began_from.half, pair.began_from.op),
                     pair.ledger.undecided_halves,
                 )
         if waiting and all(pair.announced for pair in waiting):

@@ -30,6 +30,7 @@ class Pair:
 
     Attributes:
         held: A plan that was taken from the ledger and is not written yet.
+        began_from: Progress that this life of the ledger began from.
         committed: Progress that stands.
         paused: Topics of it that are not fetched at present.
         latest_ms: Append time of the record that was read last; 0 before any.
@@ -50,6 +51,7 @@ class Pair:
         self.ledger = Ledger(settings, committed)
         self.publisher = publisher
         self.held: Plan | None = None
+        self.began_from = committed
         self.committed = committed
         self.committed_at = began
         self.paused: frozenset[str] = frozenset()

@@ -7,6 +7,8 @@ daemon goes on without a duplicate and without a loss.
 from __future__ import annotations
 
 import json
+import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -236,3 +238,18 @@ def _expect_whole(story: Story, daemon: Daemon) -> None:
     assert sorted(story.delivered()) == sorted(story.wanted)
     until("all is well", lambda: daemon.healthz()[0] == 200, within_s=SETTLED_S)
     assert daemon.metric("halfbridge_partitions_stopped") == 0
+
+
+def test_the_log_says_from_where_a_ledger_was_rebuilt(
+    installation: Installation, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not how far the first kafka_txn after it came: who looks for a duplicate reads this."""
+    installation.make()
+    orders = installation.topic("orders")
+    for _ in range(3):
+        installation.pass_through(orders)
+    with caplog.at_level(logging.INFO, logger="halfbridge.checker"):
+        installation.start()
+        assert len(installation.tail(orders).until(3)) == 3
+        until("the rebuild is announced", lambda: "partition 0 rebuilt" in caplog.text)
+    assert re.search(r"partition 0 rebuilt in \S+ s from H=0 O=0: ", caplog.text), caplog.text
