@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.daemon import GROUP, Installation
+from tests.integration.installation import GROUP, Installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

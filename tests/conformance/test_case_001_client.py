@@ -22,14 +22,15 @@ from bridge.transaction import Event, State, step
 from serde.avro import CHECK_REQUEST
 from serde.headers import CHECK
 from serde.records import CheckRequest, OpKind, OpSource
-from tests.integration.daemon import GROUP, until
+from tests.integration.installation import GROUP
+from tests.integration.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bridge import MessageView
     from serde.records import Op
-    from tests.integration.daemon import Installation
+    from tests.integration.installation import Installation
 
 LATER_S = 20.0
 

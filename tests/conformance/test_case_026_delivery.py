@@ -12,11 +12,12 @@ from bridge import Message, Resolution
 from checker.worker import DOZE_S
 from serde.headers import RESERVED
 from serde.records import DeadReason
-from tests.integration.daemon import GROUP, until
+from tests.integration.installation import GROUP
+from tests.integration.waiting import until
 
 if TYPE_CHECKING:
     from bridge import MessageView
-    from tests.integration.daemon import Installation
+    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

@@ -22,14 +22,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from halfbridge.testkit.ports import HOST, free_ports
 from tests.deploy.promql import RULES, expressions, rules
-from tests.integration.daemon import GROUP, Installation, until
+from tests.integration.installation import GROUP, Installation
+from tests.integration.waiting import until
 from tests.tools import tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.integration.daemon import Stored
+    from tests.integration.tail import Stored
 
 pytestmark = pytest.mark.broker
 

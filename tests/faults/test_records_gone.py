@@ -10,7 +10,7 @@ from checker.admin.kafka_io import Cluster
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.faults.scene import PATIENT
 from tests.faults.stage import until
-from tests.integration.daemon import HALF_RETENTION_MS, Installation
+from tests.integration.installation import HALF_RETENTION_MS, Installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

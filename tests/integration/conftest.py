@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from serde import TopicNames
-from tests.integration.daemon import Installation
+from tests.integration.installation import Installation
 from tests.integration.producing import GROUP, PARTITIONS, TIMEOUT_S, Cluster
 
 if TYPE_CHECKING:

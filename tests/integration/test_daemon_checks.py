@@ -11,10 +11,12 @@ import pytest
 from bridge import Message, MessageView, Resolution
 from serde.headers import CHECK
 from serde.records import OpKind, OpSource
-from tests.integration.daemon import GROUP, until
+from tests.integration.installation import GROUP
+from tests.integration.waiting import until
 
 if TYPE_CHECKING:
-    from tests.integration.daemon import Installation, Record
+    from tests.integration.installation import Installation
+    from tests.integration.tail import Record
 
 pytestmark = pytest.mark.broker
 

@@ -12,13 +12,13 @@ import pytest
 from serde.headers import BORN_TIMESTAMP
 from serde.records import DeadReason
 from tests.integration.clock import clock_library
-from tests.integration.daemon import GROUP
+from tests.integration.installation import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.integration.daemon import Installation
+    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

@@ -10,10 +10,11 @@ import pytest
 from bridge import Message, Resolution
 from serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
 from serde.records import DeadReason, OpKind, OpSource
-from tests.integration.daemon import Stored, until
+from tests.integration.tail import Stored
+from tests.integration.waiting import until
 
 if TYPE_CHECKING:
-    from tests.integration.daemon import Installation
+    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

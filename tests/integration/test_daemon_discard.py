@@ -8,10 +8,11 @@ import pytest
 
 from serde.headers import DEAD
 from serde.records import DeadReason, OpKind, OpSource
-from tests.integration.daemon import GROUP
+from tests.integration.installation import GROUP
 
 if TYPE_CHECKING:
-    from tests.integration.daemon import Installation, Record
+    from tests.integration.installation import Installation
+    from tests.integration.tail import Record
 
 pytestmark = pytest.mark.broker
 

@@ -13,12 +13,12 @@ from checker.http import Status
 from checker.policy import Policy
 from checker.slots import slot_ids
 from checker.worker import Worker
-from tests.integration.daemon import until
+from tests.integration.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.integration.daemon import Installation
+    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

@@ -15,11 +15,12 @@ from checker.admin.kafka_io import Cluster
 from serde.avro import HALF_METADATA, OP
 from serde.headers import BORN_TIMESTAMP, CHECK, DEAD, HALF, INTERNAL, RESERVED, TRANSACTION_ID
 from serde.records import DeadReason
-from tests.integration.daemon import GROUP
 from tests.integration.foreign import write_raw
+from tests.integration.installation import GROUP
 
 if TYPE_CHECKING:
-    from tests.integration.daemon import Installation, Record
+    from tests.integration.installation import Installation
+    from tests.integration.tail import Record
 
 pytestmark = pytest.mark.broker
 

@@ -9,10 +9,11 @@ import pytest
 
 from bridge import Message, Resolution
 from bridge.message import TRANSACTION_MESSAGES_MAX
-from tests.integration.daemon import GROUP, until
+from tests.integration.installation import GROUP
+from tests.integration.waiting import until
 
 if TYPE_CHECKING:
-    from tests.integration.daemon import Installation
+    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from serde.records import DeadReason
-from tests.integration.daemon import GROUP, Installation
+from tests.integration.installation import GROUP, Installation
 
 if TYPE_CHECKING:
     from pathlib import Path

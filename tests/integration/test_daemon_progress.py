@@ -16,12 +16,14 @@ from click.testing import CliRunner
 from confluent_kafka import TopicPartition
 
 from halfbridge.cli import cli
-from tests.integration.daemon import SETTLED_S, until
+from tests.integration.waiting import SETTLED_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.integration.daemon import Daemon, Installation, Stored
+    from tests.integration.daemon import Daemon
+    from tests.integration.installation import Installation
+    from tests.integration.tail import Stored
 
 pytestmark = pytest.mark.broker
 

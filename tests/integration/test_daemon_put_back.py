@@ -8,10 +8,11 @@ import pytest
 
 from serde.headers import HALF
 from serde.records import OpKind, OpSource
-from tests.integration.daemon import GROUP, until
+from tests.integration.installation import GROUP
+from tests.integration.waiting import until
 
 if TYPE_CHECKING:
-    from tests.integration.daemon import Installation
+    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 

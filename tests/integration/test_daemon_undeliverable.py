@@ -21,12 +21,14 @@ from halfbridge.testkit.pytest_plugin import leave_out
 from serde.records import DeadReason
 from spark_jobs.ivy import JarsError
 from spark_jobs.jvm import JavaNotFoundError
-from tests.integration.daemon import GROUP, Installation, Stored, until
+from tests.integration.installation import GROUP, Installation
+from tests.integration.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.integration.daemon import Daemon, Record
+    from tests.integration.daemon import Daemon
+    from tests.integration.tail import Record, Stored
 
 pytestmark = pytest.mark.broker
 

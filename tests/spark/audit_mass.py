@@ -16,7 +16,7 @@ from checker.core.progress import Progress
 from serde.avro import DEAD_LETTER, HALF_METADATA, OP
 from serde.headers import DEAD, HALF, real_headers
 from serde.records import DeadLetter, DeadReason, HalfMetadata, Op, OpKind, OpSource
-from tests.integration.daemon import GROUP, Installation
+from tests.integration.installation import GROUP, Installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

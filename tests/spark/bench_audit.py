@@ -22,7 +22,7 @@ import click
 sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file, not as a module
 
 from halfbridge.testkit.broker import EmbeddedBroker
-from tests.integration.daemon import Installation
+from tests.integration.installation import Installation
 from tests.spark.audit_mass import PAIRS, REAL_PARTITIONS, VALUE_BYTES, Mass
 
 ROUND_S_MAX = 1_800.0

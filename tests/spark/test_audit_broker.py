@@ -20,7 +20,7 @@ from halfbridge.testkit.children import Children, Interrupts
 from serde.headers import real_headers
 from serde.records import OpSource
 from spark_jobs.audit import main
-from tests.integration.daemon import GROUP, Installation, Stored
+from tests.integration.installation import GROUP, Installation
 from tests.spark.tape import interpreted
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
     from typing_extensions import Self
+
+    from tests.integration.tail import Stored
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 

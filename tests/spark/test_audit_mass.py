@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.daemon import Installation
+from tests.integration.installation import Installation
 from tests.spark.audit_mass import DEFECTS, PAIRS, REAL_PARTITIONS, Mass
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from serde import headers as names
 from spark_jobs.stuck import main
 from spark_jobs.stuck.table import Table
-from tests.integration.daemon import GROUP, Installation
+from tests.integration.installation import GROUP, Installation
 from tests.spark.tape import interpreted
 
 if TYPE_CHECKING:

@@ -1,0 +1,144 @@
+"""What an independent reader sees of a topic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, TopicPartition
+
+from serde import headers as names
+from serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
+from tests.integration.waiting import CALL_S, SETTLED_S, until
+
+if TYPE_CHECKING:
+    from serde.records import CheckRequest, DeadLetter, HalfMetadata, Op
+
+Headers = list[tuple[str, "bytes | None"]]
+
+
+class Stored(NamedTuple):
+    """Where a record of the test stands."""
+
+    transaction_id: str
+    partition: int
+    offset: int
+    append_ms: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record as an independent consumer sees it."""
+
+    topic: str
+    partition: int
+    offset: int
+    is_append_time: bool
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    def header(self, name: str) -> bytes | None:
+        """Return the last header of that name."""
+        return next(value for given, value in reversed(self.headers) if given == name)
+
+    @property
+    def transaction_id(self) -> str:
+        """The id that a real record carries."""
+        return (self.header(names.TRANSACTION_ID) or b"").decode()
+
+    @property
+    def half(self) -> HalfMetadata:
+        """What RMQ_HALF says."""
+        return HALF_METADATA.decode(self.header(names.HALF) or b"")
+
+    @property
+    def dead(self) -> DeadLetter:
+        """What RMQ_DEAD says."""
+        return DEAD_LETTER.decode(self.header(names.DEAD) or b"")
+
+    @property
+    def check(self) -> CheckRequest:
+        """What RMQ_CHECK says."""
+        return CHECK_REQUEST.decode(self.header(names.CHECK) or b"")
+
+    @property
+    def op(self) -> Op:
+        """What an op record says."""
+        return OP.decode(self.value or b"")
+
+
+class Tail:
+    """Everything a `read_committed` consumer sees of a topic, from its start."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self.topic = topic
+        self.records: list[Record] = []
+        self._ended: set[int] = set()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": servers,
+                "group.id": "tail",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 20,
+                "fetch.message.max.bytes": 4_194_304,
+            }
+        )
+        known = self._consumer.list_topics(topic, CALL_S).topics[topic]
+        assert known.error is None, f"{topic}: {known.error}"
+        self._next = dict.fromkeys(known.partitions, 0)
+        self._assign()
+
+    def until(self, count: int, *, within_s: float = SETTLED_S) -> list[Record]:
+        """Return the records once there are `count`; more are not waited for."""
+        deadline = monotonic() + within_s
+        while len(self.records) < count:
+            assert monotonic() < deadline, (
+                f"{self.topic}: {len(self.records)} of {count} records within {within_s:g} s"
+            )
+            self._take()
+        return self.records
+
+    def to_end(self) -> list[Record]:
+        """Return all records there are now."""
+        self._ended.clear()
+        self._assign()
+        until(f"end of {self.topic}", self._took_all)
+        return self.records
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+    def _assign(self) -> None:
+        places = [TopicPartition(self.topic, number, at) for number, at in self._next.items()]
+        self._consumer.assign(places)
+
+    def _took_all(self) -> bool:
+        self._take()
+        return len(self._ended) == len(self._next)
+
+    def _take(self) -> None:
+        for message in self._consumer.consume(1000, 0.02):
+            if message.error() is not None:
+                self._ended.add(message.partition())
+                continue
+            kind, timestamp_ms = message.timestamp()
+            self._next[message.partition()] = message.offset() + 1
+            self.records.append(
+                Record(
+                    message.topic(),
+                    message.partition(),
+                    message.offset(),
+                    kind == TIMESTAMP_LOG_APPEND_TIME,
+                    timestamp_ms,
+                    message.key(),
+                    message.value(),
+                    list(message.headers() or ()),
+                )
+            )
