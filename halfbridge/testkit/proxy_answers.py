@@ -23,6 +23,7 @@ _VARINT_MORE = 0x80
 # From this version on, lengths are varints and there are tagged fields.
 _FLEXIBLE_SINCE = {
     Api.PRODUCE: 9,
+    Api.LIST_OFFSETS: 6,
     Api.HEARTBEAT: 4,
     Api.ADD_OFFSETS_TO_TXN: 3,
     Api.END_TXN: 3,
@@ -69,6 +70,7 @@ def _of_produced_partition(frame: bytes, api: Api, version: int) -> int:
 
 _PLACES: dict[Api, Callable[[bytes, Api, int], int]] = {
     Api.PRODUCE: _of_produced_partition,
+    Api.LIST_OFFSETS: _of_partition_after_throttle,
     Api.HEARTBEAT: _after_throttle,
     Api.ADD_OFFSETS_TO_TXN: _after_throttle,
     Api.END_TXN: _after_throttle,

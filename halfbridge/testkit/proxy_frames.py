@@ -20,6 +20,7 @@ class Api(IntEnum):
 
     PRODUCE = 0
     FETCH = 1
+    LIST_OFFSETS = 2
     METADATA = 3
     FIND_COORDINATOR = 10
     JOIN_GROUP = 11

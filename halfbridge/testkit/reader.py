@@ -35,6 +35,8 @@ _BATCH_MAX = 2000
 _POLL_S = 0.1
 _METADATA_S = 20.0
 _LOOK_S = 1.0  # how often it looks whether a topic has grown
+# A leader says so that has not heard of a new topic; of one that was deleted, nothing comes.
+_NOT_KNOWN_YET = KafkaError.UNKNOWN_TOPIC_OR_PART
 READ_S_MAX = 60.0  # a test's or demo's topics are small; longer means that something hangs
 
 
@@ -89,7 +91,10 @@ class Witness:
             elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
                 # The end may lie behind a transaction marker, which no consumer is handed.
                 self._reached[place] = max(offset, self._reached[place])
-            elif not error.retriable():
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # as above
+                # A leader that does not know the topic yet was asked where the log begins.
+                self._begin_with(place)
+            elif error.code() != _NOT_KNOWN_YET and not error.retriable():
                 raise KafkaException(error)
         return records
 
@@ -113,10 +118,13 @@ class Witness:
         found = _partitions(self._consumer, self._topics, timeout_s)
         fresh = [place for place in found if place not in self._reached]
         if fresh:
-            self._consumer.incremental_assign(
-                [TopicPartition(*place, OFFSET_BEGINNING) for place in fresh]
-            )
+            self._consumer.incremental_assign([_beginning(place) for place in fresh])
         self._reached |= dict.fromkeys(fresh, 0)
+
+    def _begin_with(self, place: tuple[str, int]) -> None:
+        """Ask once more where a partition begins, of which nothing was read."""
+        self._consumer.incremental_unassign([TopicPartition(*place)])
+        self._consumer.incremental_assign([_beginning(place)])
 
 
 def read_all(
@@ -211,6 +219,10 @@ def _ends(bootstrap_servers: str, places: list[tuple[str, int]]) -> dict[tuple[s
         }
     finally:
         asker.close()
+
+
+def _beginning(place: tuple[str, int]) -> TopicPartition:
+    return TopicPartition(*place, OFFSET_BEGINNING)
 
 
 def _record(message: Message) -> ReadRecord:

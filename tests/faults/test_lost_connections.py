@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from checker.admin.kafka_io import Cluster as Admin
@@ -22,12 +22,14 @@ from checker.outlet.kafka_io import Transactor
 from checker.slots import slot_ids
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
+from halfbridge.testkit.reader import Witness
 from tests.faults.stage import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from checker.config import CheckerConfig
+    from halfbridge.testkit.history import ReadRecord
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
@@ -117,3 +119,26 @@ def _watermarks(config: CheckerConfig, topic: str, partition: int) -> tuple[int,
         return Admin(config.bootstrap_servers).watermarks(topic, partition)
     except AdminError:
         return ()
+
+
+def test_a_reader_begins_although_a_leader_does_not_know_the_topic_yet(
+    cluster: EmbeddedCluster, topic_prefix: str
+) -> None:
+    """Asked where the log begins, it answers with an error; the next question is answered."""
+    topic = f"{topic_prefix}new"
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, 2)])[topic].result(_CALL_S)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce(topic, b"value")
+    assert producer.flush(_CALL_S) == 0
+    code = KafkaError.UNKNOWN_TOPIC_OR_PART
+    cluster.proxy.add(Rule(api=Api.LIST_OFFSETS, act=Act.FAIL, error=code, times=1))
+
+    witness = Witness(cluster.proxied_servers, [topic])
+    read: list[ReadRecord] = []
+    try:
+        until("the record is read", lambda: read.extend(witness.poll()) or read, within_s=_CALL_S)
+    finally:
+        witness.close()
+    assert cluster.proxy.hits(Act.FAIL, Api.LIST_OFFSETS) == 1
+    assert [record.value for record in read] == [b"value"]

@@ -26,6 +26,8 @@ def framed(body: bytes) -> bytes:
     ("api", "version", "before"),
     [
         (Api.END_TXN, 1, THROTTLE),
+        (Api.LIST_OFFSETS, 5, THROTTLE + PLAIN_TOPIC),
+        (Api.LIST_OFFSETS, 7, b"\0" + THROTTLE + COMPACT_TOPIC),
         (Api.END_TXN, 3, b"\0" + THROTTLE),
         (Api.ADD_OFFSETS_TO_TXN, 0, THROTTLE),
         (Api.HEARTBEAT, 3, THROTTLE),
