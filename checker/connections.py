@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# For clients that are listened to; nothing of it is shown. The level of lost connections.
-LISTENED = {"log_level": 6}
+# For clients that are listened to; nothing of it is shown. The level of lost connections, and that
+# connections which brokers close are logged at all: many users turn that off.
+LISTENED = {"log_level": 6, "log.connection.close": True}
 _LOST = frozenset(("FAIL", "REQTMOUT"))
 
 
