@@ -17,6 +17,11 @@ REFUSED_TOPIC_MS = 10_000
 # Refused transactions stay known until they are decided again after the rebuild; more than that
 # at once means that the oldest were decided long ago.
 REFUSED_TRANSACTIONS_MAX = 10_000
+# A partition may be newer than what is known of its topic, and brokers learn of it one after the
+# other: so long, a number that is too high is not called wrong.
+PARTITION_NEW_MS = 2_000
+# Names come from half messages: of more missing topics the oldest is waited for anew.
+MISSING_TOPICS_MAX = 10_000
 
 
 class Routes:
@@ -30,11 +35,18 @@ class Routes:
         self._gone_ms = gone_ms
         self._partitions: dict[str, int] = {}
         self._missing_since: dict[str, int] = {}
+        self._too_few_since: dict[str, int] = {}
         self._refused_topics: dict[str, tuple[int, str]] = {}
         self._refused: dict[str, str] = {}
 
     def update(self, partitions: Mapping[str, int], now_ms: int) -> None:
         """Take the cluster's topics and their partition counts."""
+        grown = {name for name, count in partitions.items() if count != self._partitions.get(name)}
+        self._too_few_since = {
+            topic: since
+            for topic, since in self._too_few_since.items()
+            if topic in partitions and topic not in grown
+        }
         self._partitions = dict(partitions)
         self._missing_since = {
             topic: since for topic, since in self._missing_since.items() if topic not in partitions
@@ -50,14 +62,16 @@ class Routes:
         return topic in self._partitions
 
     def awaited(self, deliveries: Iterable[Delivery], now_ms: int) -> list[str]:
-        """Return the missing topics for which `deliveries` must still wait."""
-        topics = {half.metadata.real_topic for one in deliveries for half in one.messages}
-        missing = sorted(topic for topic in topics if topic not in self._partitions)
-        return [
-            topic
-            for topic in missing
-            if now_ms - self._missing_since.setdefault(topic, now_ms) < self._gone_ms
-        ]
+        """Return the topics for which `deliveries` must still wait.
+
+        They are missing, or lack a partition that they may have got since they were looked up.
+        """
+        highest: dict[str, int] = {}
+        for one in deliveries:
+            for half in one.messages:
+                topic, number = half.metadata.real_topic, half.metadata.real_partition
+                highest[topic] = max(number, highest.get(topic, PARTITION_BY_KEY))
+        return [topic for topic in sorted(highest) if self._waits(topic, highest[topic], now_ms)]
 
     def refuse_transaction(self, transaction_id: str, why: str) -> None:
         """Remember that the broker refuses a record of this transaction for good."""
@@ -89,3 +103,14 @@ class Routes:
             if topic in self._refused_topics:
                 return self._refused_topics[topic][1]
         return ""
+
+    def _waits(self, topic: str, partition: int, now_ms: int) -> bool:
+        count = self._partitions.get(topic)
+        if count is None:
+            known = self._missing_since
+            if topic not in known and len(known) >= MISSING_TOPICS_MAX:
+                del known[next(iter(known))]
+            return now_ms - known.setdefault(topic, now_ms) < self._gone_ms
+        if partition < count:
+            return False
+        return now_ms - self._too_few_since.setdefault(topic, now_ms) < PARTITION_NEW_MS

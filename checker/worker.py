@@ -328,10 +328,10 @@ class Worker:
 
     def _after_failure(self, error: KafkaTxnFailedError, stop: threading.Event) -> None:
         self._status.metrics.kafka_txn_failed()
+        self._topics.forget()  # perhaps one is not what it was
         if error.untimely:
             self._stamps.refused(self._stamps.turn)
         elif error.permanent:
-            self._topics.forget()
             with suppress(InputLostError):  # nobody says what rights there are: the next time
                 plans = [plan for _, plan in self._work]
                 self._blame.failed(error, plans, int(monotonic() * 1000))

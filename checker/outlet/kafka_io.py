@@ -32,7 +32,8 @@ COMMIT_RETRIES_MAX = 3
 # How long after its time-out a call is believed to return after all.
 HANG_GRACE_S = 1.0
 _QUEUE_RECORDS_MAX = 1_000_000
-# What a broker refuses for good, whatever is tried again.
+# What a broker refuses for good, whatever is tried again. Not that a topic or partition is unknown:
+# so says a client whose topics have changed since it looked, and `Routes` finds out.
 PERMANENT_CODES = frozenset(
     (
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -43,9 +44,6 @@ PERMANENT_CODES = frozenset(
         KafkaError.POLICY_VIOLATION,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.TOPIC_EXCEPTION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
         KafkaError._INVALID_ARG,
     )
 )
@@ -154,10 +152,11 @@ class Transactor:
         self._told.copies_end, self._told.refused = {}, None
         try:
             self._producer.begin_transaction()
-            if self._produce(records, watched=watched):
-                self._producer.flush(self._timeout_s)
+            left = self._produce(records, watched=watched) and self._producer.flush(self._timeout_s)
         except KafkaException as error:
             raise self._failed(error) from error
+        if left:  # copies may stand above what is returned, where no rebuild would look for them
+            raise KafkaTxnFailedError(f"{left} records were not acknowledged in time")
         refused = self._told.refused
         if refused is not None and refused[0] is INFERRED:
             raise _failure(INFERRED)

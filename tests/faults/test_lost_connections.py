@@ -7,6 +7,7 @@ member that goes on.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,10 +16,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from checker.admin.kafka_io import Cluster as Admin
 from checker.errors import AdminError
-from checker.failures import InputLostError
+from checker.failures import InputLostError, KafkaTxnFailedError
 from checker.inquiry.kafka_io import Questions
 from checker.intake.kafka_io import TROUBLE_S, Input
 from checker.outlet.kafka_io import Transactor
+from checker.publish import Outgoing
 from checker.slots import slot_ids
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
@@ -35,6 +37,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _STEP_S = 0.05
 _CALL_S = 20.0
+_BRIEF_MS = 5000  # a kafka_txn's time-out
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +53,15 @@ def config(cluster: EmbeddedCluster, make_config: Callable[..., CheckerConfig]) 
     return make_config(cluster)
 
 
+@pytest.mark.parametrize("kafka", [{}, {"log.connection.close": "false"}], ids=["", "quiet"])
 def test_a_commit_that_may_arrive_twice_wears_its_producer(
-    cluster: EmbeddedCluster, config: CheckerConfig
+    cluster: EmbeddedCluster, config: CheckerConfig, kafka: dict[str, str]
 ) -> None:
-    """The connection is lost behind the commit, which is repeated and succeeds."""
+    """The connection is lost behind the commit, which is repeated and succeeds.
+
+    Also where the user does not want to read of connections that brokers close.
+    """
+    config = replace(config, kafka=kafka)
     transactor = Transactor(config, f"{config.topic_prefix}id")
     transactor.start()
     group = Consumer({"bootstrap.servers": config.bootstrap_servers, "group.id": "lost"})
@@ -62,14 +70,31 @@ def test_a_commit_that_may_arrive_twice_wears_its_producer(
     transactor.commit(offsets, group.consumer_group_metadata())
     assert not transactor.worn
 
+    before = cluster.proxy.hits(Act.STRAND, Api.END_TXN)
     cluster.proxy.add(Rule(api=Api.END_TXN, act=Act.STRAND, delay_ms=100, times=1))
     transactor.write([], watched=False)
     transactor.commit(offsets, group.consumer_group_metadata())
 
-    assert cluster.proxy.hits(Act.STRAND, Api.END_TXN) == 1
+    assert cluster.proxy.hits(Act.STRAND, Api.END_TXN) == before + 1
     assert transactor.worn
     transactor.close()
     group.close()
+
+
+def test_copies_that_nobody_acknowledged_fail_their_kafka_txn(
+    cluster: EmbeddedCluster, config: CheckerConfig
+) -> None:
+    """They may stand higher than a rebuild would look for them."""
+    transactor = Transactor(replace(config, kafka_txn_timeout_ms=_BRIEF_MS), f"{config.names.op}-w")
+    transactor.start()
+    cluster.proxy.drop_answers(*cluster.node_ids)
+    try:
+        copy = Outgoing(config.names.half, 0, b"key", b"value", [], 0, is_copy=True)
+        with pytest.raises(KafkaTxnFailedError, match="1 records were not acknowledged"):
+            transactor.write([copy], watched=False)
+    finally:
+        cluster.proxy.heal()
+        transactor.close()
 
 
 def test_a_member_knows_that_its_coordinator_was_out_of_reach(

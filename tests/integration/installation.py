@@ -94,7 +94,7 @@ class Installation:
         """Make any topic and wait until it can be written to."""
         config = {key.replace("_", "."): value for key, value in settings.items()}
         self.admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result()
-        until(f"{topic} is known", lambda: self._is_led(topic, partitions))
+        until(f"{topic} is known", lambda: self.is_led(topic, partitions))
 
     def delete(self, topic: str) -> None:
         """Delete a topic and wait until it is gone."""
@@ -105,6 +105,13 @@ class Installation:
         """Return the topics of this installation."""
         known = self.admin.list_topics(timeout=CALL_S).topics
         return {name for name in known if name.startswith(self.names.prefix)}
+
+    def is_led(self, topic: str, partitions: int) -> bool:
+        """Tell whether the topic has so many partitions, all of them with a leader."""
+        known = self.admin.list_topics(topic, timeout=CALL_S).topics[topic]
+        return known.error is None and (
+            [each.leader >= 0 for each in known.partitions.values()] == [True] * partitions
+        )
 
     def alter(self, topic: str, **settings: str) -> None:
         """Change settings of a topic."""
@@ -362,10 +369,4 @@ class Installation:
                 "group.id": self.names.daemon_group,
                 "enable.auto.commit": False,
             }
-        )
-
-    def _is_led(self, topic: str, partitions: int) -> bool:
-        known = self.admin.list_topics(topic, timeout=CALL_S).topics[topic]
-        return known.error is None and (
-            [each.leader >= 0 for each in known.partitions.values()] == [True] * partitions
         )

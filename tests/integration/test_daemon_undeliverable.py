@@ -12,6 +12,7 @@ from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
+    NewPartitions,
     ResourcePatternType,
     ResourceType,
 )
@@ -113,6 +114,24 @@ def test_a_partition_that_does_not_exist(installation: Installation, number: int
 
     assert "partition" in letter.dead.detail
     assert daemon.metric("halfbridge_kafka_txn_failures_total") == 0
+
+
+def test_a_partition_that_is_new(installation: Installation) -> None:
+    """A client may know of it before the daemon, which has written to the topic already."""
+    installation.make()
+    orders = installation.topic("orders")
+    installation.start()
+    installation.pass_through(orders)
+    installation.tail(orders).until(1)
+
+    installation.admin.create_partitions([NewPartitions(orders, 3)])[orders].result(_CALL_S)
+    until("its partitions are led", lambda: installation.is_led(orders, 3))
+    new = installation.pass_through(orders, real_partition=2)
+    installation.fence()
+
+    records = installation.reopen(orders).to_end()
+    assert (new.transaction_id, 2) in {(each.transaction_id, each.partition) for each in records}
+    assert installation.dead_now() == []
 
 
 @pytest.mark.parametrize("name", ["gone", "no such name", "x" * 300, "."])

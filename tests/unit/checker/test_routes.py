@@ -6,7 +6,13 @@ import pytest
 
 from checker.core.events import HalfRead
 from checker.core.plan import Delivery
-from checker.routes import REFUSED_TOPIC_MS, REFUSED_TRANSACTIONS_MAX, Routes
+from checker.routes import (
+    MISSING_TOPICS_MAX,
+    PARTITION_NEW_MS,
+    REFUSED_TOPIC_MS,
+    REFUSED_TRANSACTIONS_MAX,
+    Routes,
+)
 from serde.records import HalfMetadata
 
 GONE_MS = 1000
@@ -50,6 +56,33 @@ def test_a_missing_topic_is_awaited_then_given_up(routes: Routes) -> None:
     assert routes.refusal(late[0]) == ""
     routes.update({"orders": 3}, 6000)
     assert routes.awaited(late, 6000) == ["late"]
+
+
+def test_a_partition_may_be_new(routes: Routes) -> None:
+    """It is waited for for a moment, once for each number of partitions that is known."""
+    new = [_delivery("orders", 4)]
+    assert routes.awaited(new, 100) == ["orders"]
+    assert routes.awaited([_delivery("orders", 2)], 100) == []
+    routes.update({"orders": 3}, 200)
+    assert routes.awaited(new, 100 + PARTITION_NEW_MS - 1) == ["orders"]
+    assert routes.awaited(new, 100 + PARTITION_NEW_MS) == []
+    assert "no partition 4" in routes.refusal(new[0])
+    assert routes.awaited([_delivery("orders", 5)], 100 + PARTITION_NEW_MS) == []
+
+    routes.update({"orders": 4}, 9000)
+    assert routes.awaited(new, 9000) == ["orders"]
+    routes.update({"orders": 5}, 9100)
+    assert routes.awaited(new, 9100) == []
+    assert routes.refusal(new[0]) == ""
+
+
+def test_missing_topics_that_are_remembered_are_bounded(routes: Routes) -> None:
+    """Whoever names ever new ones makes the daemon forget since when it misses the oldest."""
+    assert routes.awaited([_delivery("first")], 0) == ["first"]
+    for number in range(MISSING_TOPICS_MAX):
+        routes.awaited([_delivery(f"other-{number}")], 1)
+    assert routes.awaited([_delivery("first")], GONE_MS) == ["first"]
+    assert routes.awaited([_delivery(f"other-{number}")], GONE_MS + 1) == []
 
 
 def test_a_topic_is_refused_for_a_while(routes: Routes) -> None:
