@@ -55,7 +55,7 @@ logs:  ## Follow what the containers say
 
 ##@ Test
 .PHONY: test
-test: $(STAMP)  ## All tests, on a real broker that is started for them
+test: $(STAMP)  ## All tests but the long ones, on a real broker that is started for them
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 .PHONY: test-fast
@@ -79,7 +79,7 @@ soak: $(STAMP)  ## An hour of random faults on three brokers (HALFBRIDGE_SOAK_MI
 	$(BIN)/pytest -s -m soak tests/faults/test_soak.py $(PYTEST_ARGS)
 
 .PHONY: fuzz
-fuzz: $(STAMP)  ## Every decoder and all settings, on a million damaged inputs (HALFBRIDGE_FUZZ_INPUTS=...)
+fuzz: $(STAMP)  ## The protocol's decoders and all settings, a million damaged inputs (HALFBRIDGE_FUZZ_INPUTS=...)
 	$(BIN)/pytest -m long tests/property $(PYTEST_ARGS)
 
 .PHONY: test-docker
@@ -113,7 +113,7 @@ type: $(STAMP)  ## mypy, strict
 	$(BIN)/mypy
 
 .PHONY: check
-check:  ## What CI runs: a clean environment, all tests, lint, types
+check:  ## What CI runs: `make test` in a clean environment, lint, types
 	.ci/run
 
 ##@ Housekeeping

@@ -15,7 +15,7 @@ from halfbridge.cli.options import CONNECTION, load_settings, settings_options
 if TYPE_CHECKING:
     from checker.admin.topics import Report
 
-# Half messages must outlive what may still be decided about them (design 7).
+# Half messages must outlive what may still be decided about them (docs/operations.md).
 _RETENTION_AGES = 2
 _SETTINGS = (*CONNECTION, "transaction_age_ms_max")
 

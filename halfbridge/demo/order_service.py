@@ -38,7 +38,7 @@ class CustomerVanishedError(Exception):
 
 
 class OrderService:
-    """Places orders the way design 4 says: half message, local transaction, decision."""
+    """Places orders as the walk in DESIGN.md has it: half message, local transaction, decision."""
 
     def __init__(
         self, producer: TransactionProducer, database: OrderDatabase, log: ClientLog

@@ -1,6 +1,6 @@
 """What decided each transaction: by the op log, or by what clients were told.
 
-The first decision in the op log rules (design 5.1). What a client was told must stand in it,
+The first decision in the op log rules (DESIGN.md, rule 2). What a client was told must stand in it,
 and a decision in it must be one that some client or checker meant to make.
 """
 

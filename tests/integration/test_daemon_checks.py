@@ -1,4 +1,4 @@
-"""When a producer group is asked, and what its answers do (design 5.2)."""
+"""When a producer group is asked, and what its answers do (DESIGN.md, The walk)."""
 
 from __future__ import annotations
 

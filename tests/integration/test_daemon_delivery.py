@@ -1,4 +1,4 @@
-"""What a decision does: delivered exactly once, byte-exact, or not at all (design 5.1)."""
+"""What a decision does: delivered exactly once, byte-exact, or not at all (rule 4)."""
 
 from __future__ import annotations
 

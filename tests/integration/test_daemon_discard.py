@@ -1,4 +1,4 @@
-"""Giving transactions up: decided in the op log, kept as dead letters (design 5.2)."""
+"""Giving transactions up: decided in the op log, kept as dead letters (DESIGN.md, The walk)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress that cannot be trusted: the partition stops, nothing is guessed (design 5.4).
+"""Progress that cannot be trusted: the partition stops, nothing is guessed (DESIGN.md, Offsets).
 
 The operator's `checker init --partition` sets it anew after matching the real topics, and the
 daemon goes on without a duplicate and without a loss.

@@ -1,4 +1,4 @@
-"""Putting undecided half messages back: with counted answers, and by the window (design 5.3)."""
+"""Put back (DESIGN.md): undecided half messages, with counted answers and by the window."""
 
 from __future__ import annotations
 

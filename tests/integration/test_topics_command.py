@@ -156,7 +156,7 @@ def _create(installation: Installation, *words: str) -> dict[str, Any]:
 
 
 def test_create_makes_topics_and_first_offsets(installation: Installation) -> None:
-    """All four topics with the design's settings, and a start for every partition."""
+    """All four topics with the settings of docs/operations.md, and a start for every partition."""
     names = installation.names
 
     report = _create(installation)

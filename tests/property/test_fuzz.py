@@ -1,4 +1,4 @@
-"""Whatever bytes come, every decoder reads them or says what is wrong, and nothing else happens."""
+"""Whatever bytes come, the decoders read them or say what is wrong, and nothing else happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's settings: defaults of the design, precedence, and errors that name the field."""
+"""The daemon's settings: defaults, precedence, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from checker.config import OWNED_KAFKA_KEYS, UNSAFE_KAFKA_KEYS, CheckerConfig, t
 
 
 def test_defaults_are_the_designs() -> None:
-    """Limits that the design names have its values."""
+    """Limits that users count on stay as they are."""
     config = CheckerConfig()
 
     assert config.transaction_timeout_ms == 6_000

@@ -1,4 +1,4 @@
-"""Metrics: the names of the design, counted once a batch."""
+"""Metrics: the names of docs/operations.md, counted once a batch."""
 
 from __future__ import annotations
 
