@@ -7,7 +7,14 @@ from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from checker.core.progress import Progress, ProgressError, check_against_log, parse_progress
+from checker.core.progress import (
+    BeyondEndError,
+    Progress,
+    ProgressError,
+    check_against_log,
+    parse_progress,
+)
+from checker.failures import InputLostError
 from checker.pair import Pair
 from checker.publish import Publisher
 
@@ -25,6 +32,9 @@ _log = logging.getLogger("halfbridge.checker")
 
 # Ops read and not applied, a partition, above which no more are fetched: some 20 MB.
 OPS_WAITING_MAX = 50_000
+# How long progress beyond a log's end may be an old leader's mistake: one that was frozen learns
+# within a heartbeat (2 s) that others lead its partitions by now.
+BEYOND_END_S = 10.0
 
 
 class Assignment:
@@ -52,6 +62,7 @@ class Assignment:
         self._questions = questions
         self._routes = routes
         self._status = status
+        self._beyond_end_since: dict[int, float] = {}
 
     def drop(self) -> None:
         """Forget everything that is in memory."""
@@ -63,7 +74,7 @@ class Assignment:
         A partition without trustworthy progress is stopped and reported; the others go on.
 
         Raises:
-            InputLostError: offsets cannot be read now; try again.
+            InputLostError: offsets cannot be read now, or not be believed yet; try again.
         """
         self._status.set_ready(ready=False, reason="rebuilds its ledgers")
         for number in self.pairs:
@@ -84,8 +95,11 @@ class Assignment:
             try:
                 progress = self._progress_of(number, committed, ranges)
             except ProgressError as error:
+                if isinstance(error, BeyondEndError) and self._may_be_wrong(number, began):
+                    raise InputLostError(f"partition {number}: {error}; asked again") from error
                 self._stop(number, str(error))
                 continue
+            self._beyond_end_since.pop(number, None)
             publisher = Publisher(self._config.names, number, self._routes.refusal)
             self.pairs[number] = Pair(number, settings, progress, publisher, began=began)
             offsets[self._half, number] = progress.half
@@ -159,6 +173,9 @@ class Assignment:
         at_op = committed[op]
         progress = parse_progress(committed[half].offset, at_op.offset, at_op.metadata)
         return check_against_log(progress, ranges[half], ranges[op])
+
+    def _may_be_wrong(self, number: int, now: float) -> bool:
+        return now - self._beyond_end_since.setdefault(number, now) < BEYOND_END_S
 
     def _stop(self, number: int, error: str) -> None:
         self._status.stop_partition(number, error)

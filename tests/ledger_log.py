@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from checker.core.events import HalfRead, JunkRead, OpRead
 from checker.core.ledger import Ledger
-from checker.core.settings import LedgerSettings
+from checker.core.settings import OP_CONFIRM_MS, OP_WAIT_MS, LedgerSettings
 from serde.records import (
     COUNT_UNKNOWN,
     DEFAULT_IMMUNITY,
@@ -221,3 +221,13 @@ def outcomes(plan: Plan) -> list[str]:
     for each in plan.discards:
         lines += discard_written(each.transaction_id, each.reason)
     return lines
+
+
+def tell_half_end(ledger: Ledger, end: int, now_ms: int) -> None:
+    """Have it asked twice where the half partition ends, and answer the same."""
+    for wait_ms in (OP_WAIT_MS, OP_CONFIRM_MS):
+        ledger.wants_half_end(now_ms)
+        now_ms += wait_ms
+        token = ledger.wants_half_end(now_ms)
+        if token is not None:
+            ledger.half_end(end, token)

@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING
 from checker.core.book import Book
 from checker.core.checks import Checks
 from checker.core.events import JunkRead, OpRead
+from checker.core.half_end import HalfEnd
 from checker.core.ops import Ops, named
 from checker.core.plan import Check, Count, Plan
 from checker.core.progress import Progress
 from checker.core.rebuild import Rebuild
-from checker.core.settings import OP_WAIT_MS, LedgerSettings
 
 if TYPE_CHECKING:
     from collections import Counter
 
     from checker.core.events import HalfRead
+    from checker.core.settings import LedgerSettings
 
 
 class Ledger:
@@ -51,7 +52,7 @@ class Ledger:
         self._half_ms = 0  # the newest append time of a half record read
         self._op_position = committed.ops_from
         self._waiting: deque[OpRead | JunkRead] = deque()
-        self._stalled: tuple[int, int] | None = None
+        self._half_end = HalfEnd()
         # What the plan just taken covers; records may be read before it is committed.
         self._covered = (committed.position, committed.op)
         self._rebuild_to = committed.rebuild_to
@@ -106,21 +107,19 @@ class Ledger:
         self._checks.op_end(end, asked_ms)
         self._checks.applied(self._next_op())
 
-    def half_end(self, end: int, op_offset: int) -> None:
-        """Take that half p ended (read_uncommitted) at `end`, asked while `op_offset` waited.
+    def half_end(self, end: int, token: int) -> None:
+        """Take that half p ended (read_uncommitted) at `end` when `wants_half_end` gave `token`.
 
         Rule 1: an op that names a half offset beyond the end waits for nothing that could come.
         It is noted, and applied to what is there: had it no effect, a rebuild that reads it
         could not know that.
         """
         head = self._waiting[0] if self._waiting else None
-        if head is None or head.offset != op_offset or isinstance(head, JunkRead):
+        if head is None or isinstance(head, JunkRead):
             return
-        if head.op.half_offset >= end:
-            text = f"{named(head)} names half offset {head.op.half_offset}, beyond the end {end}"
-            self._book.draft.note(Count.INVALID_OP, text)
-            self._waiting[0] = head._replace(op=head.op._replace(half_offset=end - 1))
-        self._stalled = None
+        is_beyond = head.op.half_offset >= end >= self._position
+        if self._half_end.is_proven(token, is_beyond=is_beyond):
+            self._waiting = deque(self._ended(read, end) for read in self._waiting)
 
     # --- what to do ------------------------------------------------------------------------
 
@@ -145,14 +144,11 @@ class Ledger:
         return self._checks.wants_op_end
 
     def wants_half_end(self, now_ms: int) -> int | None:
-        """Return the offset of an op that has waited so long that half p's end must be asked."""
+        """Return a token for `half_end` when an op has waited so long that it must be asked."""
         if self._rebuild is not None or not self.waits_for_half:
-            self._stalled = None
+            self._half_end.clear()
             return None
-        head = self._waiting[0].offset
-        if self._stalled is None or self._stalled[0] != head:
-            self._stalled = (head, now_ms)
-        return head if now_ms - self._stalled[1] >= OP_WAIT_MS else None
+        return self._half_end.question(self._waiting[0].offset, self._op_position, now_ms)
 
     def next_due_ms(self) -> int | None:
         """Return when the next check or discard falls due; None when there is none."""
@@ -238,6 +234,16 @@ class Ledger:
             else:
                 return
             waiting.popleft()
+
+    def _ended(self, read: OpRead | JunkRead, end: int) -> OpRead | JunkRead:
+        """Return an op that was read before the end was asked, naming no half offset beyond it."""
+        if isinstance(read, JunkRead) or read.offset >= self._half_end.read_to:
+            return read
+        if read.op.half_offset < end:
+            return read
+        text = f"{named(read)} names half offset {read.op.half_offset}, beyond the end {end}"
+        self._book.draft.note(Count.INVALID_OP, text)
+        return read._replace(op=read.op._replace(half_offset=end - 1))
 
     def _next_op(self) -> int:
         return self._waiting[0].offset if self._waiting else self._op_position

@@ -28,6 +28,10 @@ class ProgressError(ValueError):
     """Committed progress cannot be trusted: the partition stops until an operator acts."""
 
 
+class BeyondEndError(ProgressError):
+    """It points beyond the log's end, if whoever told where that is still leads the partition."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Committed progress of one partition pair.
@@ -104,7 +108,8 @@ def check_against_log(
         they would only tell late duplicates, and expire while a partition is idle.
 
     Raises:
-        ProgressError: the topic was truncated or recreated, or records a rebuild needs are gone.
+        BeyondEndError: the topic was truncated or recreated, or an old leader has answered.
+        ProgressError: records that a rebuild needs are gone.
     """
     if progress.half == progress.rebuild_to and progress.ops_from < op_range[0] <= progress.op:
         progress = replace(progress, ops_from=op_range[0])
@@ -116,7 +121,7 @@ def check_against_log(
     )
     for name, offset, start, end, topic in spans:
         if offset > end:
-            raise ProgressError(
+            raise BeyondEndError(
                 f"{name}={offset} is beyond the end {end} of the {topic} partition: "
                 "the topic was truncated or recreated"
             )

@@ -17,6 +17,9 @@ RECENT_MS = 10_000
 RECENT_MAX = 10_000
 # Rule 1: how long an op waits for its half offset before the half partition's end is asked.
 OP_WAIT_MS = 1_000
+# And how long after one answer it is asked again. A broker that wakes up learns from its controller
+# within a heartbeat (2 s) that its partitions are led by others.
+OP_CONFIRM_MS = 5_000
 # The policy's answers that are remembered; more distinct (group, topic) pairs than this are forged.
 ALLOWED_MAX = 10_000
 # Refused ops that one plan describes in words; the counts hold them all.

@@ -18,6 +18,7 @@ from checker.core.events import HalfRead, JunkRead, OpRead
 from checker.core.progress import START, check_against_log, parse_progress
 from checker.core.protocol import State
 from serde.records import COUNT_UNKNOWN, OpKind
+from tests.ledger_log import tell_half_end
 from tests.playbook import BEGIN_MS, SETTINGS, UNLIMITED, Log, Reader, metadata, op_record
 from tests.property import strategies as some
 from tests.property.model import Truth, key_of, line
@@ -210,7 +211,7 @@ class History:
         self._ask_half_end()
         for head in list(self.reader.ledger._waiting)[:1]:
             if isinstance(head, OpRead):  # what this one was told of the end, the twin is told
-                twin.ledger.half_end(head.op.half_offset + 1, head.offset)
+                tell_half_end(twin.ledger, head.op.half_offset + 1, self.now_ms)
         self.takes_a_plan(limit=UNLIMITED)
         plan = twin.ledger.plan(self.now_ms, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
         if not twin.ledger.is_rebuilt:

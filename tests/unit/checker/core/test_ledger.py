@@ -5,8 +5,9 @@ from __future__ import annotations
 from checker.core.ledger import Ledger
 from checker.core.plan import Count
 from checker.core.progress import START, Progress
-from checker.core.settings import OP_WAIT_MS
+from checker.core.settings import OP_CONFIRM_MS, OP_WAIT_MS
 from serde.records import OpSource
+from tests.ledger_log import tell_half_end
 from tests.playbook import (
     SETTINGS,
     Playbook,
@@ -90,7 +91,7 @@ def test_the_end_of_the_half_partition_is_asked_after_a_second() -> None:
     ledger, now_ms = book.ledger, book.now_ms
     assert ledger.wants_half_end(now_ms) is None
     assert ledger.wants_half_end(now_ms + OP_WAIT_MS - 1) is None
-    assert ledger.wants_half_end(now_ms + OP_WAIT_MS) == 0
+    assert ledger.wants_half_end(now_ms + OP_WAIT_MS) is not None
 
 
 def test_the_wait_begins_anew_with_each_op() -> None:
@@ -103,7 +104,7 @@ def test_the_wait_begins_anew_with_each_op() -> None:
     book << delivered("A")
     assert book.ledger.wants_half_end(book.now_ms) is None
     book.now_ms += OP_WAIT_MS
-    assert book.ledger.wants_half_end(book.now_ms) == 1
+    assert book.ledger.wants_half_end(book.now_ms) is not None
     book.reader.read_half()
     assert book.ledger.wants_half_end(book.now_ms) is None
 
@@ -112,21 +113,61 @@ def test_a_half_offset_beyond_the_end_is_noted_and_waits_no_longer() -> None:
     """What can never be read is not waited for; the decision is applied to what is there."""
     book = Playbook() >> half("A") >> half("B") >> commit("A", half_offset=7) >> commit("B")
     book << nothing
-    book.ledger.half_end(book.log.half_end, 0)
+    tell_half_end(book.ledger, book.log.half_end, book.now_ms)
     book << delivered("A") + delivered("B") << nothing
     book = Playbook() >> half("A") >> commit("A", half_offset=7) << nothing
-    book.ledger.half_end(book.log.half_end, 0)
+    tell_half_end(book.ledger, book.log.half_end, book.now_ms)
     book << delivered("A") << counted(Count.INVALID_OP)
     (note,) = book.plan.notes
     assert note.startswith("COMMIT of transaction A by PRODUCER 'someone' (group orders, op off")
     assert note.endswith("names half offset 7, beyond the end 1")
 
 
+def test_an_end_that_an_old_leader_tells_is_not_believed() -> None:
+    """One answer says that the half message is not there, the next one that it is."""
+    book = Playbook() >> half("A") >> unread(half("B"), commit("B")) >> read_ops << nothing
+    ledger, now_ms = book.ledger, book.now_ms
+    assert ledger.wants_half_end(now_ms) is None
+    token = ledger.wants_half_end(now_ms + OP_WAIT_MS)
+    assert token is not None
+    ledger.half_end(1, token)
+    ledger.half_end(1, token)  # asked at the same moment
+    assert ledger.wants_half_end(now_ms + OP_WAIT_MS) is None
+    assert ledger.wants_half_end(now_ms + OP_WAIT_MS + OP_CONFIRM_MS - 1) is None
+    token = ledger.wants_half_end(now_ms + OP_WAIT_MS + OP_CONFIRM_MS)
+    assert token is not None
+    ledger.half_end(2, token)
+    book << nothing >> read_half << delivered("B")
+
+
+def test_an_end_below_what_was_read_is_not_believed() -> None:
+    """Whoever tells it knows less than the reader."""
+    book = Playbook() >> half("A") >> half("B") >> commit("A", half_offset=7) << nothing
+    tell_half_end(book.ledger, 1, book.now_ms)
+    book << nothing
+    tell_half_end(book.ledger, 2, book.now_ms + 2 * OP_CONFIRM_MS)
+    book << delivered("A")
+
+
+def test_what_is_proven_of_one_op_is_proven_of_all_that_were_read() -> None:
+    """A row of forged ops holds its partition up once; one that came behind the question waits."""
+    book = Playbook() >> half("A") >> half("B") >> half("C")
+    book >> commit("A", half_offset=7) >> commit("B", half_offset=8) << nothing
+    ledger, now_ms = book.ledger, book.now_ms
+    assert ledger.wants_half_end(now_ms) is None
+    token = ledger.wants_half_end(now_ms + OP_WAIT_MS)
+    assert token is not None
+    ledger.half_end(3, token)
+    book >> commit("C", half_offset=9) << nothing
+    tell_half_end(ledger, 3, now_ms + OP_WAIT_MS)
+    book << delivered("A") + delivered("B") << nothing
+
+
 def test_a_decision_beyond_the_end_stands_after_a_restart() -> None:
     """A rebuild that reads such a decision again takes it for what it was: the first one."""
     book = Playbook() >> half("X") >> half("A") >> half("B") >> commit("A") << delivered("A")
     book >> commit("B", half_offset=99) << nothing
-    book.ledger.half_end(book.log.half_end, 1)
+    tell_half_end(book.ledger, book.log.half_end, book.now_ms)
     book << delivered("B") >> restart << nothing >> rollback("B") << nothing
     book << counted(Count.CONFLICT)
 
