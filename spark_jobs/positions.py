@@ -75,7 +75,10 @@ def parse_position(text: str) -> Position:
 
 def _time(text: str) -> datetime:
     if ago := _AGO.fullmatch(text):
-        return datetime.now(timezone.utc) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        try:
+            return datetime.now(timezone.utc) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        except OverflowError:
+            raise ValueError(f"{text!r} is before the year 1") from None
     try:
         time = datetime.fromisoformat(re.sub("Z$", "+00:00", text))  # Python 3.10 knows no Z
     except ValueError:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from spark_jobs.errors import JobError
+from spark_jobs.io import Topics
 from spark_jobs.options import (
     EXIT_DONE,
     JobCommand,
     common_options,
     prefix_option,
+    reading_options,
     report_option,
     write_report,
 )
-from spark_jobs.positions import from_option, to_option
-from spark_jobs.replay.job import Replay, Sent, plan_replay, replay
+from spark_jobs.positions import EARLIEST, LATEST, from_option, to_option
+from spark_jobs.replay.job import Replay, Sent, preview, replay
 from spark_jobs.session import spark_session
 from spark_jobs.sink.errors import SinkError
 from spark_jobs.storage import absolute
-
-if TYPE_CHECKING:
-    from spark_jobs.replay.plan import Plan
 
 _RATE_SLICE_S = 10  # with a rate, a slice takes about so long: a replay can be stopped in between
 
@@ -92,7 +91,7 @@ def main(**values: Any) -> int:
     with spark_session("halfbridge-replay", options=values["spark_options"]) as spark:
         try:
             if values["dry_run"]:
-                sent = Sent(plan_replay(spark, job))
+                sent = preview(spark, job)
             else:
                 sent = replay(spark, job, lambda line: click.echo(line, err=True))
         except SinkError as error:
@@ -102,7 +101,7 @@ def main(**values: Any) -> int:
     if values["as_json"]:
         click.echo(json.dumps(report))
     elif values["dry_run"]:
-        click.echo(_plan_text(sent.plan))
+        click.echo(_plan_text(sent))
     else:
         click.echo(
             f"done: {sent.rows:,} rows in {sent.slices} slices to {job.to_topic};"
@@ -117,6 +116,12 @@ def _job(values: dict[str, Any]) -> Replay:
         raise click.UsageError("give --source or --from-topic, one of them")
     if not values["checkpoint"] and not values["dry_run"]:
         raise click.UsageError("give --checkpoint, or --dry-run")
+    if values["table"] and (values["start"], values["end"]) != (EARLIEST, LATEST):
+        raise click.UsageError(
+            "--from and --to are of a topic; choose rows of a table with --where, for example"
+            " --where \"timestamp >= '2026-11-01T12:00Z'\""
+        )
+    reading_options(values["bootstrap_servers"], values["kafka"])
     slice_rows, rate = values["slice_rows"], values["rate"]
     job = Replay(
         replay_id=values["replay_id"],
@@ -137,13 +142,18 @@ def _job(values: dict[str, Any]) -> Replay:
     )
     try:
         job.parsed()
-    except SinkError as error:
+        if job.from_topic:
+            Topics.of(job.from_topic)
+    except (SinkError, ValueError) as error:
         raise click.UsageError(str(error)) from error
     return job
 
 
-def _plan_text(plan: Plan) -> str:
+def _plan_text(sent: Sent) -> str:
+    plan = sent.plan
     lines = [f"would send {plan.rows:,} rows in {plan.slices} slices"]
+    if sent.done_before:
+        lines[0] += f"; {sent.done_before} of these were sent, and are not sent again"
     lines += [
         f"  {place.topic} {place.partition}: {place.rows:,} rows, offsets {place.low} to"
         f" {place.high - 1}"

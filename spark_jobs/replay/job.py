@@ -110,12 +110,14 @@ class Sent:
 
     Attributes:
         plan: The whole replay.
-        slices: How many slices of it.
+        done_before: How many slices of it earlier runs have sent.
+        slices: How many slices this one has.
         rows: With how many rows.
         seconds: In which time.
     """
 
     plan: Plan
+    done_before: int = 0
     slices: int = 0
     rows: int = 0
     seconds: float = 0.0
@@ -126,6 +128,7 @@ class Sent:
             **self.plan.identity,
             "planned_rows": self.plan.rows,
             "planned_slices": self.plan.slices,
+            "done_before": self.done_before,
             "slices": self.slices,
             "rows": self.rows,
             "seconds": round(self.seconds, 3),
@@ -152,6 +155,21 @@ def plan_replay(spark: SparkSession, job: Replay) -> Plan:
     return make_plan(job.identity(), places, slice_rows=job.slice_rows)
 
 
+def preview(spark: SparkSession, job: Replay) -> Sent:
+    """Return what `replay` would begin with: the plan, and how much of it is done; writes nothing.
+
+    Raises:
+        JobError, PySparkException: as `replay`.
+    """
+    if not job.checkpoint:
+        return Sent(plan_replay(spark, job))
+    storage = Storage(spark)
+    plan = _kept_plan(storage, job)
+    if plan is None:
+        return Sent(plan_replay(spark, job))
+    return Sent(plan, _done(storage, job.checkpoint))
+
+
 def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sent:
     """Send what is left of `job`, and return what this run has sent.
 
@@ -176,7 +194,7 @@ def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sen
         )
     if done:
         show(f"going on behind {done} of {plan.slices} slices")
-    sent = Sent(plan)
+    sent = Sent(plan, done)
     began_s = time.monotonic()
     for number in range(done, plan.slices):
         slice_began_s = time.monotonic()

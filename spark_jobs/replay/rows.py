@@ -34,7 +34,8 @@ def selected(rows: DataFrame, *, where: str, replay_id: str) -> DataFrame:
         _headers(),
         lambda header: (
             (header["key"] == F.lit(REPLAY_ID))
-            & (header["value"] == F.lit(replay_id).cast("binary"))
+            # A header may have no value, and what compares with that is neither true nor false.
+            & header["value"].eqNullSafe(F.lit(replay_id).cast("binary"))
         ),
     )
     return wanted.where(~sent).select(*COLUMNS)

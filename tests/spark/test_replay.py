@@ -105,6 +105,8 @@ def test_table_resumed_in_the_middle(spark: SparkSession, scene: SinkScene) -> N
     for number in (1, 2):
         (checkpoint / "done" / str(number)).unlink()
         (checkpoint / "done" / f".{number}.crc").unlink(missing_ok=True)
+    left = report(replay(scene, *words, "--dry-run", source=table))
+    assert (left["planned_slices"], left["done_before"], left["slices"]) == (3, 1, 0)
     assert report(replay(scene, *words, source=table))["slices"] == 2
     came = scene.settled(scene.fixes)
     by_key = defaultdict(list)

@@ -39,11 +39,22 @@ def test_so_long_ago() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "yesterday", "-1", "-24x", "{", "{}x", '{"a": 5}', '{"a": {"0": -3}}', '{"a": {"x": 1}}'],
+    [
+        "",
+        "yesterday",
+        "-1",
+        "-24x",
+        "-999999d",
+        "{",
+        "{}x",
+        '{"a": 5}',
+        '{"a": {"0": -3}}',
+        '{"a": {"x": 1}}',
+    ],
 )
 def test_what_is_no_position(text: str) -> None:
     """Refused before Spark is asked."""
-    with pytest.raises(ValueError, match=r"position|not like"):
+    with pytest.raises(ValueError, match=r"position|not like|year"):
         parse_position(text)
 
 

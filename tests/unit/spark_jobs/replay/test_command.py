@@ -7,6 +7,8 @@ from click.testing import CliRunner
 
 from spark_jobs.replay import main
 
+_UNCOMMITTED = "isolation.level=read_uncommitted"
+
 
 @pytest.mark.parametrize(
     ("words", "text"),
@@ -15,6 +17,13 @@ from spark_jobs.replay import main
         (("--from-topic", "orders", "--source", "t", "--replay-id", "x", "--dry-run"), "one of"),
         (("--replay-id", "x", "--dry-run"), "one of them"),
         (("--from-topic", "orders", "--replay-id", "a b", "--dry-run"), "app.id"),
+        (("--from-topic", "a,b", "--replay-id", "x", "--dry-run"), "not the name of one topic"),
+        (("--source", "t", "--from", "-24h", "--replay-id", "x", "--dry-run"), "with --where"),
+        (("--source", "t", "--to", "-24h", "--replay-id", "x", "--dry-run"), "with --where"),
+        (
+            ("--from-topic", "a", "--replay-id", "x", "--dry-run", "--kafka-opt", _UNCOMMITTED),
+            "isolation.level cannot be set",
+        ),
     ],
 )
 def test_wrong_usage_is_one_line(words: tuple[str, ...], text: str) -> None:
