@@ -39,7 +39,10 @@ class Checkpoint:
         return self._newest("commits")
 
     def claim(self, identity: Mapping[str, Any]) -> None:
-        """Write job.json into a new checkpoint; in an old one, compare.
+        """Write job.json while the checkpoint is new; later, compare.
+
+        A first run that failed (a topic misspelt, say) has planned nothing: what it wrote binds
+        nobody.
 
         Args:
             identity: What must stay as it is, in words of the job's options; JSON values.
@@ -48,15 +51,16 @@ class Checkpoint:
             JobError: the checkpoint is another job's; the user must act.
         """
         place = join(self.path, JOB_FILE)
-        text = self._storage.read(place)
-        if text is None:
-            if not self.is_new:
-                raise JobError(
-                    f"{self.path} has progress and no {JOB_FILE}: it is the checkpoint of another"
-                    " program. Give an empty directory as --checkpoint."
-                )
+        if self.is_new:
+            self._storage.remove(place)
             self._storage.create(place, json.dumps(dict(identity), indent=1) + "\n")
             return
+        text = self._storage.read(place)
+        if text is None:
+            raise JobError(
+                f"{self.path} has progress and no {JOB_FILE}: it is the checkpoint of another"
+                " program. Give an empty directory as --checkpoint."
+            )
         try:
             was: dict[str, Any] = json.loads(text)
         except ValueError as error:
@@ -70,7 +74,7 @@ class Checkpoint:
             )
             raise JobError(
                 f"the checkpoint {self.path} belongs to another job: {told}. Start it as it was,"
-                " or give a new --checkpoint together with a new --output."
+                " or give a new --checkpoint and another place for what it writes."
             )
 
     def _newest(self, log: str) -> int | None:

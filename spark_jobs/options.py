@@ -138,6 +138,13 @@ def _pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dic
     return {name: value for name, _, value in pairs}
 
 
+def _writable(_context: click.Context, _option: click.Parameter, given: Path | None) -> Path | None:
+    """Find out now: the report is written when all the work is done."""
+    if given is not None and not given.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no directory {given.parent}")
+    return given
+
+
 # As decorators. Each says under which keyword the command gets the value.
 
 # Keyword `bootstrap_servers`, of type `str`.
@@ -226,6 +233,7 @@ json_option = click.option(
 report_option = click.option(
     "--report",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    callback=_writable,
     default=None,
     metavar="PATH",
     help="Write the report, one JSON object, to this file.",

@@ -28,7 +28,8 @@ class Range:
     Attributes:
         start: The log's start: below it, records were deleted.
         end: Behind the last offset read.
-        first_ms: Append time of the first record left, where the log does not begin at 0; else -1.
+        first_ms: Time of the first record left (of a real topic: of the daemon's), where the log
+            does not begin at 0; else -1.
     """
 
     start: int
@@ -53,8 +54,8 @@ class Snapshot:
         applied: Op partition -> O: the ops below it had their effect before the real topics'
             ends were asked. Without a partition: not known.
         positions: Half partition -> P: unreadable half records below it were buried before that.
-        hidden: Real topics and the dead-letter topic in which an open kafka_txn hides rows that
-            were there before `applied` was asked.
+        hidden: Topics in which an open kafka_txn hides rows that were there when their ends were
+            asked: for an audit real topics and dead letters, otherwise half and op topic.
         gone: Real topics that half messages name and the cluster does not have.
     """
 

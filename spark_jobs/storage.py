@@ -57,6 +57,12 @@ class Storage:
             return []
         return sorted(status.getPath().getName() for status in system.listStatus(path))
 
+    def exists(self, path: str) -> bool:
+        """Tell whether there is a file or directory, be it empty."""
+        where, system = self._at(path)
+        found: bool = system.exists(where)
+        return found
+
     def read(self, path: str) -> str | None:
         """Return the text of a file; None when it is not there."""
         where, system = self._at(path)
@@ -85,6 +91,16 @@ class Storage:
             stream.write(text.encode("utf-8"))
         finally:
             stream.close()
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        where, system = self._at(path)
+        system.delete(where, False)  # noqa: FBT003  # Java: not what stands below it
+
+    def remove_tree(self, directory: str) -> None:
+        """Remove a directory with all that stands in it, if it is there."""
+        where, system = self._at(directory)
+        system.delete(where, True)  # noqa: FBT003  # Java: recursive
 
     def files(self, directory: str, suffix: str) -> list[StoredFile]:
         """Return all files below `directory` whose names end with `suffix`, by path."""

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
+from serde.headers import TRANSACTION_ID
 from serde.topics import TopicNames
 from spark_jobs.cluster import Applied, Cluster, connect
 from spark_jobs.errors import JobError
@@ -35,12 +36,14 @@ from spark_jobs.snapshot import NOTHING_LEFT_MS, Range, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
     from spark_jobs.cluster import Place
 
 # The daemon's kafka_txns end within 20 s even when it dies (kafka_txn_timeout_ms).
 SETTLE_S = 25.0
+# A kafka_txn in which the daemon puts copies back is over within this; a longer one is told of.
+_BRIEF_S = 1.0
 # Offsets read to learn when a cut log begins now; most of them may be markers.
 _PROBE_OFFSETS = 1_000
 
@@ -72,7 +75,7 @@ def audit_snapshot(
     names = TopicNames(prefix)
     with connect(spark, bootstrap_servers, kafka) as cluster:
         wanted = sorted(real_topics)
-        present = _check(cluster, names, (names.half, names.op, names.dead))
+        present = present_topics(cluster, names, (names.half, names.op, names.dead))
         real = [topic for topic in wanted if topic in present]
         applied = cluster.applied(names.daemon_group, names.half, names.op)
         taken_ms = _now_ms()
@@ -86,7 +89,9 @@ def audit_snapshot(
     return Snapshot(
         prefix=prefix,
         taken_ms=taken_ms,
-        topics=_with_first(spark, _ranges(starts, ends), cluster_options(bootstrap_servers, kafka)),
+        topics=_with_first(
+            spark, _ranges(starts, ends), cluster_options(bootstrap_servers, kafka), real=real
+        ),
         real_topics=tuple(real),
         applied=applied.ops,
         positions=applied.positions,
@@ -105,20 +110,18 @@ def undecided_snapshot(
     """
     names = TopicNames(prefix)
     with connect(spark, bootstrap_servers, kafka) as cluster:
-        _check(cluster, names, (names.half, names.op))
+        present_topics(cluster, names, (names.half, names.op))
         taken_ms = _now_ms()
-        halves = cluster.stable_ends(cluster.partitions([names.half]))
-        places = cluster.partitions([names.op])
-        ops, marks = cluster.stable_ends(places), cluster.ends(places)
+        halves, hidden = cluster.settled_ends(cluster.partitions([names.half]), within_s=_BRIEF_S)
+        ops, hidden_ops = cluster.settled_ends(cluster.partitions([names.op]), within_s=_BRIEF_S)
         ends = {**halves, **ops}
         starts = cluster.starts(ends)
-    hidden = {topic for (topic, number), end in ops.items() if end < marks[topic, number]}
     return Snapshot(
         prefix=prefix,
         taken_ms=taken_ms,
         topics=_with_first(spark, _ranges(starts, ends), cluster_options(bootstrap_servers, kafka)),
         real_topics=(),
-        hidden=tuple(sorted(hidden)),
+        hidden=tuple(sorted({topic for topic, _ in hidden | hidden_ops})),
     )
 
 
@@ -137,7 +140,12 @@ def topic_ranges(
         return _ranges(cluster.starts(ends), ends)
 
 
-def _check(cluster: Cluster, names: TopicNames, needed: tuple[str, ...]) -> frozenset[str]:
+def present_topics(cluster: Cluster, names: TopicNames, needed: tuple[str, ...]) -> frozenset[str]:
+    """Return all topics of the cluster.
+
+    Raises:
+        JobError: one of the `needed` is not there; the user must act.
+    """
     present = cluster.topics()
     for topic in needed:
         if topic not in present:
@@ -158,8 +166,13 @@ def _ranges(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Topics:
     return ranges
 
 
-def _with_first(spark: SparkSession, ranges: Topics, options: Mapping[str, str]) -> Topics:
-    """Return the ranges, each that is cut with the append time of the first record left."""
+def _with_first(
+    spark: SparkSession, ranges: Topics, options: Mapping[str, str], *, real: Iterable[str] = ()
+) -> Topics:
+    """Return the ranges, each that is cut with the time of the first record left.
+
+    In `real` topics only the daemon's records count: those of others bear what times they like.
+    """
     cut = {
         topic: {number: each for number, each in of.items() if each.is_cut}
         for topic, of in ranges.items()
@@ -171,12 +184,14 @@ def _with_first(spark: SparkSession, ranges: Topics, options: Mapping[str, str])
         }
         for topic, of in cut.items()
     }
-    first = _first_ms(spark, probes, options)
+    carries_id = F.array_contains(F.col("headers")["key"], TRANSACTION_ID)
+    is_ours = F.when(F.col("topic").isin(*real), carries_id).otherwise(F.lit(col=True))
+    first = _first_ms(spark, probes, options, is_ours)
     empty = {
         topic: {number: each for number, each in of.items() if (topic, number) not in first}
         for topic, of in cut.items()
     }
-    first |= _first_ms(spark, empty, options)  # markers only, so far
+    first |= _first_ms(spark, empty, options, is_ours)  # markers only, so far, or others' records
     return {
         topic: {
             number: replace(each, first_ms=first.get((topic, number), NOTHING_LEFT_MS))
@@ -189,11 +204,14 @@ def _with_first(spark: SparkSession, ranges: Topics, options: Mapping[str, str])
 
 
 def _first_ms(
-    spark: SparkSession, ranges: Mapping[str, Mapping[int, Range]], options: Mapping[str, str]
+    spark: SparkSession,
+    ranges: Mapping[str, Mapping[int, Range]],
+    options: Mapping[str, str],
+    wanted: Column,
 ) -> dict[Place, int]:
     if not any(ranges.values()):
         return {}
-    rows = read_ranges(spark, ranges, options)
+    rows = read_ranges(spark, ranges, options).where(wanted)
     first = rows.groupBy("topic", "partition").agg(F.min(F.unix_millis("timestamp")).alias("ms"))
     return {(row["topic"], row["partition"]): row["ms"] for row in first.collect()}
 
@@ -202,4 +220,11 @@ def _now_ms() -> int:
     return int(datetime.now(timezone.utc).timestamp() * 1000)
 
 
-__all__ = ["SETTLE_S", "Applied", "audit_snapshot", "topic_ranges", "undecided_snapshot"]
+__all__ = [
+    "SETTLE_S",
+    "Applied",
+    "audit_snapshot",
+    "present_topics",
+    "topic_ranges",
+    "undecided_snapshot",
+]

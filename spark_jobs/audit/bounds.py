@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from spark_jobs.snapshot import Range, Snapshot
 
 GRACE_MS = 300_000
+# How far the clocks of clients, brokers and partition pairs may be apart (Kerberos tolerates as
+# much): so near to a log's start nothing is called missing, for it may have been deleted.
+SKEW_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +73,19 @@ class Bounds:
         """Tell whether what was delivered at `op_ms` or later may be below the log's start."""
         cut = {each: self.snapshot.cut_until_ms(each) for each in self.snapshot.real_topics}
         cut = {each: until for each, until in cut.items() if until >= 0}
-        return F.coalesce(op_ms <= _lookup(cut, topic, "long"), F.lit(col=False))
+        return _is_near(op_ms, _lookup(cut, topic, "long"))
 
     def letter_may_be_deleted(self, op_ms: Column) -> Column:
         """Tell the same of a dead letter."""
-        return op_ms <= F.lit(self.snapshot.cut_until_ms(self.snapshot.names.dead))
+        return self._is_near_start_of(self.snapshot.names.dead, op_ms)
 
     def half_may_be_deleted(self, ms: Column) -> Column:
         """Tell whether a half message appended at `ms` or before may be below its log's start."""
-        return ms <= F.lit(self.snapshot.cut_until_ms(self.snapshot.names.half))
+        return self._is_near_start_of(self.snapshot.names.half, ms)
 
     def op_may_be_deleted(self, pair: Column, ms: Column) -> Column:
         """Tell whether an op for a half message of that time may be below its log's start."""
-        return F.coalesce(
-            ms <= _lookup(_cut_until(self.snapshot.op), pair, "long"), F.lit(col=False)
-        )
+        return _is_near(ms, _lookup(_cut_until(self.snapshot.op), pair, "long"))
 
     def is_half_cut(self, pair: Column) -> Column:
         """Tell whether half messages of a pair were deleted."""
@@ -120,6 +121,15 @@ class Bounds:
     def are_ops_cut(self) -> bool:
         """Whether ops were deleted anywhere."""
         return bool(_cut_until(self.snapshot.op))
+
+    def _is_near_start_of(self, topic: str, ms: Column) -> Column:
+        until = self.snapshot.cut_until_ms(topic)
+        return _is_near(ms, F.lit(until)) if until >= 0 else F.lit(col=False)
+
+
+def _is_near(ms: Column, cut_until: Column) -> Column:
+    """Tell whether a time is before a log's start, or no clock can tell; null: nothing is cut."""
+    return F.coalesce(ms <= cut_until + SKEW_MS, F.lit(col=False))
 
 
 def _cut_until(ranges: Mapping[int, Range]) -> dict[int, int]:

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from serde.topics import TopicNames
@@ -26,6 +27,7 @@ from spark_jobs.errors import JobError
 from spark_jobs.io import read_ranges
 from spark_jobs.session import spark_session
 from spark_jobs.snapshot import Snapshot, read_snapshot
+from spark_jobs.storage import Storage
 from spark_jobs.take_snapshot import SETTLE_S, audit_snapshot, topic_ranges
 
 if TYPE_CHECKING:
@@ -97,9 +99,12 @@ def main(
     of the half topic. Exit status: 0 clean, 2 findings, 1 error.
     """
     started_s = monotonic()
+    _refuse_what_has_no_effect(topics, TopicNames(topic_prefix))
     source = options.reading_options(bootstrap_servers, kafka)
     given = read_snapshot(snapshot_file.read_text("utf-8")) if snapshot_file else None
     with spark_session(_APP_NAME, options=spark_options) as spark:
+        if findings is not None and Storage(spark).exists(findings):
+            raise JobError(f"{findings} is there already: give another --findings")
         snapshot = given or _take(
             spark,
             source,
@@ -114,12 +119,12 @@ def main(
         _say(f"reading {snapshot.records():,} offsets of {len(snapshot.topics)} topics")
         with audited(facts_of(spark, snapshot, source), bounds, told=_say) as audit:
             shown = [row.asDict() for row in audit.findings.limit(FINDINGS_SHOWN).collect()]
+            made = make_report(audit, bounds, shown, seconds=monotonic() - started_s)
+            options.write_report(report, made)
+            for line in [json.dumps(made)] if as_json else text_lines(made):
+                click.echo(line)
             if findings is not None:
                 audit.findings.write.parquet(findings)
-        made = make_report(audit, bounds, shown, seconds=monotonic() - started_s)
-    options.write_report(report, made)
-    for line in [json.dumps(made)] if as_json else text_lines(made):
-        click.echo(line)
     return options.EXIT_DONE if made["clean"] else options.EXIT_FINDINGS
 
 
@@ -138,6 +143,26 @@ def facts_of(spark: SparkSession, snapshot: Snapshot, source: Mapping[str, str])
         facts_of_reals(read_ranges(spark, snapshot.ranges(*snapshot.real_topics), source)),
         facts_of_letters(read_ranges(spark, snapshot.ranges(names.dead), source)),
     )
+
+
+def _refuse_what_has_no_effect(topics: tuple[str, ...], names: TopicNames) -> None:
+    """Refuse options that would be passed over: the user means something that does not happen.
+
+    Raises:
+        click.UsageError: always the user's to mend.
+    """
+    if own := [topic for topic in topics if names.is_internal(topic)]:
+        raise click.UsageError(f"{own[0]} is a topic of halfbridge itself, which is read anyway")
+    context = click.get_current_context()
+    if context.params.get("snapshot_file") is None:
+        return
+    for name, word in (
+        ("topics", "--topic"),
+        ("topic_prefix", "--prefix"),
+        ("settle_s", "--settle"),
+    ):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{word} says what to read, and so does --snapshot: give one")
 
 
 def _take(
@@ -159,7 +184,7 @@ def _take(
         halves = read_ranges(spark, topic_ranges(spark, names.half, **where), source)
         named = facts_of_halves(halves).select("topic").where(F.col("topic").isNotNull())
         found = tuple(row["topic"] for row in named.distinct().collect())
-    wanted = [topic for topic in found or topics if not names.is_internal(topic)]
+    wanted = [topic for topic in found if not names.is_internal(topic)] or list(topics)
     say(f"asking for the ends of {', '.join(sorted(wanted)) or 'no real topic'}")
     snapshot = audit_snapshot(spark, prefix=prefix, real_topics=wanted, settle_s=settle_s, **where)
     if topics and snapshot.gone:

@@ -28,7 +28,9 @@ class Matched:
 
     Attributes:
         messages: The ruling's messages, each with the real record that has its content
-            (real_topic, real_part, real_at, lane; null: none) and with its letters (letters: how
+            (real_topic, real_part, real_at, lane; null: none), is_sure (its equals stand in one
+            partition), is_mixed (some of them were bound for a partition, some were not) and
+            with its letters (letters: how
             many that decide; letter, letter_last: the first and the last of these as struct part,
             at, reason; is_letter_like: they have its content; aside: reason of one that does
             not decide, or null).
@@ -60,7 +62,8 @@ def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
     """Pair messages and real records with the same content, the n-th with the n-th.
 
     Messages that must be delivered come first: another life of the transaction may have had the
-    same content. Those bound for a partition come in its order, as the records do.
+    same content. Those bound for a partition come in its order, as the records do. Where equals
+    stand in several partitions, nobody can tell which is which: they say nothing about order.
     """
     alike = Window.partitionBy("txn", "hash")
     wanted = F.col("must").isin(DELIVER, OPEN).cast("int")
@@ -84,9 +87,14 @@ def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
         )
     )
     is_message = F.col("index").isNotNull()
+    equals = Window.partitionBy("txn", "hash")
+    in_one = F.min("real_part").over(equals) == F.max("real_part").over(equals)
+    is_mixed = (F.min("to_part").over(equals) < 0) & (F.max("to_part").over(equals) >= 0)
     return (
         ranked.join(reals, ["txn", "hash", "rank"], "full_outer")
-        .withColumn("is_known", F.max(is_message).over(Window.partitionBy("txn", "hash")))
+        .withColumn("is_known", F.max(is_message).over(equals))
+        .withColumn("is_sure", F.coalesce(in_one, F.lit(col=False)))
+        .withColumn("is_mixed", is_mixed)
         .withColumn("has_life", F.max(is_message).over(Window.partitionBy("txn")))
     )
 

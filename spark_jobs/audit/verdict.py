@@ -47,7 +47,8 @@ class Verdicts:
 
     Attributes:
         messages: The matched messages and came; of ALTERED ones other_part, other_at; before: of
-            a delivered one, the index of what stands before it in its real partition.
+            a delivered one, the index of what stands before it in its real partition; null where
+            that cannot be told.
         surplus: The matched surplus without what took a message's place.
     """
 
@@ -85,7 +86,9 @@ def judge(matched: Matched, bounds: Bounds, settle: Settle) -> Verdicts:
     )
     surplus = matched.surplus.join(taken, ["txn", "topic", "part", "at"], "left_anti")
     line = Window.partitionBy(*LIFE, "real_topic", "real_part").orderBy("real_at")
-    in_line = F.when(F.col("must") == DELIVER, F.lag("index").over(line))
+    ahead = line.rowsBetween(Window.unboundedPreceding, -1)
+    last_sure = F.last(F.when(F.col("is_sure"), F.col("index")), ignorenulls=True).over(ahead)
+    in_line = F.when((F.col("must") == DELIVER) & F.col("is_sure"), last_sure)
     return Verdicts(settle(messages.withColumn("before", in_line)), settle(surplus))
 
 

@@ -13,14 +13,16 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from serde.topics import TopicNames
 from spark_jobs import options
 from spark_jobs.checkpoints import Checkpoint
-from spark_jobs.io import read_ranges
+from spark_jobs.cluster import connect
+from spark_jobs.io import Topics, read_ranges
 from spark_jobs.metrics import metrics_served
 from spark_jobs.progress import OBSERVED, run_to_end
 from spark_jobs.session import spark_session
+from spark_jobs.storage import absolute
 from spark_jobs.stuck.report import aged, by_group_and_topic, make_report, oldest, text_lines
 from spark_jobs.stuck.state import merged, state_of_halves, state_of_ops, undecided
 from spark_jobs.stuck.table import Table, keep_up
-from spark_jobs.take_snapshot import undecided_snapshot
+from spark_jobs.take_snapshot import present_topics, undecided_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_jobs.cluster import Cluster
     from spark_jobs.options import Trigger
 
 _APP_NAME = "halfbridge-stuck"
@@ -103,35 +106,44 @@ def main(
     """
     if (table is None) != (checkpoint is None):
         raise click.UsageError("--table and --checkpoint go together")
+    streams = (trigger, max_offsets, metrics_port) != (options.AVAILABLE_NOW, None, None)
+    if table is None and streams:
+        raise click.UsageError(
+            "--trigger, --max-offsets and --metrics-port are of a stream: give --table as well"
+        )
     source = options.reading_options(bootstrap_servers, kafka)
+    names = TopicNames(topic_prefix)
+    where: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
     with spark_session(_APP_NAME, options=spark_options) as spark:
-        now_ms = int(datetime.now(timezone.utc).timestamp() * 1000)
-        hidden: tuple[str, ...] = ()
+        now_ms = _now_ms()
         if table is None or checkpoint is None:
-            snapshot = undecided_snapshot(
-                spark, bootstrap_servers=bootstrap_servers, kafka=kafka, prefix=topic_prefix
-            )
+            snapshot = undecided_snapshot(spark, prefix=topic_prefix, **where)
             hidden = snapshot.hidden
             _say(f"reading {snapshot.records():,} offsets")
-            names = snapshot.names
             state = merged(
                 state_of_halves(read_ranges(spark, snapshot.ranges(names.half), source)),
                 state_of_ops(read_ranges(spark, snapshot.ranges(names.op), source)),
             )
         else:
             _say(f"bringing {table} up to date")
-            with metrics_served(spark, metrics_port, say=_say):
+            with (
+                connect(spark, **where) as cluster,
+                metrics_served(spark, metrics_port, say=_say),
+            ):
                 state = _stream(
                     spark,
                     source,
-                    Table(spark, table),
-                    names=TopicNames(topic_prefix),
-                    checkpoint=checkpoint,
+                    Table(spark, absolute(table)),
+                    cluster,
+                    names=names,
+                    checkpoint=absolute(checkpoint),
                     trigger=trigger,
                     max_offsets=max_offsets,
                     age_ms_max=age_ms_max,
                 )
-            now_ms = max(now_ms, int(datetime.now(timezone.utc).timestamp() * 1000))
+                stalls = cluster.stalls(Topics.of(names.half, names.op))
+            hidden = tuple(sorted({topic for topic, _ in stalls}))
+            now_ms = _now_ms()
         made = report_of(
             undecided(state, age_ms_max), now_ms=now_ms, older_than_ms=older_than_ms, top=top
         )
@@ -168,6 +180,7 @@ def _stream(
     spark: SparkSession,
     source: Mapping[str, str],
     table: Table,
+    cluster: Cluster,
     *,
     names: TopicNames,
     checkpoint: str,
@@ -176,6 +189,17 @@ def _stream(
     age_ms_max: int,
 ) -> DataFrame:
     """Bring the table up to date, once or until the process is stopped; return its STATE."""
+    present_topics(cluster, names, (names.half, names.op))
+    progress = Checkpoint(spark, checkpoint)
+    progress.claim(
+        {
+            "job": "stuck",
+            "cluster_id": cluster.cluster_id(),
+            "table": table.path,
+            "topics": [names.half, names.op],
+        }
+    )
+    table.check(progress)
     # Two sources: one would have to be read twice, once for each kind of record.
     each = None if max_offsets is None else max(1, max_offsets // 2)
     limits = {} if each is None else {"maxOffsetsPerTrigger": str(each)}
@@ -188,9 +212,6 @@ def _stream(
     states = state_of_halves(halves).unionAll(state_of_ops(ops))
     states = states.observe(OBSERVED, F.count(F.lit(1)).alias("rows"))
     merge = keep_up(table, age_ms_max=age_ms_max, keep_ms=_KEEP_MS)
-    Checkpoint(spark, checkpoint).claim(
-        {"job": "stuck", "table": table.path, "topics": [names.half, names.op]}
-    )
     run_to_end(
         lambda: (
             states.writeStream.foreachBatch(merge)
@@ -202,6 +223,10 @@ def _stream(
         _say,
     )
     return table.read()
+
+
+def _now_ms() -> int:
+    return int(datetime.now(timezone.utc).timestamp() * 1000)
 
 
 def _say(line: str) -> None:

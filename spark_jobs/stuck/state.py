@@ -104,14 +104,15 @@ def undecided(state: DataFrame, age_ms_max: int) -> DataFrame:
 def kept(state: DataFrame, *, age_ms_max: int, keep_ms: int) -> DataFrame:
     """Return a merged STATE without what was decided long ago.
 
-    A copy that was put back just before the decision comes behind it: a decision that was
-    forgotten by then would leave it undecided for ever. So decisions are kept for `keep_ms`,
-    measured in the append times of the records themselves.
+    A half message that is read after its decision, as a copy that was put back just before it, or
+    because the op topic is read ahead, would be undecided for ever once the decision was
+    forgotten. So decisions are kept for `keep_ms` behind the half messages read so far of their
+    own pair, measured in append times.
     """
-    newest = state.agg(F.max("last_ms").alias("newest_ms"))
-    is_old = F.col("last_ms") < F.col("newest_ms") - keep_ms
+    newest = state.groupBy("pair").agg(F.max("first_ms").alias("newest_ms"))
+    is_old = F.coalesce(F.col("last_ms") < F.col("newest_ms") - keep_ms, F.lit(col=False))
     return (
-        state.crossJoin(F.broadcast(newest))
+        state.join(F.broadcast(newest), "pair")
         .where(~(is_decided(age_ms_max) & is_old))
         .select(*STATE)
     )

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from spark_jobs.checkpoints import Checkpoint
+
 GENERATIONS_KEPT = 2  # a reader may still be at work on the last but one
 _NAME = re.compile(r"generation=(\d+)")
 _SUCCESS = "_SUCCESS"  # Spark writes it when all of a directory's files are complete
@@ -50,6 +52,28 @@ class Table:
         return [
             each for each in numbers if files.exists(self._path(f"{self._of(each)}/{_SUCCESS}"))
         ]
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Make sure that the checkpoint is the one this table was made with.
+
+        With another one the table would stay as it is, or lack all that was read before, and the
+        report would not say a word of it.
+
+        Raises:
+            JobError: one of them was replaced or removed; the user must act.
+        """
+        newest = max(self.generations(), default=None)
+        done = -1 if checkpoint.newest_commit is None else checkpoint.newest_commit
+        behind = done >= 0 and (newest is None or newest < done)
+        # The last batch may have been written and not noted as done.
+        ahead = newest is not None and (checkpoint.is_new or newest > done + 1)
+        if behind or ahead:
+            has = "nothing" if newest is None else f"generation {newest}"
+            raise JobError(
+                f"the table {self.path} has {has}, and the checkpoint {checkpoint.path} has done"
+                f" {done + 1} batches: one of the two was removed or replaced. Bring it back, or"
+                " begin with a new --checkpoint and an empty --table."
+            )
 
     def read(self, below: int | None = None) -> DataFrame:
         """Return the STATE of the newest generation, of those below `below` if that is given."""

@@ -289,6 +289,27 @@ def test_deleted_halves_and_partitions_of_markers_only(
     assert set(kinds(report)) == {"expired"}
 
 
+def test_deleted_deliveries_beside_old_times_of_others(
+    spark: SparkSession, installation: Installation
+) -> None:
+    """Where a log begins is read from the daemon's records: others write what times they like."""
+    orders = installation.topic("bills")
+    daemon = installation.start()
+    for count in range(1, 4):
+        installation.pass_through(orders)
+        installation.tail(orders).until(count)
+    daemon.stop()
+    others = Producer({"bootstrap.servers": installation.servers})
+    others.produce(orders, b"old", partition=0, timestamp=1_700_000_000_000)
+    assert others.flush(TIMEOUT_S) == 0
+    high = installation.tail(orders).to_end()[-1].offset
+    deleted = installation.admin.delete_records([TopicPartition(orders, 0, high)])
+    for each in deleted.values():
+        each.result(TIMEOUT_S)
+    report = audit(installation, "--topic", orders, exit_code=0)
+    assert kinds(report) == {"expired": 3}
+
+
 def test_a_missing_topic_is_one_clear_line(spark: SparkSession, installation: Installation) -> None:
     """The line names what is missing and what to do; the exit status is 1."""
     arguments = ["--bootstrap-servers", installation.servers, "--prefix", "absent-"]

@@ -172,6 +172,23 @@ def test_old_decisions_are_forgotten_and_nothing_else(spark: SparkSession) -> No
     assert sorted(row["transaction_id"] for row in rows) == sorted((waits.txn, recent.txn))
 
 
+def test_a_decision_waits_for_its_half(spark: SparkSession, tmp_path: Path) -> None:
+    """However far the op topic was read ahead of the half topic."""
+    tape = Tape()
+    tape.op(OpKind.COMMIT, tape.half())
+    tape.clock_ms += 10 * KEEP_MS
+    tape.op(OpKind.COMMIT, tape.half())
+    tape.op(OpKind.COMMIT, tape.half(pair=1))
+    table = Table(spark, str(tmp_path / "table"))
+    merge = keep_up(table, age_ms_max=DAEMON_AGE_MS_MAX, keep_ms=KEEP_MS)
+    merge(state_of_ops(tape.frame(spark, NAMES.op)), 0)
+    halves = tape.frame(spark, NAMES.half)
+    merge(state_of_halves(halves.where("partition = 1")), 1)
+    merge(state_of_halves(halves.where("partition = 0")), 2)
+    assert undecided(table.read(), DAEMON_AGE_MS_MAX).collect() == []
+    assert table.read().count() == 2
+
+
 def test_table_of_generations(spark: SparkSession, tmp_path: Path) -> None:
     """A batch that is repeated makes the same generation; a half-written one is not read."""
     tape = random_tape(3)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,7 +72,9 @@ def test_report_follows_the_topics(spark: SparkSession, installation: Installati
     assert stuck(installation, exit_code=0)["undecided"] == 0
 
 
-def test_open_and_aborted_kafka_txns(spark: SparkSession, installation: Installation) -> None:
+def test_open_and_aborted_kafka_txns(
+    spark: SparkSession, installation: Installation, tmp_path: Path
+) -> None:
     """An aborted copy is not there; what an open kafka_txn hides is named, and seen afterwards."""
     orders = installation.real("orders")
     half = installation.half(orders)
@@ -92,8 +96,11 @@ def test_open_and_aborted_kafka_txns(spark: SparkSession, installation: Installa
     producer = begin()
     installation.commit(half)
     report = stuck(installation, exit_code=2)
-    assert report["hidden_by_open_kafka_txn"] == [installation.names.op]
+    topics = sorted([installation.names.half, installation.names.op])
+    assert report["hidden_by_open_kafka_txn"] == topics
     assert [each["transaction_id"] for each in report["oldest"]] == [half.transaction_id]
+    words = ["--table", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint")]
+    assert stuck(installation, *words, exit_code=2)["hidden_by_open_kafka_txn"] == topics
     producer.commit_transaction(TIMEOUT_S)
     report = stuck(installation, exit_code=2)
     assert [each["transaction_id"] for each in report["oldest"]] == ["f" * 32]
@@ -121,9 +128,45 @@ def test_stream_keeps_a_table(
     assert stuck(installation, *words, exit_code=0)["undecided"] == 0
 
 
+def test_a_busy_op_topic_hides_nothing(spark: SparkSession, installation: Installation) -> None:
+    """What is appended while the ends are asked is no sign of an open kafka_txn."""
+    ended, busy = threading.Event(), threading.Event()
+
+    def keep_writing() -> None:
+        while not ended.is_set():
+            installation.write(installation.names.op, b"junk")
+            busy.set()
+
+    writer = threading.Thread(target=keep_writing)
+    writer.start()
+    try:
+        assert busy.wait(TIMEOUT_S)
+        assert stuck(installation, exit_code=0)["hidden_by_open_kafka_txn"] == []
+    finally:
+        ended.set()
+        writer.join(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("gone", ["table", "checkpoint"])
+def test_table_and_checkpoint_only_go_together(
+    spark: SparkSession, installation: Installation, tmp_path: Path, gone: str
+) -> None:
+    """With one of them removed the report would be of an old table, or of half of one."""
+    installation.half(installation.real("orders"))
+    words = ["--table", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "checkpoint")]
+    assert stuck(installation, *words, exit_code=2)["undecided"] == 1
+    shutil.rmtree(tmp_path / gone)
+    where = ["--bootstrap-servers", installation.servers, "--prefix", installation.names.prefix]
+    refused = CliRunner().invoke(main, [*where, *words])
+    assert refused.exit_code == 1
+    (line,) = [each for each in refused.stderr.splitlines() if each.startswith("Error")]
+    assert str(tmp_path / "table") in line
+    assert str(tmp_path / "checkpoint") in line
+
+
 def test_usage(spark: SparkSession, installation: Installation, tmp_path: Path) -> None:
     """A table without a checkpoint, or a time that is none, is one clear line."""
-    for words in (["--table", str(tmp_path)], ["--older-than", "soon"]):
+    for words in (["--table", str(tmp_path)], ["--older-than", "soon"], ["--max-offsets", "9"]):
         done = CliRunner().invoke(main, ["--bootstrap-servers", installation.servers, *words])
         assert done.exit_code == 1
         assert len(done.stderr.splitlines()) == 1
