@@ -16,7 +16,7 @@ from spark_jobs.storage import Storage, join
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_DELTA_LOG = "_delta_log"
+DELTA_LOG = "_delta_log"
 _NOTHING_THERE = "Unable to infer schema"
 # Spark guesses the types of partition columns from their values, and knows no boolean.
 _BOOLEANS = ("quarantined",)
@@ -24,7 +24,7 @@ _BOOLEANS = ("quarantined",)
 
 def is_delta(spark: SparkSession, path: str) -> bool:
     """Tell whether the directory is a Delta table."""
-    return bool(Storage(spark).names(join(path, _DELTA_LOG)))
+    return bool(Storage(spark).names(join(path, DELTA_LOG)))
 
 
 def exists(spark: SparkSession, path: str) -> bool:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import date
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 PARTITION_COLUMN = "publish_date"
 _REQUIRED = (
@@ -26,6 +26,7 @@ _REQUIRED = (
 )
 _FILE_LOG = "_spark_metadata"
 _PARQUET_TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+_MAP = '"type":"map"'  # in a type's JSON
 # What a day comes to: equal marks, equal rows.
 _Mark = tuple[int, int]
 
@@ -86,15 +87,17 @@ def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
     present = _marks(read_table(spark, output), kept.columns) if exists(spark, output) else {}
     wanted = _marks(kept, kept.columns)
     changed = sorted(day for day, mark in wanted.items() if present.get(day) != mark)
-    if changed:
+    # All rows of such a day are duplicates by now, of rows that have come since.
+    emptied = sorted(present.keys() & {each[PARTITION_COLUMN] for each in days} - wanted.keys())
+    if changed or emptied:
         fresh = kept.filter(F.col(PARTITION_COLUMN).isin(changed))
-        _write(spark, fresh, output, kind, changed)
+        _write(spark, fresh, output, kind, changed, emptied=emptied)
     return Deduped(
         rows_read=sum(each["rows_read"] for each in days),
         same_record=sum(each["same_record"] for each in days),
         same_message=sum(each["same_message"] for each in days),
         rows_kept=sum(count for count, _ in wanted.values()),
-        days_written=len(changed),
+        days_written=len(changed) + len(emptied),
         days=len(days),
     )
 
@@ -127,20 +130,40 @@ def _marks(rows: DataFrame | None, columns: Iterable[str]) -> dict[date, _Mark]:
     """Return the number of rows of each day and an order-free hash of all that they hold."""
     if rows is None or not set(columns) <= set(rows.columns):
         return {}
+    hashed = (_hashable(rows, name) for name in columns)
     marks = rows.groupBy(PARTITION_COLUMN).agg(
-        F.count(F.lit(1)).alias("row_count"), F.bit_xor(F.xxhash64(*columns)).alias("mark")
+        F.count(F.lit(1)).alias("row_count"), F.bit_xor(F.xxhash64(*hashed)).alias("mark")
     )
     return {row[PARTITION_COLUMN]: (row["row_count"], row["mark"]) for row in marks.collect()}
 
 
-def _write(spark: SparkSession, rows: DataFrame, output: str, kind: str, days: list[date]) -> None:
+def _hashable(rows: DataFrame, name: str) -> Column:
+    """Return the column, as JSON where it holds a map: Spark hashes none."""
+    holds_map = _MAP in rows.schema[name].dataType.json()
+    return F.to_json(name) if holds_map else F.col(name)
+
+
+def _write(
+    spark: SparkSession,
+    rows: DataFrame,
+    output: str,
+    kind: str,
+    days: list[date],
+    *,
+    emptied: list[date],
+) -> None:
+    """Put `rows`, all of `days`, in the place of what stands there; leave `emptied` without any."""
     if kind == "delta":
         table = DeltaWriter(spark, output, (PARTITION_COLUMN,))
-        table.replace(rows, PARTITION_COLUMN, [day.isoformat() for day in days])
+        table.replace(rows, PARTITION_COLUMN, [day.isoformat() for day in (*days, *emptied)])
         return
-    (
-        rows.write.mode("overwrite")
-        .option("partitionOverwriteMode", "dynamic")  # only the days that `rows` has
-        .partitionBy(PARTITION_COLUMN)
-        .parquet(output)
-    )
+    if days:
+        (
+            rows.write.mode("overwrite")
+            .option("partitionOverwriteMode", "dynamic")  # only the days that `rows` has
+            .partitionBy(PARTITION_COLUMN)
+            .parquet(output)
+        )
+    storage = Storage(spark)
+    for day in emptied:
+        storage.remove_tree(join(output, f"{PARTITION_COLUMN}={day.isoformat()}"))

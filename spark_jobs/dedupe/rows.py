@@ -11,6 +11,9 @@ internal in it. What it does say is enough to tell a message that came twice fro
   deliveries are the same one, delivered again. The n-th of them in one delivery is the n-th in the
   other. This is what `checker init --accept-duplicates` may leave.
 
+Where a broker has refused the daemon's clock (`checker.stamps`), records of one delivery may differ
+by milliseconds, and then equal messages of one transaction are taken for one delivered again.
+
 Where the broker sets the time (LogAppendTime), deliveries cannot be told apart: such rows are only
 compared as records, since dropping a message would be worse than having it twice.
 """

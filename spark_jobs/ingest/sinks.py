@@ -13,6 +13,7 @@ from spark_jobs.delta import DeltaWriter
 from spark_jobs.errors import JobError
 from spark_jobs.ingest.rows import PARTITION_COLUMNS
 from spark_jobs.storage import Storage, join
+from spark_jobs.tables import DELTA_LOG, is_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,6 +76,8 @@ class _Parquet:
             if (number := name.partition(".")[0]).isdigit()
         ]
         newest = max(batches, default=None)
+        if checkpoint.is_new and newest is None:
+            _refuse_strangers(self._storage, self._output, DELTA_LOG)
         if checkpoint.is_new and newest is not None:
             raise JobError(
                 f"{self._output} has {newest + 1} batches and the checkpoint {checkpoint.path} is"
@@ -102,12 +105,15 @@ class _Delta:
     """A Delta table: each batch is one transaction that bears the batch's number."""
 
     def __init__(self, spark: SparkSession, output: str, app_id: str) -> None:
+        self._spark = spark
         self._output = output
         self._app_id = app_id
         self._table = DeltaWriter(spark, output, PARTITION_COLUMNS)
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Compare the batch that the table had last with what the checkpoint says."""
+        if checkpoint.is_new and not is_delta(self._spark, self._output):
+            _refuse_strangers(Storage(self._spark), self._output, _FILE_LOG)
         newest = self._table.version_of(self._app_id)
         if checkpoint.is_new and newest is not None:
             raise JobError(
@@ -131,3 +137,18 @@ class _Delta:
             self._table.append(batch, app_id=self._app_id, version=number)
 
         return rows.writeStream.foreachBatch(write)
+
+
+def _refuse_strangers(storage: Storage, output: str, other_log: str) -> None:
+    """Refuse a directory with files of somebody else's: readers would see one of the two only.
+
+    Raises:
+        JobError: there are some; the user must act.
+    """
+    hidden = ("_", ".")  # Spark's readers pass over these names
+    for name in storage.names(output):
+        if not name.startswith(hidden) or name == other_log:
+            raise JobError(
+                f"{output} is not empty and no table of this job: it has {name}. Readers would see"
+                " either that or the new rows, not both. Give an empty --output."
+            )

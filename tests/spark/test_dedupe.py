@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
+from serde.avro import MARKER, schema_fingerprint
 from spark_jobs.dedupe import main
 from spark_jobs.ingest import main as ingest
 from spark_jobs.tables import read_table
@@ -45,12 +46,12 @@ class Tables:
         self.silver = directory / "silver"
         self._directory = directory
 
-    def ingest(self, topic: RealTopic) -> None:
+    def ingest(self, topic: RealTopic, *more: str) -> None:
         """Bring the bronze table up to date."""
         arguments = [
             *("--bootstrap-servers", topic.servers, "--topic", topic.name),
             *("--output", str(self.bronze), "--checkpoint", str(self._directory / "checkpoint")),
-            *("--format", self.kind),
+            *("--format", self.kind, *more),
         ]
         done = CliRunner().invoke(ingest, arguments)
         assert done.exit_code == 0, done.output
@@ -106,6 +107,40 @@ def test_a_second_delivery_is_left_out_and_a_second_run_changes_nothing(
     before = tables.files()
     assert tables.dedupe()["days_written"] == 0
     assert tables.files() == before
+
+
+def test_a_day_whose_rows_all_became_duplicates(
+    spark: SparkSession, topic: RealTopic, tmp_path: Path, kind: str
+) -> None:
+    """Delivered again at a lower place: the row moves to the later day, and stands once."""
+    tables = Tables(spark, tmp_path, kind)
+    topic.commit(Real(transaction_id="a1", partition=1, timestamp_ms=DAY_1_MS))
+    tables.ingest(topic)
+    tables.dedupe()
+    topic.commit(Real(transaction_id="a1", partition=0, timestamp_ms=DAY_2_MS))
+    tables.ingest(topic)
+    assert tables.dedupe()["days_written"] == 2
+    assert [(txn, index) for txn, index, _ in tables.messages()] == [("a1", 0)]
+    assert tables.dedupe()["days_written"] == 0
+
+
+def test_a_payload_with_a_map(spark: SparkSession, topic: RealTopic, tmp_path: Path) -> None:
+    """Spark hashes no maps; days are compared all the same."""
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "fields": [{"name": "tags", "type": {"type": "map", "values": "string"}}],
+    }
+    file = tmp_path / "order.avsc"
+    file.write_text(json.dumps(schema))
+    tags = b"\x02\x02a\x02b\x00"  # one block of one entry, a -> b
+    topic.commit(Real(transaction_id="a1", value=MARKER + schema_fingerprint(schema) + tags))
+    tables = Tables(spark, tmp_path, "parquet")
+    tables.ingest(topic, "--schema", str(file))
+    assert tables.dedupe()["days_written"] == 1
+    assert tables.dedupe()["days_written"] == 0
+    (row,) = spark.read.parquet(str(tables.silver)).select("payload").collect()
+    assert row["payload"]["tags"] == {"a": "b"}
 
 
 def test_a_day_that_was_damaged_is_written_anew(

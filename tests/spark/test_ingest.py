@@ -254,6 +254,39 @@ def test_checkpoint_and_output_only_go_together(table: Table, topic: RealTopic, 
     assert str(table.checkpoint) in line
 
 
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        ("parquet", "part-0.parquet"),
+        ("parquet", "_delta_log/0.json"),
+        ("delta", "part-0.parquet"),
+        ("delta", "_spark_metadata/0"),
+    ],
+    indirect=["table"],
+)
+def test_output_of_somebody_else_is_refused(table: Table, topic: RealTopic, name: str) -> None:
+    """A new table beside other files would hide them, or be hidden by them."""
+    topic.commit(Real(transaction_id="a1"))
+    stranger = table.output / name
+    stranger.parent.mkdir(parents=True)
+    stranger.write_text("{}")
+    refused = table.run(topic.name)
+    assert refused.exit_code == 1
+    assert "is not empty" in refused.stderr
+    assert [path for path in table.output.rglob("*") if path.is_file()] == [stranger]
+
+
+@ONE_FORMAT
+def test_a_first_run_that_failed_binds_nobody(table: Table, topic: RealTopic) -> None:
+    """A misspelt topic, or a kill while job.json was written, does not use a checkpoint up."""
+    assert table.run(f"{topic.name}-absent").exit_code == 1
+    assert (table.checkpoint / JOB_FILE).exists()
+    (table.checkpoint / JOB_FILE).write_text('{"job"')
+    (table.checkpoint / f".{JOB_FILE}.crc").unlink(missing_ok=True)
+    topic.commit(Real(transaction_id="a1"))
+    assert table.ingest(topic)["rows"] == 1
+
+
 @ONE_FORMAT
 def test_errors_are_one_line(table: Table, topic: RealTopic) -> None:
     """A topic that is not there, a cluster that does not answer, a checkpoint in use."""
