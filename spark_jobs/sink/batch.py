@@ -39,17 +39,32 @@ class BatchCommitter:
         """Publish a batch, or find it published; may be repeated, also with other attempts.
 
         Raises:
-            ReplayMismatchError, BatchOrderError: the text says what to do; nothing was published.
+            ReplayMismatchError, BatchOrderError: the text says what to do; no new row was
+                published.
             AttemptGivenUpError: the batch came too late; run again it is published.
             CommitInDoubtError: the brokers do not answer; run again it is settled.
             SinkSetupError: the manifest topic is missing or too small.
         """
-        self.settle(self.record(batch_id, reports))
+        winner = self.record(batch_id, reports)
+        # First, whatever comes of this commit: the driver that left a winner may never come back,
+        # and one whose rows differ fails each time.
+        self.settle(winner)
+        mine = self._manifest(ManifestKind.COMMIT, batch_id, reports)
+        replay = compare(winner, mine)
+        if replay is Replay.OWN:
+            return
+        listed = {each.attempt_id for each in winner.attempts}
+        self._roll_back(each for each in mine.attempts if each.attempt_id not in listed)
+        if replay is Replay.DIFFERENT:
+            raise _mismatch(winner, mine)
+        LOG.info(
+            "batch %d of %s was published before; nothing is sent twice", batch_id, mine.app_id
+        )
 
     def record(self, batch_id: int, reports: Sequence[AttemptReport]) -> BatchManifest:
         """Return the batch's winning manifest: ours if nobody was first. The commit point.
 
-        Raises: as commit.
+        Raises: as commit, but for ReplayMismatchError.
         """
         mine = self._manifest(ManifestKind.COMMIT, batch_id, reports)
         try:
@@ -71,15 +86,6 @@ class BatchCommitter:
                 " before this commit: nothing of it was published. Start the query again; the"
                 " batch is run anew"
             )
-        replay = compare(winner.manifest, mine)
-        if replay is Replay.OWN:
-            return winner.manifest
-        self._roll_back_lost(mine.attempts, found)
-        if replay is Replay.DIFFERENT:
-            raise _mismatch(winner.manifest, mine)
-        LOG.info(
-            "batch %d of %s was published before; nothing is sent twice", batch_id, mine.app_id
-        )
         return winner.manifest
 
     def settle(self, winner: BatchManifest, *, source: OpSource = OpSource.PRODUCER) -> None:
@@ -96,6 +102,9 @@ class BatchCommitter:
     def abort(self, batch_id: int, reports: Sequence[AttemptReport]) -> None:
         """Roll back what no winning manifest lists, and make sure that none ever will.
 
+        A winner that another driver left is settled first; one of this driver is left to the next
+        start of the query, which is failing.
+
         Raises:
             SinkError: it could not; the check settles what is left.
         """
@@ -110,6 +119,11 @@ class BatchCommitter:
             found = log.append(
                 rejected._replace(searched_from=found.searched_from, reason="the batch was aborted")
             )
+        winner = found.standing.winner
+        if winner is not None and winner.attempt_ids.isdisjoint(
+            each.attempt_id for each in rejected.attempts
+        ):
+            self.settle(winner.manifest)
         self._roll_back_lost([report.attempt for report in reports], found)
 
     def find(self, batch_id: int) -> Found:

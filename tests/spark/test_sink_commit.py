@@ -141,6 +141,25 @@ def test_an_attempt_that_two_commits_list_is_not_rolled_back(sink: Sink) -> None
     assert sink.decided(other) == {OpKind.ROLLBACK}
 
 
+def test_a_winner_that_another_driver_left_is_settled(sink: Sink) -> None:
+    """Its driver may never come back: also by a commit with other rows, which fails."""
+    first, other = sink.attempt(), sink.attempt(first=1)
+    sink.committer.record(0, [first])
+    with pytest.raises(ReplayMismatchError):
+        sink.committer.commit(0, [other])
+    assert (sink.decided(first), sink.decided(other)) == ({OpKind.COMMIT}, {OpKind.ROLLBACK})
+
+
+def test_an_abort_settles_what_another_driver_left(sink: Sink) -> None:
+    """But not what its own commit left: the query is failing, and started again it settles that."""
+    first, other = sink.attempt(), sink.attempt()
+    sink.committer.record(0, [first])
+    sink.committer.abort(0, [first])
+    assert sink.decided(first) == {None}
+    sink.committer.abort(0, [other])
+    assert (sink.decided(first), sink.decided(other)) == ({OpKind.COMMIT}, {OpKind.ROLLBACK})
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("retention.ms", "1000000"), ("message.timestamp.type", "CreateTime")]
 )
