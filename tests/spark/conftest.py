@@ -1,4 +1,4 @@
-"""One Spark session for all tests: a start takes five seconds and half a gigabyte."""
+"""One Spark session for all tests (a start takes five seconds, half a gigabyte); a sink for one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from halfbridge.testkit.pytest_plugin import leave_out
 from spark_jobs.ivy import JarsError
 from spark_jobs.jvm import JavaNotFoundError
 from spark_jobs.session import spark_session
+from tests.spark.sink_parts import sink_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from tests.spark.sink_parts import Sink
 
 OPTIONS = {
     "spark.master": "local[2]",
@@ -44,3 +48,10 @@ def spark() -> Iterator[SparkSession]:
         except (JarsError, JavaNotFoundError) as error:
             leave_out(str(error))
         yield session
+
+
+@pytest.fixture
+def sink(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Iterator[Sink]:
+    """Yield the sink's parts, on an installation without a daemon."""
+    with sink_parts(kafka_bootstrap_servers, topic_prefix, tmp_path) as sink:
+        yield sink

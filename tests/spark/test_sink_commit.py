@@ -6,30 +6,19 @@ from dataclasses import replace
 from time import time_ns
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient
 
 from bridge import MessageView, Resolution
 from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
 from halfbridge.testkit.broker import EmbeddedBroker
-from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api
 from serde.avro import SINK_CONTEXT
 from serde.headers import CONTEXT, INTERNAL, parse_half
 from serde.records import ManifestKind, OpKind, SinkContext
 from serde.topics import MANIFEST_PARTITIONS
-from spark_jobs.sink.attempt import AttemptReport, write_attempt
-from spark_jobs.sink.batch import BatchCommitter
-from spark_jobs.sink.cluster.kafka_io import ensure_topics
 from spark_jobs.sink.errors import (
     AttemptGivenUpError,
     BatchOrderError,
@@ -39,65 +28,15 @@ from spark_jobs.sink.errors import (
     SinkSetupError,
 )
 from spark_jobs.sink.manifest import Fate, rounds
-from spark_jobs.sink.options import SinkOptions, parse_options
 from tests.inferred import INFERRED
-from tests.spark.sink_scene import SinkScene, key_of, value_of
+from tests.spark.sink_parts import ROWS, Sink, sink_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from spark_jobs.sink.attempt import AttemptReport
+
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
-
-ROWS = 40
-
-
-class Sink:
-    """The sink's parts on an installation without a daemon."""
-
-    def __init__(self, scene: SinkScene, **options: str) -> None:
-        given = scene.options(transaction_messages_max="10", **options)
-        del given["checkpointLocation"]
-        self.scene = scene
-        self.options: SinkOptions = parse_options(given)
-        ensure_topics(self.options)
-
-    @property
-    def committer(self) -> BatchCommitter:
-        """As Spark makes one for each call."""
-        return BatchCommitter(self.options)
-
-    def attempt(self, batch: int = 0, rows: int = ROWS, *, first: int = 0) -> AttemptReport:
-        """Write a task attempt."""
-        numbers = range(first, first + rows)
-        given = pa.record_batch(
-            [pa.array(list(map(key_of, numbers))), pa.array(list(map(value_of, numbers)))],
-            names=["key", "value"],
-        )
-        return write_attempt(self.options, batch, iter([given]))
-
-    def fate(self, report: AttemptReport, batch: int = 0) -> Fate:
-        """Return what the log says of an attempt."""
-        return self.committer.find(batch).standing.fate(report.attempt.attempt_id)
-
-    def decided(self, report: AttemptReport) -> set[OpKind | None]:
-        """Return the first decisions of an attempt's transactions."""
-        decisions = self.scene.decisions()
-        return {decisions.get(each.transaction_id) for each in report.attempt.transactions}
-
-    def alter(self, topic: str, name: str, value: str) -> None:
-        """Change a setting of a topic."""
-        admin = AdminClient({"bootstrap.servers": self.scene.servers})
-        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(20)
-
-
-@pytest.fixture
-def sink(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Iterator[Sink]:
-    """The sink's parts."""
-    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
-        yield Sink(SinkScene(kafka_bootstrap_servers, topic_prefix, tmp_path, children).make())
 
 
 def test_half_records_say_whose_they_are(sink: Sink) -> None:
@@ -292,8 +231,7 @@ def test_a_manifest_that_is_too_large(
     kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
 ) -> None:
     """Said before anything is published, with what to do."""
-    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
-        sink = Sink(SinkScene(kafka_bootstrap_servers, topic_prefix, tmp_path, children).make())
+    with sink_parts(kafka_bootstrap_servers, topic_prefix, tmp_path) as sink:
         sink.alter(sink.scene.names.manifest, "max.message.bytes", "2000")
         with pytest.raises(SinkSetupError, match="make batches smaller"):
             sink.committer.commit(0, [sink.attempt(rows=2_000)])
@@ -323,10 +261,8 @@ def test_no_decision_overtakes_one_that_may_not_be_stored(
     """
     with (
         EmbeddedCluster(1, proxied=True) as cluster,
-        Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children,
+        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
     ):
-        scene = SinkScene(cluster.proxied_servers, topic_prefix, tmp_path, children)
-        sink = Sink(scene.make())
         report = sink.attempt()
         winner = sink.committer.record(0, [report])
         cluster.proxy.add(INFERRED)
@@ -335,7 +271,7 @@ def test_no_decision_overtakes_one_that_may_not_be_stored(
         assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
         firsts, *others = rounds([report.attempt])
         assert others
-        decided = set(scene.decisions())
+        decided = set(sink.scene.decisions())
         assert decided <= {each.transaction_id for each in firsts}
         sink.committer.settle(winner)
         assert sink.decided(report) == {OpKind.COMMIT}
@@ -346,19 +282,17 @@ def test_brokers_that_do_not_answer(topic_prefix: str, tmp_path: Path) -> None:
     """A commit in doubt: whether its manifest came through or not, all agree afterwards."""
     with (
         EmbeddedBroker() as broker,
-        Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children,
+        sink_parts(
+            broker.bootstrap_servers, topic_prefix, tmp_path, commit_timeout_ms="3000"
+        ) as hasty,
     ):
-        sink = Sink(
-            SinkScene(broker.bootstrap_servers, topic_prefix, tmp_path, children).make(),
-            commit_timeout_ms="3000",
-        )
-        sink.committer.commit(0, [sink.attempt()])  # clients are made
-        report, anew = sink.attempt(1), sink.attempt(1)
+        hasty.committer.commit(0, [hasty.attempt()])  # clients are made
+        report, anew = hasty.attempt(1), hasty.attempt(1)
         broker.pause()
         with pytest.raises(CommitInDoubtError):
-            sink.committer.commit(1, [report])
+            hasty.committer.commit(1, [report])
         broker.resume()
-        sink = Sink(sink.scene)  # with time enough from here on
+        sink = Sink(hasty.scene)  # with time enough from here on
         sink.committer.abort(1, [report])
         sink.committer.commit(1, [anew])
         fates = {sink.fate(report, 1), sink.fate(anew, 1)}

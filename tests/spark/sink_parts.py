@@ -1,0 +1,79 @@
+"""The sink's parts on an installation without a daemon."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from halfbridge.testkit.children import Children, Interrupts
+from spark_jobs.sink.attempt import AttemptReport, write_attempt
+from spark_jobs.sink.batch import BatchCommitter
+from spark_jobs.sink.cluster.kafka_io import ensure_topics
+from spark_jobs.sink.options import SinkOptions, parse_options
+from tests.spark.sink_scene import SinkScene, key_of, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from serde.records import OpKind
+    from spark_jobs.sink.manifest import Fate
+
+ROWS = 40
+
+
+class Sink:
+    """The sink's parts on an installation without a daemon."""
+
+    def __init__(self, scene: SinkScene, **options: str) -> None:
+        given = scene.options(transaction_messages_max="10", **options)
+        del given["checkpointLocation"]
+        self.scene = scene
+        self.options: SinkOptions = parse_options(given)
+        ensure_topics(self.options)
+
+    @property
+    def committer(self) -> BatchCommitter:
+        """As Spark makes one for each call."""
+        return BatchCommitter(self.options)
+
+    def attempt(self, batch: int = 0, rows: int = ROWS, *, first: int = 0) -> AttemptReport:
+        """Write a task attempt."""
+        numbers = range(first, first + rows)
+        given = pa.record_batch(
+            [pa.array(list(map(key_of, numbers))), pa.array(list(map(value_of, numbers)))],
+            names=["key", "value"],
+        )
+        return write_attempt(self.options, batch, iter([given]))
+
+    def fate(self, report: AttemptReport, batch: int = 0) -> Fate:
+        """Return what the log says of an attempt."""
+        return self.committer.find(batch).standing.fate(report.attempt.attempt_id)
+
+    def decided(self, report: AttemptReport) -> set[OpKind | None]:
+        """Return the first decisions of an attempt's transactions."""
+        decisions = self.scene.decisions()
+        return {decisions.get(each.transaction_id) for each in report.attempt.transactions}
+
+    def alter(self, topic: str, name: str, value: str) -> None:
+        """Change a setting of a topic."""
+        admin = AdminClient({"bootstrap.servers": self.scene.servers})
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(20)
+
+
+@contextmanager
+def sink_parts(servers: str, prefix: str, directory: Path, **options: str) -> Iterator[Sink]:
+    """Yield the sink's parts on topics that are made for them."""
+    with Children(directory, interrupts=Interrupts(), keep_directory=True) as children:
+        yield Sink(SinkScene(servers, prefix, directory, children).make(), **options)
