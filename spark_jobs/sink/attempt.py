@@ -133,7 +133,7 @@ class _Attempt:
                 raise self._too_large(size)
             add(row)  # before its headers get ours
             half_partition = keyless if key is None else partition_of(key, partitions)
-            chunk = place(half_partition, size)
+            chunk = place(half_partition, topic, size)
             index = chunk.count - 1
             encoded = chunk.encoders.get(where) or encoder(chunk, topic, partition)
             if index:

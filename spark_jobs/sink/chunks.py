@@ -1,8 +1,10 @@
 """Cuts the rows of a task attempt into transactions of bounded size. Pure.
 
 All messages of a transaction go to one half partition, which is chosen by the key, so that what
-the daemon delivers of one key comes out in the order of the rows. Each half partition has one
-open chunk; when that is full, the next one begins, and decisions are written in that order.
+the daemon delivers of one key comes out in the order of the rows. They are of one real topic, for
+the daemon gives up a transaction as a whole when a topic refuses a message of it. Each half
+partition has one open chunk for each topic; when that is full, the next one begins, and decisions
+are written in that order.
 """
 
 from __future__ import annotations
@@ -67,19 +69,20 @@ class Chunks:
         self._messages_max = messages_max
         self._bytes_max = bytes_max
         self._new_id = new_id
-        self._open: dict[int, Chunk] = {}
+        self._open: dict[tuple[int, str], Chunk] = {}
         self.all: list[Chunk] = []
 
-    def place(self, half_partition: int, size_bytes: int) -> Chunk:
-        """Return the chunk for the next message of that size, and count the message in."""
-        chunk = self._open.get(half_partition)
+    def place(self, half_partition: int, topic: str, size_bytes: int) -> Chunk:
+        """Return the chunk for a topic's next message of that size, and count the message in."""
+        where = (half_partition, topic)
+        chunk = self._open.get(where)
         if (
             chunk is None
             or chunk.count >= self._messages_max
             or chunk.bytes + size_bytes > self._bytes_max
         ):
             chunk = Chunk(self._new_id(), half_partition)
-            self._open[half_partition] = chunk
+            self._open[where] = chunk
             self.all.append(chunk)
         chunk.count += 1
         chunk.bytes += size_bytes
