@@ -90,10 +90,12 @@ def sink_acls(
 ) -> tuple[Acl, ...]:
     """Return what the Spark sink and its responder need: a client's rights, and the manifests.
 
-    It has no transactional id of its own: the manifest is its commit point.
+    It has no transactional id of its own: the manifest is its commit point. It reads the settings
+    of real topics, for it refuses the rows that these would refuse.
     """
     return (
         *producer_acls(names, producer_group, principal, real_topics=real_topics),
+        *(Acl(principal, ("DescribeConfigs",), "--topic", topic) for topic in real_topics),
         Acl(principal, ("Read", "Write", "Describe", "DescribeConfigs"), "--topic", names.manifest),
         Acl(principal, ("Read",), "--group", names.manifest_group),
     )

@@ -23,6 +23,7 @@ from serde.records import (
 )
 from spark_jobs.sink.chunks import Chunk, Chunks
 from spark_jobs.sink.cluster.kafka_io import LOG, MS_PER_S, not_proven, text_of
+from spark_jobs.sink.destination import FRAME_BYTES_MAX
 from spark_jobs.sink.errors import RowError, SendError, SinkError
 from spark_jobs.sink.options import TRANSACTION_BYTES_MAX
 from spark_jobs.sink.rows import ContentHash, rows_of
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from serde.headers import Headers
+    from spark_jobs.sink.destination import Destination
     from spark_jobs.sink.options import SinkOptions
     from spark_jobs.sink.rows import Row
 
@@ -119,18 +121,25 @@ class _Attempt:
         send, add = sender.send, self._content.add
         partitions, bytes_max = sender.shape.partitions, sender.shape.message_bytes_max
         keyless, context, on_delivery = self._keyless, self._context, self._on_delivery
-        checked: set[tuple[str, int]] = set()
+        destinations: dict[tuple[str, int], Destination] = {}
         for row in rows:
             topic, partition, key, value, headers = row
             where = (topic, partition)
-            if where not in checked:
-                sender.check_destination(topic, partition)
-                checked.add(where)
+            destination = destinations.get(where)
+            if destination is None:
+                destination = destinations[where] = sender.destination(topic, partition)
             size = (len(key) if key else 0) + (len(value) if value else 0)
             if headers:
                 size += _size_of(headers)
             if size > bytes_max:
                 raise self._too_large(size)
+            # A bound of its size as a record: a header's two lengths take no more bytes than its
+            # name and value do, but for a value that has none.
+            record_bytes = size + len(headers) + FRAME_BYTES_MAX
+            if record_bytes > destination.record_bytes_max or (
+                key is None and destination.is_compacted
+            ):
+                sender.check_row(row)
             add(row)  # before its headers get ours
             half_partition = keyless if key is None else partition_of(key, partitions)
             chunk = place(half_partition, topic, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,15 +15,17 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from checker.admin.kafka_io import Cluster
+from checker.admin.shape import TopicShape, Wanted
 from halfbridge.testkit.children import Children, Interrupts
 from spark_jobs.sink.attempt import AttemptReport, write_attempt
 from spark_jobs.sink.batch import BatchCommitter
-from spark_jobs.sink.cluster.kafka_io import ensure_topics
+from spark_jobs.sink.cluster.kafka_io import ensure_topics, settings_of
 from spark_jobs.sink.options import SinkOptions, parse_options
-from tests.spark.sink_scene import SinkScene, key_of, value_of
+from tests.spark.sink_scene import SinkScene, key_of, until, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from serde.records import OpKind
@@ -49,11 +52,17 @@ class Sink:
     def attempt(self, batch: int = 0, rows: int = ROWS, *, first: int = 0) -> AttemptReport:
         """Write a task attempt."""
         numbers = range(first, first + rows)
-        given = pa.record_batch(
-            [pa.array(list(map(key_of, numbers))), pa.array(list(map(value_of, numbers)))],
-            names=["key", "value"],
-        )
-        return write_attempt(self.options, batch, iter([given]))
+        return self.write([(key_of(each), value_of(each)) for each in numbers], batch=batch)
+
+    def write(
+        self, rows: Iterable[tuple[bytes | None, bytes]], *, batch: int = 0, topic: str = ""
+    ) -> AttemptReport:
+        """Write a task attempt of rows with these keys and values."""
+        keys, values = zip(*rows, strict=True)
+        columns = [pa.array(column, pa.binary()) for column in (keys, values)]
+        given = pa.record_batch(columns, names=["key", "value"])
+        options = replace(self.options, topic=topic or self.options.topic)
+        return write_attempt(options, batch, iter([given]))
 
     def fate(self, report: AttemptReport, batch: int = 0) -> Fate:
         """Return what the log says of an attempt."""
@@ -64,12 +73,20 @@ class Sink:
         decisions = self.scene.decisions()
         return {decisions.get(each.transaction_id) for each in report.attempt.transactions}
 
+    def topic(self, name: str, **settings: str) -> str:
+        """Make another real topic and return its name."""
+        topic = self.scene.real_name(name)
+        wanted = tuple(Wanted(key.replace("_", "."), value) for key, value in settings.items())
+        Cluster(self.scene.servers).create(TopicShape(topic, 1, wanted), replication_factor=1)
+        return topic
+
     def alter(self, topic: str, name: str, value: str) -> None:
-        """Change a setting of a topic."""
+        """Change a setting of a topic, and return when the broker knows."""
         admin = AdminClient({"bootstrap.servers": self.scene.servers})
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         admin.incremental_alter_configs([resource])[resource].result(20)
+        until(f"{name} of {topic}", lambda: settings_of(admin, topic)[name] == value)
 
 
 @contextmanager

@@ -80,13 +80,20 @@ def made(client: Any, settings: Mapping[str, Any]) -> Any:
         raise SinkOptionError(f"a kafka. option is not taken: {text_of(error)}") from error
 
 
-def half_shape(options: SinkOptions) -> HalfShape:
+def admin_for(options: SinkOptions) -> Any:
+    """Return a client that asks about topics, and makes them.
+
+    Raises: as made.
+    """
+    return made(AdminClient, client_settings(options))
+
+
+def half_shape(admin: Any, options: SinkOptions) -> HalfShape:
     """Return what the half topic is like.
 
     Raises:
         SinkSetupError: half or op topic is missing or they differ; the text names the command.
     """
-    admin = made(AdminClient, client_settings(options))
     names = options.names
     topics = topics_of(admin)
     missing = [name for name in (names.half, names.op) if name not in topics]
@@ -218,9 +225,9 @@ def ensure_topics(options: SinkOptions) -> None:
     Raises:
         SinkSetupError: a topic is missing and may not be made; the text names the command.
     """
-    shape = half_shape(options)
+    admin = admin_for(options)
+    shape = half_shape(admin, options)
     names = options.names
-    admin = made(AdminClient, client_settings(options))
     there = topics_of(admin)
     wanted = {
         names.manifest: (MANIFEST_PARTITIONS, manifest_settings(replicas=shape.replicas)),

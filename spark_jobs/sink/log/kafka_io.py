@@ -8,7 +8,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from serde.manifest import BATCH_MANIFEST
 from serde.partitioner import partition_of
@@ -18,8 +17,8 @@ from spark_jobs.sink.cluster.kafka_io import (
     LOG,
     LOOK_AGAIN_S,
     MS_PER_S,
+    admin_for,
     check_manifest_topic,
-    client_settings,
     ends_of,
     made,
     not_proven,
@@ -49,8 +48,7 @@ class ManifestLog:
         self._options = options
         self._timeout_s = options.commit_timeout_ms / MS_PER_S
         self._topic = options.names.manifest
-        admin = made(AdminClient, client_settings(options))
-        self._bytes_max = check_manifest_topic(admin, options)
+        self._bytes_max = check_manifest_topic(admin_for(options), options)
         self._producer = made(
             Producer,
             {

@@ -16,14 +16,17 @@ from serde.avro import OP
 from serde.records import NO_OFFSET, Op, OpKind, OpSource
 from spark_jobs.sink.cluster.kafka_io import (
     actor_name,
+    admin_for,
     client_settings,
     half_shape,
     made,
     not_proven,
     partition_end,
+    settings_of,
     text_of,
     topics_of,
 )
+from spark_jobs.sink.destination import ANY_BYTES, Destination
 from spark_jobs.sink.errors import CommitInDoubtError, RowError, SendError, SinkSetupError
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from serde.headers import Headers
     from serde.records import ManifestTransaction
     from spark_jobs.sink.options import SinkOptions
+    from spark_jobs.sink.rows import Row
 
 _NS_PER_MS = 1_000_000
 _MS_PER_S = 1_000
@@ -55,12 +59,13 @@ class Sender:
         self._options = options
         self._names = options.names
         self._half = options.names.half
-        self.shape = half_shape(options)
+        self._admin = admin_for(options)
+        self.shape = half_shape(self._admin, options)
         self._kafka = made(
             Producer,
             producer_settings(options, message_bytes_max=self.shape.record_bytes_max),
         )
-        self._partitions: dict[str, int] = {}
+        self._destinations: dict[str, Destination] = {}
         self._sent = 0
         self._actor = actor_name()
 
@@ -69,24 +74,34 @@ class Sender:
         """Tell whether the client refuses all further work."""
         return self._kafka is None
 
-    def check_destination(self, topic: str, partition: int) -> None:
-        """Check that a row has somewhere to go.
+    def destination(self, topic: str, partition: int) -> Destination:
+        """Return what a real topic is like; asked once, also for later attempts.
 
         Raises:
             RowError: the topic is internal, or has no such partition.
             SinkSetupError: the topic does not exist.
         """
-        partitions = self._partitions.get(topic)
-        if partitions is not None and partition < partitions:
-            return
-        if self._names.is_internal(topic):
-            raise RowError(f"topic {topic} is internal and can never be a real topic")
-        known = topics_of(self._kafka)
-        if topic not in known:
-            raise SinkSetupError(f"no topic {topic} (or no right to see it); create it first")
-        self._partitions[topic] = known[topic][0]
-        if partition >= known[topic][0]:
-            raise RowError(f"topic {topic} has no partition {partition}; it has {known[topic][0]}")
+        known = self._destinations.get(topic)
+        if known is None or partition >= known.partitions:
+            known = self._ask_about(topic)
+            if partition >= known.partitions:
+                raise RowError(
+                    f"topic {topic} has no partition {partition}; it has {known.partitions}"
+                )
+        return known
+
+    def check_row(self, row: Row) -> None:
+        """Check that a row's real topic takes it.
+
+        Raises:
+            RowError: it would not, as the topic is now.
+        """
+        topic, partition, *_ = row
+        # An operator may have done what an earlier refusal advised.
+        if self.destination(topic, partition).refusal(row) and (
+            refused := self._ask_about(topic).refusal(row)
+        ):
+            raise RowError(refused)
 
     def send(
         self,
@@ -179,6 +194,20 @@ class Sender:
             SendError: the brokers did not say.
         """
         return partition_end(self._options, self._names.half, partition) - 1
+
+    def _ask_about(self, topic: str) -> Destination:
+        if self._names.is_internal(topic):
+            raise RowError(f"topic {topic} is internal and can never be a real topic")
+        known = topics_of(self._admin)
+        if topic not in known:
+            raise SinkSetupError(f"no topic {topic} (or no right to see it); create it first")
+        settings = settings_of(self._admin, topic)
+        self._destinations[topic] = Destination(
+            known[topic][0],
+            int(settings.get("max.message.bytes", ANY_BYTES)),
+            "compact" in settings.get("cleanup.policy", ""),
+        )
+        return self._destinations[topic]
 
     def _decision(
         self,

@@ -35,7 +35,10 @@ def test_only_the_daemon_writes_real_topics() -> None:
 
 def test_the_spark_sink_reads_manifests_and_its_checks_only() -> None:
     """It writes manifests too; half and op topic it writes only, real topics it sees."""
-    topics = {acl.name: set(acl.operations) for acl in SINK if acl.resource == "--topic"}
+    topics: dict[str, set[str]] = {}
+    for acl in SINK:
+        if acl.resource == "--topic":
+            topics.setdefault(acl.name, set()).update(acl.operations)
     groups = {acl.name: acl.operations for acl in SINK if acl.resource == "--group"}
 
     assert {name for name, operations in topics.items() if "Read" in operations} == {
@@ -47,7 +50,7 @@ def test_the_spark_sink_reads_manifests_and_its_checks_only() -> None:
         NAMES.op,
         NAMES.manifest,
     }
-    assert topics["orders"] == {"Describe"}
+    assert topics["orders"] == {"Describe", "DescribeConfigs"}
     assert groups == {NAMES.check_group("spark-feed"): ("Read",), NAMES.manifest_group: ("Read",)}
 
 

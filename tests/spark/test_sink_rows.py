@@ -1,0 +1,64 @@
+"""Rows that their real topic would refuse: told by the sink, before they are dead letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from serde.headers import real_headers
+from serde.identity import TRANSACTION_IDS
+from spark_jobs.sink.destination import delivered_bytes
+from spark_jobs.sink.errors import RowError
+from tests.spark.sink_scene import value_of
+
+if TYPE_CHECKING:
+    from tests.spark.sink_parts import Sink
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+SMALL_BYTES = 10_000
+
+
+def test_a_row_that_its_topic_would_refuse(sink: Sink) -> None:
+    """The attempt fails and is rolled back, rather than its transaction become a dead letter."""
+    small = sink.topic("small", max_message_bytes=str(SMALL_BYTES))
+    sink.write([(b"k", b"v" * 9_000)], topic=small)
+    with pytest.raises(RowError, match=rf"small, whose max.message.bytes is {SMALL_BYTES}"):
+        sink.write([(b"k", value_of(0)), (b"k", b"v" * 20_000)], topic=small)
+    assert len(sink.scene.undecided()) == 1
+
+    sink.alter(small, "max.message.bytes", str(3 * SMALL_BYTES))
+    sink.write([(b"k", b"v" * 20_000)], topic=small)  # in the same process, as the text advised
+
+
+def test_a_row_without_a_key_for_a_compacted_topic(sink: Sink) -> None:
+    """No compacted topic takes one."""
+    compacted = sink.topic("compacted", cleanup_policy="compact,delete")
+    sink.write([(b"", value_of(0))], topic=compacted)
+    with pytest.raises(RowError, match="takes no row without a key"):
+        sink.write([(None, value_of(0))], topic=compacted)
+
+
+@pytest.mark.parametrize("key", [None, b"key"])
+@pytest.mark.parametrize("headers", [[], [("none", None), ("n" * 64, b"x" * 100)] * 2])
+def test_the_brokers_count_as_the_sink_does(
+    sink: Sink, key: bytes | None, headers: list[tuple[str, bytes | None]]
+) -> None:
+    """The largest row that it lets pass is stored; one byte more is refused."""
+    topic = sink.topic("small", max_message_bytes=str(SMALL_BYTES))
+    spare = SMALL_BYTES - delivered_bytes((topic, 0, key, b"v" * 9_000, headers))
+    fits = b"v" * (9_000 + spare)
+    assert delivered_bytes((topic, 0, key, fits, headers)) == SMALL_BYTES
+
+    producer = Producer({"bootstrap.servers": sink.scene.servers, "linger.ms": 0})
+    codes = []
+    for value in (fits, fits + b"v"):
+        added = real_headers(headers, TRANSACTION_IDS.next(), 1_800_000_000_000)
+        producer.produce(
+            topic, value, key, 0, headers=added, on_delivery=lambda error, _: codes.append(error)
+        )
+        producer.flush(20)
+    assert codes[0] is None
+    assert codes[1].code() == KafkaError.MSG_SIZE_TOO_LARGE
