@@ -14,7 +14,7 @@ from spark_jobs.sink.errors import (
     CommitInDoubtError,
     ReplayMismatchError,
 )
-from spark_jobs.sink.log.kafka_io import forget_log, log_for
+from spark_jobs.sink.log.kafka_io import log_for
 from spark_jobs.sink.manifest import Fate, Replay, compare, rounds
 from spark_jobs.sink.rows import ContentHash
 from spark_jobs.sink.sender.kafka_io import sender_for
@@ -67,17 +67,13 @@ class BatchCommitter:
         Raises: as commit, but for ReplayMismatchError.
         """
         mine = self._manifest(ManifestKind.COMMIT, batch_id, reports)
-        try:
-            log = log_for(self._options)
-            found = log.find(self._options.app_id, batch_id)
-            if found.standing.winner is None:
-                if found.later_batch > batch_id:
-                    self._roll_back(mine.attempts)
-                    raise _out_of_order(mine, found)
-                found = log.append(mine._replace(searched_from=found.searched_from))
-        except CommitInDoubtError:
-            forget_log(self._options)
-            raise
+        log = log_for(self._options)
+        found = log.find(self._options.app_id, batch_id)
+        if found.standing.winner is None:
+            if found.later_batch > batch_id:
+                self._roll_back(mine.attempts)
+                raise _out_of_order(mine, found)
+            found = log.append(mine._replace(searched_from=found.searched_from))
         winner = found.standing.winner
         if winner is None:
             self._roll_back_lost(mine.attempts, found)

@@ -14,7 +14,7 @@ from bridge import MessageView, Resolution
 from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.proxy import Act, Api
+from halfbridge.testkit.proxy import Act, Api, Rule
 from serde.avro import SINK_CONTEXT
 from serde.headers import CONTEXT, INTERNAL, parse_half
 from serde.records import ManifestKind, OpKind, SinkContext
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from spark_jobs.sink.attempt import AttemptReport
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+_INVALID_RECORD = 87  # Kafka's code
 
 
 def test_half_records_say_whose_they_are(sink: Sink) -> None:
@@ -275,6 +277,21 @@ def test_no_decision_overtakes_one_that_may_not_be_stored(
         assert decided <= {each.transaction_id for each in firsts}
         sink.committer.settle(winner)
         assert sink.decided(report) == {OpKind.COMMIT}
+
+
+def test_a_manifest_that_is_refused_spoils_nothing(topic_prefix: str, tmp_path: Path) -> None:
+    """A responder lives long: after a refusal its client takes no more, and it gets another."""
+    with (
+        EmbeddedCluster(1, proxied=True) as cluster,
+        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
+    ):
+        first, second = sink.attempt(), sink.attempt()
+        cluster.proxy.add(Rule(api=Api.PRODUCE, act=Act.FAIL, error=_INVALID_RECORD, times=1))
+        with pytest.raises(CommitInDoubtError):
+            sink.committer.reject(0, first.attempt.attempt_id, "too old")
+        assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
+        sink.committer.reject(0, second.attempt.attempt_id, "too old")
+        assert sink.fate(second) is Fate.ROLLBACK
 
 
 @pytest.mark.spark_long

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from spark_jobs.sink.options import SinkOptions
 
 _READ_MAX = 10_000
+_MESSAGE_BYTES_LEAST = 1_000  # that the client can be told
 _POLL_S = 0.5
 
 
@@ -49,13 +50,7 @@ class ManifestLog:
         self._timeout_s = options.commit_timeout_ms / MS_PER_S
         self._topic = options.names.manifest
         self._bytes_max = check_manifest_topic(admin_for(options), options)
-        self._producer = made(
-            Producer,
-            {
-                **producer_settings(options, message_bytes_max=max(self._bytes_max, 1_000)),
-                "linger.ms": 0,
-            },
-        )
+        self._producer = self._new_producer()
         self._consumer = made(Consumer, reader_settings(options))
         self._lock = Lock()
 
@@ -88,7 +83,13 @@ class ManifestLog:
                 " raise that setting of the topic"
             )
         with self._lock:
-            offset = self._append(key, data)
+            try:
+                offset = self._append(key, data)
+            except CommitInDoubtError:
+                # It may still hold the record, or take no other: a responder has more to write.
+                self._producer.purge()
+                self._producer = self._new_producer()
+                raise
             return self._find(manifest.app_id, manifest.batch_id, beyond=offset)
 
     def close(self) -> None:
@@ -96,6 +97,12 @@ class ManifestLog:
         with self._lock:
             self._consumer.close()
             self._producer.flush(KAFKA_TIMEOUT_S)
+
+    def _new_producer(self) -> Any:
+        settings = producer_settings(
+            self._options, message_bytes_max=max(self._bytes_max, _MESSAGE_BYTES_LEAST)
+        )
+        return made(Producer, {**settings, "linger.ms": 0})
 
     def _append(self, key: bytes, data: bytes) -> int:
         told: list[tuple[Any, Any]] = []
@@ -112,7 +119,6 @@ class ManifestLog:
         except (KafkaException, BufferError, SystemError) as error:
             raise CommitInDoubtError(f"the manifest was not written: {text_of(error)}") from error
         if not told:
-            self._producer.purge()
             raise CommitInDoubtError(
                 f"the manifest was not acknowledged in {self._timeout_s:g} s; start the query again"
             )
@@ -193,11 +199,6 @@ def log_for(options: SinkOptions) -> ManifestLog:
     if key not in _LOGS:
         _LOGS[key] = ManifestLog(options)
     return _LOGS[key]
-
-
-def forget_log(options: SinkOptions) -> None:
-    """Let the next `log_for` make new clients: those here failed."""
-    _LOGS.pop((os.getpid(), options.commit_timeout_ms, *options.client_key()), None)
 
 
 def _entry(record: Any) -> Entry:
