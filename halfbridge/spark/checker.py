@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from bridge import CheckCounts, MessageView
     from serde.records import SinkContext
-    from spark_jobs.sink.manifest import Standing
 
 _NS_PER_MS = 1_000_000
 # Batches whose winner is remembered: those of an hour at one a second.
@@ -62,7 +61,8 @@ class SinkChecker:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._lock = Lock()
-        self._settled: OrderedDict[tuple[str, int], Standing] = OrderedDict()
+        # Batch -> the attempts of its winner, whose decisions all stand. A manifest is far larger.
+        self._settled: OrderedDict[tuple[str, int], frozenset[str]] = OrderedDict()
 
     def __call__(self, view: MessageView) -> Resolution:
         """Answer a check.
@@ -79,18 +79,19 @@ class SinkChecker:
 
     def _resolve(self, context: SinkContext, *, age_ms: int) -> Resolution:
         batch = (context.app_id, context.batch_id)
-        stands = self._settled.get(batch)
-        if stands is None:
-            committer = BatchCommitter(replace(self._options, app_id=context.app_id))
-            stands = committer.find(context.batch_id).standing
-            fate = stands.fate(context.attempt_id)
-            if fate is Fate.OPEN and age_ms > self._options.age_ms_max:
-                reason = f"nobody committed it within {self._options.age_ms_max} ms"
-                stands = committer.reject(context.batch_id, context.attempt_id, reason).standing
-            if stands.winner is not None:
-                committer.settle(stands.winner.manifest, source=OpSource.CHECK)
-                self._remember(batch, stands)
+        published = self._settled.get(batch)
+        if published is not None:
+            return Resolution.COMMIT if context.attempt_id in published else Resolution.ROLLBACK
+        committer = BatchCommitter(replace(self._options, app_id=context.app_id))
+        stands = committer.find(context.batch_id).standing
         fate = stands.fate(context.attempt_id)
+        if fate is Fate.OPEN and age_ms > self._options.age_ms_max:
+            reason = f"nobody committed it within {self._options.age_ms_max} ms"
+            stands = committer.reject(context.batch_id, context.attempt_id, reason).standing
+            fate = stands.fate(context.attempt_id)
+        if stands.winner is not None:
+            committer.settle(stands.winner.manifest, source=OpSource.CHECK)
+            self._remember(batch, stands.winner.attempt_ids)
         if fate is Fate.OPEN:
             raise StillOpenError(
                 f"batch {context.batch_id} of {context.app_id} has no manifest yet: its driver runs"
@@ -98,8 +99,8 @@ class SinkChecker:
             )
         return Resolution.COMMIT if fate is Fate.COMMIT else Resolution.ROLLBACK
 
-    def _remember(self, batch: tuple[str, int], stands: Standing) -> None:
-        self._settled[batch] = stands
+    def _remember(self, batch: tuple[str, int], published: frozenset[str]) -> None:
+        self._settled[batch] = published
         if len(self._settled) > _KNOWN_MAX:
             self._settled.popitem(last=False)
 

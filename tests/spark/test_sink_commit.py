@@ -206,6 +206,17 @@ def test_checks_are_answered_from_the_log(sink: Sink) -> None:
         assert [id_ for id_, _ in sink.scene.ops(partition) if id_ in mine] == order
 
 
+def test_a_responder_remembers_ids_only(sink: Sink) -> None:
+    """A manifest may have megabytes, and it remembers the batches of an hour."""
+    report, loser = sink.attempt(), sink.attempt()
+    sink.committer.record(0, [report])
+    checker = SinkChecker(sink.options)
+    assert checker(view(report)) is Resolution.COMMIT
+    assert list(checker._settled.values()) == [{report.attempt.attempt_id}]
+    assert checker(view(report)) is Resolution.COMMIT
+    assert checker(view(loser)) is Resolution.ROLLBACK
+
+
 def test_what_nobody_commits_is_given_up_in_the_log(sink: Sink) -> None:
     """After the app's own maximum; a commit that comes later finds it, and the batch runs anew."""
     report = sink.attempt()
