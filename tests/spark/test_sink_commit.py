@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Barrier, BrokenBarrierError
 from time import time_ns
 from typing import TYPE_CHECKING
 
@@ -28,17 +30,21 @@ from spark_jobs.sink.errors import (
     SinkSetupError,
 )
 from spark_jobs.sink.manifest import Fate, rounds
+from spark_jobs.sink.sender.kafka_io import sender_for
 from tests.inferred import INFERRED
 from tests.spark.sink_parts import ROWS, Sink, sink_parts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from serde.records import ManifestTransaction
     from spark_jobs.sink.attempt import AttemptReport
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 _INVALID_RECORD = 87  # Kafka's code
+_ALONE_S = 1.0  # in which another thread would have come by
 
 
 def test_half_records_say_whose_they_are(sink: Sink) -> None:
@@ -288,6 +294,25 @@ def test_no_decision_overtakes_one_that_may_not_be_stored(
         assert decided <= {each.transaction_id for each in firsts}
         sink.committer.settle(winner)
         assert sink.decided(report) == {OpKind.COMMIT}
+
+
+def test_responders_of_one_process_decide_one_after_the_other(sink: Sink) -> None:
+    """They share a client, whose failure would be told to the wrong one."""
+    together = Barrier(2)
+
+    def no_rounds() -> Iterator[list[ManifestTransaction]]:
+        together.wait(_ALONE_S)
+        yield []
+
+    def decide() -> None:
+        sender_for(sink.options).decide(
+            OpKind.ROLLBACK, no_rounds(), producer_group=sink.options.producer_group, timeout_s=20
+        )
+
+    sender_for(sink.options)  # or each might make its own
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(decide) for _ in range(2)]
+    assert [type(each.exception()) for each in both] == [BrokenBarrierError] * 2
 
 
 def test_a_manifest_that_is_refused_spoils_nothing(topic_prefix: str, tmp_path: Path) -> None:

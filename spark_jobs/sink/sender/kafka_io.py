@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from threading import Lock
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ _FAILED_BEFORE = "the Kafka client has failed before"
 
 
 class Sender:
-    """One idempotent producer, and what it knows of the cluster. Not thread-safe.
+    """One idempotent producer, and what it knows of the cluster. Not thread-safe but for `decide`.
 
     Raises:
         SinkSetupError: half and op topic are not as they must be, or no broker answers.
@@ -68,6 +69,7 @@ class Sender:
         self._destinations: dict[str, Destination] = {}
         self._sent = 0
         self._actor = actor_name()
+        self._deciding = Lock()
 
     @property
     def is_broken(self) -> bool:
@@ -138,6 +140,8 @@ class Sender:
     ) -> None:
         """Write decisions round by round; each is proven to be stored before the next begins.
 
+        Several threads of a responder may call it; one waits for the other.
+
         Args:
             kind: What is decided, of all of them.
             rounds: Of transactions.
@@ -157,18 +161,21 @@ class Sender:
             if error is not None:
                 failed.append(error)
 
-        for transactions in rounds:
-            try:
-                for each in transactions:
-                    op = self._decision(kind, each, producer_group, source, reason)
-                    key, partition = each.transaction_id.encode(), each.half_partition
-                    self._produce(self._names.op, op, key, partition, written, headers=None)
-                self.flush(timeout_s)
-            except SendError as error:
-                raise CommitInDoubtError(f"decisions were not acknowledged: {error}") from error
-            if failed:
-                self._discard()
-                raise CommitInDoubtError(f"decisions were not acknowledged: {text_of(failed[0])}")
+        with self._deciding:
+            for transactions in rounds:
+                try:
+                    for each in transactions:
+                        op = self._decision(kind, each, producer_group, source, reason)
+                        key, partition = each.transaction_id.encode(), each.half_partition
+                        self._produce(self._names.op, op, key, partition, written, headers=None)
+                    self.flush(timeout_s)
+                except SendError as error:
+                    raise CommitInDoubtError(f"decisions were not acknowledged: {error}") from error
+                if failed:
+                    self._discard()
+                    raise CommitInDoubtError(
+                        f"decisions were not acknowledged: {text_of(failed[0])}"
+                    )
 
     def flush(self, timeout_s: float) -> None:
         """Return once every record is acknowledged or has failed, as its callback tells.
