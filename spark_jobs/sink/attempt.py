@@ -22,7 +22,8 @@ from serde.records import (
     SinkContext,
 )
 from spark_jobs.sink.chunks import Chunk, Chunks
-from spark_jobs.sink.cluster.kafka_io import LOG, MS_PER_S, not_proven, text_of
+from spark_jobs.sink.clients.kafka_io import LOG, not_proven, text_of
+from spark_jobs.sink.cluster.kafka_io import MS_PER_S
 from spark_jobs.sink.destination import FRAME_BYTES_MAX
 from spark_jobs.sink.errors import RowError, SendError, SinkError
 from spark_jobs.sink.options import TRANSACTION_BYTES_MAX

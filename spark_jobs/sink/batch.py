@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from serde.records import BatchManifest, ManifestAttempt, ManifestKind, OpKind, OpSource
 from spark_jobs.sink.chunks import merge_timestamps
-from spark_jobs.sink.cluster.kafka_io import LOG, MS_PER_S, actor_name
+from spark_jobs.sink.clients.kafka_io import LOG, actor_name
+from spark_jobs.sink.cluster.kafka_io import MS_PER_S
 from spark_jobs.sink.errors import (
     AttemptGivenUpError,
     BatchOrderError,

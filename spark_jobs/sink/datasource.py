@@ -15,7 +15,8 @@ from pyspark.sql.datasource import (
 
 from spark_jobs.sink.attempt import AttemptReport, write_attempt
 from spark_jobs.sink.batch import BatchCommitter
-from spark_jobs.sink.cluster.kafka_io import LOG, ensure_topics
+from spark_jobs.sink.clients.kafka_io import LOG
+from spark_jobs.sink.cluster.kafka_io import ensure_topics
 from spark_jobs.sink.errors import SinkError, SinkOptionError
 from spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
 from spark_jobs.sink.rows import check_schema

@@ -1,1 +1,1 @@
-"""Topics and clients of the sink."""
+"""What the sink asks of the cluster."""

@@ -1,29 +1,21 @@
-"""What the sink knows of the cluster: topics as they are, clients as they are made."""
+"""What the sink asks of the cluster: topics as they are and must be, ends of partitions."""
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from serde.topics import MANIFEST_BYTES_MAX, MANIFEST_PARTITIONS
-from spark_jobs.sink.errors import CommitInDoubtError, SendError, SinkOptionError, SinkSetupError
+from spark_jobs.sink.clients.kafka_io import LOG, admin_for, made, reader_settings, text_of
+from spark_jobs.sink.errors import CommitInDoubtError, SendError, SinkSetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from spark_jobs.sink.options import SinkOptions
 
-LOG = logging.getLogger("halfbridge.spark")
-_CLIENT_LOG = logging.getLogger("halfbridge.spark.kafka")
-# librdkafka says so of each producer; what it guards is decided (an order without gaps).
-_CLIENT_LOG.addFilter(lambda record: "enable.gapless.guarantee" not in record.getMessage())
 KAFKA_TIMEOUT_S = 20.0
 LOOK_AGAIN_S = 0.1
 MS_PER_S = 1_000
@@ -35,7 +27,6 @@ _CHECK_RETENTION_MS = 3_600_000
 _REQUEST_EXTRA_BYTES = 128 * 1024
 _SAFE_REPLICAS = 3
 _APPEARS_S = 20.0
-_INFERRED = KafkaError(KafkaError._MSG_TIMED_OUT, "acknowledged without an offset", retriable=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,36 +47,6 @@ class HalfShape:
     def message_bytes_max(self) -> int:
         """Most bytes of key, value and twice the headers of one message."""
         return self.record_bytes_max - MESSAGE_RESERVE_BYTES
-
-
-def client_settings(options: SinkOptions) -> dict[str, Any]:
-    """Return what all clients have in common."""
-    return {
-        "client.id": f"halfbridge-{options.producer_group}",
-        "error_cb": _note,
-        **options.kafka,
-        "bootstrap.servers": options.bootstrap_servers,
-    }
-
-
-def made(client: Any, settings: Mapping[str, Any]) -> Any:
-    """Return a Kafka client.
-
-    Raises:
-        SinkOptionError: it does not take a property; whoever wrote the query corrects it.
-    """
-    try:
-        return client(dict(settings), logger=_CLIENT_LOG)
-    except KafkaException as error:
-        raise SinkOptionError(f"a kafka. option is not taken: {text_of(error)}") from error
-
-
-def admin_for(options: SinkOptions) -> Any:
-    """Return a client that asks about topics, and makes them.
-
-    Raises: as made.
-    """
-    return made(AdminClient, client_settings(options))
 
 
 def half_shape(admin: Any, options: SinkOptions) -> HalfShape:
@@ -178,31 +139,6 @@ def remedy(options: SinkOptions) -> str:
     )
 
 
-def text_of(error: Any) -> str:
-    """Return a KafkaError or KafkaException as `NAME: text`."""
-    if isinstance(error, KafkaException):
-        error = error.args[0]
-    return f"{error.name()}: {error.str()}" if isinstance(error, KafkaError) else repr(error)
-
-
-def not_proven(record: Any) -> KafkaError | None:
-    """Return why an acknowledgement proves nothing: it names no offset; None where it does.
-
-    librdkafka then only infers that the record is stored, from a later one or from a duplicate
-    sequence number; when a leader dies the inference can be wrong (see bridge/kafka_io.py).
-    """
-    return _INFERRED if record.offset() is None else None
-
-
-def actor_name() -> str:
-    """Return this process's name in records, for people who search."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def _note(error: Any) -> None:
-    LOG.info("Kafka client: %s", text_of(error))
-
-
 def partition_end(options: SinkOptions, topic: str, partition: int) -> int:
     """Return the high watermark of a partition.
 
@@ -276,22 +212,6 @@ def manifest_settings(*, replicas: int) -> dict[str, str]:
     if replicas >= _SAFE_REPLICAS:
         settings["min.insync.replicas"] = "2"
     return settings
-
-
-def reader_settings(options: SinkOptions) -> dict[str, Any]:
-    """Return the properties of a consumer that is told what to read, and commits nothing."""
-    return {
-        "fetch.wait.max.ms": 50,
-        **client_settings(options),
-        "group.id": options.names.manifest_group,
-        "enable.auto.commit": False,
-        "auto.offset.reset": "error",
-        # Another app's producer must not hide what is there; nobody writes it in a kafka_txn.
-        "isolation.level": "read_uncommitted",
-        "enable.partition.eof": True,
-        "allow.auto.create.topics": False,
-        "fetch.message.max.bytes": MANIFEST_BYTES_MAX + 4_096,
-    }
 
 
 def ends_of(consumer: Any, place: TopicPartition, deadline: float) -> tuple[int, int]:

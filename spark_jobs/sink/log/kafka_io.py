@@ -12,22 +12,24 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from serde.manifest import BATCH_MANIFEST
 from serde.partitioner import partition_of
 from serde.topics import MANIFEST_PARTITIONS
-from spark_jobs.sink.cluster.kafka_io import (
-    KAFKA_TIMEOUT_S,
+from spark_jobs.sink.clients.kafka_io import (
     LOG,
-    LOOK_AGAIN_S,
-    MS_PER_S,
     admin_for,
-    check_manifest_topic,
-    ends_of,
     made,
     not_proven,
+    producer_settings,
     reader_settings,
     text_of,
 )
+from spark_jobs.sink.cluster.kafka_io import (
+    KAFKA_TIMEOUT_S,
+    LOOK_AGAIN_S,
+    MS_PER_S,
+    check_manifest_topic,
+    ends_of,
+)
 from spark_jobs.sink.errors import CommitInDoubtError, SinkSetupError
 from spark_jobs.sink.manifest import Entry, Found, Search
-from spark_jobs.sink.sender.kafka_io import producer_settings
 
 if TYPE_CHECKING:
     from serde.records import BatchManifest

@@ -15,18 +15,15 @@ from confluent_kafka import KafkaException, Producer
 
 from serde.avro import OP
 from serde.records import NO_OFFSET, Op, OpKind, OpSource
-from spark_jobs.sink.cluster.kafka_io import (
+from spark_jobs.sink.clients.kafka_io import (
     actor_name,
     admin_for,
-    client_settings,
-    half_shape,
     made,
     not_proven,
-    partition_end,
-    settings_of,
+    producer_settings,
     text_of,
-    topics_of,
 )
+from spark_jobs.sink.cluster.kafka_io import half_shape, partition_end, settings_of, topics_of
 from spark_jobs.sink.destination import ANY_BYTES, Destination
 from spark_jobs.sink.errors import CommitInDoubtError, RowError, SendError, SinkSetupError
 
@@ -40,8 +37,6 @@ if TYPE_CHECKING:
 
 _NS_PER_MS = 1_000_000
 _MS_PER_S = 1_000
-_QUEUE_MESSAGES_MAX = 100_000
-_QUEUE_KBYTES_MAX = 64 * 1024
 _ROOM_S = 0.1
 _PURGE_S = 1.0
 _POLL_EVERY = 256
@@ -308,23 +303,3 @@ def sender_for(options: SinkOptions) -> Sender:
     if sender is None or sender.is_broken:
         sender = _SENDERS[key] = Sender(options)
     return sender
-
-
-def producer_settings(options: SinkOptions, *, message_bytes_max: int) -> dict[str, Any]:
-    """Return the properties of an idempotent producer that passes nothing over."""
-    return {
-        "linger.ms": 20,
-        "socket.keepalive.enable": True,
-        **client_settings(options),
-        "acks": "all",
-        "enable.idempotence": True,
-        # A record that fails for good stops the producer: none behind it gets through.
-        "enable.gapless.guarantee": True,
-        "allow.auto.create.topics": False,
-        # Never: a message that is given up while ones behind it are stored leaves a gap. Whoever
-        # waits has a deadline, and gives up the whole client.
-        "message.timeout.ms": 0,
-        "message.max.bytes": message_bytes_max,
-        "queue.buffering.max.messages": _QUEUE_MESSAGES_MAX,
-        "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
-    }
