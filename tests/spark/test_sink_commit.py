@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier, BrokenBarrierError
-from time import time_ns
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +19,7 @@ from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
 from serde.avro import SINK_CONTEXT
 from serde.headers import CONTEXT, INTERNAL, parse_half
+from serde.partitioner import partition_of
 from serde.records import ManifestKind, OpKind, SinkContext
 from serde.topics import MANIFEST_PARTITIONS
 from spark_jobs.sink.errors import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 _INVALID_RECORD = 87  # Kafka's code
+_FIVE_WINDOWS = 40_000  # records: 64, 8 times as many each time
 _ALONE_S = 1.0  # in which another thread would have come by
 
 
@@ -328,6 +330,26 @@ def test_a_manifest_that_is_refused_spoils_nothing(topic_prefix: str, tmp_path: 
         assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
         sink.committer.reject(0, second.attempt.attempt_id, "too old")
         assert sink.fate(second) is Fate.ROLLBACK
+
+
+def test_a_long_log_may_be_read_for_long(topic_prefix: str, tmp_path: Path) -> None:
+    """A new app reads all of its partition; its time-out is on brokers that say nothing."""
+    with (
+        EmbeddedCluster(1, proxied=True) as cluster,
+        sink_parts(
+            cluster.proxied_servers, topic_prefix, tmp_path, commit_timeout_ms="3000"
+        ) as sink,
+    ):
+        partition = partition_of(sink.options.app_id.encode(), MANIFEST_PARTITIONS)
+        producer = Producer({"bootstrap.servers": cluster.proxied_servers})
+        for _ in range(_FIVE_WINDOWS):
+            producer.produce(sink.scene.names.manifest, b"", b"other", partition)
+        assert producer.flush(60) == 0
+        sink.committer.find(0)  # clients are made
+        cluster.proxy.delay(300)
+        began = monotonic()
+        assert sink.committer.find(0).entries == ()
+        assert monotonic() - began > 3
 
 
 @pytest.mark.spark_long

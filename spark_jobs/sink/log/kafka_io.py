@@ -143,7 +143,7 @@ class ManifestLog:
             start, end = ends_of(self._consumer, place, deadline)
         search = Search(batch_id, start=start, end=end)
         while (window := search.window()) is not None:
-            search.feed(self._read(place, *window, key, deadline))
+            search.feed(self._read(place, *window, key))
         found = search.result()
         if found.is_cut:
             raise SinkSetupError(
@@ -153,12 +153,11 @@ class ManifestLog:
             )
         return found
 
-    def _read(
-        self, place: TopicPartition, low: int, high: int, key: bytes, deadline: float
-    ) -> list[Entry]:
-        """Return the app's records in [low, high)."""
+    def _read(self, place: TopicPartition, low: int, high: int, key: bytes) -> list[Entry]:
+        """Return the app's records in [low, high), however long that takes while records come."""
         self._consumer.assign([TopicPartition(place.topic, place.partition, low)])
         entries: list[Entry] = []
+        deadline = monotonic() + self._timeout_s
         try:
             while monotonic() < deadline:
                 for record in self._batch():
@@ -169,6 +168,7 @@ class ManifestLog:
                             return entries
                         LOG.info("reading manifests: %s", record.error())
                         continue
+                    deadline = monotonic() + self._timeout_s
                     if record.offset() >= high:
                         return entries
                     if record.key() == key:
@@ -180,7 +180,8 @@ class ManifestLog:
         finally:
             self._consumer.unassign()
         raise CommitInDoubtError(
-            f"manifests [{low}, {high}) of {place.topic} were not read in {self._timeout_s:g} s"
+            f"reading manifests [{low}, {high}) of {place.topic}, nothing came for"
+            f" {self._timeout_s:g} s"
         )
 
     def _batch(self) -> list[Any]:
