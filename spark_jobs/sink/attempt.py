@@ -23,7 +23,7 @@ from serde.records import (
 )
 from spark_jobs.sink.chunks import Chunk, Chunks
 from spark_jobs.sink.clients.kafka_io import LOG, not_proven, text_of
-from spark_jobs.sink.cluster.kafka_io import MS_PER_S
+from spark_jobs.sink.cluster.kafka_io import MS_PER_S, partition_ends
 from spark_jobs.sink.destination import FRAME_BYTES_MAX
 from spark_jobs.sink.errors import RowError, SendError, SinkError
 from spark_jobs.sink.options import TRANSACTION_BYTES_MAX
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from serde.headers import Headers
+    from serde.records import ManifestTransaction
     from spark_jobs.sink.destination import Destination
     from spark_jobs.sink.options import SinkOptions
     from spark_jobs.sink.rows import Row
@@ -185,23 +186,31 @@ class _Attempt:
         except SendError as error:
             LOG.info("attempt %s: %s", self._id, error)
         try:
-            sender = sender_for(self._options)
-            sender.decide(
+            sender_for(self._options).decide(
                 OpKind.ROLLBACK,
-                # Where something failed, nobody knows what is stored beyond it.
-                [
-                    [
-                        each._replace(half_offset=NO_OFFSET) if chunk.unacknowledged else each
-                        for chunk in self._chunks.all
-                        for each in (chunk.as_transaction(),)
-                    ]
-                ],
+                [self._stored_at_most()],
                 producer_group=self._options.producer_group,
                 reason="the task attempt failed",
                 timeout_s=_ROLLBACK_S,
             )
         except SinkError as error:
             LOG.warning("attempt %s is left to the check: %s", self._id, error)
+
+    def _stored_at_most(self) -> list[ManifestTransaction]:
+        """Return the transactions; where something failed, each ends at the end of what is stored.
+
+        Raises:
+            SendError: the brokers do not say where that is.
+        """
+        unknown = {chunk.half_partition for chunk in self._chunks.all if chunk.unacknowledged}
+        ends = partition_ends(self._options, self._options.names.half, unknown)
+        return [
+            each._replace(half_offset=ends[each.half_partition] - 1)
+            if chunk.unacknowledged
+            else each
+            for chunk in self._chunks.all
+            for each in (chunk.as_transaction(),)
+        ]
 
     def _too_large(self, size: int) -> RowError:
         return RowError(

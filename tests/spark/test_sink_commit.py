@@ -34,6 +34,7 @@ from spark_jobs.sink.manifest import Fate, rounds
 from spark_jobs.sink.sender.kafka_io import sender_for
 from tests.inferred import INFERRED
 from tests.spark.sink_parts import ROWS, Sink, sink_parts
+from tests.spark.sink_scene import HALF_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -246,6 +247,26 @@ def test_halves_that_the_brokers_refuse(sink: Sink) -> None:
     assert sink.scene.undecided() == {each.transaction_id for each in stored.attempt.transactions}
     sink.committer.commit(0, [sink.attempt()])
     assert OpKind.COMMIT in sink.scene.decisions().values()
+
+
+def test_a_rollback_asks_once_where_a_half_partition_ends(
+    topic_prefix: str, tmp_path: Path
+) -> None:
+    """However many transactions the brokers refused: each question costs a client a connection."""
+    with (
+        EmbeddedCluster(1, proxied=True) as cluster,
+        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
+    ):
+        stored = sink.attempt()
+        sink.alter(sink.scene.names.half, "max.message.bytes", "1000")
+        cluster.proxy.add(Rule(api=Api.LIST_OFFSETS, act=Act.HOLD))
+        with pytest.raises(SendError):
+            sink.attempt(rows=10 * ROWS)
+        asked = cluster.proxy.hits(Act.HOLD, Api.LIST_OFFSETS)
+        assert 0 < asked <= 2 * HALF_PARTITIONS  # for the beginning and for the end
+        assert sink.scene.undecided() == {
+            each.transaction_id for each in stored.attempt.transactions
+        }
 
 
 def test_a_manifest_that_is_too_large(

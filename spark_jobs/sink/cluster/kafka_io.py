@@ -14,6 +14,8 @@ from spark_jobs.sink.clients.kafka_io import LOG, admin_for, made, reader_settin
 from spark_jobs.sink.errors import CommitInDoubtError, SendError, SinkSetupError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from spark_jobs.sink.options import SinkOptions
 
 KAFKA_TIMEOUT_S = 20.0
@@ -139,8 +141,8 @@ def remedy(options: SinkOptions) -> str:
     )
 
 
-def partition_end(options: SinkOptions, topic: str, partition: int) -> int:
-    """Return the high watermark of a partition.
+def partition_ends(options: SinkOptions, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    """Return the high watermark of each partition.
 
     Raises:
         SendError: the brokers did not say.
@@ -148,7 +150,9 @@ def partition_end(options: SinkOptions, topic: str, partition: int) -> int:
     consumer = made(Consumer, reader_settings(options))
     try:
         deadline = monotonic() + options.commit_timeout_ms / MS_PER_S
-        return ends_of(consumer, TopicPartition(topic, partition), deadline)[1]
+        return {
+            each: ends_of(consumer, TopicPartition(topic, each), deadline)[1] for each in partitions
+        }
     except CommitInDoubtError as error:
         raise SendError(str(error)) from error
     finally:

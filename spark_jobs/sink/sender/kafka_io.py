@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException, Producer
 
 from serde.avro import OP
-from serde.records import NO_OFFSET, Op, OpKind, OpSource
+from serde.records import Op, OpKind, OpSource
 from spark_jobs.sink.clients.kafka_io import (
     actor_name,
     admin_for,
@@ -23,7 +23,7 @@ from spark_jobs.sink.clients.kafka_io import (
     producer_settings,
     text_of,
 )
-from spark_jobs.sink.cluster.kafka_io import half_shape, partition_end, settings_of, topics_of
+from spark_jobs.sink.cluster.kafka_io import half_shape, settings_of, topics_of
 from spark_jobs.sink.destination import ANY_BYTES, Destination
 from spark_jobs.sink.errors import CommitInDoubtError, RowError, SendError, SinkSetupError
 
@@ -189,14 +189,6 @@ class Sender:
         """Drop what is not sent yet; the client is of no more use."""
         self._discard()
 
-    def half_end(self, partition: int) -> int:
-        """Return the last offset of a half partition.
-
-        Raises:
-            SendError: the brokers did not say.
-        """
-        return partition_end(self._options, self._names.half, partition) - 1
-
     def _ask_about(self, topic: str) -> Destination:
         if self._names.is_internal(topic):
             raise RowError(f"topic {topic} is internal and can never be a real topic")
@@ -219,11 +211,10 @@ class Sender:
         source: OpSource,
         reason: str,
     ) -> bytes:
-        partition, offset = transaction.half_partition, transaction.half_offset
         op = Op(
             transaction.transaction_id,
             time_ns() // _NS_PER_MS,
-            self.half_end(partition) if offset == NO_OFFSET else offset,
+            transaction.half_offset,
             0,
             producer_group,
             kind,
