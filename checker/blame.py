@@ -44,11 +44,6 @@ class Blame:
         self._routes = routes
         self._questions = questions
 
-    @property
-    def is_searching(self) -> bool:
-        """Whether batches are cut down at present."""
-        return self.limit < self._limit_max
-
     def succeeded(self) -> None:
         """Take that a batch went through: the next may be larger."""
         self.limit = min(self.limit * 2, self._limit_max)

@@ -290,7 +290,6 @@ class Worker:
             records,
             self._offsets,
             self._input.group_metadata,
-            watched=self._blame.is_searching or self._backoff.failures > 0,
             in_background=in_background,
         )
         if not in_background:

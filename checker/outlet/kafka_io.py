@@ -81,8 +81,7 @@ class _Told:
 
     def on_copy(self, error: KafkaError | None, message: Any) -> None:
         """Take the outcome of a copy."""
-        error = error or not_proven(message)
-        if error is None:
+        if (error or not_proven(message)) is None:
             partition = message.partition()
             end = message.offset() + 1
             self.copies_end[partition] = max(end, self.copies_end.get(partition, 0))
@@ -91,6 +90,7 @@ class _Told:
 
     def on_delivery(self, error: KafkaError | None, message: Any) -> None:
         """Take the outcome of a record; one that can never be stored counts more than others."""
+        error = error or not_proven(message)
         if error is not None and (self.refused is None or error.code() in PERMANENT_CODES):
             self.refused = (error, message.topic() or "")
 
@@ -136,12 +136,11 @@ class Transactor:
         self._producer.poll(0)
         self._told.worn = False  # trouble before this epoch began is none of its
 
-    def write(self, records: Iterable[Outgoing], *, watched: bool) -> dict[int, int]:
+    def write(self, records: Iterable[Outgoing]) -> dict[int, int]:
         """Begin a kafka_txn and hand `records` over, in order.
 
         Args:
             records: What to write.
-            watched: Find out which record a broker refuses; costs a callback a record.
 
         Returns:
             Half partition -> highest offset of a copy plus one; a rebuild must read that far.
@@ -152,14 +151,11 @@ class Transactor:
         self._told.copies_end, self._told.refused = {}, None
         try:
             self._producer.begin_transaction()
-            left = self._produce(records, watched=watched) and self._producer.flush(self._timeout_s)
+            if self._produce(records):
+                # Copies may stand above what is returned, where no rebuild would look for them.
+                self._prove()
         except KafkaException as error:
             raise self._failed(error) from error
-        if left:  # copies may stand above what is returned, where no rebuild would look for them
-            raise KafkaTxnFailedError(f"{left} records were not acknowledged in time")
-        refused = self._told.refused
-        if refused is not None and refused[0] is INFERRED:
-            raise _failure(INFERRED)
         return self._told.copies_end
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], group_metadata: Any) -> None:
@@ -180,6 +176,8 @@ class Transactor:
         self._sending_since = began
         try:
             self._producer.send_offsets_to_transaction(positions, group_metadata, self._timeout_s)
+            self._sending_since = None
+            self._prove()
         except KafkaException as error:
             raise self._failed(error) from error
         finally:
@@ -201,6 +199,21 @@ class Transactor:
         since = self._sending_since
         return since is not None and monotonic() - since > self._timeout_s + HANG_GRACE_S
 
+    def _prove(self) -> None:
+        """Wait until brokers have said of every record that it is stored.
+
+        The client would commit without: what it infers of a record is enough for it.
+
+        Raises:
+            KafkaTxnFailedError: of one they have not.
+            KafkaException: the client has failed.
+        """
+        if left := self._producer.flush(self._timeout_s):
+            raise KafkaTxnFailedError(f"{left} records were not acknowledged in time")
+        refused = self._told.refused
+        if refused is not None and refused[0] is INFERRED:
+            raise _failure(INFERRED)
+
     def _commit(self, began: float) -> None:
         """Commit; after an unknown outcome only the commit is repeated, never an abort."""
         in_doubt = False
@@ -220,11 +233,13 @@ class Transactor:
             return
         raise KafkaTxnFailedError("the commit's outcome stays unknown")
 
-    def _produce(self, records: Iterable[Outgoing], *, watched: bool) -> bool:
+    def _produce(self, records: Iterable[Outgoing]) -> bool:
+        """Hand the records over; tell whether there are copies among them."""
         produce = self._producer.produce
+        on_delivery = self._told.on_delivery
         has_copies = False
         for record in records:
-            callback = self._told.on_delivery if watched else None
+            callback = on_delivery
             if record.is_copy:
                 callback, has_copies = self._told.on_copy, True
             waits_until = 0.0

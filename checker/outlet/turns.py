@@ -65,7 +65,6 @@ class Turns:
         offsets: Callable[[Mapping[int, int]], Sequence[tuple[str, int, int, str]]],
         group_metadata: Any,
         *,
-        watched: bool,
         in_background: bool,
     ) -> None:
         """Write `records` and commit offsets in one kafka_txn.
@@ -75,7 +74,6 @@ class Turns:
             offsets: Called once all copies have their offsets (half partition -> highest offset
                 plus one); returns (topic, partition, offset, metadata).
             group_metadata: From `Input`.
-            watched: Find out which record a broker refuses.
             in_background: Return before the commit is acknowledged; `is_done` tells.
 
         Raises:
@@ -84,7 +82,7 @@ class Turns:
         transactor = self._transactors[self._turn]
         if transactor.worn:
             transactor = self._replace(self._turn)
-        positions = offsets(transactor.write(records, watched=watched))
+        positions = offsets(transactor.write(records))
         self._committing = transactor
         self._under_way = self._thread.submit(transactor.commit, positions, group_metadata)
         self._turn = (self._turn + 1) % len(self._transactors)

@@ -50,7 +50,7 @@ def test_case_57_back_to_back_kafka_txns(kafka_bootstrap_servers: str, topic_pre
         assert plain.flush(_CALL_S) == 0
 
     def transact() -> None:
-        turns.run([record], lambda _: offsets, metadata, watched=False, in_background=False)
+        turns.run([record], lambda _: offsets, metadata, in_background=False)
 
     sends, kafka_txns = [], []
     for call in (send, transact):  # the first of each finds its brokers

@@ -63,7 +63,7 @@ def _commit(config: CheckerConfig, metadata: Any) -> None:
     transactor = Transactor(config, f"{config.topic_prefix}id")
     transactor.start()
     try:
-        transactor.write([], watched=False)
+        transactor.write([])
         transactor.commit([(config.names.op, 0, 7, "")], metadata)
     finally:
         transactor.close()

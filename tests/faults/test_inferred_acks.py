@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bridge import (
@@ -24,6 +25,7 @@ from checker.outlet.kafka_io import Transactor
 from checker.publish import Outgoing
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api
+from halfbridge.testkit.reader import read_all
 from tests.inferred import INFERRED
 
 if TYPE_CHECKING:
@@ -110,10 +112,34 @@ def test_a_put_back_is_written_again(cluster: EmbeddedCluster, config: CheckerCo
     cluster.proxy.add(INFERRED)
 
     with pytest.raises(KafkaTxnFailedError, match="without an offset"):
-        transactor.write([copy], watched=False)
+        transactor.write([copy])
 
     transactor.close()
     successor = Transactor(config, f"{config.topic_prefix}id")
     successor.start()
-    assert successor.write([copy], watched=False)[0] > 0
+    assert successor.write([copy])[0] > 0
     successor.close()
+
+
+def test_a_delivery_is_written_again(cluster: EmbeddedCluster, config: CheckerConfig) -> None:
+    """Its kafka_txn is not committed: it might lack the record, which would be lost for good."""
+    group = Consumer({"bootstrap.servers": config.bootstrap_servers, "group.id": _GROUP})
+    offsets = [(config.names.op, 0, 1, "")]
+    delivery = Outgoing(_real_topic(config), 0, None, b"delivered", [], 0)
+    transactor = Transactor(config, f"{config.topic_prefix}id")
+    transactor.start()
+    cluster.proxy.add(INFERRED)
+    transactor.write([delivery])
+
+    with pytest.raises(KafkaTxnFailedError, match="without an offset"):
+        transactor.commit(offsets, group.consumer_group_metadata())
+
+    transactor.close()
+    successor = Transactor(config, f"{config.topic_prefix}id")
+    successor.start()
+    successor.write([delivery])
+    successor.commit(offsets, group.consumer_group_metadata())
+    successor.close()
+    group.close()
+    read = read_all(config.bootstrap_servers, [_real_topic(config)])
+    assert [record.value for record in read] == [b"delivered"]

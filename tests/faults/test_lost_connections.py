@@ -66,13 +66,13 @@ def test_a_commit_that_may_arrive_twice_wears_its_producer(
     transactor.start()
     group = Consumer({"bootstrap.servers": config.bootstrap_servers, "group.id": "lost"})
     offsets = [(config.names.op, 0, 0, "")]
-    transactor.write([], watched=False)
+    transactor.write([])
     transactor.commit(offsets, group.consumer_group_metadata())
     assert not transactor.worn
 
     before = cluster.proxy.hits(Act.STRAND, Api.END_TXN)
     cluster.proxy.add(Rule(api=Api.END_TXN, act=Act.STRAND, delay_ms=100, times=1))
-    transactor.write([], watched=False)
+    transactor.write([])
     transactor.commit(offsets, group.consumer_group_metadata())
 
     assert cluster.proxy.hits(Act.STRAND, Api.END_TXN) == before + 1
@@ -91,7 +91,7 @@ def test_copies_that_nobody_acknowledged_fail_their_kafka_txn(
     try:
         copy = Outgoing(config.names.half, 0, b"key", b"value", [], 0, is_copy=True)
         with pytest.raises(KafkaTxnFailedError, match="1 records were not acknowledged"):
-            transactor.write([copy], watched=False)
+            transactor.write([copy])
     finally:
         cluster.proxy.heal()
         transactor.close()

@@ -74,7 +74,7 @@ def test_a_record_larger_than_the_producers_queue_fails_in_time() -> None:
     record = Outgoing("orders", 0, None, b"x" * 2000, [], 0)
 
     with pytest.raises(KafkaTxnFailedError, match=r"queue\.buffering\.max\.kbytes"):
-        transactor.write([record], watched=False)
+        transactor.write([record])
     transactor.close()
 
 
