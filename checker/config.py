@@ -18,7 +18,7 @@ _MINUTE_MS = 60 * _SECOND_MS
 _HOUR_MS = 60 * _MINUTE_MS
 # Kafka's transaction.max.timeout.ms, beyond which the broker refuses a transactional producer.
 _KAFKA_TXN_TIMEOUT_MS_MAX = 15 * _MINUTE_MS
-# More than three producers in turn gained nothing when measured (design 5.5).
+# More than three producers in turn gained nothing when measured.
 _PRODUCERS_MAX = 4
 _PORT_MAX = 65535
 _LOG_LEVELS = ("debug", "info", "warning", "error")

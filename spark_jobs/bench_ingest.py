@@ -27,11 +27,11 @@ from spark_jobs.errors import JobError
 from spark_jobs.ingest.job import Ingest, ingest
 from spark_jobs.ingest.sinks import FORMATS
 from spark_jobs.io import Topics
-from spark_jobs.options import EXIT_DONE, JobCommand, common_options
+from spark_jobs.options import EXIT_DONE, JobCommand, common_options, reading_options
 from spark_jobs.session import spark_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -52,6 +52,9 @@ def main(**values: Any) -> int:
     """Measure ingest against a plain read of the same topic, in the same run."""
     topic = f"halfbridge-bench-ingest-{secrets.token_hex(4)}"
     servers, kafka = values["bootstrap_servers"], values["kafka"]
+    reading_options(servers, kafka)
+    given = {f"kafka.{name}": value for name, value in kafka.items()}
+    given["kafka.bootstrap.servers"] = servers
     with ExitStack() as stack:
         spark = stack.enter_context(
             spark_session("halfbridge-bench-ingest", options=values["spark_options"])
@@ -60,15 +63,11 @@ def main(**values: Any) -> int:
         cluster.create_topic(topic, values["partitions"])
         stack.callback(cluster.delete_topic, topic)
         click.echo(f"writing {values['records']:,} records of {VALUE_BYTES} bytes", err=True)
-        fill(spark, topic, servers, values["records"])
+        fill(spark, topic, values["records"], given)
         plain_s, ingest_s = [], []
         for number in range(values["rounds"]):
-            plain_s.append(_plain(spark, topic, servers))
-            ingest_s.append(
-                _ingest(
-                    spark, cluster, topic, servers, records=values["records"], kind=values["kind"]
-                )
-            )
+            plain_s.append(_plain(spark, topic, given))
+            ingest_s.append(_ingest(spark, cluster, topic, values))
             click.echo(
                 f"round {number + 1}: plain read {plain_s[-1]:.2f} s, ingest {ingest_s[-1]:.2f} s",
                 err=True,
@@ -78,8 +77,8 @@ def main(**values: Any) -> int:
     return EXIT_DONE
 
 
-def fill(spark: SparkSession, topic: str, servers: str, records: int) -> None:
-    """Write `records` records to `topic`, with the headers of real records."""
+def fill(spark: SparkSession, topic: str, records: int, options: Mapping[str, str]) -> None:
+    """Write `records` records with the headers of real ones to `topic`; `options` as Spark's."""
     digests = [
         F.unhex(F.sha2(F.concat(F.col("id").cast("string"), F.lit(f"/{part}")), 256))
         for part in range(VALUE_BYTES // _DIGEST_BYTES)
@@ -97,7 +96,7 @@ def fill(spark: SparkSession, topic: str, servers: str, records: int) -> None:
     )
     (
         rows.write.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
+        .options(**options)
         .option("kafka.linger.ms", "20")
         .option("kafka.batch.size", str(1 << 18))
         .option("includeHeaders", "true")
@@ -106,11 +105,11 @@ def fill(spark: SparkSession, topic: str, servers: str, records: int) -> None:
     )
 
 
-def _plain(spark: SparkSession, topic: str, servers: str) -> float:
+def _plain(spark: SparkSession, topic: str, options: Mapping[str, str]) -> float:
     began_s = time.monotonic()
     (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
+        .options(**options)
         .option("subscribe", topic)
         .load()
         .write.format("noop")
@@ -120,18 +119,17 @@ def _plain(spark: SparkSession, topic: str, servers: str) -> float:
     return time.monotonic() - began_s
 
 
-def _ingest(
-    spark: SparkSession, cluster: Cluster, topic: str, servers: str, *, records: int, kind: str
-) -> float:
+def _ingest(spark: SparkSession, cluster: Cluster, topic: str, values: Mapping[str, Any]) -> float:
+    records = values["records"]
     directory = tempfile.mkdtemp(prefix="halfbridge-bench-ingest-")
     try:
         job = Ingest(
             topics=Topics.of(topic),
-            bootstrap_servers=servers,
+            bootstrap_servers=values["bootstrap_servers"],
             output=str(Path(directory) / "table"),
             checkpoint=str(Path(directory) / "checkpoint"),
-            kafka={},
-            format=kind,
+            kafka=values["kafka"],
+            format=values["kind"],
         )
         totals = ingest(spark, job, cluster, lambda _: None)
     finally:

@@ -1,6 +1,6 @@
 """The ACLs of an installation, as kafka-acls commands. Pure.
 
-Source: design 7b. The transaction id is the capability to decide, so that only the daemon,
+Why: DESIGN.md, Trust. The transaction id is the capability to decide, so that only the daemon,
 auditors and a group's own responders read it: READ on half and op topics for the daemon alone,
 on a check topic for its group alone.
 """

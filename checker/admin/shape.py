@@ -1,7 +1,7 @@
 """What the internal topics must look like, and how what is there differs. Pure.
 
-Source: design 2. Nothing here is altered on a cluster: each difference comes with the command
-that an operator may run.
+Nothing here is altered on a cluster: each difference comes with the command that an operator may
+run.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ IMMUNITY_MS = 10 * _MINUTE_MS
 AGE_MS_MAX = 24 * _HOUR_MS
 SEND_TIMEOUT_MS = 120_000  # as delivery.timeout.ms of Spark's own Kafka sink
 COMMIT_TIMEOUT_MS = 60_000
-# What one kafka_txn of the daemon has to carry; the client's limits for a transaction (design 4).
+# What one kafka_txn of the daemon has to carry: the client's limits, as `bridge.message` has them.
 TRANSACTION_MESSAGES_MAX = 1_000
 TRANSACTION_BYTES_MAX = 8 * 1024 * 1024
 

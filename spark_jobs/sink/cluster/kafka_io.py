@@ -22,7 +22,8 @@ KAFKA_TIMEOUT_S = 20.0
 LOOK_AGAIN_S = 0.1
 MS_PER_S = 1_000
 KAFKA_MESSAGE_BYTES = 1_048_588  # Kafka's default, where we may not read the topic's own
-# Room for RMQ_HALF, RMQ_CONTEXT, RMQ_CHECK or RMQ_DEAD and the record's own framing (design 4).
+# Room for RMQ_HALF, RMQ_CONTEXT, RMQ_CHECK or RMQ_DEAD and the record's own framing, as
+# `bridge.message` has it, which cannot be imported here.
 MESSAGE_RESERVE_BYTES = 64 * 1024
 _CHECK_PARTITIONS = 4
 _CHECK_RETENTION_MS = 3_600_000
