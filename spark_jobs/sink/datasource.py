@@ -84,7 +84,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the batch, or find it published (on the driver)."""
-        self.committer().commit(batchId, _reports(messages))
+        self.committer().commit(batchId, _all_reports(messages, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Roll the batch back, unless it is published already (on the driver)."""
@@ -112,7 +112,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the batch, or find it published (on the driver)."""
-        self.committer().commit(self.batch_id, _reports(messages))
+        self.committer().commit(self.batch_id, _all_reports(messages, self.batch_id))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Roll the batch back, unless it is published already (on the driver)."""
@@ -121,6 +121,23 @@ class BatchWriter(DataSourceArrowWriter):
     def committer(self) -> BatchCommitter:
         """Return what commits and aborts."""
         return BatchCommitter(self.options)
+
+
+def _all_reports(messages: list[WriterCommitMessage | None], batch_id: int) -> list[AttemptReport]:
+    """Return what every task of the batch reports.
+
+    Raises:
+        SinkError: one has no report, or one of another batch; its rows would be left out. A bug
+            in Spark.
+    """
+    reports = _reports(messages)
+    others = {report.batch_id for report in reports} - {batch_id}
+    if len(reports) < len(messages) or others:
+        raise SinkError(
+            f"Spark commits batch {batch_id} with {len(reports)} reports of {len(messages)} tasks"
+            f"{f', some of them of batch {min(others)}' if others else ''}: nothing was published"
+        )
+    return reports
 
 
 def _reports(messages: list[WriterCommitMessage | None]) -> list[AttemptReport]:

@@ -22,6 +22,7 @@ from serde.headers import CONTEXT, INTERNAL, parse_half
 from serde.partitioner import partition_of
 from serde.records import ManifestKind, OpKind, SinkContext
 from serde.topics import MANIFEST_PARTITIONS
+from spark_jobs.sink.cluster.kafka_io import ensure_topics
 from spark_jobs.sink.errors import (
     AttemptGivenUpError,
     BatchOrderError,
@@ -114,8 +115,10 @@ def test_an_abort_settles_what_another_driver_left(sink: Sink) -> None:
     ("name", "value"), [("retention.ms", "1000000"), ("message.timestamp.type", "CreateTime")]
 )
 def test_a_manifest_topic_that_forgets_is_refused(sink: Sink, name: str, value: str) -> None:
-    """With the command that mends it, and before anything is published."""
+    """With the command that mends it, when a query begins and before anything is published."""
     sink.alter(sink.scene.names.manifest, name, value)
+    with pytest.raises(SinkSetupError, match=f"--add-config {name}="):
+        ensure_topics(sink.options)
     with pytest.raises(SinkSetupError, match=f"--add-config {name}="):
         sink.committer.commit(0, [sink.attempt()])
 
@@ -272,12 +275,18 @@ def test_a_rollback_asks_once_where_a_half_partition_ends(
 def test_a_manifest_that_is_too_large(
     kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
 ) -> None:
-    """Said before anything is published, with what to do."""
+    """Said before anything is published, with what to do; once that is done, it is published."""
     with sink_parts(kafka_bootstrap_servers, topic_prefix, tmp_path) as sink:
         sink.alter(sink.scene.names.manifest, "max.message.bytes", "2000")
-        with pytest.raises(SinkSetupError, match="make batches smaller"):
-            sink.committer.commit(0, [sink.attempt(rows=2_000)])
+        reports = [sink.attempt(rows=2_000)]
+        with pytest.raises(SinkSetupError, match=r"--add-config max\.message\.bytes=(\d+)") as told:
+            sink.committer.commit(0, reports)
         assert sink.scene.manifests() == []
+
+        wanted = str(told.value).split("max.message.bytes=")[1].split()[0]
+        sink.alter(sink.scene.names.manifest, "max.message.bytes", wanted)
+        sink.committer.commit(0, reports)
+        assert sink.decided(reports[0]) == {OpKind.COMMIT}
 
 
 def test_a_manifest_topic_that_lost_its_beginning(sink: Sink) -> None:

@@ -109,11 +109,17 @@ def check_manifest_topic(admin: Any, options: SinkOptions) -> int:
         if settings.get(name, wanted[name]) != wanted[name]:
             raise SinkSetupError(
                 f"{name} of {topic} is {settings[name]}, it must be {wanted[name]}: what the topic"
-                " forgets would be published twice. Run: kafka-configs.sh --bootstrap-server"
-                f" {options.bootstrap_servers} --alter --entity-type topics --entity-name {topic}"
-                f" --add-config {name}={wanted[name]}"
+                f" forgets would be published twice. Run: {altered(options, name, wanted[name])}"
             )
     return int(settings.get("max.message.bytes", KAFKA_MESSAGE_BYTES))
+
+
+def altered(options: SinkOptions, name: str, value: object) -> str:
+    """Return the command that gives a setting of the manifest topic this value."""
+    return (
+        f"kafka-configs.sh --bootstrap-server {options.bootstrap_servers} --alter --entity-type"
+        f" topics --entity-name {options.names.manifest} --add-config {name}={value}"
+    )
 
 
 def topics_of(client: Any) -> dict[str, tuple[int, int]]:
@@ -161,10 +167,11 @@ def partition_ends(options: SinkOptions, topic: str, partitions: Iterable[int]) 
 
 
 def ensure_topics(options: SinkOptions) -> None:
-    """Check half and op topic; make the manifest topic and the group's check topic if missing.
+    """Check half, op and manifest topic; make the latter and the group's check topic if missing.
 
     Raises:
-        SinkSetupError: a topic is missing and may not be made; the text names the command.
+        SinkSetupError: a topic is not what it must be, or is missing and may not be made; the text
+            names the command.
     """
     admin = admin_for(options)
     shape = half_shape(admin, options)
@@ -186,8 +193,12 @@ def ensure_topics(options: SinkOptions) -> None:
         for name, (partitions, settings) in wanted.items()
         if name not in there
     ]
-    if not missing:
-        return
+    if missing:
+        _create(admin, missing, options)
+    check_manifest_topic(admin, options)
+
+
+def _create(admin: Any, missing: list[Any], options: SinkOptions) -> None:
     for name, future in admin.create_topics(missing, request_timeout=KAFKA_TIMEOUT_S).items():
         try:
             future.result(KAFKA_TIMEOUT_S)
@@ -198,10 +209,11 @@ def ensure_topics(options: SinkOptions) -> None:
                     f"no topic {name}, and it could not be created ({text_of(error)});"
                     f" {remedy(options)}"
                 ) from error
+    wanted = {each.topic for each in missing}
     deadline = monotonic() + _APPEARS_S
-    while not wanted.keys() <= topics_of(admin).keys():
+    while not wanted <= topics_of(admin).keys():
         if monotonic() > deadline:
-            raise SinkSetupError(f"topics {', '.join(wanted)} were created but do not appear")
+            raise SinkSetupError(f"{', '.join(sorted(wanted))}: created, and does not appear")
         admin.poll(LOOK_AGAIN_S)
 
 

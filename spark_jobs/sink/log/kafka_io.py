@@ -25,6 +25,7 @@ from spark_jobs.sink.cluster.kafka_io import (
     KAFKA_TIMEOUT_S,
     LOOK_AGAIN_S,
     MS_PER_S,
+    altered,
     check_manifest_topic,
     ends_of,
 )
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _READ_MAX = 10_000
 _MESSAGE_BYTES_LEAST = 1_000  # that the client can be told
+_ROOM = 2  # times what is needed now: the next batch may be a little larger
+_FRAME_BYTES = 1_000  # a record's limit is on the whole batch of one record
 _POLL_S = 0.5
 
 
@@ -75,16 +78,8 @@ class ManifestLog:
         """
         data = BATCH_MANIFEST.encode(manifest)
         key = manifest.app_id.encode()
-        # A message's own limit is on the whole batch of one record.
-        if len(data) + len(key) + 1_000 > self._bytes_max:
-            transactions = sum(len(each.transactions) for each in manifest.attempts)
-            raise SinkSetupError(
-                f"batch {manifest.batch_id} has {transactions} transactions, whose manifest of"
-                f" {len(data)} bytes is larger than max.message.bytes ({self._bytes_max}) of"
-                f" {self._topic}: make batches smaller (maxOffsetsPerTrigger) or fewer tasks, or"
-                " raise that setting of the topic"
-            )
         with self._lock:
+            self._make_room(manifest, len(data) + len(key) + _FRAME_BYTES)
             try:
                 offset = self._append(key, data)
             except CommitInDoubtError:
@@ -99,6 +94,29 @@ class ManifestLog:
         with self._lock:
             self._consumer.close()
             self._producer.flush(KAFKA_TIMEOUT_S)
+
+    def _make_room(self, manifest: BatchManifest, size_bytes: int) -> None:
+        """Find out whether the topic takes so large a record; it may have been told to meanwhile.
+
+        Raises:
+            SinkSetupError: it does not; the text says what to do.
+        """
+        if size_bytes <= self._bytes_max:
+            return
+        bytes_max = check_manifest_topic(admin_for(self._options), self._options)
+        if bytes_max != self._bytes_max:
+            self._bytes_max = bytes_max
+            self._producer = self._new_producer()
+        if size_bytes > bytes_max:
+            transactions = sum(len(each.transactions) for each in manifest.attempts)
+            command = altered(self._options, "max.message.bytes", _ROOM * size_bytes)
+            raise SinkSetupError(
+                f"batch {manifest.batch_id} has {transactions} transactions, whose manifest of"
+                f" {size_bytes} bytes is larger than max.message.bytes ({bytes_max}) of"
+                f" {self._topic}. Run: {command} and start the query again. A batch that is planned"
+                " in a checkpoint stays as it is; maxOffsetsPerTrigger and fewer tasks make later"
+                " ones smaller"
+            )
 
     def _new_producer(self) -> Any:
         settings = producer_settings(
