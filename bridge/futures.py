@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bridge import kafka_io
 from bridge.delivery import Delivery
 from bridge.errors import HalfNotStoredError, OutcomeUnknownError
 from bridge.message import DecisionReceipt, Resolution, SendReceipt
@@ -26,7 +25,11 @@ class SendFuture(Delivery):
 
     def on_delivery(self, error: Any, record: Any) -> None:
         """Note what became of the half record (for Kafka)."""
-        self.transaction.half_settled(self, error or _placed(self, record))
+        transaction = self.transaction
+        error = error or transaction.shared.acknowledgements.not_proven(record)
+        if error is None:
+            _place(self, record)
+        transaction.half_settled(self, error)
 
     def exception(self) -> BridgeError | None:
         """Return why the half message is not known to be durable; None if it is, or not done."""
@@ -81,7 +84,11 @@ class DecisionFuture(Delivery):
 
     def on_delivery(self, error: Any, record: Any) -> None:
         """Note what became of the op record (for Kafka)."""
-        self.transaction.decision_settled(self, error or _placed(self, record))
+        transaction = self.transaction
+        error = error or transaction.shared.acknowledgements.not_proven(record)
+        if error is None:
+            _place(self, record)
+        transaction.decision_settled(self, error)
 
     def exception(self) -> BridgeError | None:
         """Return why the decision is in doubt; None if it stands, or is not done."""
@@ -127,11 +134,7 @@ class DecisionFuture(Delivery):
         )
 
 
-def _placed(delivery: Delivery, record: Any) -> Any:
-    """Note where an acknowledged record stands; return why nobody knows, or None."""
-    offset = record.offset()
-    if offset is None:
-        return kafka_io.INFERRED
-    delivery.offset = offset
+def _place(delivery: Delivery, record: Any) -> None:
+    """Note where an acknowledged record stands."""
+    delivery.offset = record.offset()
     delivery.timestamp = record.timestamp()[1]
-    return None

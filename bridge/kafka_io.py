@@ -125,8 +125,34 @@ INFERRED = KafkaError(
 
 
 def not_proven(record: Any) -> KafkaError | None:
-    """Return INFERRED for an acknowledged record that names no offset; None where it does."""
+    """Return INFERRED for an acknowledged record that names no offset; None where it does.
+
+    Of several records that were sent at once, only the first one tells (`Acknowledgements`).
+    """
     return INFERRED if record.offset() is None else None
+
+
+class Acknowledgements:
+    """Tells what a broker acknowledged from what the client infers, record by record.
+
+    Where the client infers that a batch is stored it counts offsets up from -1, which is none: the
+    second record is said to stand at 0, and so on. No record that follows such a batch can stand
+    there, for the batch does, or something before it.
+    """
+
+    def __init__(self) -> None:
+        self._counted: dict[tuple[str, int], int] = {}
+
+    def not_proven(self, record: Any) -> KafkaError | None:
+        """Return INFERRED for a record without an offset of its own; ask in their order."""
+        offset = record.offset()
+        if offset is not None and not self._counted:
+            return None
+        place = (record.topic(), record.partition())
+        if offset is not None and offset != self._counted.get(place):
+            return None
+        self._counted[place] = 0 if offset is None else offset + 1
+        return INFERRED
 
 
 def map_error(error: Any) -> BridgeError:

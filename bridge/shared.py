@@ -45,6 +45,7 @@ class Shared:
         self.partitions = half.partitions
         self.actor = f"{socket.gethostname()}:{os.getpid()}"
         self.server = DeliveryServer(kafka, in_flight_max=config.in_flight_max)
+        self.acknowledgements = kafka_io.Acknowledgements()
         self._message_bytes_max = half.message_bytes_max
         self._destinations = destinations
         self._kafka = kafka

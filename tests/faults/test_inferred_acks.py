@@ -7,7 +7,7 @@ was seen to be wrong: decisions were acknowledged so that stood in no log.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer
@@ -37,6 +37,8 @@ pytestmark = pytest.mark.broker
 
 _GROUP = "inferred"
 _CALL_S = 20.0
+_LINGER_MS = 200  # so that what is sent within it is sent at once
+_AT_ONCE = 3
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +65,21 @@ def _real_topic(config: CheckerConfig) -> str:
 @pytest.fixture
 def producer(cluster: EmbeddedCluster, config: CheckerConfig) -> Iterator[TransactionProducer]:
     """Yield a producer whose records pass the proxy."""
-    with TransactionProducer(
+    with _producer(cluster, config) as started:
+        yield started
+
+
+def _producer(
+    cluster: EmbeddedCluster, config: CheckerConfig, **settings: Any
+) -> TransactionProducer:
+    return TransactionProducer(
         bootstrap_servers=cluster.proxied_servers,
         producer_group=_GROUP,
         topics=[_real_topic(config)],
         topic_prefix=config.topic_prefix,
         checker=lambda _: Resolution.UNKNOWN,
-    ) as started:
-        yield started
+        **settings,
+    )
 
 
 def test_a_half_message_is_not_stored(
@@ -88,6 +97,26 @@ def test_a_half_message_is_not_stored(
     assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) > 0
     with producer.begin() as later:
         later.send(message)
+
+
+def test_none_of_the_half_messages_that_were_sent_at_once_is_stored(
+    cluster: EmbeddedCluster, config: CheckerConfig
+) -> None:
+    """The client counts their offsets up from none at all: 0, 1 and so on prove nothing either."""
+    with _producer(cluster, config, linger_ms=_LINGER_MS) as producer:
+        with producer.begin() as tx:
+            tx.send(Message(_real_topic(config), value=b"before", key=b"key"))
+        cluster.proxy.add(INFERRED)
+        begun = [producer.begin() for _ in range(_AT_ONCE)]
+        message = Message(_real_topic(config), value=b"at once", key=b"key")
+        for future in [each.send_async(message) for each in begun]:
+            with pytest.raises(HalfNotStoredError, match="without an offset"):
+                future.result(_CALL_S)
+        for each in begun:
+            each.rollback()
+
+        with producer.begin() as later:
+            assert later.send(message).half_offset > _AT_ONCE
 
 
 def test_a_decision_is_in_doubt_and_can_be_repeated(
