@@ -29,6 +29,7 @@ _log = logging.getLogger("halfbridge.checker")
 # A missing check topic is told again after this time; of so many topics at most.
 MISSING_TOLD_S = 300.0
 MISSING_TOLD_MAX = 1000
+_MS_PER_S = 1000
 
 
 class Asker:
@@ -65,7 +66,7 @@ class Asker:
                 self._send(pair, checks, now)
             if ledger.wants_op_end:
                 self._questions.ask_end(self._names.op, pair.partition, now_ms)
-            waiting = ledger.wants_half_end(now_ms)
+            waiting = ledger.wants_half_end(int(now * _MS_PER_S))
             if waiting is not None:
                 self._questions.ask_end(self._names.half, pair.partition, waiting)
         self._sender.serve()

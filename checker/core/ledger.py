@@ -144,7 +144,11 @@ class Ledger:
         return self._checks.wants_op_end
 
     def wants_half_end(self, now_ms: int) -> int | None:
-        """Return a token for `half_end` when an op has waited so long that it must be asked."""
+        """Return a token for `half_end` when an op has waited so long that it must be asked.
+
+        Args:
+            now_ms: Monotonic.
+        """
         if self._rebuild is not None or not self.waits_for_half:
             self._half_end.clear()
             return None

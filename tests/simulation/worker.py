@@ -270,7 +270,7 @@ class Worker:
                     )
             if ledger.wants_op_end:
                 self._questions.setdefault((NAMES.op, number), (now_ms, None))
-            waiting = ledger.wants_half_end(now_ms)
+            waiting = ledger.wants_half_end(int(now * 1000))
             if waiting is not None:
                 self._questions.setdefault((NAMES.half, number), (waiting, None))
 

@@ -50,6 +50,26 @@ def test_each_op_begins_anew() -> None:
     assert not doubt.is_proven(_asked(doubt, 8, 3_000, OP_WAIT_MS), is_beyond=True)
 
 
+def test_an_answer_to_the_ledger_before_says_nothing() -> None:
+    """It was dropped while the question was under way; the same op waits in the new one."""
+    old, new = HalfEnd(), HalfEnd()
+    token = _asked(old, 7, 0, OP_WAIT_MS)
+    assert new.question(7, 9, 2_000) is None
+    assert not new.is_proven(token, is_beyond=True)
+    mine = new.question(7, 9, 2_000 + OP_WAIT_MS)
+    assert mine is not None
+    assert not new.is_proven(mine, is_beyond=True)
+
+
+def test_what_is_proven_is_proven_once() -> None:
+    """An op that still waits afterwards, for less, is proven anew, by two answers."""
+    doubt = HalfEnd()
+    assert not doubt.is_proven(_asked(doubt, 7, 0, OP_WAIT_MS), is_beyond=True)
+    assert doubt.is_proven(_asked(doubt, 7, 2_000, OP_CONFIRM_MS), is_beyond=True)
+    assert not doubt.is_proven(_asked(doubt, 7, 9_000, OP_WAIT_MS), is_beyond=True)
+    assert doubt.is_proven(_asked(doubt, 7, 11_000, OP_CONFIRM_MS), is_beyond=True)
+
+
 def test_what_the_first_question_covers() -> None:
     """Ops that had been read by then, not those that were read while it was proven."""
     doubt = HalfEnd()
