@@ -20,7 +20,10 @@ REFUSED_TRANSACTIONS_MAX = 10_000
 # A partition may be newer than what is known of its topic, and brokers learn of it one after the
 # other: so long, a number that is too high is not called wrong.
 PARTITION_NEW_MS = 2_000
-# Names come from half messages: of more missing topics the oldest is waited for anew.
+# After so long a number that is too high is doubted anew: the topic may have grown in between. One
+# that names such numbers for good makes its pair wait 2 s of 60.
+PARTITION_DOUBT_MS = 60_000
+# Names come from half messages: more missing topics are not waited for.
 MISSING_TOPICS_MAX = 10_000
 
 
@@ -45,7 +48,7 @@ class Routes:
         self._too_few_since = {
             topic: since
             for topic, since in self._too_few_since.items()
-            if topic in partitions and topic not in grown
+            if topic in partitions and topic not in grown and now_ms - since < PARTITION_DOUBT_MS
         }
         self._partitions = dict(partitions)
         self._missing_since = {
@@ -60,6 +63,16 @@ class Routes:
     def exists(self, topic: str) -> bool:
         """Tell whether the topic was there when last looked."""
         return topic in self._partitions
+
+    def lacks(self, deliveries: Iterable[Delivery]) -> bool:
+        """Tell whether `deliveries` go where nothing was when last looked."""
+        known = self._partitions
+        for one in deliveries:
+            for half in one.messages:
+                count = known.get(half.metadata.real_topic)
+                if count is None or half.metadata.real_partition >= count:
+                    return True
+        return False
 
     def awaited(self, deliveries: Iterable[Delivery], now_ms: int) -> list[str]:
         """Return the topics for which `deliveries` must still wait.
@@ -107,10 +120,17 @@ class Routes:
     def _waits(self, topic: str, partition: int, now_ms: int) -> bool:
         count = self._partitions.get(topic)
         if count is None:
-            known = self._missing_since
-            if topic not in known and len(known) >= MISSING_TOPICS_MAX:
-                del known[next(iter(known))]
-            return now_ms - known.setdefault(topic, now_ms) < self._gone_ms
+            return now_ms - self._missing(topic, now_ms) < self._gone_ms
         if partition < count:
             return False
         return now_ms - self._too_few_since.setdefault(topic, now_ms) < PARTITION_NEW_MS
+
+    def _missing(self, topic: str, now_ms: int) -> int:
+        """Return since when it is missed; where too many are, since too long ago to wait."""
+        known = self._missing_since
+        if topic not in known and len(known) >= MISSING_TOPICS_MAX:
+            oldest = next(iter(known))
+            if now_ms - known[oldest] < self._gone_ms:
+                return now_ms - self._gone_ms
+            del known[oldest]
+        return known.setdefault(topic, now_ms)

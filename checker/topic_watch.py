@@ -67,11 +67,8 @@ class TopicWatch:
                 return True
         else:
             self.lacks_dead = False
-        if not plan.deliveries:
+        if not self._routes.lacks(plan.deliveries):
             return False
-        now_ms = int(now * 1000)
-        awaited = self._routes.awaited(plan.deliveries, now_ms)
-        if awaited and now - self._at > MISSING_S:
+        if now - self._at > MISSING_S:  # also where it was given up: it may have come since
             self.look(now)
-            awaited = self._routes.awaited(plan.deliveries, now_ms)
-        return bool(awaited)
+        return bool(self._routes.awaited(plan.deliveries, int(now * 1000)))

@@ -8,6 +8,7 @@ from checker.core.events import HalfRead
 from checker.core.plan import Delivery
 from checker.routes import (
     MISSING_TOPICS_MAX,
+    PARTITION_DOUBT_MS,
     PARTITION_NEW_MS,
     REFUSED_TOPIC_MS,
     REFUSED_TRANSACTIONS_MAX,
@@ -77,12 +78,33 @@ def test_a_partition_may_be_new(routes: Routes) -> None:
 
 
 def test_missing_topics_that_are_remembered_are_bounded(routes: Routes) -> None:
-    """Whoever names ever new ones makes the daemon forget since when it misses the oldest."""
-    assert routes.awaited([_delivery("first")], 0) == ["first"]
-    for number in range(MISSING_TOPICS_MAX):
-        routes.awaited([_delivery(f"other-{number}")], 1)
-    assert routes.awaited([_delivery("first")], GONE_MS) == ["first"]
-    assert routes.awaited([_delivery(f"other-{number}")], GONE_MS + 1) == []
+    """Whoever names ever new ones makes nobody wait for ever; those given up make room."""
+    names = sorted(f"other-{number}" for number in range(MISSING_TOPICS_MAX + 1))
+    several = [_delivery(name) for name in names]
+    assert len(routes.awaited(several, 0)) == MISSING_TOPICS_MAX
+    assert routes.awaited([_delivery("late")], GONE_MS - 1) == []
+    assert routes.awaited(several, GONE_MS) == names[-1:]
+
+
+def test_a_number_is_doubted_anew_after_a_while(routes: Routes) -> None:
+    """The topic may have grown since somebody named a number that it never had."""
+    wrong = [_delivery("orders", 999)]
+    assert routes.awaited(wrong, 0) == ["orders"]
+    routes.update({"orders": 3}, PARTITION_DOUBT_MS - 1)
+    assert routes.awaited(wrong, PARTITION_DOUBT_MS - 1) == []
+    routes.update({"orders": 3}, PARTITION_DOUBT_MS)
+    assert routes.awaited([_delivery("orders", 3)], PARTITION_DOUBT_MS) == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "lacks"),
+    [("orders", -1, False), ("orders", 2, False), ("orders", 3, True), ("none", -1, True)],
+)
+def test_what_is_lacking_is_looked_for(
+    routes: Routes, topic: str, partition: int, *, lacks: bool
+) -> None:
+    """Whether it is still waited for or not."""
+    assert routes.lacks([_delivery("orders"), _delivery(topic, partition)]) == lacks
 
 
 def test_a_topic_is_refused_for_a_while(routes: Routes) -> None:
