@@ -90,16 +90,13 @@ class Assignment:
         offsets: dict[tuple[str, int], int] = {}
         numbers = sorted({number for _, number in assigned})
         settings = share_of(self._settings, len(numbers))
-        for number in numbers:
+        found = {number: self._progress_of(number, committed, ranges) for number in numbers}
+        self._doubt(found, began)
+        for number, progress in found.items():
             self._status.clear_partition(number)
-            try:
-                progress = self._progress_of(number, committed, ranges)
-            except ProgressError as error:
-                if isinstance(error, BeyondEndError) and self._may_be_wrong(number, began):
-                    raise InputLostError(f"partition {number}: {error}; asked again") from error
-                self._stop(number, str(error))
+            if isinstance(progress, ProgressError):
+                self._stop(number, str(progress))
                 continue
-            self._beyond_end_since.pop(number, None)
             publisher = Publisher(self._config.names, number, self._routes.refusal)
             self.pairs[number] = Pair(number, settings, progress, publisher, began=began)
             offsets[self._half, number] = progress.half
@@ -163,19 +160,36 @@ class Assignment:
         number: int,
         committed: Mapping[tuple[str, int], Committed],
         ranges: Mapping[tuple[str, int], tuple[int, int]],
-    ) -> Progress:
+    ) -> Progress | ProgressError:
+        """Return where to begin, or why nobody knows."""
         half, op = (self._half, number), (self._op, number)
         if half not in committed or op not in committed:
-            raise ProgressError(
+            return ProgressError(
                 "half and op partition of this number are not on one worker: the topics have"
                 " different partition counts; `halfbridge topics create --grow` makes them equal"
             )
         at_op = committed[op]
-        progress = parse_progress(committed[half].offset, at_op.offset, at_op.metadata)
-        return check_against_log(progress, ranges[half], ranges[op])
+        try:
+            progress = parse_progress(committed[half].offset, at_op.offset, at_op.metadata)
+            return check_against_log(progress, ranges[half], ranges[op])
+        except ProgressError as error:
+            return error
 
-    def _may_be_wrong(self, number: int, now: float) -> bool:
-        return now - self._beyond_end_since.setdefault(number, now) < BEYOND_END_S
+    def _doubt(self, found: Mapping[int, Progress | ProgressError], now: float) -> None:
+        """Believe of progress beyond a log's end only what was said for a while.
+
+        Raises:
+            InputLostError: it was not; all partitions are asked again.
+        """
+        was = self._beyond_end_since
+        self._beyond_end_since = {
+            number: was.get(number, now)
+            for number, progress in found.items()
+            if isinstance(progress, BeyondEndError)
+        }
+        for number, since in self._beyond_end_since.items():
+            if now - since < BEYOND_END_S:
+                raise InputLostError(f"partition {number}: {found[number]}; asked again")
 
     def _stop(self, number: int, error: str) -> None:
         self._status.stop_partition(number, error)
