@@ -7,6 +7,7 @@ transaction's fault, and an operator's to mend.
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 BISECT_FACTOR = 8
 
 
+class Batch(Enum):
+    """How much is sent to a partition at once; on this a topic's limit of sizes is.
+
+    Three steps, since each costs a failed kafka_txn.
+    """
+
+    USUAL = "as the client likes"
+    SMALL = "some records"
+    ONE_RECORD = "each alone"
+
+
 class Blame:
     """Cuts batches down until `routes` knows what is refused.
 
@@ -33,12 +45,14 @@ class Blame:
 
     Attributes:
         limit: Records in the next batch.
+        batch: What the client may send to a partition at once.
     """
 
     def __init__(
         self, names: TopicNames, routes: Routes, questions: Questions, *, limit_max: int
     ) -> None:
         self.limit = limit_max
+        self.batch = Batch.USUAL
         self._limit_max = limit_max
         self._names = names
         self._routes = routes
@@ -59,6 +73,10 @@ class Blame:
         Raises:
             InputLostError: no broker answered; try again.
         """
+        if error.too_large and self.batch is not Batch.ONE_RECORD:
+            # Perhaps no record is too large, but several that were sent at once.
+            self.batch = Batch.SMALL if self.batch is Batch.USUAL else Batch.ONE_RECORD
+            return
         deliveries = [one for plan in plans for one in plan.deliveries]
         if not deliveries or (error.topic and self._names.is_internal(error.topic)):
             return
@@ -71,6 +89,8 @@ class Blame:
         suspects = [one for one in deliveries if not error.topic or _goes_to(one, error.topic)]
         if len(suspects) == 1 and (error.topic or _is_alone(plans)):
             self._routes.refuse_transaction(suspects[0].transaction_id, str(error))
+            if error.too_large:
+                self.batch = Batch.USUAL  # that record was too large, and nothing else
         else:
             self.limit = max(1, self.limit // BISECT_FACTOR)
 

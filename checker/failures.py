@@ -20,6 +20,7 @@ class KafkaTxnFailedError(Exception):
         permanent: The broker refuses something in the batch for good.
         topic_refused: It refuses everything of this daemon on a topic: `topic`, if that is known.
         untimely: It refuses a timestamp.
+        too_large: It refuses a size: of one record, or of several that were sent at once.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class KafkaTxnFailedError(Exception):
         permanent: bool = False,
         topic_refused: bool = False,
         untimely: bool = False,
+        too_large: bool = False,
     ) -> None:
         super().__init__(text)
         self.fenced = fenced
@@ -38,3 +40,4 @@ class KafkaTxnFailedError(Exception):
         self.permanent = permanent
         self.topic_refused = topic_refused
         self.untimely = untimely
+        self.too_large = too_large

@@ -334,6 +334,7 @@ class Worker:
             with suppress(InputLostError):  # nobody says what rights there are: the next time
                 plans = [plan for _, plan in self._work]
                 self._blame.failed(error, plans, int(monotonic() * 1000))
+            self._turns.batch = self._blame.batch
         if error.fenced:
             self._wait_for_verdict()
         # Even after an abort: requests that timed out here may still reach the broker, and with

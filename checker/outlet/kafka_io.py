@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from bridge.kafka_io import INFERRED, made, not_proven
+from checker.blame import Batch
 from checker.clients import client_config
 from checker.connections import LISTENED, LostConnections
 from checker.failures import KafkaTxnFailedError
@@ -32,6 +33,8 @@ COMMIT_RETRIES_MAX = 3
 # How long after its time-out a call is believed to return after all.
 HANG_GRACE_S = 1.0
 _QUEUE_RECORDS_MAX = 1_000_000
+# How late it is seen that a record was refused while others wait.
+_FLUSH_S = 0.1
 # What a broker refuses for good, whatever is tried again. Not that a topic or partition is unknown:
 # so says a client whose topics have changed since it looked, and `Routes` finds out.
 PERMANENT_CODES = frozenset(
@@ -47,7 +50,14 @@ PERMANENT_CODES = frozenset(
         KafkaError._INVALID_ARG,
     )
 )
+TOO_LARGE_CODES = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE))
 TOPIC_CODES = frozenset((KafkaError.TOPIC_AUTHORIZATION_FAILED,))
+# Small ones pass most limits of topics, and all limits when each record goes alone.
+_BATCHES: dict[Batch, dict[str, int]] = {
+    Batch.USUAL: {},
+    Batch.SMALL: {"batch.size": 32 * 1024},
+    Batch.ONE_RECORD: {"batch.num.messages": 1},
+}
 _FENCED_CODES = frozenset(
     (KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
 )
@@ -96,9 +106,17 @@ class _Told:
 
 
 class Transactor:
-    """One transactional producer; lives as long as somebody refers to it."""
+    """One transactional producer; lives as long as somebody refers to it.
 
-    def __init__(self, config: CheckerConfig, transactional_id: str) -> None:
+    Args:
+        config: The daemon's.
+        transactional_id: Its id.
+        batch: What is sent to a partition at once.
+    """
+
+    def __init__(
+        self, config: CheckerConfig, transactional_id: str, *, batch: Batch = Batch.USUAL
+    ) -> None:
         self._timeout_s = config.kafka_txn_timeout_ms / 1000
         self._sending_since: float | None = None
         self._told = _Told()
@@ -119,6 +137,7 @@ class Transactor:
                 # the same was deleted, and is not worth the 30 s that a new one is given.
                 "topic.metadata.propagation.max.ms": 5000,
                 **LISTENED,
+                **_BATCHES[batch],
             },
             logger=LostConnections(self._told.on_lost),
         )
@@ -200,16 +219,20 @@ class Transactor:
         return since is not None and monotonic() - since > self._timeout_s + HANG_GRACE_S
 
     def _prove(self) -> None:
-        """Wait until brokers have said of every record that it is stored.
+        """Wait until brokers have said of every record that it is stored, or of one that it is not.
 
-        The client would commit without: what it infers of a record is enough for it.
+        The client refuses to commit then; but what it infers of a record is enough for it.
 
         Raises:
             KafkaTxnFailedError: of one they have not.
             KafkaException: the client has failed.
         """
-        if left := self._producer.flush(self._timeout_s):
-            raise KafkaTxnFailedError(f"{left} records were not acknowledged in time")
+        until = monotonic() + self._timeout_s
+        while left := self._producer.flush(_FLUSH_S):
+            if self._told.refused is not None:
+                break  # what is still queued behind a refused record is not even sent
+            if monotonic() > until:
+                raise KafkaTxnFailedError(f"{left} records were not acknowledged in time")
         refused = self._told.refused
         if refused is not None and refused[0] is INFERRED:
             raise _failure(INFERRED)
@@ -283,7 +306,8 @@ class Transactor:
             with suppress(KafkaException):
                 self._producer.abort_transaction(self._timeout_s)
         named, topic = self._told.refused or (cause, "")
-        if named.code() not in PERMANENT_CODES:
+        # Of a batch with several bad timestamps each record is said to be invalid, no more.
+        if named.code() not in PERMANENT_CODES or cause.code() == KafkaError.INVALID_TIMESTAMP:
             named, topic = cause, ""
         return _failure(named, topic=topic, fenced=cause.code() in _FENCED_CODES)
 
@@ -296,4 +320,5 @@ def _failure(error: KafkaError, *, topic: str = "", fenced: bool = False) -> Kaf
         permanent=error.code() in PERMANENT_CODES,
         topic_refused=error.code() in TOPIC_CODES,
         untimely=error.code() == KafkaError.INVALID_TIMESTAMP,
+        too_large=error.code() in TOO_LARGE_CODES,
     )

@@ -11,6 +11,7 @@ from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from checker.blame import Batch
 from checker.failures import KafkaTxnFailedError
 from checker.outlet.kafka_io import Transactor
 from checker.outlet.side_thread import SideThread
@@ -30,6 +31,9 @@ LOOK_S = 0.5
 class Turns:
     """Writes kafka_txns, one at a time; a large one commits while the caller goes on reading.
 
+    Attributes:
+        batch: See `Transactor`, of producers that are made from now on.
+
     Commits run in a thread of their own: sending offsets can block without limit when a broker
     goes away in the middle of it (librdkafka #5456). Such a call is left behind with its
     producer; a new producer of the same id fences it.
@@ -40,6 +44,7 @@ class Turns:
         self._id_prefix = id_prefix
         self._metrics = metrics
         self._transactors: list[Transactor] = []
+        self.batch = Batch.USUAL
         self._turn = 0
         self._under_way: Future[None] | None = None
         self._committing: Transactor | None = None
@@ -151,7 +156,8 @@ class Turns:
         raise KafkaTxnFailedError("sending offsets does not return: left behind with its producer")
 
     def _new(self, turn: int) -> Transactor:
-        transactor = Transactor(self._config, f"{self._id_prefix}-{turn}")
+        name = f"{self._id_prefix}-{turn}"
+        transactor = Transactor(self._config, name, batch=self.batch)
         transactor.start()
         return transactor
 

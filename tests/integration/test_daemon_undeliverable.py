@@ -82,6 +82,23 @@ def test_too_large_for_the_real_topic(installation: Installation) -> None:
     assert daemon.healthz()[0] == 200
 
 
+def test_what_fits_alone_is_not_refused_together(installation: Installation) -> None:
+    """A topic's limit is on what the client sends at once, which may be many messages."""
+    installation.make()
+    small = installation.topic("small", max_message_bytes="5000")
+    bodies = [os.urandom(1000) for _ in range(20)]
+    first = last = installation.half(small, value=bodies[0])
+    for index, body in enumerate(bodies[1:], 1):
+        last = installation.half(small, first.transaction_id, value=body, message_index=index)
+    installation.commit(last, message_count=len(bodies))
+
+    installation.start()
+    installation.fence()
+
+    assert [each.value for each in installation.tail(small).to_end()] == bodies
+    assert installation.dead_now() == []
+
+
 def test_a_transaction_is_undeliverable_as_a_whole(installation: Installation) -> None:
     """One refused message makes dead letters of all messages of its transaction."""
     installation.make()
@@ -215,16 +232,24 @@ def test_a_dead_letter_topic_that_is_gone_blames_nobody(installation: Installati
     until("health is green", lambda: daemon.healthz()[0] == 200)
 
 
-def test_a_clock_that_was_hours_ahead_blames_nobody(installation: Installation) -> None:
+@pytest.mark.parametrize("first_refused", ["dead letter", "transaction"])
+def test_a_clock_that_was_hours_ahead_blames_nobody(
+    installation: Installation, first_refused: str
+) -> None:
     """The broker refuses partition time; another clock is found, and nothing is buried for it.
 
     Who has not decided is asked, too.
     """
     installation.make(groups=(GROUP,))
     orders = installation.topic("orders", message_timestamp_after_max_ms=str(_HOUR_MS))
-    daemon = installation.start(check_interval_ms=500, check_backoff_ms_max=500)
+    daemon = installation.start(
+        transaction_timeout_ms=1000, check_interval_ms=500, check_backoff_ms_max=500
+    )
     first = installation.pass_through(orders)
     half_topic = installation.names.half
+    if first_refused == "transaction":
+        dead_topic = installation.names.dead
+        installation.alter(dead_topic, message_timestamp_after_max_ms=str(10 * _HOUR_MS))
     installation.alter(half_topic, message_timestamp_type="CreateTime")
     installation.alter(half_topic, message_timestamp_after_max_ms=str(10 * _HOUR_MS))
     ahead_ms = first.append_ms + 2 * _HOUR_MS
@@ -232,10 +257,14 @@ def test_a_clock_that_was_hours_ahead_blames_nobody(installation: Installation) 
     installation.alter(half_topic, message_timestamp_type="LogAppendTime")
 
     undecided = installation.half(orders)
+    # Of several records in a batch the broker says that they are invalid, and not why.
+    one = installation.half(orders, real_partition=0)
+    two = installation.half(orders, one.transaction_id, message_index=1, real_partition=0)
+    installation.commit(two, message_count=2)
     later = [installation.pass_through(orders) for _ in range(5)]
 
-    seen = [each.transaction_id for each in installation.tail(orders).until(6)]
-    assert seen == [each.transaction_id for each in (first, *later)]
+    seen = [each.transaction_id for each in installation.tail(orders).until(8)]
+    assert seen == [each.transaction_id for each in (first, one, two, *later)]
     assert daemon.metric("halfbridge_kafka_txn_failures_total") > 0
     installation.fence()
     assert {each.dead.reason for each in installation.dead_now()} == {DeadReason.INVALID}
