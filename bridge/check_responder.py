@@ -264,7 +264,7 @@ class CheckResponder:
             _LOG.warning("answer about %s not written: %s", op.transaction_id, error)
 
     def _written(self, error: Any, record: Any) -> None:
-        error = error or self._shared.acknowledgements.not_proven(record)
+        error = error or self._shared.not_proven(record)
         if error is not None:
             self._count("unwritten")
             _LOG.warning("answer to op partition %s not written: %s", record.partition(), error)

@@ -26,7 +26,7 @@ class SendFuture(Delivery):
     def on_delivery(self, error: Any, record: Any) -> None:
         """Note what became of the half record (for Kafka)."""
         transaction = self.transaction
-        error = error or transaction.shared.acknowledgements.not_proven(record)
+        error = error or transaction.shared.not_proven(record)
         if error is None:
             _place(self, record)
         transaction.half_settled(self, error)
@@ -85,7 +85,7 @@ class DecisionFuture(Delivery):
     def on_delivery(self, error: Any, record: Any) -> None:
         """Note what became of the op record (for Kafka)."""
         transaction = self.transaction
-        error = error or transaction.shared.acknowledgements.not_proven(record)
+        error = error or transaction.shared.not_proven(record)
         if error is None:
             _place(self, record)
         transaction.decision_settled(self, error)

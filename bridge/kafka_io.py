@@ -114,9 +114,7 @@ _TOO_LARGE = frozenset(
     (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_RECORD)
 )
 
-# librdkafka reports success without an offset where it only infers it: a later record of the
-# partition was acknowledged, or a broker spoke of a duplicate sequence number. When a leader dies
-# the inference can be wrong, and the record is nowhere: such a report proves nothing.
+# Why an acknowledgement is none (`serde.acknowledgements`).
 INFERRED = KafkaError(
     KafkaError._MSG_TIMED_OUT,
     "acknowledged without an offset: the client infers that it is stored, no broker said so",
@@ -127,32 +125,10 @@ INFERRED = KafkaError(
 def not_proven(record: Any) -> KafkaError | None:
     """Return INFERRED for an acknowledged record that names no offset; None where it does.
 
-    Of several records that were sent at once, only the first one tells (`Acknowledgements`).
+    Of several records that were sent at once only the first one tells; to hear it of each, ask
+    `serde.acknowledgements`.
     """
     return INFERRED if record.offset() is None else None
-
-
-class Acknowledgements:
-    """Tells what a broker acknowledged from what the client infers, record by record.
-
-    Where the client infers that a batch is stored it counts offsets up from -1, which is none: the
-    second record is said to stand at 0, and so on. No record that follows such a batch can stand
-    there, for the batch does, or something before it.
-    """
-
-    def __init__(self) -> None:
-        self._counted: dict[tuple[str, int], int] = {}
-
-    def not_proven(self, record: Any) -> KafkaError | None:
-        """Return INFERRED for a record without an offset of its own; ask in their order."""
-        offset = record.offset()
-        if offset is not None and not self._counted:
-            return None
-        place = (record.topic(), record.partition())
-        if offset is not None and offset != self._counted.get(place):
-            return None
-        self._counted[place] = 0 if offset is None else offset + 1
-        return INFERRED
 
 
 def map_error(error: Any) -> BridgeError:

@@ -18,6 +18,7 @@ from bridge.errors import (
     InvalidMessageError,
     ProducerClosedError,
 )
+from serde.acknowledgements import Acknowledgements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +46,7 @@ class Shared:
         self.partitions = half.partitions
         self.actor = f"{socket.gethostname()}:{os.getpid()}"
         self.server = DeliveryServer(kafka, in_flight_max=config.in_flight_max)
-        self.acknowledgements = kafka_io.Acknowledgements()
+        self._acknowledgements = Acknowledgements()
         self._message_bytes_max = half.message_bytes_max
         self._destinations = destinations
         self._kafka = kafka
@@ -55,6 +56,11 @@ class Shared:
         self._watermarks_lock = Lock()
         self._closed: type[BridgeError] | None = None
         _watch_fork(self)
+
+    def not_proven(self, record: Any) -> Any:
+        """Return why an acknowledgement proves nothing; None where it does."""
+        place = record.topic(), record.partition(), record.offset()
+        return None if self._acknowledgements.is_proven(*place) else kafka_io.INFERRED
 
     def check_open(self) -> None:
         """Refuse the use of a closed producer, or of one made before a fork.
