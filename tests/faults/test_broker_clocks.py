@@ -24,10 +24,11 @@ _HOUR_S = 3600
 # Where the clock stands, hours ahead of the true one: forth and back, and further back.
 _JUMPS_H = (1, 0, 3, 0, -3, 24, 0)
 _HEALED_S = 60.0
-# Kafka stamps the marker that ends a kafka_txn, and then checks the stamp. When its clock is set
-# back in between, the coordinator stumbles over the refusal and never writes the marker: nobody may
-# use that transactional id, and nobody reads behind that kafka_txn, until the broker is restarted.
-_STUMBLED = "while sending txn marker"
+# Kafka stamps the marker that ends a kafka_txn, and its coordinator's own entry, and then checks
+# the stamp. When its clock is set back in between, the coordinator stumbles over the refusal and
+# never ends that kafka_txn: nobody may use its transactional id, nor read behind it, until the
+# broker is restarted.
+_STUMBLED = "java.lang.IllegalStateException: Unexpected error"
 
 
 @pytest.fixture
