@@ -22,13 +22,13 @@ from serde.records import (
     SinkContext,
 )
 from spark_jobs.sink.chunks import Chunk, Chunks
-from spark_jobs.sink.clients.kafka_io import LOG, not_proven, text_of
+from spark_jobs.sink.clients.kafka_io import LOG, text_of
 from spark_jobs.sink.cluster.kafka_io import MS_PER_S, partition_ends
 from spark_jobs.sink.destination import FRAME_BYTES_MAX
 from spark_jobs.sink.errors import RowError, SendError, SinkError
 from spark_jobs.sink.options import TRANSACTION_BYTES_MAX
 from spark_jobs.sink.rows import ContentHash, rows_of
-from spark_jobs.sink.sender.kafka_io import Sender, sender_for
+from spark_jobs.sink.sender.kafka_io import Sender, decide, sender_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -186,7 +186,8 @@ class _Attempt:
         except SendError as error:
             LOG.info("attempt %s: %s", self._id, error)
         try:
-            sender_for(self._options).decide(
+            decide(
+                self._options,
                 OpKind.ROLLBACK,
                 [self._stored_at_most()],
                 producer_group=self._options.producer_group,
@@ -199,18 +200,21 @@ class _Attempt:
     def _stored_at_most(self) -> list[ManifestTransaction]:
         """Return the transactions; where something failed, each ends at the end of what is stored.
 
-        Raises:
-            SendError: the brokers do not say where that is.
+        Those of which no broker says where that is are left out, and to the check.
         """
         unknown = {chunk.half_partition for chunk in self._chunks.all if chunk.unacknowledged}
-        ends = partition_ends(self._options, self._options.names.half, unknown)
-        return [
-            each._replace(half_offset=ends[each.half_partition] - 1)
-            if chunk.unacknowledged
-            else each
-            for chunk in self._chunks.all
-            for each in (chunk.as_transaction(),)
-        ]
+        ends = partition_ends(
+            self._options, self._options.names.half, unknown, timeout_s=_ROLLBACK_S
+        )
+        known: list[ManifestTransaction] = []
+        for chunk in self._chunks.all:
+            transaction = chunk.as_transaction()
+            if not chunk.unacknowledged:
+                known.append(transaction)
+            elif chunk.half_partition in ends:
+                last = ends[chunk.half_partition] - 1
+                known.append(transaction._replace(half_offset=last))
+        return known
 
     def _too_large(self, size: int) -> RowError:
         return RowError(
@@ -240,7 +244,7 @@ class _Attempt:
 
     def _delivery_of(self, chunk: Chunk) -> Callable[[Any, Any], None]:
         def delivered(error: Any, record: Any) -> None:
-            error = error or not_proven(record)
+            error = error or self._sender.not_proven(record)
             if error is not None:
                 self._error = self._error or error
             else:

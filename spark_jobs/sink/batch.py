@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from time import time_ns
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from spark_jobs.sink.errors import (
 from spark_jobs.sink.log.kafka_io import log_for
 from spark_jobs.sink.manifest import Fate, Replay, compare, rounds
 from spark_jobs.sink.rows import ContentHash
-from spark_jobs.sink.sender.kafka_io import sender_for
+from spark_jobs.sink.sender.kafka_io import decide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from spark_jobs.sink.options import SinkOptions
 
 _NS_PER_MS = 1_000_000
+
+
+# Process, app and cluster -> the latest batch whose COMMITs this process has written.
+_SETTLED: dict[tuple[object, ...], int] = {}
 
 
 class BatchCommitter:
@@ -74,6 +79,7 @@ class BatchCommitter:
             if found.later_batch > batch_id:
                 self._roll_back(mine.attempts)
                 raise _out_of_order(mine, found)
+            self._settle_earlier(found.earlier_batch)
             found = log.append(mine._replace(searched_from=found.searched_from))
         winner = found.standing.winner
         if winner is None:
@@ -95,6 +101,8 @@ class BatchCommitter:
             CommitInDoubtError: not all were acknowledged; repeat it.
         """
         self._decide(OpKind.COMMIT, winner.attempts, winner.producer_group, source)
+        key = (os.getpid(), winner.app_id, *self._options.client_key())
+        _SETTLED[key] = max(winner.batch_id, _SETTLED.get(key, -1))
 
     def abort(self, batch_id: int, reports: Sequence[AttemptReport]) -> None:
         """Roll back what no winning manifest lists, and make sure that none ever will.
@@ -147,6 +155,21 @@ class BatchCommitter:
         )
         return log_for(self._options).append(manifest)
 
+    def _settle_earlier(self, batch_id: int) -> None:
+        """Settle the batch before, if this process has not: its driver may have died before it did.
+
+        Decided later, by a responder or by its driver, its rows would come out behind newer ones.
+
+        Raises:
+            SinkError: it cannot be; repeat it.
+        """
+        key = (os.getpid(), self._options.app_id, *self._options.client_key())
+        if batch_id <= _SETTLED.get(key, -1):
+            return
+        winner = self.find(batch_id).standing.winner
+        if winner is not None:
+            self.settle(winner.manifest)
+
     def _manifest(
         self, kind: ManifestKind, batch_id: int, reports: Sequence[AttemptReport]
     ) -> BatchManifest:
@@ -197,7 +220,8 @@ class BatchCommitter:
         cut = rounds(attempts)
         if not cut:
             return
-        sender_for(self._options).decide(
+        decide(
+            self._options,
             kind,
             cut,
             producer_group=producer_group,
@@ -214,10 +238,11 @@ def _mismatch(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchError
     return ReplayMismatchError(
         f"batch {mine.batch_id} of {mine.app_id} was published already, with {winner.row_count}"
         f" rows (hash {winner.content_hash[:8]}) by {winner.actor}, and now has {mine.row_count}"
-        f" (hash {mine.content_hash[:8]}). Nothing was published now. Either the checkpoint was"
-        " deleted, reset or restored while app.id stayed the same: then set a new app.id, or bring"
-        " the checkpoint back. Or two queries share this app.id: give each its own. Or the query is"
-        " not deterministic (rand, current_timestamp, a source that changed): make it so"
+        f" (hash {mine.content_hash[:8]}). No row of this run was published; what was left of the"
+        " earlier ones was. Either the checkpoint was deleted, reset or restored while app.id"
+        " stayed the same: then set a new app.id, or bring the checkpoint back. Or two queries"
+        " share this app.id: give each its own. Or the query is not deterministic (rand,"
+        " current_timestamp, a source that changed): make it so"
     )
 
 

@@ -141,12 +141,14 @@ class Found:
         searched_from: What a record appended now says under that name.
         later_batch: The latest batch of the app with a COMMIT, later than the one looked for; -1
             for none.
+        earlier_batch: The latest one with a COMMIT before it; -1 for none.
         is_cut: Records that might have mattered were deleted from the log.
     """
 
     entries: tuple[Entry, ...]
     searched_from: int
     later_batch: int
+    earlier_batch: int
     is_cut: bool
 
     @property
@@ -178,7 +180,7 @@ class Search:
         self._records = WINDOW_RECORDS
         self._bound: int | None = None
         self._first = end  # lowest offset of this batch or a later one
-        self._later = -1
+        self._later = self._earlier = -1
         self._found: dict[int, Entry] = {}
 
     def window(self) -> tuple[int, int] | None:
@@ -201,8 +203,11 @@ class Search:
                 self._bound = max(self._bound or 0, entry.manifest.searched_from)
             if batch >= self._batch_id:
                 self._first = min(self._first, entry.offset)
-            if batch > self._batch_id and entry.manifest.kind is ManifestKind.COMMIT:
-                self._later = max(self._later, batch)
+            if entry.manifest.kind is ManifestKind.COMMIT:
+                if batch > self._batch_id:
+                    self._later = max(self._later, batch)
+                elif batch < self._batch_id:
+                    self._earlier = max(self._earlier, batch)
             if batch == self._batch_id:
                 self._found[entry.offset] = entry
 
@@ -213,5 +218,6 @@ class Search:
             tuple(self._found[offset] for offset in sorted(self._found)),
             self._first,
             self._later,
+            self._earlier,
             is_cut=needed < self._start,
         )

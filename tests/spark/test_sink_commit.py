@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier, BrokenBarrierError
+from threading import Barrier, BrokenBarrierError, Event
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenEr
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
+from halfbridge.testkit.reader import read_ops
 from serde.avro import SINK_CONTEXT
 from serde.headers import CONTEXT, INTERNAL, parse_half
 from serde.partitioner import partition_of
@@ -32,13 +33,13 @@ from spark_jobs.sink.errors import (
     SinkSetupError,
 )
 from spark_jobs.sink.manifest import Fate, rounds
-from spark_jobs.sink.sender.kafka_io import sender_for
+from spark_jobs.sink.sender.kafka_io import decide
 from tests.inferred import INFERRED
 from tests.spark.sink_parts import ROWS, Sink, sink_parts
 from tests.spark.sink_scene import HALF_PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from serde.records import ManifestTransaction
@@ -48,6 +49,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 _INVALID_RECORD = 87  # Kafka's code
 _FIVE_WINDOWS = 40_000  # records: 64, 8 times as many each time
+_CALL_S = 20.0
 _ALONE_S = 1.0  # in which another thread would have come by
 
 
@@ -241,15 +243,84 @@ def test_what_nobody_commits_is_given_up_in_the_log(sink: Sink) -> None:
 
 
 def test_halves_that_the_brokers_refuse(sink: Sink) -> None:
-    """The attempt fails, and what it has stored is rolled back; the next one is as new."""
-    stored = sink.attempt()
+    """The attempt fails; the next one is as new."""
+    sink.attempt()  # its client knows the larger limit
     sink.alter(sink.scene.names.half, "max.message.bytes", "200")
     with pytest.raises(SendError):
         sink.attempt()
     sink.alter(sink.scene.names.half, "max.message.bytes", "1048588")
-    assert sink.scene.undecided() == {each.transaction_id for each in stored.attempt.transactions}
     sink.committer.commit(0, [sink.attempt()])
     assert OpKind.COMMIT in sink.scene.decisions().values()
+
+
+def test_what_a_failed_attempt_has_stored_is_rolled_back(topic_prefix: str, tmp_path: Path) -> None:
+    """All of it, though nobody has told where it stands."""
+    with (
+        EmbeddedCluster(1, proxied=True) as cluster,
+        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
+    ):
+        cluster.proxy.add(INFERRED)
+        with pytest.raises(SendError):
+            sink.attempt()
+        last = {
+            parse_half(each.headers)[0].transaction_id: each.offset
+            for each in sink.scene.read(sink.scene.names.half)
+        }
+        ops = read_ops(sink.scene.read(sink.scene.names.op))
+        assert {each.op.kind for each in ops} == {OpKind.ROLLBACK}
+        assert {each.op.transaction_id for each in ops} == last.keys()
+        assert all(each.op.half_offset >= last[each.op.transaction_id] for each in ops)
+
+
+def test_a_failure_is_told_to_whom_it_happened(topic_prefix: str, tmp_path: Path) -> None:
+    """Responders of several apps share a client: who waits for it gets another when it failed."""
+    with (
+        EmbeddedCluster(1, proxied=True) as cluster,
+        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
+    ):
+        first, second = sink.attempt(), sink.attempt(1)
+        winner = sink.committer.record(0, [first])
+        begun, waiting = Event(), Event()
+
+        def slow() -> Iterator[list[ManifestTransaction]]:
+            begun.set()
+            assert waiting.wait(_CALL_S)
+            cluster.proxy.add(INFERRED)
+            yield from rounds(winner.attempts)
+
+        def decided(cut: Iterable[list[ManifestTransaction]]) -> None:
+            group = sink.options.producer_group
+            decide(sink.options, OpKind.COMMIT, cut, producer_group=group, timeout_s=_CALL_S)
+
+        with ThreadPoolExecutor(2) as threads:
+            fails = threads.submit(decided, slow())
+            assert begun.wait(_CALL_S)
+            succeeds = threads.submit(decided, rounds([second.attempt]))
+            waiting.set()
+        assert isinstance(fails.exception(), CommitInDoubtError)
+        assert succeeds.exception() is None
+        assert sink.decided(second) == {OpKind.COMMIT}
+
+
+def test_the_batch_before_comes_out_before(sink: Sink) -> None:
+    """Its driver died behind the manifest, and nobody repeated it: older rows would come later."""
+    first, second = sink.attempt(0), sink.attempt(1, first=1)
+    sink.committer.record(0, [first])
+    sink.committer.commit(1, [second])
+    assert sink.decided(first) == {OpKind.COMMIT}
+    for partition in range(HALF_PARTITIONS):
+        order = [transaction for transaction, _ in sink.scene.ops(partition)]
+        older = [
+            order.index(each.transaction_id)
+            for each in first.attempt.transactions
+            if each.half_partition == partition
+        ]
+        newer = [
+            order.index(each.transaction_id)
+            for each in second.attempt.transactions
+            if each.half_partition == partition
+        ]
+        assert max(older, default=-1) < min(newer, default=len(order))
 
 
 def test_a_rollback_asks_once_where_a_half_partition_ends(
@@ -336,14 +407,12 @@ def test_responders_of_one_process_decide_one_after_the_other(sink: Sink) -> Non
         together.wait(_ALONE_S)
         yield []
 
-    def decide() -> None:
-        sender_for(sink.options).decide(
-            OpKind.ROLLBACK, no_rounds(), producer_group=sink.options.producer_group, timeout_s=20
-        )
+    def alone() -> None:
+        group = sink.options.producer_group
+        decide(sink.options, OpKind.ROLLBACK, no_rounds(), producer_group=group, timeout_s=_CALL_S)
 
-    sender_for(sink.options)  # or each might make its own
     with ThreadPoolExecutor(2) as threads:
-        both = [threads.submit(decide) for _ in range(2)]
+        both = [threads.submit(alone) for _ in range(2)]
     assert [type(each.exception()) for each in both] == [BrokenBarrierError] * 2
 
 

@@ -24,7 +24,7 @@ _CLIENT_LOG = logging.getLogger("halfbridge.spark.kafka")
 _CLIENT_LOG.addFilter(lambda record: "enable.gapless.guarantee" not in record.getMessage())
 _QUEUE_MESSAGES_MAX = 100_000
 _QUEUE_KBYTES_MAX = 64 * 1024
-_INFERRED = KafkaError(KafkaError._MSG_TIMED_OUT, "acknowledged without an offset", retriable=True)
+INFERRED = KafkaError(KafkaError._MSG_TIMED_OUT, "acknowledged without an offset", retriable=True)
 
 
 def client_settings(options: SinkOptions) -> dict[str, Any]:
@@ -103,10 +103,9 @@ def text_of(error: Any) -> str:
 def not_proven(record: Any) -> KafkaError | None:
     """Return why an acknowledgement proves nothing: it names no offset; None where it does.
 
-    librdkafka then only infers that the record is stored, from a later one or from a duplicate
-    sequence number; when a leader dies the inference can be wrong (see bridge/kafka_io.py).
+    See `serde.acknowledgements`, which tells it also of records that were sent with others.
     """
-    return _INFERRED if record.offset() is None else None
+    return INFERRED if record.offset() is None else None
 
 
 def actor_name() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from serde.topics import MANIFEST_BYTES_MAX, MANIFEST_PARTITIONS
 from spark_jobs.sink.clients.kafka_io import LOG, admin_for, made, reader_settings, text_of
-from spark_jobs.sink.errors import CommitInDoubtError, SendError, SinkSetupError
+from spark_jobs.sink.errors import CommitInDoubtError, SinkSetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,6 +26,7 @@ KAFKA_MESSAGE_BYTES = 1_048_588  # Kafka's default, where we may not read the to
 # Room for RMQ_HALF, RMQ_CONTEXT, RMQ_CHECK or RMQ_DEAD and the record's own framing, as
 # `bridge.message` has it, which cannot be imported here.
 MESSAGE_RESERVE_BYTES = 64 * 1024
+_NO_RIGHT = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _CHECK_PARTITIONS = 4
 _CHECK_RETENTION_MS = 3_600_000
 _REQUEST_EXTRA_BYTES = 128 * 1024
@@ -79,13 +81,22 @@ def record_bytes_max(admin: Any, topic: str) -> int:
 
 
 def settings_of(admin: Any, topic: str) -> dict[str, str]:
-    """Return a topic's settings; none where they may not be read."""
+    """Return a topic's settings; none where they may not be read.
+
+    Raises:
+        SinkSetupError: no broker answers.
+    """
     resource = ConfigResource(ResourceType.TOPIC, topic)
     future = admin.describe_configs([resource], request_timeout=KAFKA_TIMEOUT_S)[resource]
     try:
         settings = future.result(KAFKA_TIMEOUT_S)
     except (KafkaException, TimeoutError) as error:
-        LOG.info("settings of %s not readable, defaults taken: %r", topic, error)
+        code = error.args[0].code() if isinstance(error, KafkaException) else None
+        if code not in _NO_RIGHT:
+            raise SinkSetupError(
+                f"the settings of {topic} were not told: {text_of(error)}"
+            ) from error
+        LOG.info("no right to read the settings of %s, defaults taken", topic)
         return {}
     return {name: entry.value for name, entry in settings.items()}
 
@@ -148,22 +159,20 @@ def remedy(options: SinkOptions) -> str:
     )
 
 
-def partition_ends(options: SinkOptions, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-    """Return the high watermark of each partition.
-
-    Raises:
-        SendError: the brokers did not say.
-    """
+def partition_ends(
+    options: SinkOptions, topic: str, partitions: Iterable[int], *, timeout_s: float
+) -> dict[int, int]:
+    """Return the high watermark of each partition whose broker tells it in time."""
+    ends: dict[int, int] = {}
     consumer = made(Consumer, reader_settings(options))
     try:
-        deadline = monotonic() + options.commit_timeout_ms / MS_PER_S
-        return {
-            each: ends_of(consumer, TopicPartition(topic, each), deadline)[1] for each in partitions
-        }
-    except CommitInDoubtError as error:
-        raise SendError(str(error)) from error
+        for each in partitions:
+            with suppress(CommitInDoubtError):
+                deadline = monotonic() + timeout_s
+                ends[each] = ends_of(consumer, TopicPartition(topic, each), deadline)[1]
     finally:
         consumer.close()
+    return ends
 
 
 def ensure_topics(options: SinkOptions) -> None:

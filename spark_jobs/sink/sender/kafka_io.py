@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, Producer
 
+from serde.acknowledgements import Acknowledgements
 from serde.avro import OP
 from serde.records import Op, OpKind, OpSource
 from spark_jobs.sink.clients.kafka_io import (
+    INFERRED,
     actor_name,
     admin_for,
     made,
-    not_proven,
     producer_settings,
     text_of,
 )
@@ -44,7 +45,7 @@ _FAILED_BEFORE = "the Kafka client has failed before"
 
 
 class Sender:
-    """One idempotent producer, and what it knows of the cluster. Not thread-safe but for `decide`.
+    """One idempotent producer, and what it knows of the cluster. Not thread-safe.
 
     Raises:
         SinkSetupError: half and op topic are not as they must be, or no broker answers.
@@ -61,15 +62,20 @@ class Sender:
             Producer,
             producer_settings(options, message_bytes_max=self.shape.record_bytes_max),
         )
+        self._acknowledgements = Acknowledgements()
         self._destinations: dict[str, Destination] = {}
         self._sent = 0
         self._actor = actor_name()
-        self._deciding = Lock()
 
     @property
     def is_broken(self) -> bool:
         """Tell whether the client refuses all further work."""
         return self._kafka is None
+
+    def not_proven(self, record: Any) -> Any:
+        """Return why an acknowledgement proves nothing; None where it does."""
+        place = record.topic(), record.partition(), record.offset()
+        return None if self._acknowledgements.is_proven(*place) else INFERRED
 
     def destination(self, topic: str, partition: int) -> Destination:
         """Return what a real topic is like; asked once, also for later attempts.
@@ -135,8 +141,6 @@ class Sender:
     ) -> None:
         """Write decisions round by round; each is proven to be stored before the next begins.
 
-        Several threads of a responder may call it; one waits for the other.
-
         Args:
             kind: What is decided, of all of them.
             rounds: Of transactions.
@@ -152,25 +156,22 @@ class Sender:
         failed: list[Any] = []
 
         def written(error: Any, record: Any) -> None:
-            error = error or not_proven(record)
+            error = error or self.not_proven(record)
             if error is not None:
                 failed.append(error)
 
-        with self._deciding:
-            for transactions in rounds:
-                try:
-                    for each in transactions:
-                        op = self._decision(kind, each, producer_group, source, reason)
-                        key, partition = each.transaction_id.encode(), each.half_partition
-                        self._produce(self._names.op, op, key, partition, written, headers=None)
-                    self.flush(timeout_s)
-                except SendError as error:
-                    raise CommitInDoubtError(f"decisions were not acknowledged: {error}") from error
-                if failed:
-                    self._discard()
-                    raise CommitInDoubtError(
-                        f"decisions were not acknowledged: {text_of(failed[0])}"
-                    )
+        for transactions in rounds:
+            try:
+                for each in transactions:
+                    op = self._decision(kind, each, producer_group, source, reason)
+                    key, partition = each.transaction_id.encode(), each.half_partition
+                    self._produce(self._names.op, op, key, partition, written, headers=None)
+                self.flush(timeout_s)
+            except SendError as error:
+                raise CommitInDoubtError(f"decisions were not acknowledged: {error}") from error
+            if failed:
+                self._discard()
+                raise CommitInDoubtError(f"decisions were not acknowledged: {text_of(failed[0])}")
 
     def flush(self, timeout_s: float) -> None:
         """Return once every record is acknowledged or has failed, as its callback tells.
@@ -282,6 +283,17 @@ class Sender:
 
 
 _SENDERS: dict[tuple[object, ...], Sender] = {}
+_DECIDING: dict[tuple[object, ...], Lock] = {}
+
+
+def decide(options: SinkOptions, *decision: Any, **more: Any) -> None:
+    """Decide by this process's Sender, as `Sender.decide`.
+
+    Several threads of a responder may call it. One waits for the other, and has a client of its
+    own where the other's has failed.
+    """
+    with _DECIDING.setdefault(_key(options), Lock()):
+        sender_for(options).decide(*decision, **more)
 
 
 def sender_for(options: SinkOptions) -> Sender:
@@ -289,8 +301,12 @@ def sender_for(options: SinkOptions) -> Sender:
 
     Raises: as Sender.
     """
-    key = (os.getpid(), *options.client_key())
+    key = _key(options)
     sender = _SENDERS.get(key)
     if sender is None or sender.is_broken:
         sender = _SENDERS[key] = Sender(options)
     return sender
+
+
+def _key(options: SinkOptions) -> tuple[object, ...]:
+    return (os.getpid(), *options.client_key())
