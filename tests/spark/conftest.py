@@ -50,6 +50,19 @@ def spark() -> Iterator[SparkSession]:
         yield session
 
 
+@pytest.fixture(scope="module")
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Have plans of a few hundred rows interpreted: compiling them takes ten times as long."""
+    names = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    for name, value in names.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in names:
+            spark.conf.unset(name)
+
+
 @pytest.fixture
 def sink(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Iterator[Sink]:
     """Yield the sink's parts, on an installation without a daemon."""

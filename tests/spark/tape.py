@@ -7,7 +7,6 @@ it was read and applied, unless told otherwise.
 from __future__ import annotations
 
 from collections import defaultdict
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -289,16 +288,3 @@ class Tape:
     def bounds(self, **given: Any) -> Bounds:
         """Return bounds over `snapshot(**given)`."""
         return Bounds(self.snapshot(**given))
-
-
-@contextmanager
-def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Have plans of a few hundred rows interpreted: compiling them takes ten times as long."""
-    names = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    for name, value in names.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name in names:
-            spark.conf.unset(name)

@@ -21,7 +21,6 @@ from serde.headers import real_headers
 from serde.records import OpSource
 from spark_jobs.audit import main
 from tests.integration.installation import GROUP, Installation
-from tests.spark.tape import interpreted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +30,12 @@ if TYPE_CHECKING:
 
     from tests.integration.tail import Stored
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("interpreted"),
+]
 
 ROOT = Path(__file__).parents[2]
 PAIRS = 2
@@ -42,12 +46,6 @@ DAEMON = {
     "CHECK_INTERVAL_MS": "500",
     "CHECK_BACKOFF_MS_MAX": "1000",
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _interpreted(spark: SparkSession) -> Iterator[None]:
-    with interpreted(spark):
-        yield
 
 
 @pytest.fixture

@@ -13,20 +13,16 @@ from serde.records import DeadReason, OpKind
 from spark_jobs import wire
 from spark_jobs.audit import facts as columns
 from spark_jobs.audit.facts import FACTS, facts_of_halves, facts_of_reals
-from tests.spark.tape import BORN_MS, GROUP, NAMES, ORDERS, Tape, interpreted
+from tests.spark.tape import BORN_MS, GROUP, NAMES, ORDERS, Tape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import Row, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _interpreted(spark: SparkSession) -> Iterator[None]:
-    with interpreted(spark):
-        yield
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("interpreted"),
+]
 
 
 BROKEN = bytes(10)

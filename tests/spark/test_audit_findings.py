@@ -13,24 +13,20 @@ import pytest
 from spark_jobs.audit.bounds import DAEMON_AGE_MS_MAX, Bounds
 from spark_jobs.audit.run import audited
 from tests.spark.audit_scenes import SCENES
-from tests.spark.tape import NAMES, ORDERS, Tape, interpreted
+from tests.spark.tape import NAMES, ORDERS, Tape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _interpreted(spark: SparkSession) -> Iterator[None]:
-    with interpreted(spark):
-        yield
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("interpreted"),
+]
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, _interpreted: None) -> dict[str, list[str]]:
+def found(spark: SparkSession, interpreted: None) -> dict[str, list[str]]:
     """Return the kinds found in each scene, and what was found beside them under `""`."""
     tape = Tape()
     scenes = {play(tape).txn: name for name, play, _ in SCENES}

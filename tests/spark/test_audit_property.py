@@ -12,20 +12,16 @@ from serde.records import DeadReason, OpKind, OpSource
 from spark_jobs.audit.finding import VIOLATIONS
 from spark_jobs.audit.run import audited
 from tests.spark.audit_oracle import expected
-from tests.spark.tape import NAMES, PAIRS, Half, Tape, interpreted
+from tests.spark.tape import NAMES, PAIRS, Half, Tape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _interpreted(spark: SparkSession) -> Iterator[None]:
-    with interpreted(spark):
-        yield
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("interpreted"),
+]
 
 
 SEEDS = [int(each) for each in os.environ.get("HALFBRIDGE_AUDIT_SEEDS", "1 2").split()]

@@ -9,20 +9,16 @@ import pytest
 from serde.records import OpKind
 from spark_jobs.audit.bounds import SKEW_MS, Bounds
 from spark_jobs.audit.run import audited
-from tests.spark.tape import NAMES, ORDERS, Half, Tape, interpreted
+from tests.spark.tape import NAMES, ORDERS, Half, Tape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _interpreted(spark: SparkSession) -> Iterator[None]:
-    with interpreted(spark):
-        yield
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("interpreted"),
+]
 
 
 def found(spark: SparkSession, tape: Tape) -> set[tuple[str, str]]:

@@ -20,24 +20,21 @@ from spark_jobs.stuck.state import (
     undecided,
 )
 from spark_jobs.stuck.table import GENERATIONS_KEPT, Table, keep_up
-from tests.spark.tape import NAMES, PAIRS, Tape, interpreted
+from tests.spark.tape import NAMES, PAIRS, Tape
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("interpreted"),
+]
 
 MINUTE_MS = 60_000
 KEEP_MS = 10_000
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _interpreted(spark: SparkSession) -> Iterator[None]:
-    with interpreted(spark):
-        yield
 
 
 def states(spark: SparkSession, tape: Tape) -> DataFrame:

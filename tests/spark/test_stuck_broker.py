@@ -15,7 +15,6 @@ from serde import headers as names
 from spark_jobs.stuck import main
 from spark_jobs.stuck.table import Table
 from tests.integration.installation import GROUP, Installation
-from tests.spark.tape import interpreted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,15 +22,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.timeout(900),
+    pytest.mark.usefixtures("interpreted"),
+]
 
 TIMEOUT_S = 60.0
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _interpreted(spark: SparkSession) -> Iterator[None]:
-    with interpreted(spark):
-        yield
 
 
 @pytest.fixture
