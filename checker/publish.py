@@ -189,7 +189,7 @@ class Publisher:
             body.key(),
             body.value(),
             [
-                *(header for header in body.headers() if header[0] != names.HALF),
+                *names.without_half(body.headers()),
                 (names.HALF, HALF_METADATA.encode(put_back.metadata)),
             ],
             now_ms,

@@ -58,16 +58,22 @@ def parse_half(headers: Sequence[Header] | None) -> tuple[HalfMetadata, str]:
     """
     if not headers:
         raise DecodeError(f"no {HALF} header", None)
-    if headers[-1][0] == HALF:  # where the client and the daemon put it
-        mine = headers[-1][1]
-    else:
-        mine = next((value for name, value in headers if name == HALF), None)
+    mine = headers[_half_at(headers)][1]
     if mine is None:
         raise DecodeError(f"no {HALF} header", None)
     metadata = HALF_METADATA.decode(mine)
     if metadata.message_index < 0 or not metadata.producer_group or not metadata.real_topic:
         raise DecodeError(f"{HALF} names no message index, producer group or real topic", mine)
     return metadata, _flaw(headers) if len(headers) > 1 else ""
+
+
+def without_half(headers: Sequence[Header]) -> Headers:
+    """Return the headers without the RMQ_HALF that `parse_half` reads.
+
+    A second one stays: what is flawed must not be without flaw once it was copied.
+    """
+    mine = _half_at(headers)
+    return [header for number, header in enumerate(headers) if number != mine]
 
 
 def user_headers(headers: Sequence[Header]) -> Headers:
@@ -82,6 +88,20 @@ def real_headers(user: Headers, transaction_id: str, born_timestamp: int) -> Hea
         (TRANSACTION_ID, transaction_id.encode()),
         (BORN_TIMESTAMP, b"%d" % born_timestamp),
     ]
+
+
+def _half_at(headers: Sequence[Header]) -> int:
+    """Return which header is the RMQ_HALF that counts.
+
+    Raises:
+        DecodeError: there is none.
+    """
+    if headers[-1][0] == HALF:  # where the client and the daemon put it
+        return len(headers) - 1
+    for number, (name, _) in enumerate(headers):
+        if name == HALF:
+            return number
+    raise DecodeError(f"no {HALF} header", None)
 
 
 def _flaw(headers: Sequence[Header]) -> str:

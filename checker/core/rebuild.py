@@ -68,8 +68,9 @@ class Rebuild:
             self._junk.append(record)
 
     def past_op(self, read: OpRead) -> None:
-        """Take an op below O."""
-        self._past.append(read)
+        """Take an op below O; of those only decisions are kept: there may be millions of others."""
+        if STATE_AFTER.get(effect_of(read.op, State.UNDECIDED)) is not None:
+            self._past.append(read)
 
     def settle(self, book: Book, now_ms: int) -> None:
         """Bring `book`, which is empty, to the state that was committed."""

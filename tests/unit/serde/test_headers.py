@@ -18,6 +18,7 @@ from serde.headers import (
     parse_half,
     real_headers,
     user_headers,
+    without_half,
 )
 from tests.playbook import metadata
 
@@ -74,6 +75,14 @@ def test_a_reserved_name_is_a_flaw(name: str) -> None:
     """A forged internal header is read, and keeps the message from ever being delivered."""
     assert parse_half([(name, b"1"), MINE]) == (METADATA, f"reserved header {name}")
     assert name in RESERVED
+
+
+def test_a_copy_of_a_flawed_half_has_the_flaw() -> None:
+    """Only the header that counts is replaced, wherever it stands."""
+    user = ("h", b"1")
+    assert without_half([user, MINE]) == [user]
+    assert without_half([MINE, user]) == [user]
+    assert parse_half([*without_half([MINE, user, MINE]), MINE])[1]
 
 
 def test_two_half_headers_are_a_flaw() -> None:

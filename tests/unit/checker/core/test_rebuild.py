@@ -45,6 +45,17 @@ def test_what_was_committed_is_not_done_again() -> None:
     book >> restart << nothing >> commit("X") << delivered("X")
 
 
+def test_answers_that_decide_nothing_are_not_kept() -> None:
+    """While one old half holds T there may be millions of them to be read again."""
+    book = Playbook() >> half("X") >> half("A") >> unknown("X", 0) >> unknown("X", 0)
+    book >> commit("A") << delivered("A")
+    book >> unread(restart, read_half, read_ops)
+    rebuild = book.ledger._rebuild
+    assert rebuild is not None
+    assert [each.op.transaction_id for each in rebuild._past] == ["A"]
+    book << nothing
+
+
 def test_ops_are_applied_only_after_both_partitions_were_read() -> None:
     """Before R and O are reached nothing is applied, in whatever order they are read."""
     book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
