@@ -64,7 +64,7 @@ def slot_ids(slot: str, *, topic_prefix: str) -> SlotIds:
 
 def host_name() -> str:
     """Return this machine's name as it stands in claimed slots."""
-    return sanitise(socket.gethostname().split(".", 1)[0] or "host")
+    return sanitise(socket.gethostname() or "host")
 
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:
@@ -79,13 +79,13 @@ def default_state_dir(environ: Mapping[str, str]) -> Path:
 _XDG_STATE = Path(".local", "state", "halfbridge")
 
 
-def installation_key(bootstrap_servers: str, topic_prefix: str) -> str:
-    """Return a short key that keeps the slots of two installations apart.
+def installation_key(topic_prefix: str) -> str:
+    """Return a short key under which the slots of an installation are claimed.
 
-    The order of the bootstrap servers does not matter.
+    Its servers have no part in it: they may be named in several ways, and installations on several
+    clusters may well count on in one row.
     """
-    servers = ",".join(sorted(part.strip() for part in bootstrap_servers.split(",")))
-    return hashlib.sha256(f"{servers}\n{topic_prefix}".encode()).hexdigest()[:12]
+    return hashlib.sha256(topic_prefix.encode()).hexdigest()[:12]
 
 
 class SlotClaim:

@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from checker import slots
 from checker.aggregate import FleetCollector, WorkerView, fleet_health
-from checker.errors import EXIT_CONFIG, EXIT_OK, EXIT_OPERATOR
+from checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK, EXIT_OPERATOR
 from checker.http import serve
 from checker.signals import on_signals
 from checker.worker_process import configure_logging, encode_order, run_in_place
@@ -63,7 +63,7 @@ def run(config: CheckerConfig, *, environ: Mapping[str, str]) -> int:
             claims = slots.claim_many(
                 config.state_dir or slots.default_state_dir(environ),
                 config.workers,
-                installation=slots.installation_key(config.bootstrap_servers, config.topic_prefix),
+                installation=slots.installation_key(config.topic_prefix),
             )
             for held in claims:
                 stack.enter_context(held)
@@ -223,9 +223,13 @@ class _Keeper(threading.Thread):
             # Under the lock, and asked again: else a worker could start behind the signal.
             if self._stopping.is_set():
                 return EXIT_OK
-            process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
-                self._command, stdin=subprocess.PIPE, pass_fds=fds
-            )
+            try:
+                process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
+                    self._command, stdin=subprocess.PIPE, pass_fds=fds
+                )
+            except OSError as error:  # no memory, no process numbers: for now
+                _log.error("worker %s cannot be started: %s", self._slot, error)
+                return EXIT_ERROR
             self._process = process
             self._starts += 1
         try:

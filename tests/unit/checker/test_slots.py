@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-KEY = installation_key("localhost:9092", "")
+KEY = installation_key("")
 _CLAIMER = """
 import sys
 from pathlib import Path
@@ -84,10 +84,9 @@ def test_released_slot_is_free_again(tmp_path: Path) -> None:
 
 
 def test_installations_do_not_share_slots(tmp_path: Path) -> None:
-    """Another cluster or prefix counts from 0; the order of the servers does not matter."""
-    other = installation_key("localhost:9092", "eu.")
+    """Another prefix counts from 0."""
+    other = installation_key("eu.")
 
-    assert installation_key("a:1,b:2", "") == installation_key("b:2, a:1", "")
     with claim(tmp_path, installation=KEY), claim(tmp_path, installation=other) as second:
         assert second.name.endswith("-0")
 

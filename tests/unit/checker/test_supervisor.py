@@ -51,12 +51,12 @@ while os.read(0, 1):
 (place / f"orphaned-{slot}-{os.getpid()}").touch()
 """
 _SUPERVISOR = """
-import json, sys
+import json, os, sys
 from bridge.settings import load
 from checker.config import CheckerConfig
 from checker.supervisor import Supervisor
 config = load(CheckerConfig, flags=json.loads(sys.argv[1]), environ={}, file={})
-command = [sys.executable, "-c", sys.argv[2]]
+command = [os.environ["WORKER_PYTHON"], "-c", sys.argv[2]]
 sys.exit(Supervisor(config, sys.argv[3:], command=command).run())
 """
 
@@ -82,11 +82,14 @@ class Fleet:
 
 
 @contextmanager
-def _fleet(place: Path, *slots: str, **settings: Any) -> Iterator[Fleet]:
+def _fleet(
+    place: Path, *slots: str, interpreter: str = sys.executable, **settings: Any
+) -> Iterator[Fleet]:
     config = json.dumps({"state_dir": str(place), **settings})
     process = subprocess.Popen(
         [sys.executable, "-c", _SUPERVISOR, config, _WORKER, *slots],
         cwd=PROJECT,
+        env={**os.environ, "WORKER_PYTHON": interpreter},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -125,6 +128,18 @@ def test_killed_worker_starts_again_on_its_slot_within_3_s(tmp_path: Path) -> No
             assert time.monotonic() - began < 3
 
         assert len(fleet.seen("started", "b")) == 1
+
+
+def test_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    """No memory, no process numbers, an upgrade under way: nothing that lasts for ever."""
+    python = tmp_path / "python"
+    with _fleet(tmp_path, "a", interpreter=str(python)) as fleet:
+        assert fleet.process.stderr is not None
+        for line in fleet.process.stderr:
+            if "cannot be started" in line:
+                break
+        python.symlink_to(sys.executable)
+        fleet.wait_for("started", "a")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
