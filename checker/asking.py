@@ -6,13 +6,14 @@ import logging
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from checker.pacer import Pacer
 from checker.pair import restore_checks
 from checker.stamps import Stamps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from checker.bodies.kafka_io import BodyReader
     from checker.config import CheckerConfig
@@ -53,22 +54,24 @@ class Asker:
         self._topics = topics
         self._metrics = metrics
         self._stamps = Stamps()
+        self._first = 0
         self._told: dict[str, float] = {}  # check topic that is missing -> when that was told
 
     def ask(self, pairs: Mapping[int, Pair], now: float) -> None:
         """Send the checks that are due, at the pace allowed, and ask for ends that are wanted."""
-        for pair in pairs.values():
+        for waiting, pair in self._in_turn(pairs):
             now_ms = pair.now_ms(now)
             ledger = pair.ledger
-            checks = ledger.checks(now_ms, self._pacer.allowance(now))
+            share = -(-self._pacer.allowance(now) // waiting)  # rounded up: it may be one in all
+            checks = ledger.checks(now_ms, share)
             if checks:
                 self._pacer.spend(len(checks))
                 self._send(pair, checks, now)
             if ledger.wants_op_end:
                 self._questions.ask_end(self._names.op, pair.partition, now_ms)
-            waiting = ledger.wants_half_end(int(now * _MS_PER_S))
-            if waiting is not None:
-                self._questions.ask_end(self._names.half, pair.partition, waiting)
+            doubt = ledger.wants_half_end(int(now * _MS_PER_S))
+            if doubt is not None:
+                self._questions.ask_end(self._names.half, pair.partition, doubt)
         self._sender.serve()
         if self._sender.untimely is not None:
             self._stamps.refused(self._sender.untimely)
@@ -87,6 +90,13 @@ class Asker:
                 pair.ledger.half_end(answer.end, answer.token)
         return any_came
 
+    def _in_turn(self, pairs: Mapping[int, Pair]) -> Iterator[tuple[int, Pair]]:
+        """Yield the pairs, another one first each time, with how many are left."""
+        numbers = sorted(pairs)
+        self._first = (self._first + 1) % max(1, len(numbers))
+        for place, number in enumerate((*numbers[self._first :], *numbers[: self._first])):
+            yield len(numbers) - place, pairs[number]
+
     def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
         sent: Counter[str] = Counter()
         for check in restore_checks(checks, partial(self._bodies.read, pair.partition)):
@@ -95,8 +105,9 @@ class Asker:
             record = record._replace(timestamp_ms=stamp_ms)
             # Nobody to ask, or no room: the request counts as unanswered and is repeated.
             if self._topics.exists(record.topic, now):
+                partition = spread(check, self._topics.partitions(record.topic))
                 sent[check.half.metadata.producer_group] += self._sender.send(
-                    record, self._stamps.turn
+                    record._replace(partition=partition), self._stamps.turn
                 )
             else:
                 self._nobody_to_ask(check.half.metadata.producer_group, record.topic, now)
@@ -117,3 +128,12 @@ class Asker:
             topic,
             group,
         )
+
+
+def spread(check: Check, partitions: int) -> int:
+    """Return the partition of the check topic for this request.
+
+    Another one with each repetition: a member of the group that does not answer, or that does not
+    know the topic, must not be the only one that is ever asked.
+    """
+    return (crc32(check.half.metadata.transaction_id.encode()) + check.attempt) % partitions

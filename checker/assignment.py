@@ -64,8 +64,15 @@ class Assignment:
         self._status = status
         self._beyond_end_since: dict[int, float] = {}
 
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether every ledger has reached committed progress again."""
+        return all(pair.announced for pair in self.pairs.values())
+
     def drop(self) -> None:
         """Forget everything that is in memory."""
+        for number in self.pairs:
+            self._status.metrics.forget_partition(number)
         self.pairs = {}
 
     def start(self) -> None:
@@ -77,12 +84,14 @@ class Assignment:
             InputLostError: offsets cannot be read now, or not be believed yet; try again.
         """
         self._status.set_ready(ready=False, reason="rebuilds its ledgers")
-        for number in self.pairs:
-            self._status.metrics.forget_partition(number)
         self.drop()
         assigned = self._input.assigned
+        self._status.keep_partitions(number for _, number in assigned)
         if not assigned:
-            self._status.set_ready(ready=True)  # in reserve: others hold the partitions
+            self._status.metrics.partitions_stopped(0)
+            # In reserve, while others hold the partitions; unless it does not even belong to them.
+            is_member = self._input.is_member
+            self._status.set_ready(ready=is_member, reason="" if is_member else "joins its group")
             return
         began = monotonic()
         committed = self._input.committed(assigned)

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from checker.core.plan import Delivery, Plan
     from checker.failures import KafkaTxnFailedError
@@ -35,7 +35,7 @@ class Batch(Enum):
 
 
 class Blame:
-    """Cuts batches down until `routes` knows what is refused.
+    """Cuts the batches of a pair down until `routes` knows what is refused.
 
     Args:
         names: Of the installation's own topics.
@@ -44,30 +44,36 @@ class Blame:
         limit_max: Records in a batch when all is well.
 
     Attributes:
-        limit: Records in the next batch.
         batch: What the client may send to a partition at once.
     """
 
     def __init__(
         self, names: TopicNames, routes: Routes, questions: Questions, *, limit_max: int
     ) -> None:
-        self.limit = limit_max
+        self._limits: dict[int, int] = {}
         self.batch = Batch.USUAL
         self._limit_max = limit_max
         self._names = names
         self._routes = routes
         self._questions = questions
 
-    def succeeded(self) -> None:
-        """Take that a batch went through: the next may be larger."""
-        self.limit = min(self.limit * 2, self._limit_max)
+    def limit(self, partition: int) -> int:
+        """Return how many records a pair's next batch may have."""
+        return self._limits.get(partition, self._limit_max)
 
-    def failed(self, error: KafkaTxnFailedError, plans: Sequence[Plan], now_ms: int) -> None:
+    def succeeded(self, partitions: Iterable[int]) -> None:
+        """Take that a batch of these pairs went through: their next may be larger."""
+        for partition in partitions:
+            limit = self._limits.pop(partition, self._limit_max) * 2
+            if limit < self._limit_max:
+                self._limits[partition] = limit
+
+    def failed(self, error: KafkaTxnFailedError, plans: Mapping[int, Plan], now_ms: int) -> None:
         """Take that the broker refuses something in `plans` for good.
 
         Args:
             error: What it said.
-            plans: The batch.
+            plans: The batch: partition -> what was to be written for the pair.
             now_ms: Monotonic milliseconds.
 
         Raises:
@@ -77,7 +83,7 @@ class Blame:
             # Perhaps no record is too large, but several that were sent at once.
             self.batch = Batch.SMALL if self.batch is Batch.USUAL else Batch.ONE_RECORD
             return
-        deliveries = [one for plan in plans for one in plan.deliveries]
+        deliveries = [one for plan in plans.values() for one in plan.deliveries]
         if not deliveries or (error.topic and self._names.is_internal(error.topic)):
             return
         if error.topic_refused:
@@ -87,12 +93,14 @@ class Blame:
             if refused is not None:
                 return
         suspects = [one for one in deliveries if not error.topic or _goes_to(one, error.topic)]
-        if len(suspects) == 1 and (error.topic or _is_alone(plans)):
-            self._routes.refuse_transaction(suspects[0].transaction_id, str(error))
+        if len(suspects) == 1 and (error.topic or _is_alone(suspects[0], plans.values())):
+            self._routes.refuse(suspects[0], str(error))
             if error.too_large:
                 self.batch = Batch.USUAL  # that record was too large, and nothing else
-        else:
-            self.limit = max(1, self.limit // BISECT_FACTOR)
+            return
+        for partition, plan in plans.items():
+            if any(not error.topic or _goes_to(one, error.topic) for one in plan.deliveries):
+                self._limits[partition] = max(1, self.limit(partition) // BISECT_FACTOR)
 
     def _without_right(self, deliveries: Sequence[Delivery]) -> list[str] | None:
         """Return the real topics that may not be written; None when no broker can tell."""
@@ -107,6 +115,12 @@ def _goes_to(delivery: Delivery, topic: str) -> bool:
     return any(half.metadata.real_topic == topic for half in delivery.messages)
 
 
-def _is_alone(plans: Sequence[Plan]) -> bool:
-    """Tell whether the batch consists of deliveries only."""
-    return not any(plan.dead or plan.junk or plan.put_backs or plan.discards for plan in plans)
+def _is_alone(delivery: Delivery, plans: Iterable[Plan]) -> bool:
+    """Tell whether nothing is in the batch but what became of this transaction's decision."""
+    return not any(
+        plan.junk
+        or plan.put_backs
+        or plan.discards
+        or any(dead.op_offset != delivery.op_offset for dead in plan.dead)
+        for plan in plans
+    )

@@ -11,6 +11,19 @@ if TYPE_CHECKING:
 
 # One question to a broker; longer means that it is not there, and the loop tries again.
 QUESTION_S = 10.0
+# Large minimum, short wait: with one byte every record is a fetch of its own, and the broker
+# runs out of CPU (docs/benchmarks.md).
+FETCHING = {
+    "fetch.min.bytes": 1_000_000,
+    "fetch.wait.max.ms": 3,
+    "fetch.error.backoff.ms": 50,
+    "fetch.queue.backoff.ms": 5,
+    # Half records are eight times as large as ops: larger fetches run far ahead of the ops that
+    # decide them, and memory is what they cost.
+    "max.partition.fetch.bytes": 524_288,
+    "queued.min.messages": 10_000,
+    "queued.max.messages.kbytes": 8_192,
+}
 
 
 def client_config(config: CheckerConfig) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Status:
         self.metrics = Metrics() if metrics is None else metrics
         self._lock = threading.Lock()
         self._ready, self._not_ready_reason = False, "starting"
-        self._healthy, self._ill_reason = True, ""
+        self._ills: dict[str, str] = {}
         self._partition_errors: dict[int, str] = {}
 
     def set_ready(self, *, ready: bool, reason: str = "") -> None:
@@ -76,26 +76,34 @@ class Status:
         with self._lock:
             self._ready, self._not_ready_reason = ready, reason
 
-    def set_healthy(self, *, healthy: bool, reason: str = "") -> None:
-        """Say whether an operator should look; `reason` tells at what."""
+    def set_ill(self, what: str, reason: str) -> None:
+        """Say why an operator should look at `what`; an empty reason: it is well (again)."""
         with self._lock:
-            self._healthy, self._ill_reason = healthy, reason
+            self._ills.pop(what, None)
+            if reason:
+                self._ills[what] = reason
 
     def stop_partition(self, partition: int, error: str) -> None:
         """Record that `partition` stopped, and why."""
         with self._lock:
             self._partition_errors[partition] = error
 
+    def keep_partitions(self, partitions: Iterable[int]) -> None:
+        """Forget what stopped others than `partitions`: they were taken away."""
+        with self._lock:
+            kept = self._partition_errors.keys() & set(partitions)
+            self._partition_errors = {each: self._partition_errors[each] for each in kept}
+
     def clear_partition(self, partition: int) -> None:
-        """Forget what stopped `partition` (it was revoked or set anew)."""
+        """Forget what stopped `partition`: it was set anew."""
         with self._lock:
             self._partition_errors.pop(partition, None)
 
     def snapshot(self) -> Health:
         """Return the health of this moment."""
         with self._lock:
-            reason = self._ill_reason or self._not_ready_reason
-            return Health(self._ready, self._healthy, reason, dict(self._partition_errors))
+            reason = "; ".join(self._ills.values()) or self._not_ready_reason
+            return Health(self._ready, not self._ills, reason, dict(self._partition_errors))
 
 
 class HttpServer:

@@ -40,7 +40,7 @@ class Routes:
         self._missing_since: dict[str, int] = {}
         self._too_few_since: dict[str, int] = {}
         self._refused_topics: dict[str, tuple[int, str]] = {}
-        self._refused: dict[str, str] = {}
+        self._refused: dict[tuple[str, int], str] = {}
 
     def update(self, partitions: Mapping[str, int], now_ms: int) -> None:
         """Take the cluster's topics and their partition counts."""
@@ -59,6 +59,10 @@ class Routes:
             for topic, (until, why) in self._refused_topics.items()
             if until > now_ms
         }
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic that exists has."""
+        return self._partitions[topic]
 
     def exists(self, topic: str) -> bool:
         """Tell whether the topic was there when last looked."""
@@ -86,11 +90,14 @@ class Routes:
                 highest[topic] = max(number, highest.get(topic, PARTITION_BY_KEY))
         return [topic for topic in sorted(highest) if self._waits(topic, highest[topic], now_ms)]
 
-    def refuse_transaction(self, transaction_id: str, why: str) -> None:
-        """Remember that the broker refuses a record of this transaction for good."""
+    def refuse(self, delivery: Delivery, why: str) -> None:
+        """Remember that the broker refuses a record of this transaction for good.
+
+        By the op that decided it as well: another group may have a transaction of that id.
+        """
         if len(self._refused) >= REFUSED_TRANSACTIONS_MAX:
             del self._refused[next(iter(self._refused))]
-        self._refused[transaction_id] = why
+        self._refused[delivery.transaction_id, delivery.op_offset] = why
 
     @property
     def has_refused_topics(self) -> bool:
@@ -103,7 +110,7 @@ class Routes:
 
     def refusal(self, delivery: Delivery) -> str:
         """Return why `delivery` cannot be written; empty when nothing is known against it."""
-        why = self._refused.get(delivery.transaction_id)
+        why = self._refused.get((delivery.transaction_id, delivery.op_offset))
         if why is not None:
             return why
         for half in delivery.messages:

@@ -35,6 +35,15 @@ class TopicWatch:
         self._dead = dead
         self._at = float("-inf")
 
+    @property
+    def looked_at(self) -> float:
+        """When topics were looked up last."""
+        return self._at
+
+    def lacks(self, plan: Plan, now: float) -> bool:
+        """Tell whether `plan` must wait by what is known now."""
+        return bool(plan.deliveries and self._routes.awaited(plan.deliveries, int(now * 1000)))
+
     def look(self, now: float) -> None:
         """Look all topics up.
 
@@ -58,6 +67,10 @@ class TopicWatch:
         if not self._routes.exists(topic) and now - self._at > MISSING_S:
             self.look(now)
         return self._routes.exists(topic)
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic that exists has."""
+        return self._routes.partitions(topic)
 
     def must_wait(self, plan: Plan, now: float) -> bool:
         """Tell whether `plan` needs a missing topic: a real one not given up yet, or our own."""

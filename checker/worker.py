@@ -20,7 +20,7 @@ from checker.assignment import Assignment
 from checker.backoff import Backoff
 from checker.blame import Blame
 from checker.bodies.kafka_io import BodyReader
-from checker.core.plan import Plan
+from checker.collector import Collector
 from checker.core.settings import LedgerSettings
 from checker.failures import InputLostError, KafkaTxnFailedError
 from checker.inquiry.kafka_io import Questions
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping
 
+    from checker.collector import Work
     from checker.config import CheckerConfig
     from checker.core.progress import Progress
     from checker.http import Status
@@ -61,8 +62,6 @@ BACKGROUND_RECORDS = 500
 UNDER_WAY_S = 0.002
 # How many batches of ops are read ahead of the commit under way.
 READ_AHEAD_BATCHES = 2
-# Offsets that moved without anything to write are committed at this pace.
-IDLE_COMMIT_S = 0.5
 # Gauges are set at this pace.
 GAUGES_S = 1.0
 # After a fenced producer: how long the group is given to say that another worker has the slot.
@@ -90,7 +89,7 @@ class Worker:
         self._stamps = Stamps()
         self._gauges_at = 0.0
         self._last_record_at = 0.0
-        self._work: list[tuple[Pair, Plan]] = []
+        self._work: list[Work] = []
         self._progress: dict[int, Progress] = {}
         self._began = 0.0
         self._turns = Turns(config, ids.transactional_id_prefix, status.metrics)
@@ -99,9 +98,12 @@ class Worker:
         self._input = Input(config, ids)
         questions = Questions(config)
         self._topics = TopicWatch(questions, self._routes, dead=config.names.dead)
-        self._lacks_dead = False
+        self._failed_in: set[int] = set()  # pairs whose kafka_txn failed, since one was committed
         self._blame = Blame(
             config.names, self._routes, questions, limit_max=config.batch_records_max
+        )
+        self._collector = Collector(
+            config, blame=self._blame, topics=self._topics, reporter=self._reporter
         )
         self._assignment = Assignment(
             config,
@@ -171,7 +173,7 @@ class Worker:
             if not self._turns.is_done():
                 return
             self._committed()
-        self._collect(now)
+        self._work = self._collector.collect(self._assignment.pairs, now)
         if self._work:
             self._transact(now)
 
@@ -205,7 +207,7 @@ class Worker:
         answers: Counter[tuple[str, OpKind]] = Counter()
         for message in messages:
             pair = pairs.get(message.partition())
-            if pair is None:
+            if pair is None or message.topic() is None:  # of the group: `Input` has noted it
                 continue
             error = message.error()
             if error is not None:
@@ -231,50 +233,22 @@ class Worker:
         """Do what is due now and then."""
         self._assignment.announce(now)
         self._topics.look_now_and_then(now)
+        if self._assignment.is_rebuilt and self._failed_in.isdisjoint(self._assignment.pairs):
+            self._recovered()
         if now - self._gauges_at >= GAUGES_S:
             self._gauges_at = now
-            self._look_for_dead_letter_topic()
+            self._tell_troubles(now)
             self._reporter.state(self._assignment.pairs.values(), now)
             self._assignment.pause_or_resume()
         if now - self._last_record_at >= DOZE_S and not self._input.dozing:
             self._assignment.doze()
 
-    def _look_for_dead_letter_topic(self) -> None:
-        lacks, self._lacks_dead = self._lacks_dead, self._topics.lacks_dead
-        if lacks != self._lacks_dead:
-            reason = f"{self._names.dead} is missing: `halfbridge topics create` makes it"
-            self._status.set_healthy(healthy=lacks, reason="" if lacks else reason)
+    def _tell_troubles(self, now: float) -> None:
+        missing = f"{self._names.dead} is missing: `halfbridge topics create` makes it"
+        self._status.set_ill("dead letters", missing if self._topics.lacks_dead else "")
+        self._status.set_ill("group", self._input.group_trouble(now))
 
     # --- kafka_txns ------------------------------------------------------------------------
-
-    def _collect(self, now: float) -> None:
-        """Take plans until the batch is full; those that must wait are held."""
-        self._work = []
-        left = self._blame.limit
-        left_bytes = self._config.batch_bytes_max
-        for pair in self._assignment.pairs.values():
-            if left <= 0 or left_bytes <= 0:
-                return
-            plan = pair.held or pair.ledger.plan(
-                pair.now_ms(now), records_max=left, size_bytes_max=left_bytes
-            )
-            if not plan.records:
-                self._reporter.written(plan, pair, 0)
-                plan = Plan()
-                if not self._must_move(pair, now):
-                    continue
-            pair.held = plan
-            if self._topics.must_wait(plan, now):
-                continue
-            left -= max(plan.records, 1)
-            left_bytes -= plan.size_bytes
-            self._work.append((pair, plan))
-
-    def _must_move(self, pair: Pair, now: float) -> bool:
-        """Tell whether offsets must be committed although there is nothing to write."""
-        if not pair.ledger.is_rebuilt or now - pair.committed_at < IDLE_COMMIT_S:
-            return False
-        return pair.ledger.progress() != pair.committed
 
     def _transact(self, now: float) -> None:
         self._began = now
@@ -315,24 +289,28 @@ class Worker:
             pair.committed, pair.committed_at = self._progress[pair.partition], done
             pair.ledger.committed(pair.committed)
             self._reporter.written(plan, pair, pair.publisher.undeliverable)
+        self._blame.succeeded([pair.partition for pair, _ in self._work])
         self._work = []
         self._status.metrics.kafka_txn_s(done - self._began)
-        self._blame.succeeded()
-        if self._backoff.failures:
-            self._backoff.reset()
-            self._status.set_healthy(healthy=True)
-            self._lacks_dead = False
+        self._failed_in.clear()
+        self._recovered()
 
     # --- start, failure, end ---------------------------------------------------------------
 
+    def _recovered(self) -> None:
+        if self._backoff.failures:
+            self._backoff.reset()
+            self._status.set_ill("work", "")
+
     def _after_failure(self, error: KafkaTxnFailedError, stop: threading.Event) -> None:
+        self._failed_in.update(pair.partition for pair, _ in self._work)
         self._status.metrics.kafka_txn_failed()
         self._topics.forget()  # perhaps one is not what it was
         if error.untimely:
             self._stamps.refused(self._stamps.turn)
         elif error.permanent:
             with suppress(InputLostError):  # nobody says what rights there are: the next time
-                plans = [plan for _, plan in self._work]
+                plans = {pair.partition: plan for pair, plan in self._work}
                 self._blame.failed(error, plans, int(monotonic() * 1000))
             self._turns.batch = self._blame.batch
         if error.fenced:
@@ -353,7 +331,7 @@ class Worker:
         delay_s = self._backoff.failed()
         _log.warning("%s; reading again from the committed offsets in %.1f s", why, delay_s)
         if self._backoff.failures >= FAILURES_RED:
-            self._status.set_healthy(healthy=False, reason=why)
+            self._status.set_ill("work", why)
         self._turns.settle()
         self._assignment.drop()
         self._work = []

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from bridge.errors import ConfigError
 from bridge.kafka_io import made
 from bridge.trouble import Troubles
-from checker.clients import QUESTION_S, client_config, unjoined
+from checker.clients import FETCHING, QUESTION_S, client_config, unjoined
 from checker.connections import LISTENED, LostConnections
 from checker.errors import SlotTakenError
 from checker.failures import InputLostError
@@ -39,19 +40,6 @@ UNREACHABLE_CODES = frozenset(
 # How long after brokers were unreachable a static member may find that it has fenced itself. The
 # client reports the same trouble again only every 30 s.
 TROUBLE_S = 60.0
-# Large minimum, short wait: with one byte every record is a fetch of its own, and the broker
-# runs out of CPU (docs/benchmarks.md).
-FETCHING = {
-    "fetch.min.bytes": 1_000_000,
-    "fetch.wait.max.ms": 3,
-    "fetch.error.backoff.ms": 50,
-    "fetch.queue.backoff.ms": 5,
-    # Half records are eight times as large as ops: larger fetches run far ahead of the ops that
-    # decide them, and memory is what they cost.
-    "max.partition.fetch.bytes": 524_288,
-    "queued.min.messages": 10_000,
-    "queued.max.messages.kbytes": 8_192,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +65,7 @@ class Input:
         assigned: (topic, partition) pairs of the current generation.
         changed: The assignment changed since the caller last cleared this.
         dozing: The bell is on watch; nothing is fetched but by it.
+        is_member: The group has said which partitions are ours, be they none.
         group_metadata: Taken in the assignment callback and kept until the next one. Before the
             first join it would carry no generation, and the broker would fence nobody.
     """
@@ -90,7 +79,11 @@ class Input:
         self.group_metadata: Any = None
         self.dozing = False
         self._served: list[Any] = []
+        self._paused: set[tuple[str, int]] = set()
         self._fatal: KafkaError | None = None
+        self._group_error = ""
+        self._group_error_at = 0.0
+        self.is_member = False
         self._troubles = Troubles(_log)
         self._consumer = self._open()
         self._bell = made(
@@ -113,6 +106,7 @@ class Input:
             InputLostError: read again from the committed offsets.
             SlotTakenError: another worker runs on this slot.
         """
+        self._recover_if_fatal()
         try:
             if self.dozing:
                 self._listen(wait_s)
@@ -132,8 +126,16 @@ class Input:
         for message in messages:
             if message.error() is not None:
                 self._note_if_fatal(message.error())
+                if _is_of_no_partition(message):
+                    self._note_group_error(message.error())
         self._recover_if_fatal()
         return messages
+
+    def group_trouble(self, now: float) -> str:
+        """Return why the group does not let us in, or not any more; empty when all is well."""
+        if now - self._group_error_at > TROUBLE_S:
+            self._group_error = ""
+        return self._group_error
 
     def committed(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Committed]:
         """Return the committed offsets of the given partitions, stable ones only.
@@ -154,6 +156,7 @@ class Input:
     def read_from(self, offsets: Mapping[tuple[str, int], int]) -> None:
         """Read exactly these partitions, from these offsets."""
         self.wake()
+        self._lift_pauses()
         self._served = [
             TopicPartition(topic, partition, at) for (topic, partition), at in offsets.items()
         ]
@@ -183,11 +186,13 @@ class Input:
             self.wake()
 
     def pause(self, topic: str, partition: int) -> None:
-        """Stop fetching a partition; what was fetched is dropped and fetched again later."""
+        """Stop fetching a partition until `resume` or `read_from`; what was fetched is dropped."""
+        self._paused.add((topic, partition))
         self._consumer.pause([TopicPartition(topic, partition)])
 
     def resume(self, topic: str, partition: int) -> None:
         """Go on fetching a partition."""
+        self._paused.discard((topic, partition))
         self._consumer.resume([TopicPartition(topic, partition)])
 
     def close(self, *, leave: bool) -> None:
@@ -210,6 +215,7 @@ class Input:
             self._served = []
             self.assigned = frozenset((one.topic, one.partition) for one in partitions)
             self.group_metadata = consumer.consumer_group_metadata()
+            self.is_member, self._group_error = True, ""
             consumer.assign([])
         except Exception as error:  # noqa: BLE001 (see above)
             _log.warning("assignment failed: %s", error)
@@ -218,13 +224,20 @@ class Input:
     def _on_revoke(self, consumer: Any, _partitions: Sequence[Any]) -> None:
         try:
             self.wake()
+            self._lift_pauses()
             self._served = []
-            self.assigned = frozenset()
+            self.assigned, self.is_member = frozenset(), False
             with suppress(RuntimeError):  # it is closing: nothing is left to unassign
                 consumer.unassign()
         except Exception as error:  # noqa: BLE001 (see above)
             _log.warning("revocation failed: %s", error)
         self.changed = True
+
+    def _lift_pauses(self) -> None:
+        """Resume what was paused, while it is ours: the client keeps pauses over assignments."""
+        if self._paused:
+            self._consumer.resume([TopicPartition(*place) for place in self._paused])
+            self._paused.clear()
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() in UNREACHABLE_CODES:
@@ -234,6 +247,11 @@ class Input:
 
     def _on_lost(self) -> None:
         self._trouble_at = monotonic()
+
+    def _note_group_error(self, error: KafkaError) -> None:
+        """Keep what the client says of its group or topics: it says so among the records only."""
+        self._troubles.note(error)
+        self._group_error, self._group_error_at = error.str(), monotonic()
 
     def _note_if_fatal(self, error: KafkaError) -> None:
         if error.fatal() or error.code() in _FATAL_CODES:
@@ -259,11 +277,14 @@ class Input:
         self.wake()
         with suppress(KafkaException, RuntimeError):  # it is broken: let it go as far as it goes
             self._consumer.close()
-        self._fatal = None
         self._served = []
-        self.assigned = frozenset()
+        self.assigned, self.is_member = frozenset(), False
         self.changed = True
-        self._consumer = self._open()
+        try:
+            self._consumer = self._open()
+        except ConfigError as error:  # it was right at first: a certificate is being replaced, say
+            raise InputLostError(f"no new consumer can be made yet: {error}") from error
+        self._fatal = None
         raise InputLostError(f"the consumer could not go on ({text}): a new one joins")
 
     def _open(self) -> Any:
@@ -296,3 +317,8 @@ class Input:
             on_lost=self._on_revoke,
         )
         return consumer
+
+
+def _is_of_no_partition(message: Any) -> bool:
+    """Tell whether an error is about the group (no topic) or a topic (no partition)."""
+    return message.topic() is None or message.partition() in (None, -1)

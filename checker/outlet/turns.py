@@ -11,6 +11,7 @@ from concurrent.futures import TimeoutError as NotDoneError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from bridge.errors import ConfigError
 from checker.blame import Batch
 from checker.failures import KafkaTxnFailedError
 from checker.outlet.kafka_io import Transactor
@@ -45,6 +46,7 @@ class Turns:
         self._metrics = metrics
         self._transactors: list[Transactor] = []
         self.batch = Batch.USUAL
+        self._were_ready = False
         self._turn = 0
         self._under_way: Future[None] | None = None
         self._committing: Transactor | None = None
@@ -63,6 +65,7 @@ class Turns:
         """
         while not self.are_ready:
             self._transactors.append(self._new(len(self._transactors)))
+        self._were_ready = True
 
     def run(
         self,
@@ -157,7 +160,13 @@ class Turns:
 
     def _new(self, turn: int) -> Transactor:
         name = f"{self._id_prefix}-{turn}"
-        transactor = Transactor(self._config, name, batch=self.batch)
+        try:
+            transactor = Transactor(self._config, name, batch=self.batch)
+        except ConfigError as error:
+            if not self._were_ready:
+                raise
+            # It was right a moment ago: a certificate is being replaced, or threads are scarce.
+            raise KafkaTxnFailedError(str(error)) from error
         transactor.start()
         return transactor
 

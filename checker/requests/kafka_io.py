@@ -54,6 +54,7 @@ class CheckSender:
                 record.topic,
                 record.value,
                 record.key,
+                record.partition,
                 timestamp=record.timestamp_ms,
                 headers=record.headers,
                 on_delivery=partial(self._on_delivery, turn),

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.broker
 
 # A bound on lateness that only a broken schedule exceeds, whatever else the machine does.
 LATE_MS = 10_000
+_CROWD = 60
 QUICK = {"transaction_timeout_ms": 200, "check_interval_ms": 100, "check_backoff_ms_max": 100}
 
 
@@ -37,6 +38,33 @@ def _first_asked(records: list[Record]) -> dict[str, int]:
     for each in records:
         asked.setdefault(each.check.transaction_id, each.timestamp_ms)
     return asked
+
+
+def test_one_pair_does_not_keep_another_from_asking(installation: Installation) -> None:
+    """However many transactions wait for a group that is gone, and however slow the pace."""
+    installation.make(partitions=2)
+    installation.create(installation.names.check(GROUP))
+    orders = installation.topic("orders")
+    for _ in range(_CROWD):
+        installation.half(orders, partition=0)
+    lonely = installation.half(orders, partition=1)
+    installation.start(**QUICK, check_rate_max=10)
+
+    asked = [each.check.transaction_id for each in installation.checks(_CROWD // 2)]
+
+    assert lonely.transaction_id in asked
+
+
+def test_repeated_checks_reach_every_partition(installation: Installation) -> None:
+    """A member that does not answer is not the only one that is ever asked."""
+    installation.make()
+    installation.create(installation.names.check(GROUP), partitions=3)
+    installation.half(installation.topic("orders"), key=b"one key")
+    installation.start(**QUICK)
+
+    requests = installation.checks(3)
+
+    assert {each.partition for each in requests} == {0, 1, 2}
 
 
 def test_the_first_check_comes_at_the_timeout(installation: Installation) -> None:

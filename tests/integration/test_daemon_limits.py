@@ -111,3 +111,22 @@ def test_more_undecided_bodies_than_fit_into_memory(installation: Installation) 
     assert all(each.header("key") == each.key for each in records)
     installation.fence()
     assert len(installation.tail(orders).to_end()) == UNDECIDED
+
+
+def test_a_pause_ends_with_its_ledger(installation: Installation) -> None:
+    """The client keeps it over a rebalance, and the new ledger has to read what was paused."""
+    installation.make(partitions=2)
+    orders = installation.topic("orders")
+    daemon = installation.start(undecided_halves_max=2)
+    for partition in (0, 1):
+        for _ in range(3):
+            installation.half(orders, partition=partition)
+    daemon.counts("rocketmq_half_messages", 6)
+    beyond = [installation.half(orders, partition=partition) for partition in (0, 1)]
+
+    installation.start(slot="w-1", undecided_halves_max=2)
+    for half in beyond:
+        installation.commit(half)
+
+    delivered = {each.transaction_id for each in installation.tail(orders).until(2)}
+    assert delivered == {each.transaction_id for each in beyond}

@@ -37,6 +37,7 @@ AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 EVERYBODY = "User:ANONYMOUS"
 _HOUR_MS = 3_600_000
 _CALL_S = 20.0
+_FAILURES_MAX = 15
 
 
 def _around(installation: Installation, orders: str, bad: list[Stored]) -> list[Stored]:
@@ -97,6 +98,29 @@ def test_what_fits_alone_is_not_refused_together(installation: Installation) -> 
 
     assert [each.value for each in installation.tail(small).to_end()] == bodies
     assert installation.dead_now() == []
+
+
+def test_a_refused_transaction_is_found_beside_a_busy_pair(installation: Installation) -> None:
+    """What goes well in one pair is no reason to send more at once of another."""
+    installation.make(partitions=2)
+    orders = installation.topic("orders", max_message_bytes="5000")
+    daemon = installation.start()
+    installation.pass_through(orders, partition=0)
+    bad = installation.half(orders, value=os.urandom(6000), partition=1)
+    for half in (installation.half(orders, partition=1), bad):
+        installation.commit(half)
+    before = daemon.metric("halfbridge_kafka_txn_failures_total")
+
+    def busy() -> bool:
+        for partition in (0, 0, 0, 1):
+            installation.pass_through(orders, partition=partition)
+        return daemon.metric("halfbridge_dead_letters_total", reason="UNDELIVERABLE") == 1
+
+    until("it is found", busy)
+    # Two for the size of batches, then as many as cut one down to one record; some to spare.
+    assert daemon.metric("halfbridge_kafka_txn_failures_total") - before < _FAILURES_MAX
+    (letter,) = installation.dead(1)
+    assert letter.half.transaction_id == bad.transaction_id
 
 
 def test_a_transaction_is_undeliverable_as_a_whole(installation: Installation) -> None:
@@ -353,6 +377,21 @@ def test_no_right_on_the_real_topic(guarded: Installation) -> None:
     daemon = guarded.start()
     _expect(guarded, orders, good=good, bad=bad)
     assert daemon.healthz()[0] == 200
+
+
+def test_no_right_on_the_group_is_told(guarded: Installation) -> None:
+    """The client says so among the records only; once the right is back, all is well again."""
+    guarded.make()
+    orders = guarded.topic("orders")
+    group = guarded.names.daemon_group
+    _deny(guarded, ResourceType.GROUP, group, AclOperation.READ)
+    daemon = guarded.launch()
+    until("health is red", lambda: daemon.healthz()[0] == 503)
+    assert "group" in str(daemon.healthz()[1]).lower()
+    _allow_all(guarded)
+    half = guarded.pass_through(orders)
+    assert [each.transaction_id for each in guarded.tail(orders).until(1)] == [half.transaction_id]
+    until("health is green", lambda: daemon.healthz()[0] == 200)
 
 
 @pytest.mark.parametrize(

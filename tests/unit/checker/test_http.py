@@ -86,7 +86,7 @@ def test_stopped_partition_turns_health_red_until_it_is_cleared(
 
 def test_lost_rights_turn_health_red(server: HttpServer, status: Status) -> None:
     """What the worker calls unhealthy is a 503 with its reason."""
-    status.set_healthy(healthy=False, reason="no WRITE on the op topic")
+    status.set_ill("work", "no WRITE on the op topic")
 
     code, body = _get_json(server.port, "/healthz")
 
@@ -95,10 +95,28 @@ def test_lost_rights_turn_health_red(server: HttpServer, status: Status) -> None
 
 def test_readiness_does_not_hide_why_health_is_red(status: Status) -> None:
     """Becoming ready leaves the reason of a red health in place."""
-    status.set_healthy(healthy=False, reason="no quorum")
+    status.set_ill("work", "no quorum")
     status.set_ready(ready=True)
 
     assert status.snapshot().reason == "no quorum"
+
+
+def test_one_trouble_that_ends_does_not_hide_another(status: Status) -> None:
+    """Health is green once nothing is wrong any more."""
+    status.set_ill("work", "no quorum")
+    status.set_ill("dead letters", "no such topic")
+    status.set_ill("work", "")
+    assert (status.snapshot().healthy, status.snapshot().reason) == (False, "no such topic")
+    status.set_ill("dead letters", "")
+    assert status.snapshot().healthy
+
+
+def test_errors_of_partitions_go_with_them(status: Status) -> None:
+    """Another worker that serves them tells what there is to tell."""
+    for number in (1, 2):
+        status.stop_partition(number, "offset metadata missing")
+    status.keep_partitions([2, 3])
+    assert status.snapshot().partition_errors.keys() == {2}
 
 
 def test_unknown_path_names_the_known_ones(server: HttpServer) -> None:

@@ -119,14 +119,22 @@ def test_a_topic_is_refused_for_a_while(routes: Routes) -> None:
     assert not routes.has_refused_topics
 
 
+def test_another_decision_under_the_same_id_is_not_refused(routes: Routes) -> None:
+    """Another group's, or the next one of a transaction that was resumed."""
+    refused = _delivery("orders")
+    routes.refuse(refused, "too large")
+    assert routes.refusal(refused) == "too large"
+    assert routes.refusal(refused._replace(op_offset=1)) == ""
+
+
 def test_a_transaction_stays_refused(routes: Routes) -> None:
     """Until it was decided again; the oldest are forgotten beyond a bound."""
-    routes.refuse_transaction("t", "too large")
+    routes.refuse(_delivery("orders"), "too large")
     for number in range(REFUSED_TRANSACTIONS_MAX - 1):
-        routes.refuse_transaction(f"other-{number}", "too large")
+        routes.refuse(_delivery("orders", transaction_id=f"other-{number}"), "too large")
     assert routes.refusal(_delivery("orders")) == "too large"
     assert routes.refusal(_delivery("orders", transaction_id="another")) == ""
 
-    routes.refuse_transaction("one more", "too large")
+    routes.refuse(_delivery("orders", transaction_id="one more"), "too large")
 
     assert routes.refusal(_delivery("orders")) == ""

@@ -10,12 +10,14 @@ import gc
 import sys
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer
 
+from bridge.errors import ConfigError
 from checker.config import CheckerConfig
 from checker.failures import KafkaTxnFailedError
 from checker.metrics import Metrics
@@ -130,4 +132,26 @@ def test_a_producer_whose_commit_failed_in_the_background() -> None:
         turns.is_done(TIMEOUT_S)
     turns.discard()
     _await_clients(before)
+    turns.close()
+
+
+def test_a_configuration_that_was_right_is_tried_again() -> None:
+    """A certificate that is being replaced, say: the worker must not end for it."""
+    kafka = {"test.mock.num.brokers": "1"}
+    config = CheckerConfig(bootstrap_servers=NOWHERE, kafka=kafka, kafka_txn_timeout_ms=10_000)
+    turns = Turns(config, "slot", Metrics())
+    turns.start()
+    turns.discard()
+    turns._config = replace(config, kafka={**kafka, "no.such.property": "1"})
+    with pytest.raises(KafkaTxnFailedError, match=r"no\.such"):
+        turns.start()
+    turns.close()
+
+
+def test_a_configuration_that_was_never_right_is_told() -> None:
+    """At the start the operator is there to mend it."""
+    kafka = {"security.protocol": "ssl", "ssl.ca.location": "/no/such/file"}
+    turns = Turns(CheckerConfig(bootstrap_servers=NOWHERE, kafka=kafka), "slot", Metrics())
+    with pytest.raises(ConfigError, match="ssl"):
+        turns.start()
     turns.close()
