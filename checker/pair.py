@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from serde.headers import Headers
     from serde.records import Op
 
-# What a record weighs beside its value: key, headers, and the objects around them, about.
+# What a record weighs beside its value and its headers' values: key, names, and the objects around
+# them, about.
 RECORD_OVERHEAD_BYTES = 200
 
 
@@ -87,6 +88,7 @@ class Pair:
             return
         # len() of a message is the length of its value.
         size_bytes = len(message) + RECORD_OVERHEAD_BYTES
+        size_bytes += sum(len(value or b"") for _, value in headers or ())
         self.ledger.half(HalfRead(message.offset(), append_ms, metadata, flaw, size_bytes, message))
 
     def take_op(self, message: Any, monotonic_s: float) -> Op | None:

@@ -66,6 +66,7 @@ class BodyReader:
                 return message
             if message.offset() > offset:
                 break
+            deadline = monotonic() + QUESTION_S  # large records on a slow line: it goes on
         raise InputLostError(f"{self._topic}[{partition}]@{offset} cannot be read again")
 
     def close(self) -> None:
