@@ -101,6 +101,19 @@ def test_the_in_flight_limit_holds(cluster: Cluster) -> None:
     assert len(cluster.read(cluster.names.half)) == 500
 
 
+@pytest.mark.parametrize("decide", ["commit_async", "rollback_async"])
+def test_a_decision_that_waited_for_room_covers_the_half_message(
+    cluster: Cluster, decide: str
+) -> None:
+    """The half message is acknowledged while its decision waits: its offset is known then."""
+    with cluster.producer(in_flight_max=1, linger_ms=50) as producer:
+        tx = producer.begin()
+        tx.send_async(Message(cluster.orders))
+        assert getattr(tx, decide)().result().op_offset == 0
+    ((_, op),) = cluster.ops()
+    assert (op.half_offset, op.message_count) == (0, 1)
+
+
 def test_futures_serve_callers_that_only_wait(cluster: Cluster) -> None:
     """result, callbacks before and after the end, and a callback that raises."""
     with cluster.producer() as producer:
