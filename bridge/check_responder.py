@@ -17,6 +17,7 @@ from bridge import kafka_io
 from bridge.check_pool import CheckPool
 from bridge.errors import BridgeError
 from bridge.message import MessageView, Resolution
+from bridge.trouble import tell
 from serde.avro import CHECK_REQUEST, OP
 from serde.errors import DecodeError
 from serde.headers import CHECK, CONTEXT, RESERVED, headers_of
@@ -75,7 +76,7 @@ class _Check:
 
 
 class CheckResponder:
-    """Answers checks for one producer until stopped; no exception ends it."""
+    """Answers checks for one producer until stopped; nothing that is raised ends it."""
 
     def __init__(
         self,
@@ -125,8 +126,8 @@ class CheckResponder:
                 if consumer is None:
                     consumer = kafka_io.make_check_consumer(self._shared.config)
                 self._take(_batch(consumer))
-            except Exception:  # noqa: BLE001, PERF203  (no exception ends the responder)
-                _LOG.exception("reading checks failed; trying again with a new consumer")
+            except BaseException:  # noqa: BLE001, PERF203  (nothing ends the responder)
+                tell(_LOG.exception, "reading checks failed; trying again with a new consumer")
                 self._count("errors")
                 _close(consumer)
                 consumer = None
@@ -138,7 +139,7 @@ class CheckResponder:
         for record in records:
             if record.error() is not None:
                 self._count("errors")
-                _LOG.warning("reading checks: %s", record.error())
+                tell(_LOG.warning, "reading checks: %s", record.error())
                 continue
             check = self._decoded(record)
             if check is None:
@@ -160,7 +161,7 @@ class CheckResponder:
             request = CHECK_REQUEST.decode(raw or b"")
         except DecodeError as error:
             self._count("undecodable")
-            _LOG.warning("check request at %d skipped: %s", record.offset(), error.reason)
+            tell(_LOG.warning, "check request at %d skipped: %s", record.offset(), error.reason)
             return None
         shared = self._shared
         if request.producer_group != shared.producer_group or not self._knows(request.real_topic):
@@ -182,7 +183,7 @@ class CheckResponder:
         with self._lock:
             self._busy.discard(key)
             self._counts["refused"] += 1
-        _LOG.warning("check of %s refused: check_queue_max requests wait already", key[0])
+        tell(_LOG.warning, "check of %s refused: check_queue_max requests wait already", key[0])
 
     def _answer(self) -> None:
         for batch in self._pool.outcomes(pause_s=_OVERDUE_PAUSE_S):
@@ -192,8 +193,8 @@ class CheckResponder:
                 )
             try:
                 self._write(batch)
-            except Exception:  # noqa: BLE001  (no exception ends the responder)
-                _LOG.exception("writing answers failed; the daemon asks again")
+            except BaseException:  # noqa: BLE001  (nothing ends the responder)
+                tell(_LOG.exception, "writing answers failed; the daemon asks again")
 
     def _write(self, batch: list[Outcome[_Check]]) -> None:
         # One question per partition and batch, asked after every checker in it has returned:
@@ -215,7 +216,7 @@ class CheckResponder:
         try:
             return self._shared.half_end(partition)
         except BridgeError as error:
-            _LOG.warning("checks of half partition %d stay unanswered: %s", partition, error)
+            tell(_LOG.warning, "checks of half partition %d stay unanswered: %s", partition, error)
             return None
 
     def _op(self, outcome: Outcome[_Check], half_offset: int) -> Op:
@@ -241,10 +242,10 @@ class CheckResponder:
         if outcome.is_overdue:
             reason = f"checker still runs after {self._shared.config.check_timeout_ms} ms"
         elif outcome.error is not None:
-            reason = f"checker raised {outcome.error!r}"
+            reason = f"checker raised {_shown(outcome.error)}"
         else:
-            reason = f"checker returned {answer!r}, no Resolution"
-        _LOG.warning("check of %s: %s", request.transaction_id, reason)
+            reason = f"checker returned {_shown(answer)}, no Resolution"
+        tell(_LOG.warning, "check of %s: %s", request.transaction_id, reason)
         return unknown._replace(reason=reason[:_REASON_CHARS_MAX])
 
     def _produce(self, op: Op, partition: int) -> None:
@@ -261,17 +262,26 @@ class CheckResponder:
             )
         except BridgeError as error:
             self._count("unwritten")
-            _LOG.warning("answer about %s not written: %s", op.transaction_id, error)
+            tell(_LOG.warning, "answer about %s not written: %s", op.transaction_id, error)
 
     def _written(self, error: Any, record: Any) -> None:
         error = error or self._shared.not_proven(record)
         if error is not None:
             self._count("unwritten")
-            _LOG.warning("answer to op partition %s not written: %s", record.partition(), error)
+            where = record.partition()
+            tell(_LOG.warning, "answer to op partition %s not written: %s", where, error)
 
     def _count(self, name: str) -> None:
         with self._lock:
             self._counts[name] += 1
+
+
+def _shown(value: object) -> str:
+    """Return a value's repr, which is the user's code as much as its checker is."""
+    try:
+        return repr(value)
+    except BaseException as error:  # noqa: BLE001  (other answers of the batch are to be written)
+        return f"a {type(value).__name__}, whose repr raised {type(error).__name__}"
 
 
 def _batch(consumer: Any) -> list[Any]:
@@ -286,8 +296,8 @@ def _close(consumer: Any) -> None:
         return
     try:
         consumer.close()
-    except Exception:  # noqa: BLE001  (a consumer that broke may break again)
-        _LOG.exception("closing the check consumer failed")
+    except BaseException:  # noqa: BLE001  (a consumer that broke may break again)
+        tell(_LOG.exception, "closing the check consumer failed")
 
 
 def _key(request: CheckRequest) -> tuple[str, int]:

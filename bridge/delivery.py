@@ -18,11 +18,12 @@ import logging
 from _thread import allocate_lock, get_ident
 from collections import deque
 from contextlib import suppress
-from threading import Event, Thread
+from threading import Event, Thread, main_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from bridge.errors import BackpressureError
+from bridge.trouble import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ class Delivery:
     """A light future of one record: thread-safe, and without a lock or condition of its own.
 
     Callbacks run in whichever thread serves acknowledgements; they must not block, though they
-    may send and decide in the pipelined form. What they raise is logged.
+    may send and decide in the pipelined form. What they raise is logged (Ctrl-C goes on).
     """
 
     __slots__ = ("_callbacks", "_error", "_is_done", "_server", "_wakers", "offset", "timestamp")
@@ -230,15 +231,16 @@ class DeliveryServer:
 
     def _run_ready(self) -> None:
         ready = self.ready
-        while ready:
-            ready.popleft().run_callbacks()  # the drain lock is held: nobody else pops
+        while ready:  # the drain lock is held: nobody else pops
+            ready[0].run_callbacks()  # it stays there for whoever drains next, should Ctrl-C come
+            ready.popleft()
 
     def _run(self) -> None:
         while not self._stopping:
             try:
                 self._serve_in_background()
-            except Exception:  # noqa: BLE001, PERF203  (waiting threads depend on this one)
-                _LOG.exception("serving acknowledgements failed; going on")
+            except BaseException:  # noqa: BLE001, PERF203  (waiting threads depend on this one)
+                tell(_LOG.exception, "serving acknowledgements failed; going on")
                 self._park(_SLICE_S)
 
     def _serve_in_background(self) -> None:
@@ -270,5 +272,8 @@ class DeliveryServer:
 def _run_guarded(callback: Callable[[Any], object], delivery: Delivery) -> None:
     try:
         callback(delivery)
-    except Exception:  # noqa: BLE001  (the user's code must not stop acknowledgements)
-        _LOG.exception("a delivery callback raised")
+    except BaseException as error:  # the user's code must not stop acknowledgements
+        tell(_LOG.exception, "a delivery callback raised")
+        # Ctrl-C means the program, and comes to its main thread only, whatever runs there.
+        if isinstance(error, KeyboardInterrupt) and get_ident() == main_thread().ident:
+            raise

@@ -51,14 +51,16 @@ def test_an_explicit_answer_is_written_and_echoes_the_number(
     assert (view.attempt, view.born_timestamp, view.producer_group) == (1, 77, GROUP)
 
 
-@pytest.mark.parametrize("answer", [ValueError("database down"), None, "COMMIT", True])
+@pytest.mark.parametrize(
+    "answer", [ValueError("database down"), SystemExit("database down"), None, "COMMIT", True]
+)
 def test_a_failing_checker_is_an_uncounted_unknown(cluster: Cluster, answer: object) -> None:
     """Conformance 20, 21: number 0 and the reason; the responder goes on."""
 
     def checker(view: MessageView) -> Any:
         if view.transaction_id != f"{1:032x}":
             return Resolution.COMMIT
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -67,7 +69,7 @@ def test_a_failing_checker_is_an_uncounted_unknown(cluster: Cluster, answer: obj
         ops = {op.transaction_id: op for _, op in cluster.ops(2)}
     failed = ops[f"{1:032x}"]
     assert (failed.kind, failed.check_number) == (OpKind.UNKNOWN, 0)
-    assert ("database down" if isinstance(answer, Exception) else repr(answer)) in failed.reason
+    assert ("database down" if isinstance(answer, BaseException) else repr(answer)) in failed.reason
     assert ops[f"{2:032x}"].kind is OpKind.COMMIT
 
 

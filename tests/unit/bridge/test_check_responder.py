@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.check_responder import _view
+from bridge.check_responder import _shown, _view
 from serde.headers import CHECK, CONTEXT, HALF
 from serde.records import CheckRequest
 
@@ -30,6 +30,17 @@ class _Record:
     def value(self) -> bytes:
         """Return the value."""
         return b"v"
+
+
+class _Unspeakable(BaseException):
+    def __repr__(self) -> str:
+        raise SystemExit
+
+
+def test_an_answer_that_cannot_be_shown_is_told_all_the_same() -> None:
+    """The reason of an uncounted answer holds what a checker raised or returned, in words."""
+    assert _shown(ValueError("database down")) == "ValueError('database down')"
+    assert _shown(_Unspeakable()) == "a _Unspeakable, whose repr raised SystemExit"
 
 
 def test_the_context_is_shown_apart_from_the_headers() -> None:

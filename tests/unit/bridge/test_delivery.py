@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import signal
+from asyncio import CancelledError
 from collections import deque
 from itertools import count
 from threading import Event, Thread
@@ -92,6 +95,54 @@ def test_callbacks_run_once_each_after_poll_and_a_raising_one_harms_nobody() -> 
     assert server.flush(TIMEOUT_S) == 0
     delivery.add_done_callback(lambda _: seen.append(3))
     assert seen == [1, 2, 3]
+
+
+class _Refusing(logging.Filter):
+    """Raises for each line, as a user's filter may."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        raise SystemExit(record.msg)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, CancelledError, KeyboardInterrupt])
+def test_no_exception_of_a_callback_ends_the_background_thread(
+    kind: type[BaseException], request: pytest.FixtureRequest
+) -> None:
+    """Nor one that is not an Exception, nor what a log filter raises: the next waiter is woken."""
+    refusing = _Refusing()
+    log = logging.getLogger("halfbridge.bridge")
+    log.addFilter(refusing)
+    request.addfinalizer(lambda: log.removeFilter(refusing))
+
+    def raising(_: object) -> None:
+        raise kind
+
+    queue = Queue()
+    server = _server(queue)
+    server.start()
+    first, second = _delivery(server, queue), _delivery(server, queue)
+    first.add_done_callback(raising)
+    server.sent_blocking()
+    queue.ack(first)
+    assert first.wait(TIMEOUT_S)
+    queue.ack(second)
+    assert second.wait(TIMEOUT_S)
+    server.stop()
+
+
+def test_ctrl_c_during_a_callback_is_not_swallowed() -> None:
+    """It ends the call in the main thread; the callbacks behind it are still run."""
+    queue = Queue()
+    server = _server(queue)
+    delivery = _delivery(server, queue)
+    seen: list[Delivery] = []
+    delivery.add_done_callback(lambda _: signal.raise_signal(signal.SIGINT))
+    delivery.add_done_callback(seen.append)
+    queue.ack(delivery)
+    with pytest.raises(KeyboardInterrupt):
+        server.flush(TIMEOUT_S)
+    assert server.flush(TIMEOUT_S) == 0
+    assert seen == [delivery]
 
 
 def test_a_callback_that_sends_does_not_recurse() -> None:
