@@ -122,6 +122,7 @@ class DeliveryServer:
         self.woken: deque[Delivery] = deque()
         self.ready: deque[Delivery] = deque()
         self._drain_lock = allocate_lock()
+        self._drainer = 0  # the thread that runs callbacks
         self._inline_at = 0.0
         self._sends = 0  # threads may lose a count to each other; the next one makes up for it
         self._poll_every = max(1, min(POLL_EVERY, in_flight_max // 4))
@@ -203,17 +204,24 @@ class DeliveryServer:
         # comes back here through `sent`. The outer loop sees what came in after the release.
         while self.ready and self._drain_lock.acquire(blocking=False):
             try:
+                self._drainer = get_ident()
                 self._run_ready()
             finally:
+                self._drainer = 0
                 self._drain_lock.release()
 
     def flush(self, timeout_s: float) -> int:
-        """Serve until nothing is unacknowledged; return how many records still are."""
+        """Serve until nothing is unacknowledged and no callback is left or at work.
+
+        Called by a callback, it does not wait for callbacks. Returns how many records are still
+        unacknowledged.
+        """
         deadline = monotonic() + timeout_s
-        while len(self._kafka) or self.ready:
+        while not self._is_quiet():
             self.serve(_ROOM_SLICE_S)
             if monotonic() > deadline:
                 break
+        self.hand_out()  # what another thread left because the lock was taken for the last look
         return len(self._kafka)
 
     def await_release(self, delivery: Delivery, waker: Any, timeout_s: float) -> None:
@@ -228,6 +236,17 @@ class DeliveryServer:
         if self._is_parked:
             self._kick.set()
         waker.acquire(timeout=timeout_s)
+
+    def _is_quiet(self) -> bool:
+        if self._drainer == get_ident():
+            return not len(self._kafka)
+        # With the lock no callback runs, so none can have sent between the two looks.
+        if not self._drain_lock.acquire(blocking=False):
+            return False
+        try:
+            return not len(self._kafka) and not self.ready
+        finally:
+            self._drain_lock.release()
 
     def _run_ready(self) -> None:
         ready = self.ready

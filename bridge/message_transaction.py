@@ -215,7 +215,7 @@ class Transaction:
 
     def _decide(self, event: Event, *, pipelined: bool) -> DecisionFuture:
         shared = self.shared
-        shared.check_open()
+        shared.check_open(decides=True)
         if pipelined:
             shared.wait_for_room()
         elif event is Event.ROLLBACK:

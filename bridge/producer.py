@@ -188,7 +188,8 @@ class TransactionProducer:
     def flush(self, timeout: float = _CLOSE_TIMEOUT_S) -> int:
         """Wait until nothing is unacknowledged; return how many records still are.
 
-        Decisions that callbacks send meanwhile are waited for too.
+        Callbacks and the decisions that they send meanwhile are waited for too (by a callback
+        that calls this, the records only).
 
         Args:
             timeout: Seconds.

@@ -54,7 +54,9 @@ class Shared:
         self._room_timeout_s = config.send_timeout_ms / _MS_PER_S
         self._watermarks: Any = None
         self._watermarks_lock = Lock()
+        # What is refused, and with which error: all use, or all but decisions.
         self._closed: type[BridgeError] | None = None
+        self._closing: type[BridgeError] | None = None
         _watch_fork(self)
 
     def not_proven(self, record: Any) -> Any:
@@ -62,19 +64,22 @@ class Shared:
         place = record.topic(), record.partition(), record.offset()
         return None if self._acknowledgements.is_proven(*place) else kafka_io.INFERRED
 
-    def check_open(self) -> None:
+    def check_open(self, *, decides: bool = False) -> None:
         """Refuse the use of a closed producer, or of one made before a fork.
+
+        Args:
+            decides: Whether it is to decide what was sent, which is possible a little longer.
 
         Raises:
             ProducerClosedError, ForkedProcessError: make another producer.
         """
-        if self._closed is None:
-            return
-        if self._closed is ForkedProcessError:
+        refusal = self._closed if decides else self._closing
+        if refusal is ForkedProcessError:
             raise ForkedProcessError(
                 "this producer was made before a fork; make one in the child process"
             )
-        raise ProducerClosedError("this producer is closed; make another")
+        if refusal is not None:
+            raise ProducerClosedError("this producer is closed; make another")
 
     def check(self, message: Message) -> None:
         """Check that `message` can be sent and, once committed, delivered.
@@ -84,7 +89,7 @@ class Shared:
             TopicSetupError: the real topic does not exist.
             FatalError: the producer is closed.
         """
-        if self._closed is not None:
+        if self._closing is not None:
             self.check_open()
         # Headers count twice: once in the record, once more taken off what it may have.
         size = message.body_bytes + (2 * message.header_bytes if message.headers else 0)
@@ -157,9 +162,16 @@ class Shared:
         return self._half_end(asker, partition, deadline)
 
     def close(self, timeout_s: float) -> int:
-        """Let outstanding records finish; return how many did not and are now in doubt."""
+        """Let outstanding records finish; return how many did not and are now in doubt.
+
+        Decisions that callbacks send meanwhile are waited for too.
+        """
+        deadline = monotonic() + timeout_s
+        self._closing = ProducerClosedError
+        self.server.flush(timeout_s)
         self._closed = ProducerClosedError
-        left = self.server.flush(timeout_s)
+        # A decision may have been let through at the last moment.
+        left = self.server.flush(max(0.0, deadline - monotonic()))
         if left:
             self._kafka.purge()
             self.server.flush(_PURGE_S)
@@ -176,7 +188,7 @@ class Shared:
 
     def forked(self) -> None:
         """Note that this is a copy in a child process."""
-        self._closed = ForkedProcessError
+        self._closed = self._closing = ForkedProcessError
 
     def _watermark_asker(self, *, instead_of: Any) -> Any:
         """Return the client that asks for ends, a new one for `instead_of`.

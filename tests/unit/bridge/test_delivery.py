@@ -8,6 +8,7 @@ from asyncio import CancelledError
 from collections import deque
 from itertools import count
 from threading import Event, Thread
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -202,3 +203,61 @@ def test_flush_says_what_is_left() -> None:
     server = _server(queue)
     _delivery(server, queue)
     assert server.flush(0.01) == 1
+
+
+class _Releasing(Queue):
+    """Sets `release` when it is polled while `entered` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.release = Event(), Event()
+
+    def poll(self, timeout: float) -> int:
+        """Let the callback that waits go on: somebody flushes meanwhile."""
+        if self.entered.is_set():
+            self.release.set()
+        return super().poll(timeout)
+
+
+def test_flush_waits_for_a_callback_at_work_and_for_what_it_sends() -> None:
+    """Nothing is unacknowledged while another thread runs the last callback; it may send yet."""
+    queue = _Releasing()
+    server = _server(queue)
+    sent: list[Delivery] = []
+
+    def send(_: object) -> None:
+        queue.entered.set()
+        queue.release.wait(TIMEOUT_S)
+        sent.append(_delivery(server, queue))
+        queue.ack(sent[0])
+
+    delivery = _delivery(server, queue)
+    delivery.add_done_callback(send)
+    queue.ack(delivery)
+    draining = Thread(target=server.serve, args=(0,))
+    draining.start()
+    assert queue.entered.wait(TIMEOUT_S)
+
+    left = server.flush(TIMEOUT_S)
+    sent_by_then = tuple(sent)
+
+    queue.release.set()
+    draining.join(TIMEOUT_S)
+    assert left == 0
+    assert [each.done() for each in sent_by_then] == [True]
+
+
+def test_a_callback_may_flush() -> None:
+    """It does not wait for itself, nor for the callbacks behind it."""
+    queue = Queue()
+    server = _server(queue)
+    left: list[int] = []
+    first, second = _delivery(server, queue), _delivery(server, queue)
+    first.add_done_callback(lambda _: left.append(server.flush(TIMEOUT_S)))
+    second.add_done_callback(lambda _: left.append(-1))
+    queue.ack(first)
+    queue.ack(second)
+    began = monotonic()
+    assert server.flush(TIMEOUT_S) == 0
+    assert left == [0, -1]
+    assert monotonic() - began < TIMEOUT_S
