@@ -126,6 +126,7 @@ class CheckResponder:
                 if consumer is None:
                     consumer = kafka_io.make_check_consumer(self._shared.config)
                 self._take(_batch(consumer))
+                self._shared.hear_asker()
             except BaseException:  # noqa: BLE001, PERF203  (nothing ends the responder)
                 tell(_LOG.exception, "reading checks failed; trying again with a new consumer")
                 self._count("errors")

@@ -18,6 +18,7 @@ from bridge.errors import (
     InvalidMessageError,
     ProducerClosedError,
 )
+from bridge.inquiry.kafka_io import half_end
 from serde.acknowledgements import Acknowledgements
 
 if TYPE_CHECKING:
@@ -52,8 +53,8 @@ class Shared:
         self._kafka = kafka
         self._produce = kafka.produce
         self._room_timeout_s = config.send_timeout_ms / _MS_PER_S
-        self._watermarks: Any = None
-        self._watermarks_lock = Lock()
+        self._asker: Any = None
+        self._asker_lock = Lock()
         # What is refused, and with which error: all use, or all but decisions.
         self._closed: type[BridgeError] | None = None
         self._closing: type[BridgeError] | None = None
@@ -151,15 +152,26 @@ class Shared:
         Raises:
             BridgeError: the broker did not say.
         """
-        deadline = monotonic() + self.config.decision_timeout_ms / _MS_PER_S
-        asker = self._watermark_asker(instead_of=None)
+        limit_s = max(2 * _ASK_S_MIN, self.config.decision_timeout_ms / _MS_PER_S)
+        deadline = monotonic() + limit_s
+        asker = self._asker_for(None)
         try:
-            return self._half_end(asker, partition, deadline)
+            return half_end(asker, self.half_topic, partition, timeout_s=limit_s / 2)
         except BridgeError:
-            # The client answers from what it remembers of a topic, for minutes. What it learned
-            # from a broker that was just starting (too few partitions) may be wrong.
-            asker = self._watermark_asker(instead_of=asker)
-        return self._half_end(asker, partition, deadline)
+            # The client asks whom it remembers as leader, and remembers for minutes. What it
+            # learned from a broker that was just starting (too few partitions) may be wrong.
+            asker = self._asker_for(asker)
+        left_s = max(_ASK_S_MIN, deadline - monotonic())
+        return half_end(asker, self.half_topic, partition, timeout_s=left_s)
+
+    def hear_asker(self) -> None:
+        """Take what the client that asks for ends reports; it would pile up while brokers are away.
+
+        To be called now and then: its questions alone may be hours apart.
+        """
+        asker = self._asker
+        if asker is not None:
+            asker.poll(0)
 
     def close(self, timeout_s: float) -> int:
         """Let outstanding records finish; return how many did not and are now in doubt.
@@ -176,9 +188,7 @@ class Shared:
             self._kafka.purge()
             self.server.flush(_PURGE_S)
         self.server.stop()
-        with self._watermarks_lock:
-            if self._watermarks is not None:
-                self._watermarks.close()
+        self._asker = None
         return left
 
     @property
@@ -190,19 +200,15 @@ class Shared:
         """Note that this is a copy in a child process."""
         self._closed = self._closing = ForkedProcessError
 
-    def _watermark_asker(self, *, instead_of: Any) -> Any:
-        """Return the client that asks for ends, a new one for `instead_of`.
+    def _asker_for(self, failed: Any) -> Any:
+        """Return the client that asks for ends, a new one in place of `failed`.
 
         The old one is destroyed with its last reference: other threads may be asking it.
         """
-        with self._watermarks_lock:
-            if self._watermarks is instead_of:
-                self._watermarks = kafka_io.make_watermark_consumer(self.config)
-            return self._watermarks
-
-    def _half_end(self, asker: Any, partition: int, deadline: float) -> int:
-        left_s = max(_ASK_S_MIN, deadline - monotonic())
-        return kafka_io.half_end(asker, self.half_topic, partition, timeout_s=left_s)
+        with self._asker_lock:
+            if self._asker is None or self._asker is failed:
+                self._asker = kafka_io.make_admin(self.config)
+            return self._asker
 
     def _produce_with_patience(self, *arguments: Any) -> None:
         """Repeat produce while librdkafka's queue is full, serving acknowledgements."""
