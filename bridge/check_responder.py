@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from bridge import kafka_io
 from bridge.check_pool import CheckPool
 from bridge.errors import BridgeError
-from bridge.message import MessageView, Resolution
-from bridge.trouble import tell
+from bridge.message import MessageView, Resolution, view_of
+from bridge.trouble import shown, tell
 from serde.avro import CHECK_REQUEST, OP
 from serde.errors import DecodeError
-from serde.headers import CHECK, CONTEXT, RESERVED, headers_of
-from serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, Op, OpKind, OpSource
+from serde.headers import CHECK, headers_of
+from serde.records import COUNT_UNKNOWN, NO_OFFSET, Op, OpKind, OpSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,8 @@ class CheckCounts:
         refused: Requests for which the pool had no room.
         answered: Explicit COMMIT, ROLLBACK or UNKNOWN handed to Kafka.
         failed: Checkers that raised, said nothing, or ran out of time.
-        unwritten: Answers that did not reach the op topic.
+        unwritten: Answers that did not reach the op topic, or whose half partition's end could
+            not be had; the daemon asks again.
         errors: Errors of the consumer.
     """
 
@@ -171,7 +172,7 @@ class CheckResponder:
         if not 0 <= request.half_partition < shared.partitions:
             self._count("undecodable")
             return None
-        return _Check(request, _view(request, record, headers))
+        return _Check(request, view_of(request, record, headers))
 
     def _submit(self, key: tuple[str, int], check: _Check) -> None:
         with self._lock:
@@ -200,25 +201,37 @@ class CheckResponder:
     def _write(self, batch: list[Outcome[_Check]]) -> None:
         # One question per partition and batch, asked after every checker in it has returned:
         # half messages that a checker could see committed lie below the answer.
-        ends: dict[int, int | None] = {}
+        ends = self._ends([outcome.task.request for outcome in batch])
         for outcome in batch:
             request = outcome.task.request
-            if request.half_partition not in ends:
-                ends[request.half_partition] = self._half_end(request.half_partition)
             end = ends[request.half_partition]
-            if end is None:
+            # An answer must cover the half message that it is about. An old leader may still
+            # name an end between the messages of one transaction; nothing here can tell.
+            if end < max(0, request.half_offset):
                 self._count("unwritten")
                 continue
             op = self._op(outcome, end)
             self._count("answered" if op.check_number else "failed")
             self._produce(op, request.half_partition)
 
-    def _half_end(self, partition: int) -> int | None:
+    def _ends(self, requests: list[CheckRequest]) -> dict[int, int]:
+        """Return the last offset of each half partition asked about; NO_OFFSET: it is not known."""
+        least: dict[int, int] = {}
+        for request in requests:
+            partition = request.half_partition
+            least[partition] = max(0, request.half_offset, least.get(partition, 0))
+        return {partition: self._half_end(partition, offset) for partition, offset in least.items()}
+
+    def _half_end(self, partition: int, at_least: int) -> int:
         try:
-            return self._shared.half_end(partition)
+            end = self._shared.half_end(partition, at_least=at_least)
         except BridgeError as error:
             tell(_LOG.warning, "checks of half partition %d stay unanswered: %s", partition, error)
-            return None
+            return NO_OFFSET
+        if end < at_least:
+            text = "checks of half partition %d beyond %d, where it is said to end, stay unanswered"
+            tell(_LOG.warning, text, partition, end)
+        return end
 
     def _op(self, outcome: Outcome[_Check], half_offset: int) -> Op:
         request = outcome.task.request
@@ -243,9 +256,9 @@ class CheckResponder:
         if outcome.is_overdue:
             reason = f"checker still runs after {self._shared.config.check_timeout_ms} ms"
         elif outcome.error is not None:
-            reason = f"checker raised {_shown(outcome.error)}"
+            reason = f"checker raised {shown(outcome.error)}"
         else:
-            reason = f"checker returned {_shown(answer)}, no Resolution"
+            reason = f"checker returned {shown(answer)}, no Resolution"
         tell(_LOG.warning, "check of %s: %s", request.transaction_id, reason)
         return unknown._replace(reason=reason[:_REASON_CHARS_MAX])
 
@@ -277,14 +290,6 @@ class CheckResponder:
             self._counts[name] += 1
 
 
-def _shown(value: object) -> str:
-    """Return a value's repr, which is the user's code as much as its checker is."""
-    try:
-        return repr(value)
-    except BaseException as error:  # noqa: BLE001  (other answers of the batch are to be written)
-        return f"a {type(value).__name__}, whose repr raised {type(error).__name__}"
-
-
 def _batch(consumer: Any) -> list[Any]:
     first = consumer.poll(_POLL_S)
     if first is None:
@@ -307,21 +312,3 @@ def _key(request: CheckRequest) -> tuple[str, int]:
 
 def _recency(request: CheckRequest) -> tuple[int, int]:
     return request.check_number, request.attempt
-
-
-def _view(request: CheckRequest, record: Any, headers: list[Any]) -> MessageView:
-    partition = request.real_partition
-    return MessageView(
-        topic=request.real_topic,
-        partition=None if partition == PARTITION_BY_KEY else partition,
-        key=record.key(),
-        value=record.value(),
-        headers=tuple(header for header in headers if header[0] not in RESERVED),
-        transaction_id=request.transaction_id,
-        check_number=request.check_number,
-        attempt=request.attempt,
-        born_timestamp=request.born_timestamp,
-        producer_group=request.producer_group,
-        resume_count=request.resume_count,
-        context=next((value for name, value in headers if name == CONTEXT), None),
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import weakref
+from contextlib import suppress
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from bridge.errors import (
 )
 from bridge.inquiry.kafka_io import half_end
 from serde.acknowledgements import Acknowledgements
+from serde.records import NO_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -146,8 +148,13 @@ class Shared:
         else:
             self.server.sent_blocking()
 
-    def half_end(self, partition: int) -> int:
+    def half_end(self, partition: int, *, at_least: int = NO_OFFSET) -> int:
         """Return the last offset of a half partition (high watermark - 1), asked now.
+
+        Args:
+            partition: Which.
+            at_least: Where a half message stands. A broker that names an end below it does not
+                know yet that it was deposed: another client asks, and what it hears is returned.
 
         Raises:
             BridgeError: the broker did not say.
@@ -155,12 +162,13 @@ class Shared:
         limit_s = max(2 * _ASK_S_MIN, self.config.decision_timeout_ms / _MS_PER_S)
         deadline = monotonic() + limit_s
         asker = self._asker_for(None)
-        try:
-            return half_end(asker, self.half_topic, partition, timeout_s=limit_s / 2)
-        except BridgeError:
-            # The client asks whom it remembers as leader, and remembers for minutes. What it
-            # learned from a broker that was just starting (too few partitions) may be wrong.
-            asker = self._asker_for(asker)
+        with suppress(BridgeError):
+            end = half_end(asker, self.half_topic, partition, timeout_s=limit_s / 2)
+            if end >= at_least:
+                return end
+        # The client asks whom it remembers as leader, and remembers for minutes. What it learned
+        # from a broker that was just starting (too few partitions) may be wrong.
+        asker = self._asker_for(asker)
         left_s = max(_ASK_S_MIN, deadline - monotonic())
         return half_end(asker, self.half_topic, partition, timeout_s=left_s)
 

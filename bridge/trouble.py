@@ -27,6 +27,14 @@ def tell(log: Callable[..., object], *said: object) -> None:
         log(*said)
 
 
+def shown(value: object) -> str:
+    """Return a value's repr, which is the user's code as much as its checker is."""
+    try:
+        return repr(value)
+    except BaseException as error:  # noqa: BLE001  (others are to be told of, too)
+        return f"a {type(value).__name__}, whose repr raised {type(error).__name__}"
+
+
 class Reasons:
     """Remembers why connections failed: the calls that suffer from it do not say."""
 
