@@ -99,11 +99,17 @@ class CheckResponder:
             queue_max=config.check_queue_max,
             timeout_s=config.check_timeout_ms / _MS_PER_S,
         )
+        self._consumer: Any = None  # the consuming thread's
         self._consuming = Thread(target=self._consume, name="halfbridge-checks", daemon=True)
         self._answering = Thread(target=self._answer, name="halfbridge-answers", daemon=True)
 
     def start(self) -> None:
-        """Start to consume and answer."""
+        """Start to consume and answer.
+
+        Raises:
+            ConfigError: no consumer takes these settings; the user corrects them.
+        """
+        self._consumer = kafka_io.make_check_consumer(self._shared.config)
         self._pool.start()
         self._answering.start()
         self._consuming.start()
@@ -121,20 +127,27 @@ class CheckResponder:
             return CheckCounts(**self._counts)
 
     def _consume(self) -> None:
-        consumer: Any = None
         while not self._stopping.is_set():
             try:
-                if consumer is None:
-                    consumer = kafka_io.make_check_consumer(self._shared.config)
-                self._take(_batch(consumer))
+                if self._consumer is None:
+                    self._consumer = kafka_io.make_check_consumer(self._shared.config)
+                self._take(_batch(self._consumer))
                 self._shared.hear_asker()
             except BaseException:  # noqa: BLE001, PERF203  (nothing ends the responder)
                 tell(_LOG.exception, "reading checks failed; trying again with a new consumer")
                 self._count("errors")
-                _close(consumer)
-                consumer = None
+                self._close_consumer()
                 self._stopping.wait(_BACK_OFF_S)
-        _close(consumer)
+        self._close_consumer()
+
+    def _close_consumer(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is None:
+            return
+        try:
+            consumer.close()
+        except BaseException:  # noqa: BLE001  (a consumer that broke may break again)
+            tell(_LOG.exception, "closing the check consumer failed")
 
     def _take(self, records: list[Any]) -> None:
         newest: dict[tuple[str, int], _Check] = {}
@@ -295,15 +308,6 @@ def _batch(consumer: Any) -> list[Any]:
     if first is None:
         return []
     return [first, *consumer.consume(_BATCH_MAX - 1, 0)]
-
-
-def _close(consumer: Any) -> None:
-    if consumer is None:
-        return
-    try:
-        consumer.close()
-    except BaseException:  # noqa: BLE001  (a consumer that broke may break again)
-        tell(_LOG.exception, "closing the check consumer failed")
 
 
 def _key(request: CheckRequest) -> tuple[str, int]:
