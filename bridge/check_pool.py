@@ -32,7 +32,7 @@ class Outcome(Generic[Task]):
 
     task: Task
     answer: object = None
-    error: Exception | None = None
+    error: BaseException | None = None
     is_overdue: bool = False
 
 
@@ -110,9 +110,11 @@ class CheckPool(Generic[Task]):
             self._running[number] = _Running(task, monotonic() + self._timeout_s)
             try:
                 outcome = Outcome(task, self._work(task))
-            except Exception as error:  # noqa: BLE001  (the user's code; reported as its outcome)
+            # SystemExit, CancelledError and time-outs of other libraries, too, end no thread.
+            except BaseException as error:  # noqa: BLE001  (the user's code; its outcome tells)
                 outcome = Outcome(task, error=error)
-            del self._running[number]
+            finally:
+                del self._running[number]
             self._outcomes.put(outcome)
 
     def _next_batch(self, pause_s: float) -> tuple[list[Outcome[Task]], bool]:

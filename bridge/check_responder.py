@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 from bridge import kafka_io
 from bridge.check_pool import CheckPool
 from bridge.errors import BridgeError
-from bridge.message import MessageView, Resolution
+from bridge.message import MessageView, Resolution, view_of
+from bridge.trouble import shown, tell
 from serde.avro import CHECK_REQUEST, OP
 from serde.errors import DecodeError
-from serde.headers import CHECK, CONTEXT, RESERVED, headers_of
-from serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, Op, OpKind, OpSource
+from serde.headers import CHECK, headers_of
+from serde.records import COUNT_UNKNOWN, NO_OFFSET, Op, OpKind, OpSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +54,8 @@ class CheckCounts:
         refused: Requests for which the pool had no room.
         answered: Explicit COMMIT, ROLLBACK or UNKNOWN handed to Kafka.
         failed: Checkers that raised, said nothing, or ran out of time.
-        unwritten: Answers that did not reach the op topic.
+        unwritten: Answers that did not reach the op topic, or whose half partition's end could
+            not be had; the daemon asks again.
         errors: Errors of the consumer.
     """
 
@@ -75,7 +77,7 @@ class _Check:
 
 
 class CheckResponder:
-    """Answers checks for one producer until stopped; no exception ends it."""
+    """Answers checks for one producer until stopped; nothing that is raised ends it."""
 
     def __init__(
         self,
@@ -97,11 +99,17 @@ class CheckResponder:
             queue_max=config.check_queue_max,
             timeout_s=config.check_timeout_ms / _MS_PER_S,
         )
+        self._consumer: Any = None  # the consuming thread's
         self._consuming = Thread(target=self._consume, name="halfbridge-checks", daemon=True)
         self._answering = Thread(target=self._answer, name="halfbridge-answers", daemon=True)
 
     def start(self) -> None:
-        """Start to consume and answer."""
+        """Start to consume and answer.
+
+        Raises:
+            ConfigError: no consumer takes these settings; the user corrects them.
+        """
+        self._consumer = kafka_io.make_check_consumer(self._shared.config)
         self._pool.start()
         self._answering.start()
         self._consuming.start()
@@ -119,26 +127,34 @@ class CheckResponder:
             return CheckCounts(**self._counts)
 
     def _consume(self) -> None:
-        consumer: Any = None
         while not self._stopping.is_set():
             try:
-                if consumer is None:
-                    consumer = kafka_io.make_check_consumer(self._shared.config)
-                self._take(_batch(consumer))
-            except Exception:  # noqa: BLE001, PERF203  (no exception ends the responder)
-                _LOG.exception("reading checks failed; trying again with a new consumer")
+                if self._consumer is None:
+                    self._consumer = kafka_io.make_check_consumer(self._shared.config)
+                self._take(_batch(self._consumer))
+                self._shared.hear_asker()
+            except BaseException:  # noqa: BLE001, PERF203  (nothing ends the responder)
+                tell(_LOG.exception, "reading checks failed; trying again with a new consumer")
                 self._count("errors")
-                _close(consumer)
-                consumer = None
+                self._close_consumer()
                 self._stopping.wait(_BACK_OFF_S)
-        _close(consumer)
+        self._close_consumer()
+
+    def _close_consumer(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is None:
+            return
+        try:
+            consumer.close()
+        except BaseException:  # noqa: BLE001  (a consumer that broke may break again)
+            tell(_LOG.exception, "closing the check consumer failed")
 
     def _take(self, records: list[Any]) -> None:
         newest: dict[tuple[str, int], _Check] = {}
         for record in records:
             if record.error() is not None:
                 self._count("errors")
-                _LOG.warning("reading checks: %s", record.error())
+                tell(_LOG.warning, "reading checks: %s", record.error())
                 continue
             check = self._decoded(record)
             if check is None:
@@ -160,7 +176,7 @@ class CheckResponder:
             request = CHECK_REQUEST.decode(raw or b"")
         except DecodeError as error:
             self._count("undecodable")
-            _LOG.warning("check request at %d skipped: %s", record.offset(), error.reason)
+            tell(_LOG.warning, "check request at %d skipped: %s", record.offset(), error.reason)
             return None
         shared = self._shared
         if request.producer_group != shared.producer_group or not self._knows(request.real_topic):
@@ -169,7 +185,7 @@ class CheckResponder:
         if not 0 <= request.half_partition < shared.partitions:
             self._count("undecodable")
             return None
-        return _Check(request, _view(request, record, headers))
+        return _Check(request, view_of(request, record, headers))
 
     def _submit(self, key: tuple[str, int], check: _Check) -> None:
         with self._lock:
@@ -182,7 +198,7 @@ class CheckResponder:
         with self._lock:
             self._busy.discard(key)
             self._counts["refused"] += 1
-        _LOG.warning("check of %s refused: check_queue_max requests wait already", key[0])
+        tell(_LOG.warning, "check of %s refused: check_queue_max requests wait already", key[0])
 
     def _answer(self) -> None:
         for batch in self._pool.outcomes(pause_s=_OVERDUE_PAUSE_S):
@@ -192,31 +208,43 @@ class CheckResponder:
                 )
             try:
                 self._write(batch)
-            except Exception:  # noqa: BLE001  (no exception ends the responder)
-                _LOG.exception("writing answers failed; the daemon asks again")
+            except BaseException:  # noqa: BLE001  (nothing ends the responder)
+                tell(_LOG.exception, "writing answers failed; the daemon asks again")
 
     def _write(self, batch: list[Outcome[_Check]]) -> None:
         # One question per partition and batch, asked after every checker in it has returned:
         # half messages that a checker could see committed lie below the answer.
-        ends: dict[int, int | None] = {}
+        ends = self._ends([outcome.task.request for outcome in batch])
         for outcome in batch:
             request = outcome.task.request
-            if request.half_partition not in ends:
-                ends[request.half_partition] = self._half_end(request.half_partition)
             end = ends[request.half_partition]
-            if end is None:
+            # An answer must cover the half message that it is about. An old leader may still
+            # name an end between the messages of one transaction; nothing here can tell.
+            if end < max(0, request.half_offset):
                 self._count("unwritten")
                 continue
             op = self._op(outcome, end)
             self._count("answered" if op.check_number else "failed")
             self._produce(op, request.half_partition)
 
-    def _half_end(self, partition: int) -> int | None:
+    def _ends(self, requests: list[CheckRequest]) -> dict[int, int]:
+        """Return the last offset of each half partition asked about; NO_OFFSET: it is not known."""
+        least: dict[int, int] = {}
+        for request in requests:
+            partition = request.half_partition
+            least[partition] = max(0, request.half_offset, least.get(partition, 0))
+        return {partition: self._half_end(partition, offset) for partition, offset in least.items()}
+
+    def _half_end(self, partition: int, at_least: int) -> int:
         try:
-            return self._shared.half_end(partition)
+            end = self._shared.half_end(partition, at_least=at_least)
         except BridgeError as error:
-            _LOG.warning("checks of half partition %d stay unanswered: %s", partition, error)
-            return None
+            tell(_LOG.warning, "checks of half partition %d stay unanswered: %s", partition, error)
+            return NO_OFFSET
+        if end < at_least:
+            text = "checks of half partition %d beyond %d, where it is said to end, stay unanswered"
+            tell(_LOG.warning, text, partition, end)
+        return end
 
     def _op(self, outcome: Outcome[_Check], half_offset: int) -> Op:
         request = outcome.task.request
@@ -241,10 +269,10 @@ class CheckResponder:
         if outcome.is_overdue:
             reason = f"checker still runs after {self._shared.config.check_timeout_ms} ms"
         elif outcome.error is not None:
-            reason = f"checker raised {outcome.error!r}"
+            reason = f"checker raised {shown(outcome.error)}"
         else:
-            reason = f"checker returned {answer!r}, no Resolution"
-        _LOG.warning("check of %s: %s", request.transaction_id, reason)
+            reason = f"checker returned {shown(answer)}, no Resolution"
+        tell(_LOG.warning, "check of %s: %s", request.transaction_id, reason)
         return unknown._replace(reason=reason[:_REASON_CHARS_MAX])
 
     def _produce(self, op: Op, partition: int) -> None:
@@ -261,13 +289,14 @@ class CheckResponder:
             )
         except BridgeError as error:
             self._count("unwritten")
-            _LOG.warning("answer about %s not written: %s", op.transaction_id, error)
+            tell(_LOG.warning, "answer about %s not written: %s", op.transaction_id, error)
 
     def _written(self, error: Any, record: Any) -> None:
         error = error or self._shared.not_proven(record)
         if error is not None:
             self._count("unwritten")
-            _LOG.warning("answer to op partition %s not written: %s", record.partition(), error)
+            where = record.partition()
+            tell(_LOG.warning, "answer to op partition %s not written: %s", where, error)
 
     def _count(self, name: str) -> None:
         with self._lock:
@@ -281,36 +310,9 @@ def _batch(consumer: Any) -> list[Any]:
     return [first, *consumer.consume(_BATCH_MAX - 1, 0)]
 
 
-def _close(consumer: Any) -> None:
-    if consumer is None:
-        return
-    try:
-        consumer.close()
-    except Exception:  # noqa: BLE001  (a consumer that broke may break again)
-        _LOG.exception("closing the check consumer failed")
-
-
 def _key(request: CheckRequest) -> tuple[str, int]:
     return request.transaction_id, request.resume_count
 
 
 def _recency(request: CheckRequest) -> tuple[int, int]:
     return request.check_number, request.attempt
-
-
-def _view(request: CheckRequest, record: Any, headers: list[Any]) -> MessageView:
-    partition = request.real_partition
-    return MessageView(
-        topic=request.real_topic,
-        partition=None if partition == PARTITION_BY_KEY else partition,
-        key=record.key(),
-        value=record.value(),
-        headers=tuple(header for header in headers if header[0] not in RESERVED),
-        transaction_id=request.transaction_id,
-        check_number=request.check_number,
-        attempt=request.attempt,
-        born_timestamp=request.born_timestamp,
-        producer_group=request.producer_group,
-        resume_count=request.resume_count,
-        context=next((value for name, value in headers if name == CONTEXT), None),
-    )

@@ -12,6 +12,8 @@ from bridge.errors import BridgeError, InvalidMessageError, TopicSetupError
 from bridge.message import MESSAGE_RESERVE_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bridge.config import BridgeConfig
     from bridge.message import Message
 
@@ -20,7 +22,8 @@ _CHECK_TOPIC_PARTITIONS = 4
 _CHECK_TOPIC_RETENTION_MS = 3_600_000
 _REQUEST_EXTRA_BYTES = 128 * 1024  # a check request is a half message and a header more
 _VISIBLE_WAIT_S = 10.0
-# A topic made a moment ago is not in every broker's metadata yet (1.3 s seen on a busy one).
+# A topic made a moment ago is not in every broker's metadata yet (1.3 s seen on a busy one), and
+# a broker that has just started lacks others.
 _GRACE_S = 3.0
 _LOOK_AGAIN_S = 0.05
 
@@ -54,7 +57,7 @@ def check_installation(config: BridgeConfig) -> HalfShape:
     """
     admin = kafka_io.make_admin(config)
     half, op = config.names.half, config.names.op
-    topics = _topics_with(admin, {half, op}, patience_s=_GRACE_S)
+    topics = _topics_with(admin, {half: 1, op: 1}, patience_s=_GRACE_S)
     missing = [name for name in (half, op) if name not in topics]
     if missing:
         raise TopicSetupError(f"no topic {' and no topic '.join(missing)}; {_remedy(config)}")
@@ -79,8 +82,10 @@ class Destinations:
         self._names = config.names
         self._client = client
         self._bound = frozenset(bound)
-        self._lock = Lock()
+        self._lock = Lock()  # one thread asks at a time
         self._partitions: dict[str, int] = {}
+        self._failure: BridgeError | None = None  # of the last question that failed
+        self._failed_at = 0.0
 
     def check_bound(self) -> None:
         """Look the bound topics up, before anything is sent.
@@ -91,8 +96,7 @@ class Destinations:
         """
         for topic in self._bound:
             self._refuse_internal(topic)
-        if self._bound:
-            self._look_up(patience_s=_GRACE_S)
+        self._look_up(dict.fromkeys(self._bound, 1))
         for topic in sorted(self._bound - self._partitions.keys()):
             raise _no_topic(topic)
 
@@ -119,7 +123,7 @@ class Destinations:
                 f"topic {topic} is not bound; add it to topics=[...] of the producer",
                 field="topic",
             )
-        self._look_up()
+        self._look_up({topic: (message.partition or 0) + 1})
         partitions = self._partitions.get(topic)
         if partitions is None:
             raise _no_topic(topic)
@@ -129,10 +133,29 @@ class Destinations:
                 field="partition",
             )
 
-    def _look_up(self, *, patience_s: float = 0.0) -> None:
+    def _look_up(self, wanted: Mapping[str, int]) -> None:
+        """Look topics up, until `wanted` are there with so many partitions or patience is over.
+
+        What another thread has found while this one waited for it, or that it failed, is enough.
+
+        Raises:
+            BridgeError: no broker answered.
+        """
+        began = monotonic()
         with self._lock:
-            topics = _topics_with(self._client, set(self._bound), patience_s=patience_s)
-            self._partitions = {
+            if _are_in(self._partitions, wanted):
+                return
+            if self._failure is not None and self._failed_at > began:
+                raise self._failure
+            try:
+                topics = _topics_with(
+                    self._client, wanted, patience_s=began + _GRACE_S - monotonic()
+                )
+            except BridgeError as error:
+                self._failure, self._failed_at = error, monotonic()
+                raise
+            # Beside what is known: a broker that has just started does not tell of every topic.
+            self._partitions = self._partitions | {
                 name: shape[0]
                 for name, shape in topics.items()
                 if self.knows(name) and not self._names.is_internal(name)
@@ -166,18 +189,31 @@ def _create_check_topic(
         raise TopicSetupError(
             f"no topic {topic}, and it could not be created ({error}); {_remedy(config)}"
         ) from error
-    if topic not in _topics_with(admin, {topic}, patience_s=_VISIBLE_WAIT_S):
+    if topic not in _topics_with(admin, {topic: 1}, patience_s=_VISIBLE_WAIT_S):
         raise TopicSetupError(f"topic {topic} was created but does not appear; start again")
 
 
-def _topics_with(client: Any, wanted: set[str], *, patience_s: float) -> dict[str, tuple[int, int]]:
-    """Return the topics there are, once `wanted` are among them or patience is over."""
+def _topics_with(
+    client: Any, wanted: Mapping[str, int], *, patience_s: float
+) -> dict[str, tuple[int, int]]:
+    """Return the topics there are, once `wanted` are among them or patience is over.
+
+    Args:
+        client: Asks for them.
+        wanted: Topic to its least number of partitions.
+        patience_s: How long to look again; 0 or less: once.
+    """
     deadline = monotonic() + patience_s
     while True:
         topics = kafka_io.topics_of(client, timeout_s=_ADMIN_TIMEOUT_S)
-        if wanted <= topics.keys() or monotonic() > deadline:
+        partitions = {name: shape[0] for name, shape in topics.items()}
+        if _are_in(partitions, wanted) or monotonic() > deadline:
             return topics
         sleep(_LOOK_AGAIN_S)  # metadata spreads between brokers without a signal
+
+
+def _are_in(partitions: Mapping[str, int], wanted: Mapping[str, int]) -> bool:
+    return all(partitions.get(name, 0) >= least for name, least in wanted.items())
 
 
 def _remedy(config: BridgeConfig) -> str:

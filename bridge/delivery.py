@@ -18,11 +18,12 @@ import logging
 from _thread import allocate_lock, get_ident
 from collections import deque
 from contextlib import suppress
-from threading import Event, Thread
+from threading import Event, Thread, main_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from bridge.errors import BackpressureError
+from bridge.trouble import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +43,7 @@ class Delivery:
     """A light future of one record: thread-safe, and without a lock or condition of its own.
 
     Callbacks run in whichever thread serves acknowledgements; they must not block, though they
-    may send and decide in the pipelined form. What they raise is logged.
+    may send and decide in the pipelined form. What they raise is logged (Ctrl-C goes on).
     """
 
     __slots__ = ("_callbacks", "_error", "_is_done", "_server", "_wakers", "offset", "timestamp")
@@ -121,6 +122,7 @@ class DeliveryServer:
         self.woken: deque[Delivery] = deque()
         self.ready: deque[Delivery] = deque()
         self._drain_lock = allocate_lock()
+        self._drainer = 0  # the thread that runs callbacks
         self._inline_at = 0.0
         self._sends = 0  # threads may lose a count to each other; the next one makes up for it
         self._poll_every = max(1, min(POLL_EVERY, in_flight_max // 4))
@@ -202,17 +204,24 @@ class DeliveryServer:
         # comes back here through `sent`. The outer loop sees what came in after the release.
         while self.ready and self._drain_lock.acquire(blocking=False):
             try:
+                self._drainer = get_ident()
                 self._run_ready()
             finally:
+                self._drainer = 0
                 self._drain_lock.release()
 
     def flush(self, timeout_s: float) -> int:
-        """Serve until nothing is unacknowledged; return how many records still are."""
+        """Serve until nothing is unacknowledged and no callback is left or at work.
+
+        Called by a callback, it does not wait for callbacks. Returns how many records are still
+        unacknowledged.
+        """
         deadline = monotonic() + timeout_s
-        while len(self._kafka) or self.ready:
+        while not self._is_quiet():
             self.serve(_ROOM_SLICE_S)
             if monotonic() > deadline:
                 break
+        self.hand_out()  # what another thread left because the lock was taken for the last look
         return len(self._kafka)
 
     def await_release(self, delivery: Delivery, waker: Any, timeout_s: float) -> None:
@@ -228,17 +237,29 @@ class DeliveryServer:
             self._kick.set()
         waker.acquire(timeout=timeout_s)
 
+    def _is_quiet(self) -> bool:
+        if self._drainer == get_ident():
+            return not len(self._kafka)
+        # With the lock no callback runs, so none can have sent between the two looks.
+        if not self._drain_lock.acquire(blocking=False):
+            return False
+        try:
+            return not len(self._kafka) and not self.ready
+        finally:
+            self._drain_lock.release()
+
     def _run_ready(self) -> None:
         ready = self.ready
-        while ready:
-            ready.popleft().run_callbacks()  # the drain lock is held: nobody else pops
+        while ready:  # the drain lock is held: nobody else pops
+            ready[0].run_callbacks()  # it stays there for whoever drains next, should Ctrl-C come
+            ready.popleft()
 
     def _run(self) -> None:
         while not self._stopping:
             try:
                 self._serve_in_background()
-            except Exception:  # noqa: BLE001, PERF203  (waiting threads depend on this one)
-                _LOG.exception("serving acknowledgements failed; going on")
+            except BaseException:  # noqa: BLE001, PERF203  (waiting threads depend on this one)
+                tell(_LOG.exception, "serving acknowledgements failed; going on")
                 self._park(_SLICE_S)
 
     def _serve_in_background(self) -> None:
@@ -270,5 +291,8 @@ class DeliveryServer:
 def _run_guarded(callback: Callable[[Any], object], delivery: Delivery) -> None:
     try:
         callback(delivery)
-    except Exception:  # noqa: BLE001  (the user's code must not stop acknowledgements)
-        _LOG.exception("a delivery callback raised")
+    except BaseException as error:  # the user's code must not stop acknowledgements
+        tell(_LOG.exception, "a delivery callback raised")
+        # Ctrl-C means the program, and comes to its main thread only, whatever runs there.
+        if isinstance(error, KeyboardInterrupt) and get_ident() == main_thread().ident:
+            raise

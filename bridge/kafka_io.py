@@ -1,4 +1,4 @@
-"""The bridge's seam to Kafka: the only file here that imports confluent_kafka.
+"""The bridge's seam to Kafka: its clients, their errors, topics (offsets: `inquiry`).
 
 Clients come out of it as `Any` (the library has no types of its own); errors come out of it as
 BridgeError, by `map_error`.
@@ -15,7 +15,6 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Producer,
-    TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
@@ -40,11 +39,9 @@ __all__ = [
     "OFFSET_INVALID",
     "KafkaException",
     "create_topic",
-    "half_end",
     "make_admin",
     "make_check_consumer",
     "make_producer",
-    "make_watermark_consumer",
     "map_error",
     "message_bytes_max",
     "topics_of",
@@ -157,7 +154,7 @@ def map_error(error: Any) -> BridgeError:
 
 
 def make_admin(config: BridgeConfig) -> Any:
-    """Return an AdminClient; it is used at start only."""
+    """Return an AdminClient: for looking at topics at start, or for asking where logs end."""
     troubles = {"error_cb": Troubles(_LOG).note}
     return made(AdminClient, {**_common(config, consumer=False), **troubles})
 
@@ -209,32 +206,6 @@ def make_check_consumer(config: BridgeConfig) -> Any:
     )
     consumer.subscribe([config.names.check(config.producer_group)])
     return consumer
-
-
-def make_watermark_consumer(config: BridgeConfig) -> Any:
-    """Return a Consumer that only asks for high watermarks; it joins no group."""
-    settings = {
-        **_common(config, consumer=True),
-        "group.id": config.names.check_group(config.producer_group),
-        "enable.auto.commit": False,
-        # An open put-back of the daemon must not hide the newest half messages.
-        "isolation.level": "read_uncommitted",
-        "error_cb": Troubles(_LOG).note,
-    }
-    return made(Consumer, settings, logger=_LOG)
-
-
-def half_end(consumer: Any, topic: str, partition: int, *, timeout_s: float) -> int:
-    """Return the last offset of a partition: its high watermark - 1; -1 when it is empty.
-
-    Raises:
-        BridgeError: the broker did not say.
-    """
-    try:
-        _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout_s)
-    except (KafkaException, RuntimeError) as error:
-        raise map_error(error) from error
-    return int(high) - 1
 
 
 def topics_of(client: Any, *, timeout_s: float) -> dict[str, tuple[int, int]]:

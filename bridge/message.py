@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bridge.errors import BridgeError, InvalidMessageError
-from serde.headers import RESERVED
+from serde.headers import CONTEXT, RESERVED
 from serde.records import DEFAULT_IMMUNITY, PARTITION_BY_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from serde.records import CheckRequest
 
 # RocketMQ allows one message a transaction; the bounds keep one kafka_txn of the daemon small.
 TRANSACTION_MESSAGES_MAX = 1_000
@@ -188,6 +190,25 @@ class TransactionSendResult:
     error: Exception | None = None
     decision: DecisionReceipt | None = None
     decision_error: BridgeError | None = None
+
+
+def view_of(request: CheckRequest, record: Any, headers: list[Any]) -> MessageView:
+    """Return what a checker is shown of a check request, and of the record that it came in."""
+    partition = request.real_partition
+    return MessageView(
+        topic=request.real_topic,
+        partition=None if partition == PARTITION_BY_KEY else partition,
+        key=record.key(),
+        value=record.value(),
+        headers=tuple(header for header in headers if header[0] not in RESERVED),
+        transaction_id=request.transaction_id,
+        check_number=request.check_number,
+        attempt=request.attempt,
+        born_timestamp=request.born_timestamp,
+        producer_group=request.producer_group,
+        resume_count=request.resume_count,
+        context=next((value for name, value in headers if name == CONTEXT), None),
+    )
 
 
 def _not_bytes(field: str, value: object) -> InvalidMessageError:

@@ -215,16 +215,16 @@ class Transaction:
 
     def _decide(self, event: Event, *, pipelined: bool) -> DecisionFuture:
         shared = self.shared
-        shared.check_open()
-        half_offset = self._last_offset
-        if event is Event.ROLLBACK:
-            if self._outstanding and not pipelined:
-                self._await_sends()
-            half_offset = self._rollback_offset()
+        shared.check_open(decides=True)
         if pipelined:
             shared.wait_for_room()
+        elif event is Event.ROLLBACK:
+            self._await_sends()
+        half_offset = self._rollback_offset() if event is Event.ROLLBACK else NO_OFFSET
         with self._lock:
             after = step(self._state, event, transaction_id=self.id)
+            # Not read before `step` allows it: acknowledgements come in while we wait.
+            half_offset = max(half_offset, self._last_offset)
             if self._decision is not None:
                 return self._decision
             future = DecisionFuture(shared.server)
@@ -344,11 +344,12 @@ class Transaction:
         """Return the last half offset known; the half partition's last where none is.
 
         Raises:
+            IllegalTransitionError: it cannot be rolled back now.
             BridgeError: the broker did not say; nothing was sent, repeat the call.
         """
-        if self._last_offset != NO_OFFSET or self._state in (State.INIT, State.HALF_SENDING):
-            return self._last_offset  # known, or `step` is going to refuse
-        return self.shared.half_end(self.half_partition)
+        step(self._state, Event.ROLLBACK, transaction_id=self.id)
+        known = self._last_offset
+        return self.shared.half_end(self.half_partition) if known == NO_OFFSET else known
 
 
 def _transaction_full(transaction_id: str) -> InvalidMessageError:

@@ -91,6 +91,7 @@ class TransactionProducer:
         Raises:
             TopicSetupError: half, op, check or a bound topic is missing or has the wrong
                 shape; the text names the command.
+            ConfigError: the Kafka client refuses a property, also only for consumers.
             BridgeError: the brokers do not answer.
         """
         with self._lock:
@@ -101,10 +102,10 @@ class TransactionProducer:
             destinations = Destinations(self._config, kafka, bound=self._topics)
             destinations.check_bound()
             shared = Shared(self._config, kafka, half=half, destinations=destinations)
+            responder = CheckResponder(shared, self._checker, knows=destinations.knows)
+            responder.start()  # first: it may refuse the settings, and has no thread then
             shared.server.start()
-            self._responder = CheckResponder(shared, self._checker, knows=destinations.knows)
-            self._responder.start()
-            self._shared = shared
+            self._shared, self._responder = shared, responder
 
     def close(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
         """Stop answering checks, let outstanding records finish, free everything; `with` does it.
@@ -188,7 +189,8 @@ class TransactionProducer:
     def flush(self, timeout: float = _CLOSE_TIMEOUT_S) -> int:
         """Wait until nothing is unacknowledged; return how many records still are.
 
-        Decisions that callbacks send meanwhile are waited for too.
+        Callbacks and the decisions that they send meanwhile are waited for too (by a callback
+        that calls this, the records only).
 
         Args:
             timeout: Seconds.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import weakref
+from contextlib import suppress
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,9 @@ from bridge.errors import (
     InvalidMessageError,
     ProducerClosedError,
 )
+from bridge.inquiry.kafka_io import half_end
 from serde.acknowledgements import Acknowledgements
+from serde.records import NO_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,9 +55,11 @@ class Shared:
         self._kafka = kafka
         self._produce = kafka.produce
         self._room_timeout_s = config.send_timeout_ms / _MS_PER_S
-        self._watermarks: Any = None
-        self._watermarks_lock = Lock()
+        self._asker: Any = None
+        self._asker_lock = Lock()
+        # What is refused, and with which error: all use, or all but decisions.
         self._closed: type[BridgeError] | None = None
+        self._closing: type[BridgeError] | None = None
         _watch_fork(self)
 
     def not_proven(self, record: Any) -> Any:
@@ -62,19 +67,22 @@ class Shared:
         place = record.topic(), record.partition(), record.offset()
         return None if self._acknowledgements.is_proven(*place) else kafka_io.INFERRED
 
-    def check_open(self) -> None:
+    def check_open(self, *, decides: bool = False) -> None:
         """Refuse the use of a closed producer, or of one made before a fork.
+
+        Args:
+            decides: Whether it is to decide what was sent, which is possible a little longer.
 
         Raises:
             ProducerClosedError, ForkedProcessError: make another producer.
         """
-        if self._closed is None:
-            return
-        if self._closed is ForkedProcessError:
+        refusal = self._closed if decides else self._closing
+        if refusal is ForkedProcessError:
             raise ForkedProcessError(
                 "this producer was made before a fork; make one in the child process"
             )
-        raise ProducerClosedError("this producer is closed; make another")
+        if refusal is not None:
+            raise ProducerClosedError("this producer is closed; make another")
 
     def check(self, message: Message) -> None:
         """Check that `message` can be sent and, once committed, delivered.
@@ -84,7 +92,7 @@ class Shared:
             TopicSetupError: the real topic does not exist.
             FatalError: the producer is closed.
         """
-        if self._closed is not None:
+        if self._closing is not None:
             self.check_open()
         # Headers count twice: once in the record, once more taken off what it may have.
         size = message.body_bytes + (2 * message.header_bytes if message.headers else 0)
@@ -140,33 +148,55 @@ class Shared:
         else:
             self.server.sent_blocking()
 
-    def half_end(self, partition: int) -> int:
+    def half_end(self, partition: int, *, at_least: int = NO_OFFSET) -> int:
         """Return the last offset of a half partition (high watermark - 1), asked now.
+
+        Args:
+            partition: Which.
+            at_least: Where a half message stands. A broker that names an end below it does not
+                know yet that it was deposed: another client asks, and what it hears is returned.
 
         Raises:
             BridgeError: the broker did not say.
         """
-        deadline = monotonic() + self.config.decision_timeout_ms / _MS_PER_S
-        asker = self._watermark_asker(instead_of=None)
-        try:
-            return self._half_end(asker, partition, deadline)
-        except BridgeError:
-            # The client answers from what it remembers of a topic, for minutes. What it learned
-            # from a broker that was just starting (too few partitions) may be wrong.
-            asker = self._watermark_asker(instead_of=asker)
-        return self._half_end(asker, partition, deadline)
+        limit_s = max(2 * _ASK_S_MIN, self.config.decision_timeout_ms / _MS_PER_S)
+        deadline = monotonic() + limit_s
+        asker = self._asker_for(None)
+        with suppress(BridgeError):
+            end = half_end(asker, self.half_topic, partition, timeout_s=limit_s / 2)
+            if end >= at_least:
+                return end
+        # The client asks whom it remembers as leader, and remembers for minutes. What it learned
+        # from a broker that was just starting (too few partitions) may be wrong.
+        asker = self._asker_for(asker)
+        left_s = max(_ASK_S_MIN, deadline - monotonic())
+        return half_end(asker, self.half_topic, partition, timeout_s=left_s)
+
+    def hear_asker(self) -> None:
+        """Take what the client that asks for ends reports; it would pile up while brokers are away.
+
+        To be called now and then: its questions alone may be hours apart.
+        """
+        asker = self._asker
+        if asker is not None:
+            asker.poll(0)
 
     def close(self, timeout_s: float) -> int:
-        """Let outstanding records finish; return how many did not and are now in doubt."""
+        """Let outstanding records finish; return how many did not and are now in doubt.
+
+        Decisions that callbacks send meanwhile are waited for too.
+        """
+        deadline = monotonic() + timeout_s
+        self._closing = ProducerClosedError
+        self.server.flush(timeout_s)
         self._closed = ProducerClosedError
-        left = self.server.flush(timeout_s)
+        # A decision may have been let through at the last moment.
+        left = self.server.flush(max(0.0, deadline - monotonic()))
         if left:
             self._kafka.purge()
             self.server.flush(_PURGE_S)
         self.server.stop()
-        with self._watermarks_lock:
-            if self._watermarks is not None:
-                self._watermarks.close()
+        self._asker = None
         return left
 
     @property
@@ -176,21 +206,17 @@ class Shared:
 
     def forked(self) -> None:
         """Note that this is a copy in a child process."""
-        self._closed = ForkedProcessError
+        self._closed = self._closing = ForkedProcessError
 
-    def _watermark_asker(self, *, instead_of: Any) -> Any:
-        """Return the client that asks for ends, a new one for `instead_of`.
+    def _asker_for(self, failed: Any) -> Any:
+        """Return the client that asks for ends, a new one in place of `failed`.
 
         The old one is destroyed with its last reference: other threads may be asking it.
         """
-        with self._watermarks_lock:
-            if self._watermarks is instead_of:
-                self._watermarks = kafka_io.make_watermark_consumer(self.config)
-            return self._watermarks
-
-    def _half_end(self, asker: Any, partition: int, deadline: float) -> int:
-        left_s = max(_ASK_S_MIN, deadline - monotonic())
-        return kafka_io.half_end(asker, self.half_topic, partition, timeout_s=left_s)
+        with self._asker_lock:
+            if self._asker is None or self._asker is failed:
+                self._asker = kafka_io.make_admin(self.config)
+            return self._asker
 
     def _produce_with_patience(self, *arguments: Any) -> None:
         """Repeat produce while librdkafka's queue is full, serving acknowledgements."""

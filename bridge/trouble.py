@@ -1,4 +1,4 @@
-"""Troubles that Kafka clients report over and over while brokers are away."""
+"""Troubles, as they are logged: never by raising, and not over and over while brokers are away."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Callable
 
 # The same kind of trouble is told again after this time.
 SAME_AGAIN_S = 30.0
@@ -18,6 +19,20 @@ RECONNECTING = {"reconnect.backoff.ms": 250, "log_level": 2}
 # Codes of librdkafka. A call fails with one of the first two when no broker answers, whatever the
 # reason; the third follows each report of a single broker, and says less.
 _TRANSPORT, _TIMED_OUT, _ALL_BROKERS_DOWN = -195, -185, -187
+
+
+def tell(log: Callable[..., object], *said: object) -> None:
+    """Log, in a thread or callback that must go on whatever the user's handlers and filters do."""
+    with suppress(BaseException):
+        log(*said)
+
+
+def shown(value: object) -> str:
+    """Return a value's repr, which is the user's code as much as its checker is."""
+    try:
+        return repr(value)
+    except BaseException as error:  # noqa: BLE001  (others are to be told of, too)
+        return f"a {type(value).__name__}, whose repr raised {type(error).__name__}"
 
 
 class Reasons:
@@ -59,5 +74,4 @@ class Troubles:
         again = f" (and {kept_back} times since the last report)" if kept_back else ""
         # A log handler is the user's. What it raised would come out of the client's poll() or
         # consume(), and the records that these had taken would be gone.
-        with suppress(Exception):
-            self._log.warning("Kafka: %s%s", error.str(), again)
+        tell(self._log.warning, "Kafka: %s%s", error.str(), again)

@@ -1,19 +1,27 @@
-"""Which acknowledgements of the Kafka client prove that a record is stored. Pure.
+"""Which acknowledgements of the Kafka client prove that a record is stored. No I/O.
 
 librdkafka reports success also where it only infers that records are stored: a later one of their
 partition was acknowledged, or a broker spoke of a duplicate sequence number. When a leader dies the
 inference can be wrong, and the records are nowhere. It then counts offsets up from -1, which is
 none: the second record of such a batch is said to stand at 0, the third at 1, and so on.
+
+The client hands a batch to one thread as a whole, and another batch of the same partition to
+another thread that polls, so that their callbacks may take turns: the count is a thread's own.
 """
 
 from __future__ import annotations
 
+from threading import get_ident
+
 
 class Acknowledgements:
-    """Looks at the offsets of one client's acknowledgements, in their order."""
+    """Looks at the offsets of one client's acknowledgements, in the order each thread has them.
+
+    Called in the delivery callback, so in the thread that the acknowledgement was handed to.
+    """
 
     def __init__(self) -> None:
-        self._counted: dict[tuple[str, int], int] = {}
+        self._counted: dict[tuple[int, str, int], int] = {}
 
     def is_proven(self, topic: str, partition: int, offset: int | None) -> bool:
         """Tell whether a broker has said that the record stands at `offset`; None: at none.
@@ -23,7 +31,7 @@ class Acknowledgements:
         """
         if offset is not None and not self._counted:
             return True
-        place = (topic, partition)
+        place = (get_ident(), topic, partition)
         if offset is not None and offset != self._counted.get(place):
             return True
         self._counted[place] = 0 if offset is None else offset + 1

@@ -18,11 +18,11 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
 
+from bridge.inquiry.kafka_io import ask_offsets, offset_of
 from bridge.kafka_io import made
 from bridge.trouble import Reasons
 from checker.admin.shape import SeenTopic, TopicShape
 from checker.errors import AdminError
-from checker.inquiry.kafka_io import ask_offsets, offset_of
 from serde.errors import DecodeError
 from serde.headers import headers_of
 

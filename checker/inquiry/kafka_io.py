@@ -9,15 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import (
-    IsolationLevel,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
-)
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
+from bridge.inquiry.kafka_io import ask_offsets, offset_of
 from bridge.kafka_io import made
 from bridge.trouble import Troubles
 from checker.clients import QUESTION_S, client_config
@@ -133,33 +128,6 @@ class Questions:
             request_timeout=QUESTION_S,
         )
         return {topic: _may_write(future) for topic, future in futures.items()}
-
-
-def ask_offsets(
-    admin: Any, places: Iterable[TopicPartition], spec: OffsetSpec, timeout_s: float
-) -> dict[TopicPartition, Any]:
-    """Ask where logs begin or end, read_uncommitted; `offset_of` tells what each future has."""
-    futures: dict[TopicPartition, Any] = admin.list_offsets(
-        dict.fromkeys(places, spec),
-        isolation_level=IsolationLevel.READ_UNCOMMITTED,
-        request_timeout=timeout_s,
-    )
-    return futures
-
-
-def offset_of(future: Any, timeout_s: float) -> int:
-    """Return what a future of `ask_offsets` has, that was asked with `timeout_s`; blocks.
-
-    Raises:
-        KafkaException: the partition's broker did not answer, or as the client says. When time is
-            up the client (2.16) names no error: the offset is still the negative one that the
-            question went out with. Taken for an answer it would be the end of a truncated log.
-    """
-    with suppress(TimeoutError):  # not even the client answers
-        offset = int(future.result(timeout_s + _CLIENT_GRACE_S).offset)
-        if offset >= 0:
-            return offset
-    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
 
 def _may_write(future: Any) -> bool | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PARTITIONS = 2
+ASKED_PARTITION = 1
 TIMEOUT_S = 20.0
 GROUP = "orders-service"
 
@@ -104,8 +105,10 @@ class Cluster:
         return [(record, OP.decode(record.value())) for record in self.read(self.names.op, count)]
 
     def ask(self, *requests: CheckRequest, key: bytes = b"k", value: bytes = b"v") -> None:
-        """Write check requests as the daemon does."""
+        """Write check requests as the daemon does, and before them one half record at least."""
         producer = Producer({"bootstrap.servers": self.servers})
+        producer.produce(self.names.half, value, key, partition=ASKED_PARTITION)
+        assert producer.flush(TIMEOUT_S) == 0
         for request in requests:
             headers = [("h", b"1"), ("h", None), (CHECK, CHECK_REQUEST.encode(request))]
             producer.produce(self.names.check(GROUP), value, key, headers=headers, partition=0)
@@ -129,7 +132,7 @@ def request_of(cluster: Cluster, number: int = 1, **given: Any) -> CheckRequest:
         "transaction_id": f"{number:032x}",
         "sent_timestamp": 1,
         "half_offset": 0,
-        "half_partition": 1,
+        "half_partition": ASKED_PARTITION,
         "resume_count": 0,
         "message_index": 0,
         "producer_group": GROUP,

@@ -226,6 +226,14 @@ def test_what_the_client_remembers_of_a_topic_does_not_outlive_the_truth(cluster
         assert shared.half_end(PARTITIONS) == -1
 
 
+def test_an_end_is_told_whatever_a_user_sets_for_consumers(cluster: Cluster) -> None:
+    """Asking where a partition ends is no consumer's work: no consumer's property forbids it."""
+    with cluster.producer(kafka={"max.poll.interval.ms": "30000"}) as producer:
+        tx = producer.begin()
+        stored = tx.send(Message(cluster.orders, key=b"k"))
+        assert tx.shared.half_end(stored.half_partition) == stored.half_offset
+
+
 def test_after_a_failed_send_only_rollback(cluster: Cluster) -> None:
     """Conformance 6, 7: no ack, no local transaction; the rollback covers the partition's end."""
     with cluster.producer(send_timeout_ms=2_000, decision_timeout_ms=2_000) as producer:

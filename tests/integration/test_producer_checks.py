@@ -15,7 +15,14 @@ from bridge import (
 )
 from serde import OpKind, OpSource
 from serde.headers import CHECK
-from tests.integration.producing import GROUP, TIMEOUT_S, Cluster, request_of
+from tests.integration.producing import (
+    ASKED_PARTITION,
+    GROUP,
+    TIMEOUT_S,
+    Cluster,
+    request_of,
+)
+from tests.integration.waiting import until
 
 pytestmark = pytest.mark.broker
 
@@ -37,10 +44,10 @@ def test_an_explicit_answer_is_written_and_echoes_the_number(
     with cluster.producer(checker) as producer:
         for key in (b"0", b"1", b"2", b"3"):
             producer.begin().send(Message(cluster.orders, key=key))
-        halves = [r for r in cluster.read(cluster.names.half, 4) if r.partition() == 1]
         cluster.ask(request_of(cluster, real_partition=2))
         ((record, op),) = cluster.ops(1)
         assert producer.check_counts().answered == 1
+    halves = [r for r in cluster.read(cluster.names.half) if r.partition() == 1]
     assert (record.partition(), record.key()) == (1, op.transaction_id.encode())
     assert (op.kind.value, op.source, op.check_number) == (answer.value, OpSource.CHECK, 3)
     assert (op.message_count, op.half_offset) == (-1, len(halves) - 1)
@@ -51,14 +58,16 @@ def test_an_explicit_answer_is_written_and_echoes_the_number(
     assert (view.attempt, view.born_timestamp, view.producer_group) == (1, 77, GROUP)
 
 
-@pytest.mark.parametrize("answer", [ValueError("database down"), None, "COMMIT", True])
+@pytest.mark.parametrize(
+    "answer", [ValueError("database down"), SystemExit("database down"), None, "COMMIT", True]
+)
 def test_a_failing_checker_is_an_uncounted_unknown(cluster: Cluster, answer: object) -> None:
     """Conformance 20, 21: number 0 and the reason; the responder goes on."""
 
     def checker(view: MessageView) -> Any:
         if view.transaction_id != f"{1:032x}":
             return Resolution.COMMIT
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -67,7 +76,7 @@ def test_a_failing_checker_is_an_uncounted_unknown(cluster: Cluster, answer: obj
         ops = {op.transaction_id: op for _, op in cluster.ops(2)}
     failed = ops[f"{1:032x}"]
     assert (failed.kind, failed.check_number) == (OpKind.UNKNOWN, 0)
-    assert ("database down" if isinstance(answer, Exception) else repr(answer)) in failed.reason
+    assert ("database down" if isinstance(answer, BaseException) else repr(answer)) in failed.reason
     assert ops[f"{2:032x}"].kind is OpKind.COMMIT
 
 
@@ -96,8 +105,29 @@ def test_a_restarted_producer_answers_before_it_sends(cluster: Cluster) -> None:
     cluster.ask(request_of(cluster))
     with cluster.producer(lambda view: Resolution.COMMIT):
         ((_, op),) = cluster.ops(1)
-    assert (op.kind, op.half_offset) == (OpKind.COMMIT, -1)
-    assert cluster.read(cluster.names.half) == []
+    assert (op.kind, op.half_offset) == (OpKind.COMMIT, 0)
+
+
+@pytest.mark.parametrize("partition", [ASKED_PARTITION, ASKED_PARTITION - 1])
+def test_an_end_below_the_half_message_is_no_answer(cluster: Cluster, partition: int) -> None:
+    """A leader that was deposed tells of its old log: unanswered, and right the next time.
+
+    An empty log, which the other partition has, is not true either.
+    """
+    beyond = request_of(cluster, 1, half_partition=partition, half_offset=1)
+    with cluster.producer(lambda _: Resolution.COMMIT) as producer:
+        cluster.ask(beyond, request_of(cluster, 2))
+        ((_, op),) = cluster.ops(1)
+        assert op.transaction_id == f"{2:032x}"
+        until("the other one is given up", lambda: producer.check_counts().unwritten == 1)
+        tx = producer.begin()
+        while tx.half_partition != partition:
+            tx = producer.begin()
+            tx.send(Message(cluster.orders))
+        stored = tx.send(Message(cluster.orders))
+        cluster.ask(beyond)
+        late = [op for _, op in cluster.ops(2) if op.transaction_id == beyond.transaction_id]
+    assert [each.half_offset >= stored.half_offset for each in late] == [True]
 
 
 def test_only_the_newest_attempt_is_checked(cluster: Cluster) -> None:

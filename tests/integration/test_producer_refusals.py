@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -100,6 +101,21 @@ def test_a_missing_checker_is_a_typed_error(cluster: Cluster) -> None:
             )
     with pytest.raises(ConfigError, match="topics"):
         cluster.producer(topics="orders")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max.poll.interval.ms", "5000"), ("group.protocol", "consumer")]
+)
+def test_a_setting_that_no_check_consumer_can_have_is_refused_at_the_start(
+    cluster: Cluster, name: str, value: str
+) -> None:
+    """Else only the log would say that no check is ever answered; no thread is left behind."""
+    before = set(threading.enumerate())
+    producer = cluster.producer(kafka={name: value})
+    with pytest.raises(ConfigError, match="kafka"):
+        producer.start()
+    assert {each.name for each in set(threading.enumerate()) - before} == set()
+    producer.close()
 
 
 def test_wrong_topics_name_the_command(kafka_bootstrap_servers: str, topic_prefix: str) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
+from time import monotonic
 from typing import Any
 
 import pytest
 
-from bridge import (
-    Message,
-)
-from serde import HALF_METADATA
+from bridge import Message, ProducerClosedError, State
+from serde import HALF_METADATA, OpKind
 from tests.integration.producing import TIMEOUT_S, Cluster
 
 pytestmark = pytest.mark.broker
@@ -99,6 +98,47 @@ def test_the_in_flight_limit_holds(cluster: Cluster) -> None:
         assert producer.flush(TIMEOUT_S) == 0
     assert 0 < most <= 20  # len() counts a record twice while its report is served
     assert len(cluster.read(cluster.names.half)) == 500
+
+
+@pytest.mark.parametrize("decide", ["commit_async", "rollback_async"])
+def test_a_decision_that_waited_for_room_covers_the_half_message(
+    cluster: Cluster, decide: str
+) -> None:
+    """The half message is acknowledged while its decision waits: its offset is known then."""
+    with cluster.producer(in_flight_max=1, linger_ms=50) as producer:
+        tx = producer.begin()
+        tx.send_async(Message(cluster.orders))
+        assert getattr(tx, decide)().result().op_offset == 0
+    ((_, op),) = cluster.ops()
+    assert (op.half_offset, op.message_count) == (0, 1)
+
+
+def test_closing_waits_for_decisions_that_callbacks_send(cluster: Cluster) -> None:
+    """A callback that was at work when `close` began decides yet; nothing new is begun or sent."""
+    working, refused = threading.Event(), threading.Event()
+
+    def commit(sent: Any) -> None:
+        working.set()
+        assert refused.wait(TIMEOUT_S)
+        sent.transaction.commit_async()
+
+    with cluster.producer() as producer:
+        tx, other = producer.begin(), producer.begin()
+        tx.send_async(Message(cluster.orders)).add_done_callback(commit)
+        assert working.wait(TIMEOUT_S)
+        closing = threading.Thread(target=producer.close)
+        closing.start()
+        deadline = monotonic() + TIMEOUT_S
+        with pytest.raises(ProducerClosedError):  # noqa: PT012  (until `close` has begun)
+            while monotonic() < deadline:
+                producer.begin()
+        with pytest.raises(ProducerClosedError):
+            other.send(Message(cluster.orders))
+        refused.set()
+        closing.join(TIMEOUT_S)
+    assert tx.state is State.COMMITTED
+    ((_, op),) = cluster.ops()
+    assert (op.transaction_id, op.kind) == (tx.id, OpKind.COMMIT)
 
 
 def test_futures_serve_callers_that_only_wait(cluster: Cluster) -> None:

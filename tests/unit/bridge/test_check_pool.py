@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,24 @@ def test_answers_and_errors_come_out_with_their_task() -> None:
     failed, good = _take(pool.outcomes(pause_s=PAUSE_S), 2)
     assert isinstance(failed.error, ZeroDivisionError)
     assert good == Outcome(5, 2)
+    pool.stop(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, CancelledError, KeyboardInterrupt])
+def test_no_exception_of_a_checker_ends_a_thread(kind: type[BaseException]) -> None:
+    """Nor one that is not an Exception: it is an outcome like any other."""
+
+    def work(task: int) -> int:
+        if task:
+            raise kind
+        return task
+
+    pool = _pool(work)
+    for task in (1, 0):
+        pool.submit(task)
+    failed, good = _take(pool.outcomes(pause_s=PAUSE_S), 2)
+    assert isinstance(failed.error, kind)
+    assert good == Outcome(0, 0)
     pool.stop(TIMEOUT_S)
 
 

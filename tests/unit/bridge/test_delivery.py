@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import signal
+from asyncio import CancelledError
 from collections import deque
 from itertools import count
 from threading import Event, Thread
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -94,6 +98,54 @@ def test_callbacks_run_once_each_after_poll_and_a_raising_one_harms_nobody() -> 
     assert seen == [1, 2, 3]
 
 
+class _Refusing(logging.Filter):
+    """Raises for each line, as a user's filter may."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        raise SystemExit(record.msg)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, CancelledError, KeyboardInterrupt])
+def test_no_exception_of_a_callback_ends_the_background_thread(
+    kind: type[BaseException], request: pytest.FixtureRequest
+) -> None:
+    """Nor one that is not an Exception, nor what a log filter raises: the next waiter is woken."""
+    refusing = _Refusing()
+    log = logging.getLogger("halfbridge.bridge")
+    log.addFilter(refusing)
+    request.addfinalizer(lambda: log.removeFilter(refusing))
+
+    def raising(_: object) -> None:
+        raise kind
+
+    queue = Queue()
+    server = _server(queue)
+    server.start()
+    first, second = _delivery(server, queue), _delivery(server, queue)
+    first.add_done_callback(raising)
+    server.sent_blocking()
+    queue.ack(first)
+    assert first.wait(TIMEOUT_S)
+    queue.ack(second)
+    assert second.wait(TIMEOUT_S)
+    server.stop()
+
+
+def test_ctrl_c_during_a_callback_is_not_swallowed() -> None:
+    """It ends the call in the main thread; the callbacks behind it are still run."""
+    queue = Queue()
+    server = _server(queue)
+    delivery = _delivery(server, queue)
+    seen: list[Delivery] = []
+    delivery.add_done_callback(lambda _: signal.raise_signal(signal.SIGINT))
+    delivery.add_done_callback(seen.append)
+    queue.ack(delivery)
+    with pytest.raises(KeyboardInterrupt):
+        server.flush(TIMEOUT_S)
+    assert server.flush(TIMEOUT_S) == 0
+    assert seen == [delivery]
+
+
 def test_a_callback_that_sends_does_not_recurse() -> None:
     """A chain of a thousand sends from callbacks stays flat."""
     queue = Queue()
@@ -151,3 +203,61 @@ def test_flush_says_what_is_left() -> None:
     server = _server(queue)
     _delivery(server, queue)
     assert server.flush(0.01) == 1
+
+
+class _Releasing(Queue):
+    """Sets `release` when it is polled while `entered` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.release = Event(), Event()
+
+    def poll(self, timeout: float) -> int:
+        """Let the callback that waits go on: somebody flushes meanwhile."""
+        if self.entered.is_set():
+            self.release.set()
+        return super().poll(timeout)
+
+
+def test_flush_waits_for_a_callback_at_work_and_for_what_it_sends() -> None:
+    """Nothing is unacknowledged while another thread runs the last callback; it may send yet."""
+    queue = _Releasing()
+    server = _server(queue)
+    sent: list[Delivery] = []
+
+    def send(_: object) -> None:
+        queue.entered.set()
+        queue.release.wait(TIMEOUT_S)
+        sent.append(_delivery(server, queue))
+        queue.ack(sent[0])
+
+    delivery = _delivery(server, queue)
+    delivery.add_done_callback(send)
+    queue.ack(delivery)
+    draining = Thread(target=server.serve, args=(0,))
+    draining.start()
+    assert queue.entered.wait(TIMEOUT_S)
+
+    left = server.flush(TIMEOUT_S)
+    sent_by_then = tuple(sent)
+
+    queue.release.set()
+    draining.join(TIMEOUT_S)
+    assert left == 0
+    assert [each.done() for each in sent_by_then] == [True]
+
+
+def test_a_callback_may_flush() -> None:
+    """It does not wait for itself, nor for the callbacks behind it."""
+    queue = Queue()
+    server = _server(queue)
+    left: list[int] = []
+    first, second = _delivery(server, queue), _delivery(server, queue)
+    first.add_done_callback(lambda _: left.append(server.flush(TIMEOUT_S)))
+    second.add_done_callback(lambda _: left.append(-1))
+    queue.ack(first)
+    queue.ack(second)
+    began = monotonic()
+    assert server.flush(TIMEOUT_S) == 0
+    assert left == [0, -1]
+    assert monotonic() - began < TIMEOUT_S

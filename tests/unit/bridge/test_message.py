@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from bridge.errors import BridgeError, InvalidMessageError
-from bridge.message import Message
-from serde.headers import RESERVED
+from bridge.message import Message, view_of
+from serde.headers import CHECK, CONTEXT, HALF, RESERVED
+from serde.records import CheckRequest
 
 
 def test_a_message_keeps_what_it_was_given() -> None:
@@ -64,3 +65,37 @@ def test_reserved_headers_are_refused(name: str) -> None:
     """Conformance 35: internal properties cannot be forged by the client's user."""
     with pytest.raises(InvalidMessageError, match=f"{name} is reserved"):
         Message("t", headers=[(name, b"1")])
+
+
+REQUEST = CheckRequest(
+    transaction_id="a1",
+    sent_timestamp=1,
+    half_offset=2,
+    half_partition=0,
+    resume_count=0,
+    message_index=0,
+    producer_group="g",
+    real_topic="orders",
+    real_partition=-1,
+    check_number=1,
+    attempt=1,
+    born_timestamp=3,
+)
+
+
+class _Record:
+    def key(self) -> bytes:
+        """Return the key."""
+        return b"k"
+
+    def value(self) -> bytes:
+        """Return the value."""
+        return b"v"
+
+
+def test_the_context_is_shown_apart_from_the_headers() -> None:
+    """A checker finds what its sender left for it; internal headers are no headers."""
+    headers = [("mine", b"1"), (CONTEXT, b"left"), (HALF, b"x"), (CHECK, b"y")]
+    view = view_of(REQUEST, _Record(), headers)
+    assert (view.context, view.headers) == (b"left", (("mine", b"1"),))
+    assert view_of(REQUEST, _Record(), headers[:1]).context is None

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bridge.trouble import SAME_AGAIN_S, Troubles
+from bridge.trouble import SAME_AGAIN_S, Troubles, shown
 
 if TYPE_CHECKING:
     import pytest
@@ -61,3 +61,14 @@ def test_a_log_handler_that_raises_is_kept_from_the_client() -> None:
     log.addFilter(raising)
     Troubles(log).note(Error(-195, "refused"))
     assert len(seen) == 1
+
+
+class _Unspeakable(BaseException):
+    def __repr__(self) -> str:
+        raise SystemExit
+
+
+def test_an_answer_that_cannot_be_shown_is_told_all_the_same() -> None:
+    """The reason of an uncounted answer holds what a checker raised or returned, in words."""
+    assert shown(ValueError("database down")) == "ValueError('database down')"
+    assert shown(_Unspeakable()) == "a _Unspeakable, whose repr raised SystemExit"

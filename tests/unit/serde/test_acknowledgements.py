@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from serde.acknowledgements import Acknowledgements
+
+TIMEOUT_S = 20.0
 
 
 @pytest.mark.parametrize(
@@ -33,3 +37,15 @@ def test_partitions_are_counted_each_for_itself() -> None:
     assert told.is_proven("half", 1, 0)
     assert told.is_proven("op", 0, 0)
     assert not told.is_proven("half", 0, 0)
+
+
+def test_batches_that_two_threads_serve_side_by_side_are_counted_apart() -> None:
+    """Each thread that polls works off a batch of its own, and the callbacks take turns."""
+    told = Acknowledgements()
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        proven = [
+            thread.submit(told.is_proven, "half", 0, offset).result(TIMEOUT_S)
+            for offset in (None, 0, 1)
+            for thread in (one, other)
+        ]
+    assert proven == [False] * 6

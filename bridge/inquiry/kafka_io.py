@@ -1,0 +1,68 @@
+"""Questions to the brokers: where partitions begin and end.
+
+An AdminClient asks many at a time. A Consumer would ask one after the other, would have to be given
+a group and its time-outs, and the answers would queue up behind a broker that is away.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from bridge.errors import TopicSetupError
+from bridge.kafka_io import map_error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# How much later than its own limit the client is given up: it knows the reason.
+_CLIENT_GRACE_S = 1.0
+
+
+def half_end(admin: Any, topic: str, partition: int, *, timeout_s: float) -> int:
+    """Return the last offset of a partition: its high watermark - 1; -1 when it is empty.
+
+    Raises:
+        BridgeError: the broker did not say.
+    """
+    where = TopicPartition(topic, partition)
+    try:
+        futures = ask_offsets(admin, [where], OffsetSpec.latest(), timeout_s)
+        return offset_of(futures[where], timeout_s) - 1
+    except (KafkaException, RuntimeError) as error:
+        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._NOENT:
+            raise TopicSetupError(f"topic {topic} has no partition {partition}") from error
+        raise map_error(error) from error
+
+
+def ask_offsets(
+    admin: Any, places: Iterable[TopicPartition], spec: OffsetSpec, timeout_s: float
+) -> dict[TopicPartition, Any]:
+    """Ask where logs begin or end; `offset_of` tells what each future has.
+
+    Read_uncommitted: the last stable offset lies while a put-back of the daemon is open.
+    """
+    futures: dict[TopicPartition, Any] = admin.list_offsets(
+        dict.fromkeys(places, spec),
+        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        request_timeout=timeout_s,
+    )
+    return futures
+
+
+def offset_of(future: Any, timeout_s: float) -> int:
+    """Return what a future of `ask_offsets` has, that was asked with `timeout_s`; blocks.
+
+    Raises:
+        KafkaException: the partition's broker did not answer, or as the client says. When time is
+            up the client (2.16) names no error: the offset is still the negative one that the
+            question went out with. Taken for an answer it would be the end of a truncated log.
+    """
+    with suppress(TimeoutError):  # not even the client answers
+        offset = int(future.result(timeout_s + _CLIENT_GRACE_S).offset)
+        if offset >= 0:
+            return offset
+    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

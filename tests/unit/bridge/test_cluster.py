@@ -1,0 +1,124 @@
+"""Where messages can go, as brokers tell it that are away or have just started."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from bridge.cluster import Destinations
+from bridge.config import BridgeConfig
+from bridge.errors import InvalidMessageError, RetriableError, TopicSetupError
+from bridge.kafka_io import make_producer
+from bridge.message import Message
+
+_CALL_S = 1.0
+_SENDERS = 8
+_CONFIG = BridgeConfig(bootstrap_servers="127.0.0.1:1", producer_group="g")
+
+
+@dataclass
+class _Topic:
+    partitions: dict[int, Any]
+    error: None = None
+
+
+@dataclass
+class _Partition:
+    replicas: tuple[int, ...] = (1,)
+
+
+@dataclass
+class _Metadata:
+    topics: dict[str, _Topic] = field(default_factory=dict)
+
+
+class _Brokers:
+    """Stands for a Kafka client: each question is answered by the next of the given answers.
+
+    The last one is repeated.
+    """
+
+    def __init__(self, *answers: dict[str, int]) -> None:
+        self._answers = list(answers)
+        self.asked = 0
+
+    def list_topics(self, *, timeout: float) -> _Metadata:
+        """Return topics with so many partitions each."""
+        assert timeout
+        answer = self._answers[min(self.asked, len(self._answers) - 1)]
+        self.asked += 1
+        return _Metadata(
+            {
+                name: _Topic(dict.fromkeys(range(partitions), _Partition()))
+                for name, partitions in answer.items()
+            }
+        )
+
+
+def _destinations(client: Any) -> Destinations:
+    return Destinations(_CONFIG, client, bound=())
+
+
+def test_threads_share_the_failure_of_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no broker answers nobody waits for the questions of others, and then asks anew."""
+    monkeypatch.setattr("bridge.cluster._ADMIN_TIMEOUT_S", _CALL_S)
+    destinations = _destinations(make_producer(_CONFIG, message_bytes_max=1_000_000))
+    began = monotonic()
+    with ThreadPoolExecutor(_SENDERS) as pool:
+        asked = [pool.submit(destinations.check, Message("orders")) for _ in range(_SENDERS)]
+        failures = [each.exception() for each in asked]
+    assert [type(failure) for failure in failures] == [RetriableError] * _SENDERS
+    assert monotonic() - began < _SENDERS * _CALL_S / 2
+
+
+def test_a_failure_is_not_kept_for_who_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks after a question has failed is not told of it, but asks."""
+    monkeypatch.setattr("bridge.cluster._ADMIN_TIMEOUT_S", 0.1)
+    destinations = _destinations(make_producer(_CONFIG, message_bytes_max=1_000_000))
+    with pytest.raises(RetriableError):
+        destinations.check(Message("orders"))
+    destinations._client = _Brokers({"orders": 1})
+    destinations.check(Message("orders"))
+
+
+def test_a_broker_that_has_just_started_does_not_make_topics_vanish() -> None:
+    """Its first answers may lack topics and partitions that exist: they are asked for again."""
+    brokers = _Brokers({"orders": 3}, {}, {"orders": 1}, {"bills": 2})
+    destinations = _destinations(brokers)
+    destinations.check(Message("orders"))
+    destinations.check(Message("bills", partition=1))
+    destinations.check(Message("orders"))
+    assert brokers.asked == 4
+
+
+def test_a_partition_is_waited_for_like_a_topic() -> None:
+    """A topic that grew shows its new partitions a moment later."""
+    destinations = _destinations(_Brokers({"orders": 1}, {"orders": 1}, {"orders": 2}))
+    destinations.check(Message("orders"))
+    destinations.check(Message("orders", partition=1))
+
+
+def test_what_does_not_appear_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patience has an end."""
+    monkeypatch.setattr("bridge.cluster._GRACE_S", 0.1)
+    destinations = _destinations(_Brokers({"orders": 1}))
+    with pytest.raises(TopicSetupError, match="bills"):
+        destinations.check(Message("bills"))
+    with pytest.raises(InvalidMessageError, match="no partition 1"):
+        destinations.check(Message("orders", partition=1))
+
+
+def test_threads_are_patient_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for its topic from when it began to send, not once more behind the others."""
+    monkeypatch.setattr("bridge.cluster._GRACE_S", _CALL_S)
+    destinations = _destinations(_Brokers({}))
+    began = monotonic()
+    with ThreadPoolExecutor(_SENDERS) as pool:
+        asked = [pool.submit(destinations.check, Message(f"t{n}")) for n in range(_SENDERS)]
+        failures = [each.exception() for each in asked]
+    assert [type(failure) for failure in failures] == [TopicSetupError] * _SENDERS
+    assert monotonic() - began < _SENDERS * _CALL_S / 2
