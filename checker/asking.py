@@ -54,7 +54,7 @@ class Asker:
         self._topics = topics
         self._metrics = metrics
         self._stamps = Stamps()
-        self._first = 0
+        self._last = -1  # the pair that asked last
         self._told: dict[str, float] = {}  # check topic that is missing -> when that was told
 
     def ask(self, pairs: Mapping[int, Pair], now: float) -> None:
@@ -66,6 +66,7 @@ class Asker:
             checks = ledger.checks(now_ms, share)
             if checks:
                 self._pacer.spend(len(checks))
+                self._last = pair.partition
                 self._send(pair, checks, now)
             if ledger.wants_op_end:
                 self._questions.ask_end(self._names.op, pair.partition, now_ms)
@@ -91,10 +92,11 @@ class Asker:
         return any_came
 
     def _in_turn(self, pairs: Mapping[int, Pair]) -> Iterator[tuple[int, Pair]]:
-        """Yield the pairs, another one first each time, with how many are left."""
+        """Yield the pairs, first those behind the one that asked last, with how many are left."""
         numbers = sorted(pairs)
-        self._first = (self._first + 1) % max(1, len(numbers))
-        for place, number in enumerate((*numbers[self._first :], *numbers[: self._first])):
+        behind = [number for number in numbers if number > self._last]
+        before = numbers[: len(numbers) - len(behind)]
+        for place, number in enumerate((*behind, *before)):
             yield len(numbers) - place, pairs[number]
 
     def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
