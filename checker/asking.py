@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from checker.pacer import Pacer
-from checker.pair import restore_checks
+from checker.pair import in_turn, restore_checks
 from checker.stamps import Stamps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from checker.bodies.kafka_io import BodyReader
     from checker.config import CheckerConfig
@@ -59,10 +59,12 @@ class Asker:
 
     def ask(self, pairs: Mapping[int, Pair], now: float) -> None:
         """Send the checks that are due, at the pace allowed, and ask for ends that are wanted."""
-        for waiting, pair in self._in_turn(pairs):
+        waiting = len(pairs)
+        for pair in in_turn(pairs, self._last):
             now_ms = pair.now_ms(now)
             ledger = pair.ledger
             share = -(-self._pacer.allowance(now) // waiting)  # rounded up: it may be one in all
+            waiting -= 1
             checks = ledger.checks(now_ms, share)
             if checks:
                 self._pacer.spend(len(checks))
@@ -91,25 +93,18 @@ class Asker:
                 pair.ledger.half_end(answer.end, answer.token)
         return any_came
 
-    def _in_turn(self, pairs: Mapping[int, Pair]) -> Iterator[tuple[int, Pair]]:
-        """Yield the pairs, first those behind the one that asked last, with how many are left."""
-        numbers = sorted(pairs)
-        behind = [number for number in numbers if number > self._last]
-        before = numbers[: len(numbers) - len(behind)]
-        for place, number in enumerate((*behind, *before)):
-            yield len(numbers) - place, pairs[number]
-
     def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
         sent: Counter[str] = Counter()
         for check in restore_checks(checks, partial(self._bodies.read, pair.partition)):
             record = pair.publisher.check(check, pair.now_ms(now))
-            stamp_ms = self._stamps.ms(record.timestamp_ms, pair.latest_ms)
-            record = record._replace(timestamp_ms=stamp_ms)
             # Nobody to ask, or no room: the request counts as unanswered and is repeated.
             if self._topics.exists(record.topic, now):
-                partition = spread(check, self._topics.partitions(record.topic))
+                record = record._replace(
+                    partition=spread(check, self._topics.partitions(record.topic)),
+                    timestamp_ms=self._stamps.ms(record.timestamp_ms, pair.latest_ms),
+                )
                 sent[check.half.metadata.producer_group] += self._sender.send(
-                    record._replace(partition=partition), self._stamps.turn
+                    record, self._stamps.turn
                 )
             else:
                 self._nobody_to_ask(check.half.metadata.producer_group, record.topic, now)

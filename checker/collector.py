@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from checker.core.plan import Plan
+from checker.pair import in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +51,7 @@ class Collector:
         batch: list[Work] = []
         left, left_bytes = self._config.batch_records_max, self._config.batch_bytes_max
         looked_at = self._topics.looked_at
-        for pair in self._in_turn(pairs):
+        for pair in in_turn(pairs, self._last):
             limit = self._blame.limit(pair.partition)
             goes_alone = limit < self._config.batch_records_max
             if left <= 0 or left_bytes <= 0 or (goes_alone and batch):
@@ -66,13 +67,8 @@ class Collector:
                 break
         if self._topics.looked_at != looked_at:
             # What was found for one pair may be news for those before it.
-            batch = [each for each in batch if not self._topics.lacks(each.plan, now)]
+            batch = [each for each in batch if not self._topics.awaits(each.plan, now)]
         return batch
-
-    def _in_turn(self, pairs: Mapping[int, Pair]) -> list[Pair]:
-        numbers = sorted(pairs)
-        behind = [number for number in numbers if number > self._last]
-        return [pairs[number] for number in (*behind, *numbers[: len(numbers) - len(behind)])]
 
     def _plan(
         self, pair: Pair, now: float, *, records_max: int, size_bytes_max: int

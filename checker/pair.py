@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from serde.errors import DecodeError
 from serde.headers import headers_of, parse_half
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from checker.core.plan import Check, Plan
     from checker.core.progress import Progress
@@ -140,6 +141,13 @@ def _whole_or_bare(message: Any) -> Any:
     except DecodeError:
         return _WithoutHeaders(message)
     return message
+
+
+def in_turn(pairs: Mapping[int, Pair], last: int) -> list[Pair]:
+    """Return the pairs, first those behind partition `last`, so that each has its turn."""
+    numbers = sorted(pairs)
+    behind = bisect_right(numbers, last)
+    return [pairs[number] for number in (*numbers[behind:], *numbers[:behind])]
 
 
 def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) -> None:

@@ -40,10 +40,6 @@ class TopicWatch:
         """When topics were looked up last."""
         return self._at
 
-    def lacks(self, plan: Plan, now: float) -> bool:
-        """Tell whether `plan` must wait by what is known now."""
-        return bool(plan.deliveries and self._routes.awaited(plan.deliveries, int(now * 1000)))
-
     def look(self, now: float) -> None:
         """Look all topics up.
 
@@ -84,4 +80,8 @@ class TopicWatch:
             return False
         if now - self._at > MISSING_S:  # also where it was given up: it may have come since
             self.look(now)
+        return self.awaits(plan, now)
+
+    def awaits(self, plan: Plan, now: float) -> bool:
+        """Tell whether `plan` needs a real topic not given up yet, by what is known now."""
         return bool(self._routes.awaited(plan.deliveries, int(now * 1000)))

@@ -192,15 +192,11 @@ class Transactor:
             TopicPartition(topic, partition, offset, text)
             for topic, partition, offset, text in offsets
         ]
-        self._sending_since = began
         try:
-            self._producer.send_offsets_to_transaction(positions, group_metadata, self._timeout_s)
-            self._sending_since = None
+            self._send_offsets(positions, group_metadata)
             self._prove()
         except KafkaException as error:
             raise self._failed(error) from error
-        finally:
-            self._sending_since = None
         self._commit(began)
 
     @property
@@ -217,6 +213,13 @@ class Transactor:
         """Whether sending offsets takes longer than its time-out allows: it may never return."""
         since = self._sending_since
         return since is not None and monotonic() - since > self._timeout_s + HANG_GRACE_S
+
+    def _send_offsets(self, positions: Sequence[Any], group_metadata: Any) -> None:
+        self._sending_since = monotonic()
+        try:
+            self._producer.send_offsets_to_transaction(positions, group_metadata, self._timeout_s)
+        finally:
+            self._sending_since = None
 
     def _prove(self) -> None:
         """Wait until brokers have said of every record that it is stored, or of one that it is not.

@@ -32,12 +32,12 @@ LOOK_S = 0.5
 class Turns:
     """Writes kafka_txns, one at a time; a large one commits while the caller goes on reading.
 
-    Attributes:
-        batch: See `Transactor`, of producers that are made from now on.
-
     Commits run in a thread of their own: sending offsets can block without limit when a broker
     goes away in the middle of it (librdkafka #5456). Such a call is left behind with its
     producer; a new producer of the same id fences it.
+
+    Attributes:
+        batch: See `Transactor`, of producers that are made from now on.
     """
 
     def __init__(self, config: CheckerConfig, id_prefix: str, metrics: Metrics) -> None:

@@ -161,10 +161,8 @@ def preview(spark: SparkSession, job: Replay) -> Sent:
     Raises:
         JobError, PySparkException: as `replay`.
     """
-    if not job.checkpoint:
-        return Sent(plan_replay(spark, job))
     storage = Storage(spark)
-    plan = _kept_plan(storage, job)
+    plan = _kept_plan(storage, job) if job.checkpoint else None
     if plan is None:
         return Sent(plan_replay(spark, job))
     return Sent(plan, _done(storage, job.checkpoint))

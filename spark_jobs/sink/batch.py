@@ -101,8 +101,7 @@ class BatchCommitter:
             CommitInDoubtError: not all were acknowledged; repeat it.
         """
         self._decide(OpKind.COMMIT, winner.attempts, winner.producer_group, source)
-        key = (os.getpid(), winner.app_id, *self._options.client_key())
-        _SETTLED[key] = max(winner.batch_id, _SETTLED.get(key, -1))
+        _SETTLED[self._key] = max(winner.batch_id, _SETTLED.get(self._key, -1))
 
     def abort(self, batch_id: int, reports: Sequence[AttemptReport]) -> None:
         """Roll back what no winning manifest lists, and make sure that none ever will.
@@ -163,12 +162,15 @@ class BatchCommitter:
         Raises:
             SinkError: it cannot be; repeat it.
         """
-        key = (os.getpid(), self._options.app_id, *self._options.client_key())
-        if batch_id <= _SETTLED.get(key, -1):
+        if batch_id <= _SETTLED.get(self._key, -1):
             return
         winner = self.find(batch_id).standing.winner
         if winner is not None:
             self.settle(winner.manifest)
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        return (os.getpid(), self._options.app_id, *self._options.client_key())
 
     def _manifest(
         self, kind: ManifestKind, batch_id: int, reports: Sequence[AttemptReport]

@@ -91,8 +91,7 @@ def settings_of(admin: Any, topic: str) -> dict[str, str]:
     try:
         settings = future.result(KAFKA_TIMEOUT_S)
     except (KafkaException, TimeoutError) as error:
-        code = error.args[0].code() if isinstance(error, KafkaException) else None
-        if code not in _NO_RIGHT:
+        if _code(error) not in _NO_RIGHT:
             raise SinkSetupError(
                 f"the settings of {topic} were not told: {text_of(error)}"
             ) from error
@@ -212,8 +211,7 @@ def _create(admin: Any, missing: list[Any], options: SinkOptions) -> None:
         try:
             future.result(KAFKA_TIMEOUT_S)
         except (KafkaException, TimeoutError) as error:  # noqa: PERF203 (two topics)
-            code = error.args[0].code() if isinstance(error, KafkaException) else None
-            if code != KafkaError.TOPIC_ALREADY_EXISTS:
+            if _code(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise SinkSetupError(
                     f"no topic {name}, and it could not be created ({text_of(error)});"
                     f" {remedy(options)}"
@@ -257,3 +255,8 @@ def ends_of(consumer: Any, place: TopicPartition, deadline: float) -> tuple[int,
             consumer.poll(LOOK_AGAIN_S)
             continue
         return int(start), int(end)
+
+
+def _code(error: KafkaException | TimeoutError) -> int | None:
+    """Return what a broker said; None where none did."""
+    return error.args[0].code() if isinstance(error, KafkaException) else None
