@@ -94,6 +94,7 @@ class Op(NamedTuple):
     source: OpSource
     actor: str
     reason: str
+    age_ms: int = 0
 
 
 class CheckRequest(NamedTuple):

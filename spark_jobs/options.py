@@ -28,8 +28,6 @@ EXIT_DONE = 0
 EXIT_ERROR = 1
 EXIT_FINDINGS = 2
 
-DAEMON_AGE_MS_MAX = 72 * 3_600_000  # the daemon's default of transaction_age_ms_max
-
 _INTERVAL = re.compile(r"([1-9]\d{0,5})\s*(ms|s|m|h)")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 _AVAILABLE_NOW = "available-now"
@@ -214,16 +212,6 @@ metrics_port_option = click.option(
     default=None,
     metavar="PORT",
     help="Show Prometheus metrics on this port while the job runs; 0 takes a free one.",
-)
-# Keyword `age_ms_max`, of type `int`.
-transaction_age_option = click.option(
-    "--transaction-age-ms-max",
-    "age_ms_max",
-    type=click.IntRange(min=1),
-    default=DAEMON_AGE_MS_MAX,
-    show_default=True,
-    metavar="MS",
-    help="The daemon's setting of that name: discards for age are judged by it.",
 )
 # Keyword `as_json`, of type `bool`.
 json_option = click.option(

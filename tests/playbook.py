@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from checker.core.events import JunkRead
 from checker.core.plan import Check, Count, Plan
 from checker.core.progress import START
+from checker.core.protocol import REASON_AGE
 from serde.records import COUNT_UNKNOWN, OpKind, OpSource
 from tests.ledger_log import (  # noqa: F401  (a script imports all its words from here)
     BEGIN_MS,
@@ -92,6 +93,11 @@ def unknown(name: str, check_number: int, **fields: object) -> Step:
 def discard(name: str, source: OpSource = OpSource.OPERATOR, **fields: object) -> Step:
     """Say DISCARD."""
     return op(name, OpKind.DISCARD, source=source, **fields)
+
+
+def discard_for_age(name: str, age_ms: int) -> Step:
+    """Say DISCARD as the daemon does that claims `age_ms`."""
+    return discard(name, OpSource.CHECKER, reason=REASON_AGE, age_ms=age_ms)
 
 
 def junk_half(detail: str = "no RMQ_HALF header") -> Step:

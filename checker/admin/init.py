@@ -34,7 +34,6 @@ class InitRequest:
         partition: Of half and op topic.
         half_start: Half offset to read from; -1 for the log start.
         op_start: Op offset to read from; -1 for the log start.
-        age_ms_max: The daemon's transaction_age_ms_max.
         choice: Where no offset is exact.
         dry_run: Commit nothing.
     """
@@ -42,7 +41,6 @@ class InitRequest:
     partition: int
     half_start: int = _LOG_START
     op_start: int = _LOG_START
-    age_ms_max: int
     choice: Choice = Choice.REFUSE
     dry_run: bool = False
 
@@ -91,7 +89,6 @@ def make_plan(cluster: Cluster, names: TopicNames, request: InitRequest) -> Plan
         _evidence(cluster, names, halves),
         half_end=half_end,
         op_end=op_end,
-        age_ms_max=request.age_ms_max,
         choice=request.choice,
     )
 

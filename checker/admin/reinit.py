@@ -107,7 +107,6 @@ def plan(
     *,
     half_end: int,
     op_end: int,
-    age_ms_max: int,
     choice: Choice = Choice.REFUSE,
 ) -> Plan:
     """Return where to go on.
@@ -119,11 +118,10 @@ def plan(
         evidence: What was delivered and dead-lettered.
         half_end: End offset of the half partition when it was read.
         op_end: End offset of the op partition when it was read.
-        age_ms_max: As the daemon is configured; an AGE discard counts only beyond it.
         choice: Between twice and never, where that is the question. With REFUSE the plan shows
             what ACCEPT_DUPLICATES would do, and is not exact.
     """
-    transactions = _judge(halves, ops, age_ms_max=age_ms_max)
+    transactions = _judge(halves, ops)
     # A ROLLBACK leaves no trace and applying it again does nothing: it is on either side of O.
     visible = {
         key: each
@@ -149,9 +147,7 @@ def plan(
     )
 
 
-def _judge(
-    halves: Sequence[HalfRead], ops: Sequence[OpRead], *, age_ms_max: int
-) -> dict[Key, _Transaction]:
+def _judge(halves: Sequence[HalfRead], ops: Sequence[OpRead]) -> dict[Key, _Transaction]:
     """Return every transaction with its first decision, by the daemon's own rules."""
     transactions: dict[Key, _Transaction] = {}
     for half in halves:
@@ -166,7 +162,7 @@ def _judge(
         if known is None:  # an orphan
             continue
         effect = effect_of(op, known.state)
-        proven = proves_its_age(op, read.append_ms, known.first_append_ms, age_ms_max)
+        proven = proves_its_age(op, read.append_ms, known.first_append_ms)
         if effect is not Effect.ANSWER and effect in STATE_AFTER and proven:
             known.state = STATE_AFTER[effect]
             known.decided_at = read.offset

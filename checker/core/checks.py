@@ -55,7 +55,8 @@ class Checks:
                 continue
             if not entry.discarding:
                 entry.discarding = True
-                self._book.draft.discard(entry, REASON_AGE, settings.actor, now_ms)
+                age_ms = settings.transaction_age_ms_max
+                self._book.draft.discard(entry, REASON_AGE, settings.actor, now_ms, age_ms=age_ms)
             schedule.add(entry, now_ms + settings.check_backoff_ms_max)
         due_ms = schedule.next_due_ms()
         self._is_overdue = due_ms is not None and confirmed_ms < due_ms <= now_ms

@@ -99,8 +99,13 @@ class Draft:
             self.plan.put_backs.append(PutBack(half, metadata, rule))
         self._grow(messages)
 
-    def discard(self, entry: Entry, reason: str, actor: str, now_ms: int) -> None:
-        """Write the daemon's DISCARD; its check_number is the number of answers that counted."""
+    def discard(
+        self, entry: Entry, reason: str, actor: str, now_ms: int, *, age_ms: int = 0
+    ) -> None:
+        """Write the daemon's DISCARD; its check_number is the number of answers that counted.
+
+        One that claims an age takes effect only if its append time proves it.
+        """
         half = max(entry.messages.values(), key=lambda half: half.offset)
         metadata = half.metadata
         self.plan.discards.append(
@@ -116,6 +121,7 @@ class Draft:
                 source=OpSource.CHECKER,
                 actor=actor,
                 reason=reason,
+                age_ms=age_ms,
             )
         )
         self.plan.records += 1

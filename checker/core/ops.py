@@ -85,10 +85,10 @@ class Ops:
 
     def _discard(self, entry: Entry, read: OpRead, now_ms: int) -> None:
         book, op = self._book, read.op
-        age_ms_max = book.settings.transaction_age_ms_max
-        if not proves_its_age(op, read.append_ms, entry.first_append_ms, age_ms_max):
+        if not proves_its_age(op, read.append_ms, entry.first_append_ms):
             entry.discarding = False
-            book.draft.note(Count.INVALID_OP, f"{named(read)} came before the maximum age")
+            text = f"{named(read)} came before the age of {op.age_ms} ms"
+            book.draft.note(Count.INVALID_OP, text)
             return
         if op.source is OpSource.CHECKER:
             # The last counted answer has no copy that tells a rebuilt ledger of it.

@@ -64,8 +64,7 @@ STATE_AFTER: dict[Effect, State] = {
 _DISCARD = OpKind.DISCARD
 _CONFLICT = Effect.CONFLICT
 
-# Words that a CHECKER's DISCARD gives as its reason. An AGE discard is conditional: it takes
-# effect only when its own append time proves the age.
+# Words that a CHECKER's DISCARD gives as its reason.
 REASON_CHECK_TIMES = "CHECK_TIMES"
 REASON_AGE = "AGE"
 
@@ -81,8 +80,12 @@ def effect_of(op: Op, state: State) -> Effect:
     return effect
 
 
-def proves_its_age(op: Op, op_append_ms: int, first_append_ms: int, age_ms_max: int) -> bool:
-    """Tell whether a discard may take effect; only the daemon's AGE discard can fail here."""
-    if op.kind is not OpKind.DISCARD or op.source is not OpSource.CHECKER:
+def proves_its_age(op: Op, op_append_ms: int, first_append_ms: int) -> bool:
+    """Tell whether an op may take effect; only a discard of the daemon, for age, can fail here.
+
+    It names the age that it claims, and its append time proves it or not: so every reader of the
+    log comes to the same answer, whatever its settings are today.
+    """
+    if op.age_ms <= 0 or op.kind is not OpKind.DISCARD or op.source is not OpSource.CHECKER:
         return True
-    return op.reason != REASON_AGE or op_append_ms - first_append_ms >= age_ms_max
+    return op_append_ms - first_append_ms >= op.age_ms

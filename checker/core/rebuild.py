@@ -99,9 +99,7 @@ class Rebuild:
         if entry is None:
             entry = Entry.decided_unseen(op, state, read.offset, now_ms)
             book.entries.put(entry, op.transaction_id, op.resume_count)
-        elif entry.state is not State.UNDECIDED or not _took_effect(
-            read, entry, book.settings.transaction_age_ms_max
-        ):
+        elif entry.state is not State.UNDECIDED or not _took_effect(read, entry):
             return
         else:
             messages = entry.messages
@@ -116,10 +114,10 @@ class Rebuild:
         return half.offset >= self._progress.position and half.metadata.origin_offset < 0
 
 
-def _took_effect(read: OpRead, entry: Entry, age_ms_max: int) -> bool:
+def _took_effect(read: OpRead, entry: Entry) -> bool:
     """Tell whether a deciding op did decide; only an AGE discard may have failed to."""
     if min(half.origin for half in entry.messages.values()) > read.op.half_offset:
         # Only late records are left, which say nothing of the age. Had the discard failed, the
         # transaction itself would still be here.
         return True
-    return proves_its_age(read.op, read.append_ms, entry.first_append_ms, age_ms_max)
+    return proves_its_age(read.op, read.append_ms, entry.first_append_ms)

@@ -54,7 +54,7 @@ def run(**values: Any) -> int:
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan; commit nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@settings_options(CheckerConfig, only=(*CONNECTION, "transaction_age_ms_max"))
+@settings_options(CheckerConfig, only=CONNECTION)
 def init(**values: Any) -> int:
     """Set a stopped partition anew, so that it goes on where it stood.
 
@@ -77,7 +77,6 @@ def init(**values: Any) -> int:
         partition=values["partition"],
         half_start=-1 if values["from_half_offset"] is None else values["from_half_offset"],
         op_start=-1 if values["from_op_offset"] is None else values["from_op_offset"],
-        age_ms_max=config.transaction_age_ms_max,
         choice=Choice.ACCEPT_DUPLICATES if twice else choice,
         dry_run=values["dry_run"],
     )

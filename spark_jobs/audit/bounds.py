@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from spark_jobs.options import DAEMON_AGE_MS_MAX
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -30,12 +28,10 @@ class Bounds:
         snapshot: What was read.
         grace_ms: Where O is not known: a decision younger than this may still be on its way.
             Where it is: from this age on, a decision that waits is shown as overdue.
-        age_ms_max: The daemon's transaction_age_ms_max, by which discards for age are judged.
     """
 
     snapshot: Snapshot
     grace_ms: int = GRACE_MS
-    age_ms_max: int = DAEMON_AGE_MS_MAX
 
     def is_applied(self, pair: Column, op_at: Column, op_ms: Column) -> Column:
         """Tell whether an op had its effect, and that is visible, before the snapshot."""

@@ -77,7 +77,6 @@ _APP_NAME = "halfbridge-audit"
     metavar="SECONDS",
     help="How long to wait for kafka_txns that are open on real topics.",
 )
-@options.transaction_age_option
 def main(
     *,
     bootstrap_servers: str,
@@ -91,7 +90,6 @@ def main(
     findings: str | None,
     grace_s: float,
     settle_s: float,
-    age_ms_max: int,
 ) -> int:
     """Check that every transaction came out as it was decided, once and unchanged.
 
@@ -115,7 +113,7 @@ def main(
             topics=topics,
             settle_s=settle_s,
         )
-        bounds = Bounds(snapshot, round(grace_s * 1000), age_ms_max)
+        bounds = Bounds(snapshot, round(grace_s * 1000))
         _say(f"reading {snapshot.records():,} offsets of {len(snapshot.topics)} topics")
         with audited(facts_of(spark, snapshot, source), bounds, told=_say) as audit:
             shown = [row.asDict() for row in audit.findings.limit(FINDINGS_SHOWN).collect()]

@@ -52,8 +52,6 @@ NAMES = {
     IS_JUNK_COPY: "dead_letter_of_unreadable",
 }
 
-REASON_AGE = "AGE"  # what a CHECKER's DISCARD for age gives as its reason
-
 # Contract of every function here. `part` and `at` say where the row stands.
 FACTS = {
     "what": "int",
@@ -73,7 +71,7 @@ FACTS = {
     "flaw": "boolean",  # must never be delivered
     "kind": "string",  # of an op; of a letter its reason; of junk why
     "source": "string",  # who wrote an op; of a letter the topic of what was buried
-    "by_age": "boolean",  # a discard that holds only when it proves the age
+    "age_ms": "long",  # of an op: it holds only for what is so old; 0: for all
     "half_to": "long",  # half_offset of an op
     "count": "int",  # message_count of an op
     "first_ms": "long",  # of a half: append time of the original; of a real record: its birth
@@ -107,6 +105,13 @@ def decoded_ops(records: DataFrame) -> DataFrame:
     return decoded.select("*", encoded.unread(F.col("op"), "transaction_id").alias("unread"))
 
 
+def claimed_age_ms(op: Column) -> Column:
+    """Return the age that an op has to prove, 0: none (checker.core.protocol.proves_its_age)."""
+    by_daemon = op["source"] == OpSource.CHECKER.value
+    is_conditional = by_daemon & (op["kind"] == OpKind.DISCARD.value)
+    return F.when(is_conditional, F.greatest(op["age_ms"], F.lit(0))).otherwise(0)
+
+
 def facts_of_halves(records: DataFrame) -> DataFrame:
     """Return FACTS about the rows of the half topic (in Kafka's columns)."""
     meta = F.col("meta")
@@ -134,8 +139,6 @@ def facts_of_halves(records: DataFrame) -> DataFrame:
 def facts_of_ops(records: DataFrame) -> DataFrame:
     """Return FACTS about the rows of the op topic (in Kafka's columns)."""
     op = F.col("op")
-    by_checker = op["source"] == OpSource.CHECKER.value
-    is_discard = op["kind"] == OpKind.DISCARD.value
     return _facts(
         decoded_ops(records),
         what=F.when(F.col("unread").isNull(), IS_OP).otherwise(IS_JUNK_OP),
@@ -145,7 +148,7 @@ def facts_of_ops(records: DataFrame) -> DataFrame:
         resume=op["resume_count"],
         kind=F.coalesce(F.col("unread"), op["kind"]),
         source=op["source"],
-        by_age=is_discard & by_checker & (op["reason"] == REASON_AGE),
+        age_ms=claimed_age_ms(op),
         half_to=op["half_offset"],
         count=op["message_count"],
     )

@@ -58,7 +58,7 @@ def make_report(
         "findings_left_out": sum(audit.kinds.values()) - len(findings),
         "hidden_by_open_kafka_txn": list(bounds.snapshot.hidden),
         "missing_real_topics": list(bounds.snapshot.gone),
-        "settings": {"grace_ms": bounds.grace_ms, "transaction_age_ms_max": bounds.age_ms_max},
+        "settings": {"grace_ms": bounds.grace_ms},
         "seconds": round(seconds, 1),
         "snapshot": bounds.snapshot.as_json(),
     }

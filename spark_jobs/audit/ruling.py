@@ -59,7 +59,7 @@ def rule(facts: DataFrame, bounds: Bounds, settle: Settle) -> Ruling:
     messages = _messages(facts)
     lives = messages.groupBy(*LIFE).agg(F.min("first_ms").alias("born_ms"))
     ops = _deciding(facts)
-    known = settle(ops.join(lives, list(LIFE)).where(_holds(bounds)))
+    known = settle(ops.join(lives, list(LIFE)).where(_holds()))
     first = known.groupBy(*LIFE).agg(
         F.min(F.struct("op_at", "kind", "half_to", "count", "op_ms")).alias("decision")
     )
@@ -94,15 +94,16 @@ def _deciding(facts: DataFrame) -> DataFrame:
         F.col("ms").alias("op_ms"),
         "kind",
         "source",
-        "by_age",
+        "age_ms",
         "half_to",
         "count",
     )
 
 
-def _holds(bounds: Bounds) -> Column:
-    """Tell whether a decision takes effect: a discard for age has to prove the age."""
-    return ~F.col("by_age") | (F.col("op_ms") - F.col("born_ms") >= bounds.age_ms_max)
+def _holds() -> Column:
+    """Tell whether a decision takes effect: one that claims an age has to prove it."""
+    is_proven = F.col("op_ms") - F.col("born_ms") >= F.col("age_ms")
+    return (F.col("age_ms") == 0) | is_proven
 
 
 def _conflicts(known: DataFrame, first: DataFrame) -> DataFrame:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from serde.topics import TopicNames
-from spark_jobs.options import DAEMON_AGE_MS_MAX
 from spark_jobs.sink.errors import SinkOptionError
 
 FORMAT = "txn_half"
@@ -20,6 +19,7 @@ _HOUR_MS = 60 * _MINUTE_MS
 # asked earlier does no harm (the answer does not count); to be asked later only delays what a
 # driver left behind that died and was not started again.
 IMMUNITY_MS = 10 * _MINUTE_MS
+_DAEMON_AGE_MS_MAX = 72 * _HOUR_MS  # the daemon's default of transaction_age_ms_max
 # A third of the age at which the daemon gives half messages up: that leaves room for the daemon's
 # clock and its last checks, and is far more than a batch takes.
 AGE_MS_MAX = 24 * _HOUR_MS
@@ -37,8 +37,8 @@ _SPARKS = frozenset(("checkpointlocation", "path"))
 
 # Option -> (least, greatest, default), all whole numbers.
 _NUMBERS = {
-    "check.immunity.ms": (0, DAEMON_AGE_MS_MAX // 2, IMMUNITY_MS),
-    "batch.age.max.ms": (1_000, DAEMON_AGE_MS_MAX // 2, AGE_MS_MAX),
+    "check.immunity.ms": (0, _DAEMON_AGE_MS_MAX // 2, IMMUNITY_MS),
+    "batch.age.max.ms": (1_000, _DAEMON_AGE_MS_MAX // 2, AGE_MS_MAX),
     "send.timeout.ms": (100, _HOUR_MS, SEND_TIMEOUT_MS),
     "commit.timeout.ms": (100, _HOUR_MS, COMMIT_TIMEOUT_MS),
     "transaction.messages.max": (1, TRANSACTION_MESSAGES_MAX, TRANSACTION_MESSAGES_MAX),

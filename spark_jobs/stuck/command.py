@@ -82,7 +82,6 @@ def _duration(_context: click.Context, _option: click.Parameter, given: str) -> 
 @options.trigger_option
 @options.max_offsets_option
 @options.metrics_port_option
-@options.transaction_age_option
 def main(
     *,
     bootstrap_servers: str,
@@ -98,7 +97,6 @@ def main(
     trigger: Trigger,
     max_offsets: int | None,
     metrics_port: int | None,
-    age_ms_max: int,
 ) -> int:
     """Show transactions that nobody has decided, by producer group and real topic.
 
@@ -139,14 +137,11 @@ def main(
                     checkpoint=absolute(checkpoint),
                     trigger=trigger,
                     max_offsets=max_offsets,
-                    age_ms_max=age_ms_max,
                 )
                 stalls = cluster.stalls(Topics.of(names.half, names.op))
             hidden = tuple(sorted({topic for topic, _ in stalls}))
             now_ms = _now_ms()
-        made = report_of(
-            undecided(state, age_ms_max), now_ms=now_ms, older_than_ms=older_than_ms, top=top
-        )
+        made = report_of(undecided(state), now_ms=now_ms, older_than_ms=older_than_ms, top=top)
     made["hidden_by_open_kafka_txn"] = list(hidden)
     options.write_report(report, made)
     for topic in hidden:
@@ -186,7 +181,6 @@ def _stream(
     checkpoint: str,
     trigger: Trigger,
     max_offsets: int | None,
-    age_ms_max: int,
 ) -> DataFrame:
     """Bring the table up to date, once or until the process is stopped; return its STATE."""
     present_topics(cluster, names, (names.half, names.op))
@@ -211,7 +205,7 @@ def _stream(
     )
     states = state_of_halves(halves).unionAll(state_of_ops(ops))
     states = states.observe(OBSERVED, F.count(F.lit(1)).alias("rows"))
-    merge = keep_up(table, age_ms_max=age_ms_max, keep_ms=_KEEP_MS)
+    merge = keep_up(table, keep_ms=_KEEP_MS)
     run_to_end(
         lambda: (
             states.writeStream.foreachBatch(merge)

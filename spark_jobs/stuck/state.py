@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from serde.records import OpKind, OpSource
-from spark_jobs.audit.facts import REASON_AGE, decoded_halves, decoded_ops
+from spark_jobs.audit.facts import claimed_age_ms, decoded_halves, decoded_ops
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ STATE = {
     "index_last": "int",
     "checks": "int",  # answered checks that counted
     "op_offset": "long",  # lowest decision
-    "discarded_ms": "long",  # append time of the newest discard for age, which must prove it
+    "aged_ms": "long",  # highest first_ms of which a discard for age proves the age it claims
     "last_ms": "long",  # newest append time of any of its records
 }
 
@@ -62,15 +62,14 @@ def state_of_ops(records: DataFrame) -> DataFrame:
     read = decoded_ops(records).where(F.col("unread").isNull())
     op, ms = F.col("op"), F.unix_millis("timestamp")
     is_discard = op["kind"] == OpKind.DISCARD.value
-    by_checker = op["source"] == OpSource.CHECKER.value
-    by_age = is_discard & by_checker & (op["reason"] == REASON_AGE)
+    age_ms = claimed_age_ms(op)
     by_daemon = op["source"].isin(OpSource.CHECKER.value, OpSource.OPERATOR.value)
-    decides = (op["kind"] != OpKind.UNKNOWN.value) & (~is_discard | by_daemon) & ~by_age
+    decides = (op["kind"] != OpKind.UNKNOWN.value) & (~is_discard | by_daemon)
     return _state(
         read,
         op,
-        op_offset=F.when(decides, F.col("offset")),
-        discarded_ms=F.when(by_age, ms),
+        op_offset=F.when(decides & (age_ms == 0), F.col("offset")),
+        aged_ms=F.when(age_ms > 0, ms - age_ms),
     )
 
 
@@ -85,23 +84,23 @@ def merged(*states: DataFrame) -> DataFrame:
         F.max("index_last").alias("index_last"),
         F.max("checks").alias("checks"),
         F.min("op_offset").alias("op_offset"),
-        F.max("discarded_ms").alias("discarded_ms"),
+        F.max("aged_ms").alias("aged_ms"),
         F.max("last_ms").alias("last_ms"),
     )
 
 
-def is_decided(age_ms_max: int) -> Column:
+def is_decided() -> Column:
     """Tell of a merged STATE whether a decision stands."""
-    proven = F.col("discarded_ms") - F.col("first_ms") >= age_ms_max
+    proven = F.col("first_ms") <= F.col("aged_ms")
     return F.col("op_offset").isNotNull() | F.coalesce(proven, F.lit(col=False))
 
 
-def undecided(state: DataFrame, age_ms_max: int) -> DataFrame:
+def undecided(state: DataFrame) -> DataFrame:
     """Return the transactions of a merged STATE that have half messages and no decision."""
-    return state.where(F.col("first_ms").isNotNull() & ~is_decided(age_ms_max))
+    return state.where(F.col("first_ms").isNotNull() & ~is_decided())
 
 
-def kept(state: DataFrame, *, age_ms_max: int, keep_ms: int) -> DataFrame:
+def kept(state: DataFrame, *, keep_ms: int) -> DataFrame:
     """Return a merged STATE without what was decided long ago.
 
     A half message that is read after its decision, as a copy that was put back just before it, or
@@ -111,11 +110,7 @@ def kept(state: DataFrame, *, age_ms_max: int, keep_ms: int) -> DataFrame:
     """
     newest = state.groupBy("pair").agg(F.max("first_ms").alias("newest_ms"))
     is_old = F.coalesce(F.col("last_ms") < F.col("newest_ms") - keep_ms, F.lit(col=False))
-    return (
-        state.join(F.broadcast(newest), "pair")
-        .where(~(is_decided(age_ms_max) & is_old))
-        .select(*STATE)
-    )
+    return state.join(F.broadcast(newest), "pair").where(~(is_decided() & is_old)).select(*STATE)
 
 
 def _state(frame: DataFrame, record: Column, **given: Column) -> DataFrame:

@@ -103,12 +103,11 @@ class Table:
         return here, here.getFileSystem(session.sessionState().newHadoopConf())
 
 
-def keep_up(table: Table, *, age_ms_max: int, keep_ms: int) -> Callable[[DataFrame, int], None]:
+def keep_up(table: Table, *, keep_ms: int) -> Callable[[DataFrame, int], None]:
     """Return what `foreachBatch` has to do with rows of STATE.
 
     Args:
         table: Is kept up to date.
-        age_ms_max: As in `state.is_decided`.
         keep_ms: As in `state.kept`.
     """
 
@@ -116,7 +115,7 @@ def keep_up(table: Table, *, age_ms_max: int, keep_ms: int) -> Callable[[DataFra
         # Persisted, for it is looked at twice, and the batch must be read from Kafka once.
         state = merged(table.read(below=batch_id), batch).persist()
         try:
-            table.write(kept(state, age_ms_max=age_ms_max, keep_ms=keep_ms), batch_id)
+            table.write(kept(state, keep_ms=keep_ms), batch_id)
         finally:
             state.unpersist()
 

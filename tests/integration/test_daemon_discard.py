@@ -111,7 +111,7 @@ def test_age_discards_what_nobody_answers(installation: Installation) -> None:
     assert (letter.value, letter.dead.reason) == (b"forgotten", DeadReason.AGE)
     effective = [each for each in _discards(installation) if each.offset == letter.dead.op_offset]
     assert effective[0].timestamp_ms - half.append_ms >= AGE_MS
-    assert effective[0].op.reason == "AGE"
+    assert (effective[0].op.reason, effective[0].op.age_ms) == ("AGE", AGE_MS)
     assert installation.tail(orders).to_end() == []
     daemon.counts("halfbridge_dead_letters_total", 1, reason="AGE")
 
@@ -138,7 +138,8 @@ def test_a_forged_age_discard_has_no_effect(installation: Installation) -> None:
     orders = installation.topic("orders")
     daemon = installation.start()
     half = installation.half(orders)
-    installation.op(OpKind.DISCARD, half, source=OpSource.CHECKER, reason="AGE")
+    by_age = {"source": OpSource.CHECKER, "reason": "AGE", "age_ms": 1_000 * AGE_MS}
+    installation.op(OpKind.DISCARD, half, **by_age)
     installation.commit(half)
 
     installation.fence()

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 MEBIBYTE = 1024 * 1024
-AGE_MS_MAX = 72 * 3_600_000
 # Calls after which Python has specialised a loop, and checks less than before.
 WARM = 20
 UNKNOWN_SCHEMA = b"\xc3\x01" + b"\xab" * 8 + b"body"
@@ -176,7 +175,7 @@ def test_the_operator_can_read_past_such_names(installation: Installation) -> No
     for topic in (installation.names.half, orders, installation.names.dead):
         write_raw(installation.servers, topic, b"body", [(b"\xff", b"1")])
     half = installation.pass_through(orders)
-    request = InitRequest(partition=0, age_ms_max=AGE_MS_MAX, dry_run=True)
+    request = InitRequest(partition=0, dry_run=True)
 
     plan = init_partition(Cluster(installation.servers), installation.names, request)
 

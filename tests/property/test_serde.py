@@ -39,6 +39,7 @@ ops = st.builds(
     st.sampled_from(OpSource),
     _words,
     _words,
+    _longs,
 )
 _damage = st.lists(
     st.tuples(st.integers(0, 200), st.sampled_from(("put", "cut", "insert")), st.integers(0, 255)),

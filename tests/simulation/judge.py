@@ -46,7 +46,9 @@ class Rulings(Truth):
             answers = self.undecided.get(key, LEDGER.check_count_max)
             if answers < LEDGER.check_count_max:
                 raise BrokenPromiseError(f"{key} discarded after {answers} counted answers")
-        if (op.kind, op.source, op.reason) == (OpKind.DISCARD, OpSource.CHECKER, REASON_AGE):
+        if is_ours and op.reason == REASON_AGE:
+            if op.age_ms != LEDGER.transaction_age_ms_max:
+                raise BrokenPromiseError(f"{key} discarded for an age of {op.age_ms} ms")
             known = self.messages.get((op.transaction_id, op.producer_group))
             if known:
                 first = min(known.values(), key=lambda half: half.offset)

@@ -164,7 +164,7 @@ def _commit_what_came_late(messages: Any, op: Any, allows: Any) -> Any:
     return _judge_commit(messages, op._replace(half_offset=_UNLIMITED), allows)
 
 
-def _any_age(op: Any, op_append_ms: int, first_append_ms: int, age_ms_max: int) -> bool:
+def _any_age(op: Any, op_append_ms: int, first_append_ms: int) -> bool:
     return True
 
 

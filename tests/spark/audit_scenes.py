@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHECKER = {"source": OpSource.CHECKER, "reason": "CHECK_TIMES"}
-BY_AGE = {"source": OpSource.CHECKER, "reason": "AGE"}
+BY_AGE = {"source": OpSource.CHECKER, "reason": "AGE", "age_ms": 3_600_000}
 BY_CHECK = {"source": OpSource.CHECK, "message_count": -1}
 
 Scene = "Callable[[Tape], Half]"
@@ -166,6 +166,14 @@ def discard_before_the_age(tape: Tape) -> Half:
     tape.op(OpKind.DISCARD, half, **BY_AGE)
     tape.op(OpKind.COMMIT, half)
     tape.real(half)
+    return half
+
+
+@scene()
+def discard_at_the_age(tape: Tape) -> Half:
+    half = tape.half()
+    tape.op(OpKind.DISCARD, half, **{**BY_AGE, "age_ms": 1})
+    tape.dead(half, DeadReason.AGE)
     return half
 
 

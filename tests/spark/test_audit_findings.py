@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.audit.bounds import DAEMON_AGE_MS_MAX, Bounds
+from spark_jobs.audit.bounds import Bounds
 from spark_jobs.audit.run import audited
 from tests.spark.audit_scenes import SCENES
 from tests.spark.tape import NAMES, ORDERS, Tape
@@ -31,7 +31,7 @@ def found(spark: SparkSession, interpreted: None) -> dict[str, list[str]]:
     tape = Tape()
     scenes = {play(tape).txn: name for name, play, _ in SCENES}
     kinds: dict[str, list[str]] = defaultdict(list)
-    with audited(tape.facts(spark), Bounds(tape.snapshot(), age_ms_max=DAEMON_AGE_MS_MAX)) as audit:
+    with audited(tape.facts(spark), Bounds(tape.snapshot())) as audit:
         for row in audit.findings.collect():
             kinds[scenes.get(row["transaction_id"], "")].append(row["kind"])
             assert row["offset"] is not None, row

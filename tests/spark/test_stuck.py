@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from serde.records import OpKind, OpSource
-from spark_jobs.audit.bounds import DAEMON_AGE_MS_MAX
 from spark_jobs.stuck.command import report_of
 from spark_jobs.stuck.report import text_lines
 from spark_jobs.stuck.state import (
@@ -35,6 +34,7 @@ pytestmark = [
 
 MINUTE_MS = 60_000
 KEEP_MS = 10_000
+AGE_MS = 3_600_000
 
 
 def states(spark: SparkSession, tape: Tape) -> DataFrame:
@@ -45,7 +45,7 @@ def states(spark: SparkSession, tape: Tape) -> DataFrame:
 
 def waiting(spark: SparkSession, tape: Tape) -> list[str]:
     """Return the ids of those that wait."""
-    rows = undecided(merged(states(spark, tape)), DAEMON_AGE_MS_MAX).collect()
+    rows = undecided(merged(states(spark, tape))).collect()
     return sorted(row["transaction_id"] for row in rows)
 
 
@@ -56,7 +56,7 @@ def random_tape(seed: int) -> Tape:
     for half in rng.sample(halves, 40):
         kind = rng.choice(list(OpKind))
         source = rng.choice((OpSource.CHECKER, OpSource.PRODUCER))
-        tape.op(kind, half, source=source, reason=rng.choice(("AGE", "")))
+        tape.op(kind, half, source=source, age_ms=rng.choice((AGE_MS, 0)))
         if rng.random() < 0.3:
             tape.put_back(half)
     return tape
@@ -73,7 +73,7 @@ def test_a_decision_ends_the_waiting(spark: SparkSession) -> None:
     tape.op(OpKind.UNKNOWN, open_[0])
     tape.op(OpKind.COMMIT, open_[1], producer_group="others")
     tape.op(OpKind.DISCARD, open_[2])
-    tape.op(OpKind.DISCARD, open_[3], source=OpSource.CHECKER, reason="AGE")
+    tape.op(OpKind.DISCARD, open_[3], source=OpSource.CHECKER, age_ms=AGE_MS)
     tape.op(OpKind.COMMIT, open_[4], resume_count=1)
     orphan = tape.half()
     tape.drop(NAMES.half, 0, orphan.at)
@@ -87,9 +87,9 @@ def test_a_discard_that_proves_the_age(spark: SparkSession) -> None:
     old = tape.half()
     tape.clock_ms += MINUTE_MS
     young = tape.half()
-    tape.clock_ms = old.ms + DAEMON_AGE_MS_MAX - 1
+    tape.clock_ms = old.ms + AGE_MS - 1
     for half in (old, young):
-        tape.op(OpKind.DISCARD, half, source=OpSource.CHECKER, reason="AGE")
+        tape.op(OpKind.DISCARD, half, source=OpSource.CHECKER, age_ms=AGE_MS)
     assert waiting(spark, tape) == [young.txn]
 
 
@@ -117,7 +117,7 @@ def test_report_by_group_and_topic(spark: SparkSession) -> None:
     tape.half(producer_group="b", real_topic="x")
     tape.clock_ms += 30 * MINUTE_MS
     tape.half(producer_group="b", real_topic="x")
-    waits = undecided(merged(states(spark, tape)), DAEMON_AGE_MS_MAX)
+    waits = undecided(merged(states(spark, tape)))
     report = report_of(waits, now_ms=tape.clock_ms, older_than_ms=10 * MINUTE_MS, top=1)
     assert (report["stuck"], report["undecided"]) == (3, 4)
     a, b = report["groups"]
@@ -165,7 +165,7 @@ def test_old_decisions_are_forgotten_and_nothing_else(spark: SparkSession) -> No
     recent = tape.half()
     tape.op(OpKind.COMMIT, recent)
     state = merged(states(spark, tape))
-    rows = kept(state, age_ms_max=DAEMON_AGE_MS_MAX, keep_ms=KEEP_MS).collect()
+    rows = kept(state, keep_ms=KEEP_MS).collect()
     assert sorted(row["transaction_id"] for row in rows) == sorted((waits.txn, recent.txn))
 
 
@@ -177,12 +177,12 @@ def test_a_decision_waits_for_its_half(spark: SparkSession, tmp_path: Path) -> N
     tape.op(OpKind.COMMIT, tape.half())
     tape.op(OpKind.COMMIT, tape.half(pair=1))
     table = Table(spark, str(tmp_path / "table"))
-    merge = keep_up(table, age_ms_max=DAEMON_AGE_MS_MAX, keep_ms=KEEP_MS)
+    merge = keep_up(table, keep_ms=KEEP_MS)
     merge(state_of_ops(tape.frame(spark, NAMES.op)), 0)
     halves = tape.frame(spark, NAMES.half)
     merge(state_of_halves(halves.where("partition = 1")), 1)
     merge(state_of_halves(halves.where("partition = 0")), 2)
-    assert undecided(table.read(), DAEMON_AGE_MS_MAX).collect() == []
+    assert undecided(table.read()).collect() == []
     assert table.read().count() == 2
 
 
@@ -191,7 +191,7 @@ def test_table_of_generations(spark: SparkSession, tmp_path: Path) -> None:
     tape = random_tape(3)
     table = Table(spark, str(tmp_path / "table"))
     assert table.read().collect() == []
-    merge = keep_up(table, age_ms_max=DAEMON_AGE_MS_MAX, keep_ms=10**12)
+    merge = keep_up(table, keep_ms=10**12)
     halves = state_of_halves(tape.frame(spark, NAMES.half))
     ops = state_of_ops(tape.frame(spark, NAMES.op))
     merge(ops, 0)

@@ -62,6 +62,7 @@ OP_V1 = Op(
     source=OpSource.CHECK,
     actor="pod-7",
     reason="no row",
+    age_ms=259_200_000,
 )
 CHECK_V1 = CheckRequest(
     transaction_id=ID,
@@ -100,8 +101,9 @@ GOLDEN = [
     pytest.param(
         OP,
         OP_V1,
-        "c301dc5db9ee159f871840303139396630633061356338376130623866336532643163306239613838"
-        "3737c6b1abfef96254001c6f72646572732d73657276696365040108020a706f642d370c6e6f20726f77",
+        "c30100ca8dd44ed296c540303139396630633061356338376130623866336532643163306239613838"
+        "3737c6b1abfef96254001c6f72646572732d73657276696365040108020a706f642d370c6e6f20726f77"
+        "80d098f701",
         id="op.v1",
     ),
     pytest.param(

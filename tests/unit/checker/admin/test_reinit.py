@@ -76,6 +76,7 @@ class Log:
             source=more.get("source", OpSource.PRODUCER),
             actor="",
             reason=more.get("reason", ""),
+            age_ms=more.get("age_ms", 0),
         )
         self.ops.append(OpRead(offset, append_ms, op))
         return offset
@@ -94,7 +95,6 @@ class Log:
             evidence,
             half_end=len(self.halves),
             op_end=len(self.ops),
-            age_ms_max=AGE_MS_MAX,
             choice=choice,
         )
 
@@ -242,7 +242,8 @@ def test_op_beyond_the_half_partition_decides_like_any_other(log: Log) -> None:
 def test_age_discard_without_the_age_decides_nothing(log: Log) -> None:
     """A daemon's AGE discard that its append time does not prove leaves the half undecided."""
     log.half("a", append_ms=500)
-    log.op("a", OpKind.DISCARD, source=OpSource.CHECKER, reason=REASON_AGE, append_ms=1499)
+    age = {"reason": REASON_AGE, "age_ms": AGE_MS_MAX}
+    log.op("a", OpKind.DISCARD, source=OpSource.CHECKER, append_ms=1499, **age)
 
     found = log.plan(Evidence())
 

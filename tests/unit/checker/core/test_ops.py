@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from checker.core.ops import Ops
 from checker.core.plan import Count
-from checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES
+from checker.core.protocol import REASON_CHECK_TIMES
 from checker.core.settings import ALLOWED_MAX, NOTES_MAX
 from serde.records import OpSource
 from tests.playbook import (
@@ -15,6 +15,7 @@ from tests.playbook import (
     dead,
     delivered,
     discard,
+    discard_for_age,
     discard_written,
     half,
     nothing,
@@ -171,9 +172,9 @@ def test_a_producer_may_not_discard() -> None:
 def test_a_discard_for_age_must_prove_the_age() -> None:
     """The daemon's AGE discard takes effect only by its own append time."""
     book = Playbook() >> half("A") >> wait(AGE_MS - 1)
-    book >> discard("A", OpSource.CHECKER, reason=REASON_AGE) << nothing
+    book >> discard_for_age("A", AGE_MS) << nothing
     book << counted(Count.INVALID_OP)
-    book >> wait(1) >> discard("A", OpSource.CHECKER, reason=REASON_AGE) << dead("A", "AGE")
+    book >> wait(1) >> discard_for_age("A", AGE_MS) << dead("A", "AGE")
 
 
 def test_a_discard_for_answers_needs_no_age() -> None:

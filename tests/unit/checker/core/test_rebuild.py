@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from checker.core.plan import Count
-from checker.core.protocol import REASON_AGE
 from serde.records import OpSource
 from tests.playbook import (
     HOUR_MS,
@@ -15,6 +16,7 @@ from tests.playbook import (
     dead,
     delivered,
     discard,
+    discard_for_age,
     half,
     junk_buried,
     junk_half,
@@ -97,7 +99,7 @@ def test_a_copy_tells_the_age() -> None:
     """Age is counted from the first append, not from a duplicate's or a copy's."""
     book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> wait(HOUR_MS)
     book >> unread(unknown("A", 1), half("A")) >> read_ops << put_back("A", "answer", 1) >> restart
-    book >> discard("A", OpSource.CHECKER, reason=REASON_AGE) << dead("A", "AGE")
+    book >> discard_for_age("A", HOUR_MS) << dead("A", "AGE")
     assert book.plan.dead[0].check_times == 1
 
 
@@ -139,7 +141,7 @@ def test_only_the_first_decision_below_o_counts() -> None:
     [
         commit("A", producer_group="billing"),
         discard("A", OpSource.PRODUCER),
-        discard("A", OpSource.CHECKER, reason=REASON_AGE),
+        discard_for_age("A", HOUR_MS),
         unknown("A", 9),
     ],
 )
@@ -152,9 +154,20 @@ def test_what_had_no_effect_has_none_in_a_rebuild(refused: object) -> None:
 def test_an_age_discard_stands_when_only_late_records_are_left() -> None:
     """A duplicate half above H says nothing about the age of what was discarded."""
     book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> wait(HOUR_MS) >> half("X")
-    book >> discard("A", OpSource.CHECKER, reason=REASON_AGE) << dead("A", "AGE")
+    book >> discard_for_age("A", HOUR_MS) << dead("A", "AGE")
     book >> half("A") << nothing >> restart << nothing >> commit("A") << nothing
     assert book.ledger.undecided_halves == 1
+
+
+@pytest.mark.parametrize("age_ms_max", [1, 2 * HOUR_MS])
+def test_an_age_discard_is_judged_by_the_age_it_claims(age_ms_max: int) -> None:
+    """Whatever the setting is after a restart: what was given up stays so, and nothing else is."""
+    book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("X") >> half("A") >> wait(HOUR_MS)
+    book >> half("Y") >> discard_for_age("A", HOUR_MS) << dead("A", "AGE")
+    book >> discard_for_age("Y", HOUR_MS) << nothing << counted(Count.INVALID_OP)
+    book.settings = replace(book.settings, transaction_age_ms_max=age_ms_max)
+    book >> restart << nothing >> commit("A") << nothing << counted(Count.CONFLICT)
+    book >> commit("Y") << delivered("Y")
 
 
 def test_a_group_apart_stays_apart() -> None:
@@ -179,7 +192,7 @@ def test_a_discard_for_age_stands_although_the_first_message_was_passed() -> Non
     """
     book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> half("X")
     book >> wait(HOUR_MS - 1) >> half("A", 1) >> wait(1)
-    book >> discard("A", OpSource.CHECKER, reason=REASON_AGE)
+    book >> discard_for_age("A", HOUR_MS)
     book << dead("A", "AGE") + dead("A", "AGE", 1)
     book >> restart << nothing >> commit("A", 2) << nothing << counted(Count.CONFLICT)
     assert book.ledger.undecided_halves == 1
@@ -193,7 +206,7 @@ def test_discarded_transactions_that_overlap_are_passed_together() -> None:
     book >> half("A", 1) >> half("Y") >> half("B", 1) >> half("C") >> half("Z") >> half("C", 1)
     book >> wait(HOUR_MS)
     for name in "ABC":
-        book >> discard(name, OpSource.CHECKER, reason=REASON_AGE)
+        book >> discard_for_age(name, HOUR_MS)
         book << dead(name, "AGE") + dead(name, "AGE", 1)
     assert book.progress.half == 0
     book >> rollback("X") << nothing >> rollback("Y") << nothing
