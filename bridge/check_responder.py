@@ -218,9 +218,9 @@ class CheckResponder:
         for outcome in batch:
             request = outcome.task.request
             end = ends[request.half_partition]
-            # An answer must cover the half message that it is about. An old leader may still
-            # name an end between the messages of one transaction; nothing here can tell.
-            if end < max(0, request.half_offset):
+            # An answer must cover all messages of its transaction: an old leader may name an end
+            # below them, or between them.
+            if end < _covered(request):
                 self._count("unwritten")
                 continue
             op = self._op(outcome, end)
@@ -232,7 +232,7 @@ class CheckResponder:
         least: dict[int, int] = {}
         for request in requests:
             partition = request.half_partition
-            least[partition] = max(0, request.half_offset, least.get(partition, 0))
+            least[partition] = max(_covered(request), least.get(partition, 0))
         return {partition: self._half_end(partition, offset) for partition, offset in least.items()}
 
     def _half_end(self, partition: int, at_least: int) -> int:
@@ -308,6 +308,11 @@ def _batch(consumer: Any) -> list[Any]:
     if first is None:
         return []
     return [first, *consumer.consume(_BATCH_MAX - 1, 0)]
+
+
+def _covered(request: CheckRequest) -> int:
+    """Return the lowest half offset that an answer may name."""
+    return max(0, request.half_offset, request.last_half_offset)
 
 
 def _key(request: CheckRequest) -> tuple[str, int]:

@@ -147,7 +147,7 @@ class Transaction:
         return self._decide(Event.COMMIT, pipelined=True)
 
     def rollback_async(self) -> DecisionFuture:
-        """Send ROLLBACK and return at once; see `commit_async`."""
+        """Send ROLLBACK and return at once; without an acknowledged send ask a broker first."""
         return self._decide(Event.ROLLBACK, pipelined=True)
 
     def __enter__(self) -> Transaction:  # noqa: PYI034  (Self came with 3.11)

@@ -103,6 +103,7 @@ class Publisher:
             check_number=check.check_number,
             attempt=check.attempt,
             born_timestamp=metadata.born_timestamp,
+            last_half_offset=check.last_offset,
         )
         body: Any = check.half.body
         return Outgoing(

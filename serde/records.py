@@ -112,6 +112,7 @@ class CheckRequest(NamedTuple):
     check_number: int
     attempt: int
     born_timestamp: int
+    last_half_offset: int = NO_OFFSET
 
 
 class DeadLetter(NamedTuple):

@@ -74,7 +74,8 @@ class Checks:
         )
         self._book.schedule.add(entry, now_ms + wait_ms)
         first = entry.messages[min(entry.messages)]
-        return Check(first, entry.check_times + 1, entry.attempt)
+        last_offset = max(half.offset for half in entry.messages.values())
+        return Check(first, entry.check_times + 1, entry.attempt, last_offset)
 
     def _is_aged(self, entry: Entry, now_ms: int) -> bool:
         settings = self._book.settings

@@ -75,11 +75,19 @@ class PutBack:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Ask the producer group about this transaction; `half` is its first message."""
+    """Ask the producer group about this transaction.
+
+    Attributes:
+        half: Its first message.
+        check_number: Counted checks so far plus one.
+        attempt: How often this number was asked, from 1.
+        last_offset: Highest offset of a message of it; a decision must be applied above it.
+    """
 
     half: HalfRead
     check_number: int
     attempt: int
+    last_offset: int
 
 
 @dataclass(slots=True)

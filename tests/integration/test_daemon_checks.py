@@ -82,6 +82,7 @@ def test_the_first_check_comes_at_the_timeout(installation: Installation) -> Non
     request = record.check
     assert request.transaction_id == half.transaction_id
     assert (request.half_partition, request.half_offset) == (half.partition, half.offset)
+    assert request.last_half_offset == half.offset
     assert (request.check_number, request.attempt) == (1, 1)
     assert (request.real_topic, request.real_partition) == (orders, 0)
     assert request.born_timestamp == 1_700_000_000_000

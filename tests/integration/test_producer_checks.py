@@ -108,13 +108,23 @@ def test_a_restarted_producer_answers_before_it_sends(cluster: Cluster) -> None:
     assert (op.kind, op.half_offset) == (OpKind.COMMIT, 0)
 
 
-@pytest.mark.parametrize("partition", [ASKED_PARTITION, ASKED_PARTITION - 1])
-def test_an_end_below_the_half_message_is_no_answer(cluster: Cluster, partition: int) -> None:
+@pytest.mark.parametrize(
+    ("partition", "offsets"),
+    [
+        (ASKED_PARTITION, {"half_offset": 1}),
+        (ASKED_PARTITION, {"half_offset": 0, "last_half_offset": 1}),
+        (ASKED_PARTITION - 1, {"half_offset": 1}),
+    ],
+    ids=["first message", "last message", "empty log"],
+)
+def test_an_end_below_the_half_messages_is_no_answer(
+    cluster: Cluster, partition: int, offsets: dict[str, int]
+) -> None:
     """A leader that was deposed tells of its old log: unanswered, and right the next time.
 
-    An empty log, which the other partition has, is not true either.
+    All messages of the transaction must be covered, and an empty log is not true either.
     """
-    beyond = request_of(cluster, 1, half_partition=partition, half_offset=1)
+    beyond = request_of(cluster, 1, half_partition=partition, **offsets)
     with cluster.producer(lambda _: Resolution.COMMIT) as producer:
         cluster.ask(beyond, request_of(cluster, 2))
         ((_, op),) = cluster.ops(1)

@@ -52,7 +52,7 @@ _RECORDS: dict[str, tuple[Codec[Any], Sequence[Any]]] = {
     ),
     "check request": (
         CHECK_REQUEST,
-        [CheckRequest(_ID, _NOW_MS, 5, 1, 0, 0, "orders", "paid", -1, 3, 1, _NOW_MS)],
+        [CheckRequest(_ID, _NOW_MS, 5, 1, 0, 0, "orders", "paid", -1, 3, 1, _NOW_MS, 7)],
     ),
     "dead letter": (
         DEAD_LETTER,

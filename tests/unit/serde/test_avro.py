@@ -77,6 +77,7 @@ CHECK_V1 = CheckRequest(
     check_number=4,
     attempt=2,
     born_timestamp=1_700_000_000_123,
+    last_half_offset=44,
 )
 DEAD_V1 = DeadLetter(
     reason=DeadReason.CHECK_TIMES,
@@ -109,8 +110,9 @@ GOLDEN = [
     pytest.param(
         CHECK_REQUEST,
         CHECK_V1,
-        "c30115c57c78602860db4030313939663063306135633837613062386633653264316330623961383837"
-        "3796c1abfef962540600001c6f72646572732d736572766963650c6f7264657273010804f6a1abfef962",
+        "c301b6d28ebb90df87b64030313939663063306135633837613062386633653264316330623961383837"
+        "3796c1abfef962540600001c6f72646572732d736572766963650c6f7264657273010804f6a1abfef962"
+        "58",
         id="check_request.v1",
     ),
     pytest.param(

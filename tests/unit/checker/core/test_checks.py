@@ -154,6 +154,16 @@ def test_the_first_message_is_shown() -> None:
     assert check.half.metadata.message_index == 0
 
 
+def test_a_check_tells_how_far_the_messages_reach() -> None:
+    """An answer must cover the message that stands highest, be it the last one or a copy."""
+    book = Playbook() >> half("A", 0) >> half("B") >> half("A", 1) >> wait(TIMEOUT_MS) >> op_end
+    book << nothing
+    assert [check.last_offset for check in book.ledger.checks(book.now_ms, 9)] == [2, 1]
+    book >> unknown("A", 1) << put_back("A", "answer", 1) + put_back("A", "answer", 1, 1)
+    book >> wait(INTERVAL_MS) >> op_end << nothing
+    assert {check.last_offset for check in book.ledger.checks(book.now_ms, 9)} >= {4}
+
+
 # --- age -----------------------------------------------------------------------------------
 
 
