@@ -32,6 +32,13 @@ _log = logging.getLogger("halfbridge.checker")
 
 # Ops read and not applied, a partition, above which no more are fetched: some 20 MB.
 OPS_WAITING_MAX = 50_000
+# The same for the bytes of unreadable ones, which may be of any size.
+JUNK_OP_BYTES_MAX = 20_000_000
+# Dead letters of half records, a partition, above which no more half records are fetched until all
+# are written: four batches by default, and some 20 MB beside the bodies, which have their budget.
+LETTERS_WAITING_MAX = 20_000
+# How many batches of ops and dead letters are read ahead of the commit under way.
+READ_AHEAD_BATCHES = 2
 # How long progress beyond a log's end may be an old leader's mistake: one that was frozen learns
 # within a heartbeat (2 s) that others lead its partitions by now.
 BEYOND_END_S = 10.0
@@ -68,6 +75,16 @@ class Assignment:
     def is_rebuilt(self) -> bool:
         """Whether every ledger has reached committed progress again."""
         return all(pair.announced for pair in self.pairs.values())
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """Whether enough was read for the batches after the one under way."""
+        ledgers = [pair.ledger for pair in self.pairs.values()]
+        waiting = sum(ledger.ops_waiting + ledger.letters_waiting for ledger in ledgers)
+        if waiting >= READ_AHEAD_BATCHES * self._config.batch_records_max:
+            return True
+        junk_bytes = sum(ledger.junk_op_bytes for ledger in ledgers)
+        return junk_bytes >= READ_AHEAD_BATCHES * self._config.batch_bytes_max
 
     def drop(self) -> None:
         """Forget everything that is in memory."""
@@ -120,6 +137,7 @@ class Assignment:
         waiting = [pair for pair in self.pairs.values() if not pair.announced]
         for pair in waiting:
             if pair.ledger.is_rebuilt:
+                self._pause_or_resume(pair)
                 pair.announced = True
                 seconds = now - pair.rebuild_began
                 self._status.metrics.rebuilt_s(seconds)
@@ -134,30 +152,36 @@ class Assignment:
     def pause_or_resume(self) -> None:
         """Keep what is held in memory bounded, by not fetching more of it.
 
-        Half records above the limit of undecided ones, unless an op waits for one; ops above
-        what may wait (for a half, or for a real topic that is missing).
+        Half records above the limit of undecided ones, unless an op waits for one; and above what
+        letters may wait, whatever waits for one, until none is left: ops wait for letters. Ops
+        above what may wait (for a half, or for a real topic that is missing).
         """
-        limit = self._config.undecided_halves_max // max(1, len(self.pairs))
         for pair in self.pairs.values():
-            ledger = pair.ledger
-            full = ledger.undecided_halves > limit and ledger.is_rebuilt
-            wanted = set()
-            if full and not ledger.waits_for_half:
-                wanted.add(self._half)
-            if ledger.ops_waiting > OPS_WAITING_MAX:
-                wanted.add(self._op)
-            for topic in wanted - pair.paused:
-                self._input.pause(topic, pair.partition)
-            for topic in pair.paused - wanted:
-                self._input.resume(topic, pair.partition)
-            pair.paused = frozenset(wanted)
+            self._pause_or_resume(pair)
+
+    def _pause_or_resume(self, pair: Pair) -> None:
+        ledger = pair.ledger
+        limit = self._config.undecided_halves_max // max(1, len(self.pairs))
+        full = ledger.undecided_halves > limit and ledger.is_rebuilt
+        letters_max = 0 if self._half in pair.paused else LETTERS_WAITING_MAX
+        wanted = set()
+        if (full and not ledger.waits_for_half) or ledger.letters_waiting > letters_max:
+            wanted.add(self._half)
+        if ledger.ops_waiting > OPS_WAITING_MAX or ledger.junk_op_bytes > JUNK_OP_BYTES_MAX:
+            wanted.add(self._op)
+        for topic in wanted - pair.paused:
+            self._input.pause(topic, pair.partition)
+        for topic in pair.paused - wanted:
+            self._input.resume(topic, pair.partition)
+        pair.paused = frozenset(wanted)
 
     def doze(self) -> None:
         """Let the bell watch when every ledger has applied all it has read."""
         offsets: dict[tuple[str, int], int] = {}
         for number, pair in self.pairs.items():
             ledger = pair.ledger
-            if not ledger.is_rebuilt or ledger.ops_waiting or pair.held or pair.paused:
+            waiting = ledger.ops_waiting or ledger.letters_waiting
+            if not ledger.is_rebuilt or waiting or pair.held or pair.paused:
                 return
             progress = ledger.progress()
             offsets[self._half, number] = progress.position

@@ -79,17 +79,14 @@ class Pair:
         try:
             headers = headers_of(message)
         except DecodeError as error:
-            body = _WithoutHeaders(message)
-            self.ledger.junk_half(JunkRead(message.offset(), append_ms, error.reason, body))
+            self.ledger.junk_half(_junk(_WithoutHeaders(message), message, error))
             return
         try:
             metadata, flaw = parse_half(headers)
         except DecodeError as error:
-            self.ledger.junk_half(JunkRead(message.offset(), append_ms, error.reason, message))
+            self.ledger.junk_half(_junk(message, message, error))
             return
-        # len() of a message is the length of its value.
-        size_bytes = len(message) + RECORD_OVERHEAD_BYTES
-        size_bytes += sum(len(value or b"") for _, value in headers or ())
+        size_bytes = _size_bytes(message, headers)
         self.ledger.half(HalfRead(message.offset(), append_ms, metadata, flaw, size_bytes, message))
 
     def take_op(self, message: Any, monotonic_s: float) -> Op | None:
@@ -99,8 +96,7 @@ class Pair:
         try:
             op = OP.decode(message.value() or b"")
         except DecodeError as error:
-            body = _whole_or_bare(message)
-            self.ledger.junk_op(JunkRead(message.offset(), append_ms, error.reason, body))
+            self.ledger.junk_op(_junk(_whole_or_bare(message), message, error))
             return None
         self.ledger.op(OpRead(message.offset(), append_ms, op))
         return op
@@ -114,7 +110,9 @@ class Pair:
     def has_work(self) -> bool:
         """Whether another plan can be taken without reading anything first."""
         ledger = self.ledger
-        return ledger.is_rebuilt and ledger.ops_waiting > 0 and not ledger.waits_for_half
+        if not ledger.is_rebuilt:
+            return False
+        return ledger.letters_waiting > 0 or (ledger.ops_waiting > 0 and not ledger.waits_for_half)
 
 
 class _WithoutHeaders:
@@ -133,6 +131,17 @@ class _WithoutHeaders:
 
     def headers(self) -> Headers | None:
         return None
+
+
+def _junk(body: Any, message: Any, error: DecodeError) -> JunkRead:
+    size_bytes = _size_bytes(message, body.headers())
+    return JunkRead(message.offset(), message.timestamp()[1], error.reason, size_bytes, body)
+
+
+def _size_bytes(message: Any, headers: Headers | None) -> int:
+    # len() of a message is the length of its value.
+    size_bytes = len(message) + RECORD_OVERHEAD_BYTES
+    return size_bytes + sum(len(value or b"") for _, value in headers or ())
 
 
 def _whole_or_bare(message: Any) -> Any:
@@ -158,6 +167,7 @@ def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) ->
         read: Half offsets -> records by offset.
     """
     missing = [half.offset for half in _halves(plan) if half.body is None]
+    missing += [each.record.offset for each in plan.junk if each.record.body is None]
     if not missing:
         return
     bodies = read(missing)
@@ -165,10 +175,17 @@ def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) ->
     def whole(half: HalfRead) -> HalfRead:
         return half if half.body is not None else half._replace(body=bodies[half.offset])
 
+    def whole_junk(record: JunkRead) -> JunkRead:
+        return record._replace(body=_whole_or_bare(bodies[record.offset]))
+
     plan.deliveries[:] = [
         one._replace(messages=tuple(map(whole, one.messages))) for one in plan.deliveries
     ]
     plan.dead[:] = [replace(one, half=whole(one.half)) for one in plan.dead]
+    plan.junk[:] = [
+        replace(one, record=whole_junk(one.record)) if one.record.body is None else one
+        for one in plan.junk
+    ]
     plan.put_backs[:] = [replace(one, half=whole(one.half)) for one in plan.put_backs]
 
 

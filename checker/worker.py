@@ -60,8 +60,6 @@ DOZE_S = 1.0
 BACKGROUND_RECORDS = 500
 # How long the loop waits for records then, before it looks at the commit again.
 UNDER_WAY_S = 0.002
-# How many batches of ops are read ahead of the commit under way.
-READ_AHEAD_BATCHES = 2
 # Gauges are set at this pace.
 GAUGES_S = 1.0
 # After a fenced producer: how long the group is given to say that another worker has the slot.
@@ -181,8 +179,7 @@ class Worker:
         """Return records; while a commit is under way, only as many as the next batch takes."""
         if not self._turns.is_under_way:
             return self._input.fetch(self._wait_s())
-        waiting = sum(pair.ledger.ops_waiting for pair in self._assignment.pairs.values())
-        if waiting < READ_AHEAD_BATCHES * self._config.batch_records_max:
+        if not self._assignment.is_far_ahead:
             return self._input.fetch(UNDER_WAY_S)
         if self._turns.is_done(UNDER_WAY_S):
             self._committed()

@@ -105,7 +105,7 @@ def junk_half(detail: str = "no RMQ_HALF header") -> Step:
 
     def step(book: Playbook) -> None:
         log = book.log
-        log.half.append(JunkRead(log.half_end, book.now_ms, detail, None))
+        log.half.append(JunkRead(log.half_end, book.now_ms, detail, 100, ("body", log.half_end)))
         log.half_end += 1
 
     return step
@@ -116,7 +116,7 @@ def junk_op(detail: str = "broken body") -> Step:
 
     def step(book: Playbook) -> None:
         log = book.log
-        log.op.append(JunkRead(log.op_end, book.now_ms, detail, None))
+        log.op.append(JunkRead(log.op_end, book.now_ms, detail, 100, ("body", log.op_end)))
         log.op_end += 1
 
     return step

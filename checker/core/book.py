@@ -35,7 +35,7 @@ class Book:
         self.held = Holdings()
         self.decided = Decided(self.entries)
         self.schedule = CheckSchedule()
-        self.draft = Draft()
+        self.draft = Draft(settings.ledger_bytes_max)
 
     def half(self, half: HalfRead) -> None:
         """Take a readable half record; offsets ascend."""

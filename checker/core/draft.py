@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from checker.core.letters import Letters, record_of
 from checker.core.plan import Count, DeadHalf, DeadJunk, Delivery, Plan, PutBack, PutBackRule
 from checker.core.settings import NOTES_MAX
 from serde.records import COUNT_UNKNOWN, DeadReason, Op, OpKind, OpSource
@@ -16,10 +17,18 @@ if TYPE_CHECKING:
 
 
 class Draft:
-    """Collects what the next kafka_txn has to write; `take` hands it over and begins anew."""
+    """Collects what the next kafka_txn has to write; `take` hands it over and begins anew.
 
-    def __init__(self) -> None:
+    Args:
+        body_bytes_max: Bytes of the bodies of waiting letters that are held.
+
+    Attributes:
+        letters: What is to be dead-lettered when a plan has room for it.
+    """
+
+    def __init__(self, body_bytes_max: int) -> None:
         self.plan = Plan()
+        self.letters = Letters(body_bytes_max)
 
     def take(self) -> Plan:
         """Return the plan as it stands, and begin the next."""
@@ -70,22 +79,35 @@ class Draft:
         self._grow((half,))
 
     def bury_late(self, entry: Entry, half: HalfRead) -> None:
-        """Dead-letter a message that came after its transaction's decision."""
+        """Have a message dead-lettered that came after its transaction's decision."""
         detail = f"the transaction was {entry.state.value} before"
         if not entry.known:
             # Nothing is known of its messages, so this may be one of them once more.
             detail += ", and its messages are no longer known"
-        self.plan.dead.append(
+        self.letters.add(
             DeadHalf(half, DeadReason.LATE, detail, entry.check_times, entry.op_offset, -1)
         )
-        self._grow((half,))
 
-    def bury_junk(self, record: JunkRead, *, is_op: bool) -> None:
-        """Dead-letter a record that cannot be read."""
-        if is_op:
-            self.plan.counts[Count.INVALID_OP] += 1
-        self.plan.junk.append(DeadJunk(record, is_op))
-        self.plan.records += 1
+    def bury_junk_half(self, record: JunkRead) -> None:
+        """Have a half record dead-lettered that cannot be read."""
+        self.letters.add(DeadJunk(record, is_op=False))
+
+    def bury_junk_op(self, record: JunkRead) -> None:
+        """Dead-letter an op that cannot be read."""
+        self.plan.counts[Count.INVALID_OP] += 1
+        self.plan.junk.append(DeadJunk(record, is_op=True))
+        self._grow((record,))
+
+    def take_letters(self, *, records_max: int, size_bytes_max: int) -> None:
+        """Take in what waits while the plan is within its limits."""
+        plan, letters = self.plan, self.letters
+        while letters and plan.records < records_max and plan.size_bytes < size_bytes_max:
+            letter = letters.take()
+            if isinstance(letter, DeadHalf):
+                plan.dead.append(letter)
+            else:
+                plan.junk.append(letter)
+            self._grow((record_of(letter),))
 
     def put_back(self, entry: Entry, rule: PutBackRule) -> None:
         """Append copies of all messages of an undecided transaction."""
@@ -126,8 +148,8 @@ class Draft:
         )
         self.plan.records += 1
 
-    def _grow(self, halves: Iterable[HalfRead]) -> None:
+    def _grow(self, records: Iterable[HalfRead | JunkRead]) -> None:
         plan = self.plan
-        for half in halves:
+        for record in records:
             plan.records += 1
-            plan.size_bytes += half.size_bytes
+            plan.size_bytes += record.size_bytes

@@ -44,9 +44,14 @@ class OpRead(NamedTuple):
 
 
 class JunkRead(NamedTuple):
-    """A half or op record that cannot be read: no or broken metadata, unknown schema."""
+    """A half or op record that cannot be read: no or broken metadata, unknown schema.
+
+    Attributes:
+        size_bytes, body: As of HalfRead; an op's body is never let go.
+    """
 
     offset: int
     append_ms: int
     detail: str
-    body: object
+    size_bytes: int
+    body: object | None

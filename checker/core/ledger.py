@@ -52,6 +52,7 @@ class Ledger:
         self._half_ms = 0  # the newest append time of a half record read
         self._op_position = committed.ops_from
         self._waiting: deque[OpRead | JunkRead] = deque()
+        self._junk_op_bytes = 0
         self._half_end = HalfEnd()
         # What the plan just taken covers; records may be read before it is committed.
         self._covered = (committed.position, committed.op)
@@ -73,7 +74,7 @@ class Ledger:
         self._position = record.offset + 1
         self._half_ms = max(self._half_ms, record.append_ms)
         if self._rebuild is None:
-            self._book.draft.bury_junk(record, is_op=False)
+            self._book.draft.bury_junk_half(record)
         else:
             self._rebuild.junk_half(record)
 
@@ -94,6 +95,7 @@ class Ledger:
         self._op_position = record.offset + 1
         if self._rebuild is None or record.offset >= self._committed.op:
             self._waiting.append(record)
+            self._junk_op_bytes += record.size_bytes
 
     def op_read_to(self, position: int) -> None:
         """Take that no op below `position` is left to read (PARTITION_EOF)."""
@@ -139,6 +141,18 @@ class Ledger:
         return len(self._waiting)
 
     @property
+    def junk_op_bytes(self) -> int:
+        """Bytes of the unreadable ones among them; the others are small."""
+        return self._junk_op_bytes
+
+    @property
+    def letters_waiting(self) -> int:
+        """Half records read that are dead letters of a later plan, or may be before a rebuild."""
+        if self._rebuild is not None:
+            return self._rebuild.waiting(self._position)
+        return len(self._book.draft.letters)
+
+    @property
     def wants_op_end(self) -> bool:
         """Whether a check is due that may go out only after `op_end`."""
         return self._checks.wants_op_end
@@ -171,7 +185,7 @@ class Ledger:
     @property
     def held_bytes(self) -> int:
         """Bytes of the bodies in memory."""
-        return self._book.held.held_bytes
+        return self._book.held.held_bytes + self._book.draft.letters.held_bytes
 
     @property
     def halves_by_topic(self) -> Counter[str]:
@@ -188,7 +202,8 @@ class Ledger:
         """Apply the ops that may be applied and return what to write.
 
         At most about `records_max` records and `size_bytes_max` bytes (one transaction more
-        where it does not end on the limit). Ops beyond stay for the next plan.
+        where it does not end on the limit). Ops beyond stay for the next plan. Letters go first:
+        while any is left the plan is full, and no op is applied.
         """
         book = self._book
         if self._rebuild is not None:
@@ -197,11 +212,14 @@ class Ledger:
             self._rebuild.settle(book, now_ms)
             self._rebuild = None
         book.decided.forget(self._committed.half, self._half_ms)
+        book.draft.take_letters(records_max=records_max, size_bytes_max=size_bytes_max)
         self._apply_waiting(now_ms, records_max, size_bytes_max)
         book.keep_window(self._position, records_max=records_max, size_bytes_max=size_bytes_max)
         book.schedule.trim(book.held.halves)
-        book.held.keep_budget(self._settings.ledger_bytes_max)
-        self._covered = (self._position, self._next_op())
+        letters = book.draft.letters
+        book.held.keep_budget(self._settings.ledger_bytes_max - letters.held_bytes)
+        first = letters.first()
+        self._covered = (self._position if first is None else first, self._next_op())
         self._checks.applied(self._covered[1])
         return book.draft.take()
 
@@ -232,7 +250,8 @@ class Ledger:
         while waiting and plan.records < records_max and plan.size_bytes < size_bytes_max:
             read = waiting[0]
             if isinstance(read, JunkRead):
-                draft.bury_junk(read, is_op=True)
+                draft.bury_junk_op(read)
+                self._junk_op_bytes -= read.size_bytes
             elif read.op.half_offset < position:
                 apply(read, now_ms)
             else:

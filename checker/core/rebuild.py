@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from checker.core.entries import Entries
 from checker.core.entry import Entry
+from checker.core.events import JunkRead
 from checker.core.protocol import STATE_AFTER, State, effect_of, proves_its_age
 
 if TYPE_CHECKING:
     from checker.core.book import Book
-    from checker.core.events import HalfRead, JunkRead, OpRead
+    from checker.core.events import HalfRead, OpRead
     from checker.core.progress import Progress
 
 
@@ -31,13 +32,16 @@ class Rebuild:
         self._progress = progress
         self._body_bytes_left = body_bytes_max
         self._halves = Entries()
-        self._fresh: list[tuple[Entry, HalfRead]] = []
-        self._junk: list[JunkRead] = []
+        self._fresh: list[tuple[Entry, HalfRead] | JunkRead] = []
         self._past: list[OpRead] = []
 
     def is_complete(self, position: int, op_position: int) -> bool:
         """Tell whether both partitions have been read far enough."""
         return position >= self._progress.rebuild_to and op_position >= self._progress.op
+
+    def waiting(self, position: int) -> int:
+        """Return how many half records may be letters, none while more must be read anyway."""
+        return 0 if position < self._progress.rebuild_to else len(self._fresh)
 
     def half(self, half: HalfRead) -> None:
         """Take a half record; a copy replaces what it is a copy of, another original never."""
@@ -64,8 +68,12 @@ class Rebuild:
 
     def junk_half(self, record: JunkRead) -> None:
         """Take an unreadable half record."""
-        if record.offset >= self._progress.position:
-            self._junk.append(record)
+        if record.offset < self._progress.position:
+            return
+        self._body_bytes_left -= record.size_bytes
+        if self._body_bytes_left < 0:
+            record = record._replace(body=None)
+        self._fresh.append(record)
 
     def past_op(self, read: OpRead) -> None:
         """Take an op below O; of those only decisions are kept: there may be millions of others."""
@@ -82,9 +90,11 @@ class Rebuild:
             entry.offset = min(half.offset for half in entry.messages.values())
         for entry in sorted(undecided, key=lambda entry: entry.offset):
             book.restore(entry)
-        for record in self._junk:
-            book.draft.bury_junk(record, is_op=False)
-        for entry, half in self._fresh:
+        for each in self._fresh:
+            if isinstance(each, JunkRead):
+                book.draft.bury_junk_half(each)
+                continue
+            entry, half = each
             delivers_nothing = entry.state in (State.UNDECIDED, State.ROLLED_BACK)
             if not delivers_nothing and half.metadata.message_index not in entry.known:
                 book.draft.bury_late(entry, half)

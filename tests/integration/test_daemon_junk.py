@@ -126,6 +126,31 @@ def test_junk_is_kept_byte_exact(installation: Installation) -> None:
     }
 
 
+def test_more_junk_than_fits_into_memory(installation: Installation) -> None:
+    """Batch by batch, each within its limits; what was let go is read again, byte-exact."""
+    installation.make()
+    orders = installation.topic("orders")
+    half = installation.names.half
+    values = [os.urandom(100 * 1024) for _ in range(40)]
+    for value in values:
+        installation.write(half, value, headers=[("a", None)])
+    write_raw(installation.servers, half, b"body", [(b"\xff\xfe", b"1")])
+    last = installation.pass_through(orders)
+    daemon = installation.start(
+        batch_records_max=3, batch_bytes_max=MEBIBYTE, ledger_bytes_max=MEBIBYTE
+    )
+
+    installation.fence()
+    letters = installation.dead(len(values) + 1)
+
+    assert [each.dead.source_offset for each in letters] == list(range(len(values) + 1))
+    assert [each.value for each in letters] == [*values, b"body"]
+    assert [each.headers[:-1] for each in letters] == [[("a", None)]] * len(values) + [[]]
+    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    assert delivered == [last.transaction_id]
+    assert daemon.metric("halfbridge_kafka_txn_failures_total") == 0
+
+
 def test_junk_stays_one_dead_letter_over_restarts(installation: Installation) -> None:
     """A restart reads records below an undecided half again, and buries none of them twice."""
     installation.make()

@@ -110,10 +110,10 @@ class History:
         """A record comes that cannot be read."""
         log = self.log
         if in_half:
-            log.half.append(JunkRead(log.half_end, self.now_ms, "broken", None))
+            log.half.append(JunkRead(log.half_end, self.now_ms, "broken", 100, None))
             log.half_end += 1
         else:
-            log.op.append(JunkRead(log.op_end, self.now_ms, "broken", None))
+            log.op.append(JunkRead(log.op_end, self.now_ms, "broken", 100, None))
             log.op_end += 1
 
     # --- time ------------------------------------------------------------------------------

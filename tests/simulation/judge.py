@@ -196,7 +196,7 @@ def _log(world: World, number: int) -> Log:
         try:
             metadata, flaw = parse_half(record.headers())
         except DecodeError:
-            log.half.append(JunkRead(offset, append_ms, "", record))
+            log.half.append(JunkRead(offset, append_ms, "", 0, record))
         else:
             log.half.append(HalfRead(offset, append_ms, metadata, flaw, 0, record))
     for record in visible(partitions[NAMES.op, number]):
@@ -204,7 +204,7 @@ def _log(world: World, number: int) -> Log:
         try:
             op = OP.decode(record.value() or b"")
         except DecodeError:
-            log.op.append(JunkRead(offset, append_ms, "", record))
+            log.op.append(JunkRead(offset, append_ms, "", 0, record))
         else:
             log.op.append(OpRead(offset, append_ms, op))
     return log

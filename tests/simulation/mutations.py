@@ -20,6 +20,7 @@ from checker.core.entries import Entries
 from checker.core.events import JunkRead, OpRead
 from checker.core.forget import Decided
 from checker.core.ledger import Ledger
+from checker.core.letters import Letters
 from checker.core.ops import Ops
 from checker.core.plan import Count
 from checker.core.protocol import State
@@ -88,6 +89,10 @@ def _ops_from_too_high(self: Decided, op: int) -> int:
     return min(_lowest_op(self, op) + 1, op)
 
 
+def _no_letter_left(self: Letters) -> None:
+    pass
+
+
 def _next_op_too_high(self: Ledger, copies_end: int = 0) -> Progress:
     progress = _progress(self, copies_end)
     return replace(progress, op=progress.op + 1)
@@ -112,7 +117,7 @@ def _apply_before_halves(self: Ledger, now_ms: int, records_max: int, size_bytes
     while waiting and draft.plan.records < records_max:
         read = waiting.popleft()
         if isinstance(read, JunkRead):
-            draft.bury_junk(read, is_op=True)
+            draft.bury_junk_op(read)
         else:
             self._ops.apply(read, now_ms)
 
@@ -188,7 +193,7 @@ def _deliver_in_reverse(self: Draft, entry: Entry, messages: Any, read: OpRead) 
 
 
 def _bury_junk_again(self: Rebuild, record: JunkRead) -> None:
-    self._junk.append(record)
+    self._fresh.append(record)
 
 
 def _everything_is_fresh(self: Rebuild, half: HalfRead) -> bool:
@@ -291,6 +296,7 @@ MUTATIONS = (
     Mutation("H one too high", 300, ((Ledger, "progress", _low_half_too_high),)),
     Mutation("R one too low", 1000, ((Ledger, "progress", _rebuild_to_without_copies),)),
     Mutation("T one too high", 300, ((Decided, "lowest_op", _ops_from_too_high),)),
+    Mutation("P beyond letters that are left", 1000, ((Letters, "first", _no_letter_left),)),
     Mutation("O one too high", 100, ((Ledger, "progress", _next_op_too_high),)),
     Mutation("decisions forgotten at once", 300, ((Decided, "forget", _forget_at_once),)),
     Mutation(

@@ -19,7 +19,7 @@ def _entry() -> Entry:
 
 def test_a_copy_tells_the_life_of_its_original() -> None:
     """Everything else in the header stays as the client wrote it."""
-    draft = Draft()
+    draft = Draft(1_000)
     draft.put_back(_entry(), PutBackRule.WINDOW)
     first, second = draft.plan.put_backs
     expected = metadata("A")._replace(check_times=2, first_append_timestamp=500, origin_offset=4)
@@ -30,7 +30,7 @@ def test_a_copy_tells_the_life_of_its_original() -> None:
 
 def test_a_copy_of_a_copy_keeps_the_origin() -> None:
     """However often it is put back, the original's offset is told."""
-    draft = Draft()
+    draft = Draft(1_000)
     copy = metadata("A")._replace(origin_offset=1, first_append_timestamp=300)
     draft.put_back(Entry(HalfRead(4, 500, copy, "", 10, None)), PutBackRule.ANSWER)
     (put_back,) = draft.plan.put_backs
@@ -39,7 +39,7 @@ def test_a_copy_of_a_copy_keeps_the_origin() -> None:
 
 def test_a_discard_names_what_it_is_about() -> None:
     """Its half_offset is the transaction's last record, so that it waits for all of them."""
-    draft = Draft()
+    draft = Draft(1_000)
     draft.discard(_entry(), "CHECK_TIMES", "worker-0", 900)
     (op,) = draft.plan.discards
     assert (op.kind, op.source, op.actor) == (OpKind.DISCARD, OpSource.CHECKER, "worker-0")
@@ -49,9 +49,9 @@ def test_a_discard_names_what_it_is_about() -> None:
 
 def test_a_taken_plan_is_not_touched_again() -> None:
     """What is drawn up afterwards belongs to the next one."""
-    draft = Draft()
-    draft.bury_junk(JunkRead(1, 2, "broken", None), is_op=False)
+    draft = Draft(1_000)
+    draft.bury_junk_op(JunkRead(1, 2, "broken", 10, None))
     taken = draft.take()
-    draft.bury_junk(JunkRead(2, 2, "broken", None), is_op=True)
-    assert (len(taken.junk), taken.records) == (1, 1)
+    draft.bury_junk_op(JunkRead(2, 2, "broken", 20, None))
+    assert (len(taken.junk), taken.records, taken.size_bytes) == (1, 1, 10)
     assert len(draft.plan.junk) == 1

@@ -1,0 +1,131 @@
+"""Playbook cases: letters for the dead wait their turn, whatever is read at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.playbook import (
+    Playbook,
+    commit,
+    dead,
+    delivered,
+    half,
+    junk_buried,
+    junk_half,
+    junk_op,
+    killed_before_commit,
+    nothing,
+    put_back,
+    read_half,
+    read_ops,
+    restart,
+    unknown,
+    unread,
+)
+
+if TYPE_CHECKING:
+    from checker.core.events import HalfRead, JunkRead
+    from checker.core.plan import Plan
+
+
+def _bodies(plan: Plan) -> list[HalfRead | JunkRead]:
+    letters = [*(each.half for each in plan.dead), *(each.record for each in plan.junk)]
+    return [each for each in letters if each.body is not None]
+
+
+def test_junk_that_is_read_at_once_is_buried_plan_by_plan() -> None:
+    """20,000 junk records stood in one kafka_txn, whatever its limits."""
+    book = Playbook() >> unread(*[junk_half()] * 5) >> read_half
+    book.records_max = 2
+    book << junk_buried("half", 0) + junk_buried("half", 1)
+    assert (book.progress.half, book.progress.position, book.ledger.letters_waiting) == (2, 2, 3)
+    book << junk_buried("half", 2) + junk_buried("half", 3) << junk_buried("half", 4) << nothing
+    assert (book.progress.half, book.progress.position, book.ledger.letters_waiting) == (5, 5, 0)
+
+
+def test_junk_has_a_size() -> None:
+    """Of large records fewer are buried together, ops like half records."""
+    book = Playbook() >> unread(*[junk_half()] * 3, *[junk_op()] * 2) >> read_half >> read_ops
+    assert book.ledger.junk_op_bytes == 200
+    book.size_bytes_max = 150
+    book << junk_buried("half", 0) + junk_buried("half", 1)
+    assert book.plan.size_bytes == 200
+    book << junk_buried("half", 2) + junk_buried("op", 0) << junk_buried("op", 1) << nothing
+    assert book.ledger.junk_op_bytes == 0
+
+
+def test_late_messages_are_buried_plan_by_plan() -> None:
+    """They are letters like junk, in the order of the log."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A")
+    book >> unread(half("A", 1), junk_half(), half("A", 2)) >> read_half
+    book.records_max = 1
+    book << dead("A", "LATE", 1) << junk_buried("half", 2) << dead("A", "LATE", 2) << nothing
+
+
+def test_a_letter_is_written_once_across_restarts() -> None:
+    """P stands at the first letter that was not written."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A")
+    book >> unread(half("A", 1), junk_half(), half("A", 2), junk_half()) >> read_half
+    book.records_max = 1
+    book << dead("A", "LATE", 1) >> restart << junk_buried("half", 2)
+    book >> killed_before_commit >> unread(read_half) >> read_ops
+    book << dead("A", "LATE", 2) >> restart << junk_buried("half", 4) >> restart << nothing
+
+
+def test_ops_wait_for_the_letters_before_them() -> None:
+    """A rebuild takes the messages at or above P for ones that no op below O has met."""
+    book = Playbook() >> unread(junk_half(), junk_half(), half("A"), commit("A"))
+    book >> read_half >> read_ops
+    book.records_max = 1
+    book << junk_buried("half", 0) << junk_buried("half", 1)
+    assert book.progress.op == 0
+    book << delivered("A") >> restart << nothing
+    book = Playbook() >> unread(junk_half(), junk_half(), half("A"), commit("A"))
+    book >> read_half >> read_ops
+    book.records_max = 1
+    book << junk_buried("half", 0) >> restart << junk_buried("half", 1) >> restart << delivered("A")
+
+
+def test_junk_behind_copies_is_buried_plan_by_plan_after_a_rebuild() -> None:
+    """It stood in one kafka_txn, having waited for the rebuild's end."""
+    book = Playbook() >> half("X") >> half("A") >> commit("A") << delivered("A")
+    book >> unread(*[junk_half()] * 3) >> unread(restart, read_half) << nothing
+    assert not book.ledger.is_rebuilt
+    assert book.ledger.letters_waiting == 3
+    book.records_max = 2
+    book >> unread(read_ops) << junk_buried("half", 2) + junk_buried("half", 3)
+    book >> restart << junk_buried("half", 4) << nothing
+
+
+def test_what_a_rebuild_needs_is_no_reason_to_stop_reading() -> None:
+    """Below R all is read, be it junk: nothing could be written before."""
+    book = Playbook() >> half("A")
+    book >> unread(unknown("A", 1), junk_half()) >> read_ops << put_back("A", "answer", 1)
+    assert (book.progress.position, book.progress.rebuild_to) == (1, 3)
+    book >> unread(restart)
+    book.reader.read_half(1)
+    assert book.ledger.letters_waiting == 0
+    book.reader.read()
+    assert book.ledger.letters_waiting == 1
+    book << junk_buried("half", 1)
+
+
+def test_letters_keep_the_budget() -> None:
+    """Their bodies are let go beyond it, before a rebuild's end and after it."""
+    book = Playbook(ledger_bytes_max=250) >> half("A") >> commit("A") << delivered("A")
+    book >> unread(half("A", 1), *[junk_half()] * 4) >> read_half
+    assert book.ledger.held_bytes == 200
+    assert [each.offset for each in _bodies(book.take_plan())] == [1, 2]
+    assert book.ledger.held_bytes == 0
+    book >> restart
+    assert len(_bodies(book.take_plan())) == 2
+    assert len(book.plan.junk) == 4
+
+
+def test_letters_and_messages_share_the_budget() -> None:
+    """Bodies of undecided messages make room."""
+    book = Playbook(ledger_bytes_max=250) >> unread(half("A"), half("B"), *[junk_half()] * 2)
+    book >> read_half
+    book.records_max = 1
+    book << junk_buried("half", 2)
+    assert book.ledger.held_bytes == 200
