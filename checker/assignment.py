@@ -1,4 +1,4 @@
-"""The partition pairs that a worker serves: started from committed offsets, or stopped."""
+"""The partition pairs that a worker serves: started from committed offsets, left out, stopped."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from checker.core.progress import (
 from checker.failures import InputLostError
 from checker.pair import Pair
 from checker.publish import Publisher
+from checker.waits import Waits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from checker.config import CheckerConfig
     from checker.core.settings import LedgerSettings
     from checker.http import Status
-    from checker.inquiry.kafka_io import Questions
+    from checker.inquiry.kafka_io import Questions, Ranges
     from checker.intake.kafka_io import Committed, Input
     from checker.routes import Routes
 
@@ -48,7 +49,7 @@ class Assignment:
     """What this worker serves at present.
 
     Attributes:
-        pairs: Partition number -> the pair; stopped partitions are not among them.
+        pairs: Partition number -> the pair; those stopped or left out are not among them.
     """
 
     def __init__(
@@ -70,6 +71,8 @@ class Assignment:
         self._routes = routes
         self._status = status
         self._beyond_end_since: dict[int, float] = {}
+        self._waits = Waits(status)
+        self._question: Ranges | None = None  # about pairs that are left out
 
     @property
     def is_rebuilt(self) -> bool:
@@ -95,15 +98,19 @@ class Assignment:
     def start(self) -> None:
         """Begin anew, from the committed offsets of what is assigned now.
 
-        A partition without trustworthy progress is stopped and reported; the others go on.
+        A partition without trustworthy progress is stopped and reported, one that brokers do not
+        answer for is left out for now; the others go on.
 
         Raises:
             InputLostError: offsets cannot be read now, or not be believed yet; try again.
         """
         self._status.set_ready(ready=False, reason="rebuilds its ledgers")
         self.drop()
+        self._question = None
         assigned = self._input.assigned
-        self._status.keep_partitions(number for _, number in assigned)
+        numbers = sorted({number for _, number in assigned})
+        self._status.keep_partitions(numbers)
+        self._waits.keep(numbers)
         if not assigned:
             self._status.metrics.partitions_stopped(0)
             # In reserve, while others hold the partitions; unless it does not even belong to them.
@@ -112,25 +119,36 @@ class Assignment:
             return
         began = monotonic()
         committed = self._input.committed(assigned)
-        ranges = self._questions.ranges(assigned)
-        offsets: dict[tuple[str, int], int] = {}
-        numbers = sorted({number for _, number in assigned})
-        settings = share_of(self._settings, len(numbers))
-        found = {number: self._progress_of(number, committed, ranges) for number in numbers}
-        self._doubt(found, began)
-        for number, progress in found.items():
-            self._status.clear_partition(number)
-            if isinstance(progress, ProgressError):
-                self._stop(number, str(progress))
-                continue
-            publisher = Publisher(self._config.names, number, self._routes.refusal)
-            self.pairs[number] = Pair(number, settings, progress, publisher, began=began)
-            offsets[self._half, number] = progress.half
-            offsets[self._op, number] = progress.ops_from
-        self._status.metrics.partitions_stopped(len(numbers) - len(self.pairs))
-        self._input.read_from(offsets)
-        if not self.pairs:
-            self._status.set_ready(ready=False, reason="all its partitions are stopped")
+        asked = self._to_ask(numbers, began)
+        ranges = self._ask(asked).answers()
+        found = {number: self._progress_of(number, committed, ranges) for number in asked}
+        known = self._leave_out(found, began)
+        self._doubt(known, began)
+        self._serve(known, share_of(self._settings, len(numbers)), began)
+
+    def lost(self, pair: Pair, why: str) -> InputLostError:
+        """Take that a pair cannot be read, and return what to raise.
+
+        Should it happen again, the others are served without it.
+        """
+        self._waits.lost(pair.partition, why, monotonic(), began=pair.rebuild_began)
+        return InputLostError(why)
+
+    def look_again(self, now: float) -> None:
+        """Ask about pairs that are left out, without waiting; begin anew once one may be had."""
+        self._waits.tell(now)
+        if self._question is None:
+            due = self._waits.due(now)
+            self._question = self._ask(due) if due else None
+        elif self._question.is_over:
+            answers, self._question = self._question.answers(), None
+            silent = _silent(answers)
+            for number in {number for _, number in answers}:
+                if number in silent:
+                    self._waits.leave_out(number, str(silent[number]), now)
+                else:
+                    self._waits.answered(number)
+                    self._input.changed = True
 
     def announce(self, now: float) -> None:
         """Report rebuilds that have ended; the worker is ready once all have."""
@@ -188,12 +206,42 @@ class Assignment:
             offsets[self._op, number] = progress.op
         self._input.doze(offsets)
 
+    def _to_ask(self, numbers: Collection[int], now: float) -> Collection[int]:
+        """Return the pairs to begin with: not those left out, unless there are no others."""
+        left_out = self._waits.numbers - self._waits.due(now)
+        return [number for number in numbers if number not in left_out] or numbers
+
+    def _ask(self, numbers: Collection[int]) -> Ranges:
+        return self._questions.ask_ranges(
+            place for place in self._input.assigned if place[1] in numbers
+        )
+
+    def _serve(
+        self, found: Mapping[int, Progress | ProgressError], settings: LedgerSettings, began: float
+    ) -> None:
+        offsets: dict[tuple[str, int], int] = {}
+        for number, progress in found.items():
+            self._waits.end(number)
+            self._status.clear_partition(number)
+            if isinstance(progress, ProgressError):
+                self._stop(number, str(progress))
+                continue
+            publisher = Publisher(self._config.names, number, self._routes.refusal)
+            self.pairs[number] = Pair(number, settings, progress, publisher, began=began)
+            offsets[self._half, number] = progress.half
+            offsets[self._op, number] = progress.ops_from
+        self._status.metrics.partitions_stopped(len(found) - len(self.pairs))
+        self._input.read_from(offsets)
+        if not self.pairs:
+            or_wait = " or wait" if self._waits.numbers else ""
+            self._status.set_ready(ready=False, reason=f"all its partitions are stopped{or_wait}")
+
     def _progress_of(
         self,
         number: int,
         committed: Mapping[tuple[str, int], Committed],
-        ranges: Mapping[tuple[str, int], tuple[int, int]],
-    ) -> Progress | ProgressError:
+        ranges: Mapping[tuple[str, int], tuple[int, int] | InputLostError],
+    ) -> Progress | ProgressError | InputLostError:
         """Return where to begin, or why nobody knows."""
         half, op = (self._half, number), (self._op, number)
         if half not in committed or op not in committed:
@@ -204,9 +252,35 @@ class Assignment:
         at_op = committed[op]
         try:
             progress = parse_progress(committed[half].offset, at_op.offset, at_op.metadata)
-            return check_against_log(progress, ranges[half], ranges[op])
+            half_range, op_range = ranges[half], ranges[op]
+            if isinstance(half_range, InputLostError):
+                return half_range
+            if isinstance(op_range, InputLostError):
+                return op_range
+            return check_against_log(progress, half_range, op_range)
         except ProgressError as error:
             return error
+
+    def _leave_out(
+        self, found: Mapping[int, Progress | ProgressError | InputLostError], now: float
+    ) -> dict[int, Progress | ProgressError]:
+        """Return what is known, and leave out the pairs that brokers do not answer for.
+
+        Raises:
+            InputLostError: they answer for none; all partitions are asked again.
+        """
+        known: dict[int, Progress | ProgressError] = {}
+        silent: dict[int, InputLostError] = {}
+        for number, progress in found.items():
+            if isinstance(progress, InputLostError):
+                silent[number] = progress
+            else:
+                known[number] = progress
+        if not known:
+            raise next(iter(silent.values()))
+        for number, error in silent.items():
+            self._waits.leave_out(number, str(error), now)
+        return known
 
     def _doubt(self, found: Mapping[int, Progress | ProgressError], now: float) -> None:
         """Believe of progress beyond a log's end only what was said for a while.
@@ -236,3 +310,14 @@ class Assignment:
 def share_of(settings: LedgerSettings, pairs: int) -> LedgerSettings:
     """Return the settings of one ledger of `pairs` that share a worker's memory."""
     return replace(settings, ledger_bytes_max=settings.ledger_bytes_max // pairs)
+
+
+def _silent(
+    answers: Mapping[tuple[str, int], tuple[int, int] | InputLostError],
+) -> dict[int, InputLostError]:
+    """Return the partition numbers that brokers did not answer for, and why."""
+    return {
+        number: answer
+        for (_, number), answer in answers.items()
+        if isinstance(answer, InputLostError)
+    }

@@ -44,7 +44,7 @@ class Health:
         ready: It does its work (or would, if there was any).
         healthy: Nothing needs an operator, apart from `partition_errors`.
         reason: Why it is not ready or not healthy; empty otherwise.
-        partition_errors: What stopped a partition, by partition.
+        partition_errors: What stopped a partition, or has kept it waiting for long, by partition.
     """
 
     ready: bool = False
@@ -84,7 +84,7 @@ class Status:
                 self._ills[what] = reason
 
     def stop_partition(self, partition: int, error: str) -> None:
-        """Record that `partition` stopped, and why."""
+        """Record that `partition` stopped, or waits for too long, and why."""
         with self._lock:
             self._partition_errors[partition] = error
 
@@ -95,7 +95,7 @@ class Status:
             self._partition_errors = {each: self._partition_errors[each] for each in kept}
 
     def clear_partition(self, partition: int) -> None:
-        """Forget what stopped `partition`: it was set anew."""
+        """Forget what stopped `partition`: it was set anew, or is there again."""
         with self._lock:
             self._partition_errors.pop(partition, None)
 

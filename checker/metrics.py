@@ -119,6 +119,9 @@ class Metrics:
         self._stopped = self._gauge(
             "halfbridge_partitions_stopped", "Partitions that wait for `checker init`."
         )
+        self._waiting = self._gauge(
+            "halfbridge_partitions_waiting", "Partitions left out until brokers answer for them."
+        )
         self._ledger = self._gauge("halfbridge_ledger_bytes", "Bytes of bodies held in memory.")
 
     def half_messages(self, by_topic: Mapping[str, int]) -> None:
@@ -218,6 +221,10 @@ class Metrics:
     def partitions_stopped(self, count: int) -> None:
         """Set how many partitions stopped with an error."""
         self._stopped.set(count)
+
+    def partitions_waiting(self, count: int) -> None:
+        """Set how many partitions are left out for now."""
+        self._waiting.set(count)
 
     def ledger_bytes(self, size: int) -> None:
         """Set how many bytes of bodies the ledgers hold."""

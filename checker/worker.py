@@ -220,7 +220,8 @@ class Worker:
 
     def _not_a_record(self, pair: Pair, message: Any, error: Any) -> None:
         if error.code() != EOF_CODE:
-            raise InputLostError(f"{message.topic()}[{message.partition()}]: {error.str()}")
+            where = f"{message.topic()}[{message.partition()}]"
+            raise self._assignment.lost(pair, f"{where}: {error.str()}")
         if message.topic() == self._names.half:
             pair.ledger.half_read_to(message.offset())
         else:
@@ -229,6 +230,7 @@ class Worker:
     def _look_around(self, now: float) -> None:
         """Do what is due now and then."""
         self._assignment.announce(now)
+        self._assignment.look_again(now)
         self._topics.look_now_and_then(now)
         if self._assignment.is_rebuilt and self._failed_in.isdisjoint(self._assignment.pairs):
             self._recovered()

@@ -39,6 +39,34 @@ class EndAnswer:
     end: int
 
 
+class Ranges:
+    """Where partitions begin and end (read_uncommitted): a question under way."""
+
+    def __init__(self, admin: Any, wanted: Iterable[tuple[str, int]]) -> None:
+        places = [TopicPartition(topic, partition) for topic, partition in wanted]
+        self._firsts = ask_offsets(admin, places, OffsetSpec.earliest(), QUESTION_S)
+        self._ends = ask_offsets(admin, places, OffsetSpec.latest(), QUESTION_S)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `answers` has not to wait."""
+        return all(each.done() for each in (*self._firsts.values(), *self._ends.values()))
+
+    def answers(self) -> dict[tuple[str, int], tuple[int, int] | InputLostError]:
+        """Return log start and end of each partition, or why its broker did not say; blocks."""
+        return {
+            (place.topic, place.partition): self._range_of(place) for place in list(self._firsts)
+        }
+
+    def _range_of(self, place: TopicPartition) -> tuple[int, int] | InputLostError:
+        try:
+            first = offset_of(self._firsts[place], QUESTION_S)
+            return first, offset_of(self._ends[place], QUESTION_S)
+        except KafkaException as error:
+            name = f"{place.topic}[{place.partition}]"
+            return InputLostError(f"log end of {name} cannot be read: {error}")
+
+
 class Questions:
     """Asks brokers without holding up the loop; answers are fetched by `answers`."""
 
@@ -81,26 +109,9 @@ class Questions:
             if answer is not None:
                 yield answer
 
-    def ranges(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return log start and end (read_uncommitted) of each partition; blocks.
-
-        Raises:
-            InputLostError: a broker did not answer.
-        """
-        places = [TopicPartition(topic, partition) for topic, partition in wanted]
-        firsts = self._offsets(places, OffsetSpec.earliest())
-        ends = self._offsets(places, OffsetSpec.latest())
-        return {place: (first, ends[place]) for place, first in firsts.items()}
-
-    def _offsets(self, places: Sequence[Any], spec: Any) -> dict[tuple[str, int], int]:
-        futures = ask_offsets(self._admin, places, spec, QUESTION_S)
-        try:
-            return {
-                (place.topic, place.partition): offset_of(future, QUESTION_S)
-                for place, future in futures.items()
-            }
-        except KafkaException as error:
-            raise InputLostError(f"log ends cannot be read: {error}") from error
+    def ask_ranges(self, wanted: Iterable[tuple[str, int]]) -> Ranges:
+        """Ask where partitions begin and end, read_uncommitted; one may answer, another not."""
+        return Ranges(self._admin, wanted)
 
     def partitions(self) -> dict[str, int]:
         """Return topic -> number of partitions, of all topics this daemon may see; blocks.

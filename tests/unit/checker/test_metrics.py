@@ -28,6 +28,7 @@ NAMES = (
     "halfbridge_rebuild_seconds_bucket",
     "halfbridge_producer_replacements_total",
     "halfbridge_partitions_stopped",
+    "halfbridge_partitions_waiting",
     "halfbridge_ledger_bytes",
 )
 
@@ -55,6 +56,7 @@ def _touch_all(metrics: Metrics) -> None:
     metrics.rebuilt_s(0.2)
     metrics.producer_replaced()
     metrics.partitions_stopped(1)
+    metrics.partitions_waiting(1)
     metrics.ledger_bytes(1024)
 
 

@@ -1,0 +1,132 @@
+"""A pair that cannot be had at present waits; the other pairs of its worker start, and go on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from checker import waits
+from checker.admin.shape import Layout, wanted_topics
+from halfbridge.testkit.broker import EmbeddedBroker
+from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.pytest_plugin import leave_out
+from spark_jobs.ivy import JarsError
+from spark_jobs.jvm import JavaNotFoundError
+from tests.integration.installation import HALF_RETENTION_MS, Installation
+from tests.integration.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+pytestmark = pytest.mark.broker
+
+STAYS, DIES = 1, 3  # nodes
+SOUND, WAITS = 0, 1
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Yield a cluster of its own, of which the test may kill a node."""
+    made = EmbeddedCluster(3)
+    try:
+        made.start()
+    except (JarsError, JavaNotFoundError) as error:
+        leave_out(f"no broker to kill: {error}")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def installation(cluster: EmbeddedCluster, topic_prefix: str) -> Iterator[Installation]:
+    """Yield an installation with two pairs, of which one op partition is on the node that dies."""
+    made = Installation(cluster.bootstrap_servers, topic_prefix)
+    try:
+        layout = Layout(partitions=2, replication_factor=1, retention_ms=HALF_RETENTION_MS)
+        shapes = {shape.name: shape for shape in wanted_topics(made.names, layout)}
+        for topic, nodes in {made.names.half: (STAYS, STAYS), made.names.op: (STAYS, DIES)}.items():
+            settings = {each.key: each.value for each in shapes[topic].settings}
+            _place(made, topic, nodes, settings)
+        _place(made, made.real("orders"), (STAYS,), {})
+        made.make(partitions=2)
+        yield made
+    finally:
+        made.close()
+
+
+def _place(made: Installation, topic: str, nodes: Sequence[int], settings: dict[str, str]) -> None:
+    """Make a topic, each partition on the node of its place."""
+    replicas = [[node] for node in nodes]
+    new = NewTopic(topic, len(nodes), replica_assignment=replicas, config=settings)
+    made.admin.create_topics([new])[topic].result()
+    until(f"{topic} is led", lambda: made.is_led(topic, len(nodes)))
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """Yield a broker of its own, whose files the test may spoil."""
+    made = EmbeddedBroker(directory=tmp_path)
+    try:
+        made.start()
+    except (JarsError, JavaNotFoundError) as error:
+        leave_out(f"no broker to spoil: {error}")
+    yield made
+    made.stop()
+
+
+def test_a_pair_waits_for_its_leader_and_the_others_go_on(
+    cluster: EmbeddedCluster, installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that nobody could ask about kept every pair of its worker from starting."""
+    monkeypatch.setattr(waits, "ILL_S", 3.0)
+    orders = installation.real("orders")
+    for partition in (SOUND, WAITS):
+        installation.pass_through(orders, partition=partition)
+    cluster.node(DIES).kill()
+    until("it is not led", lambda: not installation.is_led(installation.names.op, 2))
+
+    daemon = installation.start()
+    installation.tail(orders).until(1)
+    daemon.counts("halfbridge_partitions_waiting", 1)
+    daemon.counts("halfbridge_partitions_stopped", 0)
+    assert installation.names.op in daemon.stopped(WAITS)
+    assert daemon.healthz()[0] == 503
+    installation.pass_through(orders, partition=SOUND)
+    installation.tail(orders).until(2)
+
+    cluster.node(DIES).restart()
+    installation.tail(orders).until(3)
+    daemon.counts("halfbridge_partitions_waiting", 0)
+    until("health is green", lambda: daemon.healthz()[0] == 200)
+
+
+def test_a_pair_that_cannot_be_read_waits_and_the_others_go_on(
+    broker: EmbeddedBroker, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged record had all pairs of the worker rebuilt, every few seconds, for ever."""
+    monkeypatch.setattr(waits, "ILL_S", 0.0)
+    installation = Installation(broker.bootstrap_servers, topic_prefix)
+    try:
+        installation.make(partitions=2)
+        orders = installation.topic("orders")
+        installation.half(orders, partition=WAITS)
+        broker.node.terminate()
+        _spoil_last_byte(broker.directory, f"{installation.names.half}-{WAITS}")
+        broker.restart()
+
+        daemon = installation.start()
+        assert installation.names.half in daemon.stopped(WAITS)
+        daemon.counts("halfbridge_partitions_waiting", 1)
+        for count in range(1, 4):
+            installation.pass_through(orders, partition=SOUND)
+            installation.tail(orders).until(count)
+    finally:
+        installation.close()
+
+
+def _spoil_last_byte(directory: Path, partition: str) -> None:
+    (path,) = directory.glob(f"**/{partition}/*.log")
+    content = path.read_bytes().rstrip(b"\0")  # the file may have been made longer beforehand
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 0xFF]))

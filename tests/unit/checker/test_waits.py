@@ -1,0 +1,102 @@
+"""Pairs that are left out: asked again by and by, told in health, forgotten when taken away."""
+
+from __future__ import annotations
+
+import pytest
+
+from checker.http import Status
+from checker.waits import ASK_AGAIN_S_MAX, ILL_S, STEADY_S, TAKE_AGAIN_S_MAX, Waits
+
+WHY = "log end of op[1] cannot be read: no leader"
+
+
+@pytest.fixture
+def status() -> Status:
+    """What the worker shows."""
+    return Status()
+
+
+@pytest.fixture
+def waits(status: Status) -> Waits:
+    """Nobody waits."""
+    return Waits(status)
+
+
+def _waiting(status: Status) -> float | None:
+    return status.metrics.registry.get_sample_value("halfbridge_partitions_waiting")
+
+
+def _asked_at(waits: Waits, number: int, now: float, *, until: float) -> list[float]:
+    """Return when the pair is asked about, for which nobody answers."""
+    times = []
+    while now < until:
+        if number in waits.due(now):
+            times.append(now)
+            waits.leave_out(number, WHY, now)
+        now += 1.0
+    return times
+
+
+def test_a_pair_is_asked_about_less_and_less_often_up_to_a_limit(waits: Waits) -> None:
+    """The pause doubles; a broker that is away for an hour is still noticed soon."""
+    waits.leave_out(1, WHY, 0.0)
+    times = _asked_at(waits, 1, 0.0, until=100.0)
+    assert times[:5] == [1.0, 3.0, 7.0, 15.0, 23.0]
+    assert times[-1] - times[-2] == ASK_AGAIN_S_MAX
+
+
+def test_a_pair_that_is_answered_for_waits_until_it_is_served(waits: Waits, status: Status) -> None:
+    """Between the answer and the new beginning it is neither asked about nor left out again."""
+    waits.leave_out(1, WHY, 0.0)
+    waits.answered(1)
+    assert (waits.numbers, waits.due(9.0), _waiting(status)) == (frozenset(), frozenset(), 1.0)
+    waits.end(1)
+    assert _waiting(status) == 0.0
+
+
+def test_health_is_red_once_a_pair_has_waited_for_long(waits: Waits, status: Status) -> None:
+    """A leader that moves is no news; however often it is asked, the first time counts."""
+    waits.leave_out(1, WHY, 0.0)
+    waits.tell(ILL_S - 1)
+    assert status.snapshot().all_well
+    waits.leave_out(1, WHY, ILL_S - 1)
+    waits.tell(ILL_S)
+    assert status.snapshot().partition_errors == {1: f"waits, and is asked again: {WHY}"}
+
+
+def test_a_pair_that_was_taken_away_waits_no_longer(waits: Waits, status: Status) -> None:
+    """Whoever has it now asks about it."""
+    waits.leave_out(1, WHY, 0.0)
+    waits.leave_out(2, WHY, 0.0)
+    waits.keep([2, 3])
+    assert (waits.numbers, _waiting(status)) == ({2}, 1.0)
+    waits.answered(1)
+    assert waits.numbers == {2}
+
+
+def test_a_pair_that_cannot_be_read_once_is_not_left_out(waits: Waits) -> None:
+    """Most of it passes at once, and what does not is found out by asking."""
+    waits.lost(1, WHY, 100.0, began=99.0)
+    assert waits.numbers == frozenset()
+    waits.lost(1, WHY, 100.0 + STEADY_S + 1, began=100.0)
+    assert waits.numbers == frozenset()
+
+
+def test_a_pair_that_can_never_be_read_is_taken_in_less_and_less_often(
+    waits: Waits, status: Status
+) -> None:
+    """All pairs of the worker are rebuilt each time; asking about it would always succeed."""
+    now, pauses = 0.0, []
+    waits.lost(1, WHY, now, began=now)
+    for _ in range(12):
+        waits.lost(1, WHY, now, began=now)
+        lost_at = now
+        while 1 not in waits.due(now):
+            now += 1.0
+        pauses.append(now - lost_at)
+        waits.answered(1)
+        waits.tell(now)
+        waits.end(1)
+    assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
+    assert pauses[-2:] == [TAKE_AGAIN_S_MAX] * 2
+    assert set(status.snapshot().partition_errors) == {1}
