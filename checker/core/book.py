@@ -10,12 +10,12 @@ from checker.core.entry import IN_FLIGHT, Entry
 from checker.core.forget import Decided
 from checker.core.holdings import Holdings
 from checker.core.plan import Count, PutBackRule
-from checker.core.protocol import State
+from checker.core.protocol import STATE_AFTER, State, effect_of
 from checker.core.schedule import CheckSchedule, first_due_ms
 from checker.core.settings import WINDOW_PER_UNDECIDED, LedgerSettings
 
 if TYPE_CHECKING:
-    from checker.core.events import HalfRead
+    from checker.core.events import HalfRead, OpRead
 
 
 class Book:
@@ -68,6 +68,22 @@ class Book:
         self.held.release(entry)
         entry.decide(state, op_offset, now_ms)
         self.decided.add(entry)
+
+    def remember(self, entry: Entry | None, read: OpRead, now_ms: int) -> None:
+        """Keep an op that would decide, were its transaction not unknown, or decided before.
+
+        A rebuild that begins at this op can tell neither from a decision whose half came late.
+        """
+        op = read.op
+        state = STATE_AFTER.get(effect_of(op, State.UNDECIDED))
+        if state is None:
+            return
+        unseen = Entry.decided_unseen(op, state, read.offset, now_ms)
+        if entry is None:
+            self.entries.put(unseen, op.transaction_id, op.resume_count)
+            self.decided.add(unseen)
+        else:
+            self.decided.add_again(entry, unseen)
 
     def put_back(self, entry: Entry, rule: PutBackRule) -> None:
         """Have all messages of an undecided transaction put back together."""

@@ -56,6 +56,10 @@ class Entries:
         """Become what `others` is, which must not be used any more; this one is empty so far."""
         self._by_key, self._apart = others._by_key, others._apart
 
+    def replace(self, entry: Entry) -> None:
+        """Know `entry` in place of the one that has its key."""
+        self._by_key[entry.key] = entry
+
     def remove(self, entry: Entry) -> None:
         """Forget a transaction."""
         del self._by_key[entry.key]

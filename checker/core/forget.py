@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
 from checker.core.protocol import State
@@ -10,7 +10,7 @@ from checker.core.settings import RECENT_MAX, RECENT_MS
 
 if TYPE_CHECKING:
     from checker.core.entries import Entries
-    from checker.core.entry import Entry
+    from checker.core.entry import Entry, Key
 
 
 class Decided:
@@ -22,6 +22,9 @@ class Decided:
     not read back), and after that for a while yet, so that a late duplicate half is known for
     what it is (rule 7).
 
+    What was said again has a place here for each op that would have decided: once T has passed
+    the first of them, a rebuild takes the next for the decision. So that one stands here too then.
+
     Args:
         entries: All transactions; forgotten ones are removed from it.
     """
@@ -29,6 +32,7 @@ class Decided:
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
         self._queue: deque[Entry] = deque()
+        self._again: defaultdict[Key, deque[Entry]] = defaultdict(deque)
         self._discarded: list[tuple[int, int]] = []
 
     def add(self, entry: Entry) -> None:
@@ -36,6 +40,12 @@ class Decided:
         self._queue.append(entry)
         if entry.state is State.DISCARDED and entry.offset < entry.last_record:
             self._keep_whole(entry.offset, entry.last_record)
+
+    def add_again(self, stands: Entry, unseen: Entry) -> None:
+        """Add what takes the place of `stands`, a decided entry, when that is forgotten."""
+        unseen.key = stands.key
+        self._queue.append(unseen)
+        self._again[stands.key].append(unseen)
 
     def lowest_op(self, op: int) -> int:
         """Return T: the lowest decision op that a rebuild needs, else O = `op`."""
@@ -67,8 +77,18 @@ class Decided:
                 return
             if half_ms - entry.decided_ms <= RECENT_MS and len(queue) <= RECENT_MAX:
                 return
-            queue.popleft()
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Forget what is at the front; if it was said again, it is known by the next op then."""
+        entry = self._queue.popleft()
+        again = self._again.get(entry.key)
+        if again is None:
             self._entries.remove(entry)
+            return
+        self._entries.replace(again.popleft())
+        if not again:
+            del self._again[entry.key]
 
     def _keep_whole(self, first: int, last: int) -> None:
         """Add a span of half offsets.

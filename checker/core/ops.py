@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.entry import Entry
 from checker.core.judge import discard_reason, judge_commit
 from checker.core.plan import Count, PutBackRule
 from checker.core.protocol import (
     REASON_CHECK_TIMES,
-    STATE_AFTER,
     Effect,
     State,
     effect_of,
@@ -20,6 +18,7 @@ from serde.records import OpSource
 
 if TYPE_CHECKING:
     from checker.core.book import Book
+    from checker.core.entry import Entry
     from checker.core.events import OpRead
 
 
@@ -49,26 +48,18 @@ class Ops:
         op = read.op
         entry = self._book.entries.find(op.transaction_id, op.resume_count, op.producer_group)
         if entry is None:
-            self._remember(read, now_ms)
+            self._orphan(read, now_ms)
         else:
             self._do[effect_of(op, entry.state)](entry, read, now_ms)
 
-    def _remember(self, read: OpRead, now_ms: int) -> None:
-        """Keep a decision of an unknown transaction: a half that comes after it is late.
-
-        A rebuild that reads this op must not come to another state, and it cannot tell a
-        transaction that was decided and forgotten from one whose half came after its op.
-        """
+    def _orphan(self, read: OpRead, now_ms: int) -> None:
+        """Take an op of an unknown transaction; when it decides, a half that comes now is late."""
         book, op = self._book, read.op
         if book.entries.is_other_groups(op.transaction_id, op.resume_count):
             book.draft.note(Count.INVALID_OP, f"{named(read)} is of another producer group")
         else:
             book.draft.count(Count.ORPHAN_OP)
-        state = STATE_AFTER.get(effect_of(op, State.UNDECIDED))
-        if state is not None:
-            entry = Entry.decided_unseen(op, state, read.offset, now_ms)
-            book.entries.put(entry, op.transaction_id, op.resume_count)
-            book.decided.add(entry)
+        book.remember(None, read, now_ms)
 
     def _commit(self, entry: Entry, read: OpRead, now_ms: int) -> None:
         draft = self._book.draft
@@ -117,15 +108,18 @@ class Ops:
             book.draft.discard(entry, REASON_CHECK_TIMES, settings.actor, now_ms)
         book.schedule.add(entry, now_ms + settings.check_backoff_ms_max)
 
-    def _repeat(self, entry: Entry, read: OpRead, now_ms: int) -> None:  # noqa: ARG002
+    def _repeat(self, entry: Entry, read: OpRead, now_ms: int) -> None:
         self._book.draft.count(Count.DUPLICATE)
+        self._book.remember(entry, read, now_ms)
 
-    def _contradict(self, entry: Entry, read: OpRead, now_ms: int) -> None:  # noqa: ARG002
+    def _contradict(self, entry: Entry, read: OpRead, now_ms: int) -> None:
         text = f"{named(read)} came after it was {entry.state.value}"
         self._book.draft.note(Count.CONFLICT, text)
+        self._book.remember(entry, read, now_ms)
 
     def _ignore(self, entry: Entry, read: OpRead, now_ms: int) -> None:
         """Take an answer or a discard that came too late."""
+        self._book.remember(entry, read, now_ms)
 
     def _refuse(self, entry: Entry, read: OpRead, now_ms: int) -> None:  # noqa: ARG002
         text = f"{named(read)}: {read.op.source.value} may not say that"

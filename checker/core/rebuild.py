@@ -106,18 +106,15 @@ class Rebuild:
         if state is None:
             return
         entry = book.entries.find(op.transaction_id, op.resume_count, op.producer_group)
-        if entry is None:
-            entry = Entry.decided_unseen(op, state, read.offset, now_ms)
-            book.entries.put(entry, op.transaction_id, op.resume_count)
-        elif entry.state is not State.UNDECIDED or not _took_effect(read, entry):
-            return
-        else:
+        if entry is None or entry.state is not State.UNDECIDED:
+            book.remember(entry, read, now_ms)
+        elif _took_effect(read, entry):
             messages = entry.messages
             entry.messages = {
                 index: half for index, half in messages.items() if not self._is_fresh(half)
             }
             entry.decide(state, read.offset, now_ms)
-        book.decided.add(entry)
+            book.decided.add(entry)
 
     def _is_fresh(self, half: HalfRead) -> bool:
         """Tell whether this original has had no effect yet."""

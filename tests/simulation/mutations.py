@@ -101,7 +101,7 @@ def _next_op_too_high(self: Ledger, copies_end: int = 0) -> Progress:
 def _forget_at_once(self: Decided, half: int, now_ms: int) -> None:
     queue = self._queue
     while queue and queue[0].last_record < half:  # copies that were not read back are forgotten
-        self._entries.remove(queue.popleft())
+        self.let_go()
 
 
 # --- ops -----------------------------------------------------------------------------------

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import pytest
+
 from checker.core.plan import Count
 from checker.core.settings import RECENT_MAX, RECENT_MS
+from serde.records import OpSource
 from tests.playbook import (
     SECOND_MS,
+    Lines,
     Playbook,
     commit,
     counted,
     dead,
     delivered,
+    discard,
     half,
     nothing,
     op_end,
@@ -22,6 +29,9 @@ from tests.playbook import (
     unread,
     wait,
 )
+
+if TYPE_CHECKING:
+    from tests.playbook import Step
 
 
 def _forget(book: Playbook) -> Playbook:
@@ -102,6 +112,75 @@ def test_decisions_are_forgotten_from_the_front_only() -> None:
     book >> half("A") << nothing << counted(Count.DUPLICATE)
 
 
+def _said_again(*again: Step) -> Playbook:
+    """Have A's COMMIT forgotten while B's decision, which was said before `again`, is not."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A") >> wait(RECENT_MS - SECOND_MS)
+    book >> half("B") >> rollback("B") << nothing
+    for step in again:
+        book >> step << nothing
+    book >> wait(2 * SECOND_MS) >> half("C") << nothing >> rollback("C") << nothing
+    assert book.progress.ops_from == 1
+    return book
+
+
+@pytest.mark.parametrize("again", [restart, wait(0)])
+@pytest.mark.parametrize(
+    ("said", "late"),
+    [
+        ([commit("A")], dead("A", "LATE")),
+        ([rollback("A")], nothing),
+        ([discard("A", OpSource.CHECKER)], dead("A", "LATE")),
+        ([commit("A"), rollback("A")], dead("A", "LATE")),
+        ([rollback("A"), commit("A")], nothing),
+        ([unknown("A", 1), discard("A", OpSource.PRODUCER), commit("A")], dead("A", "LATE")),
+    ],
+)
+def test_a_decision_that_was_said_again_is_known_by_that(
+    said: list[Step], late: Lines, again: Step
+) -> None:
+    """When T has passed the first op, a rebuild meets the next one: so it counts here, too."""
+    book = _said_again(*said) >> again << nothing
+    assert book.ledger.undecided_halves == 0
+    book >> half("A") << late
+    assert book.ledger.undecided_halves == 0
+
+
+@pytest.mark.parametrize("again", [restart, wait(0)])
+def test_what_was_said_again_is_forgotten_too(again: Step) -> None:
+    """Each op keeps its transaction known for its own while, and no longer."""
+    book = _said_again(commit("A"), rollback("A")) >> again << nothing
+    _forget(book)
+    _forget(book)
+    assert book.progress.ops_from == book.log.op_end - 1
+    assert len(book.ledger._book.entries) == 1
+    book >> half("A") << nothing
+    assert book.ledger.undecided_halves == 1
+
+
+def test_what_does_not_decide_keeps_nothing_known() -> None:
+    """An answer, or a discard that its writer may not say, is nothing to a rebuild either."""
+    book = _said_again(unknown("A", 1), discard("A", OpSource.PRODUCER)) >> half("A") << nothing
+    assert book.ledger.undecided_halves == 1
+    book >> restart >> commit("A") << delivered("A")
+
+
+def test_a_group_apart_that_says_it_again_stays_apart() -> None:
+    """What one group said again is not forgotten with what another said under the same id."""
+    theirs = {"producer_group": "billing"}
+    book = Playbook() >> half("A") >> half("A", **theirs) >> commit("A", **theirs)
+    book << delivered("A") >> commit("A", **theirs) << nothing >> rollback("A") << nothing
+    find = book.ledger._book.entries.find
+    first = find("A", 0, "billing")
+    book.ledger._book.decided.let_go()
+    again = find("A", 0, "billing")
+    assert first is not None
+    assert again is not None
+    assert (first.op_offset, again.op_offset, again.key) == (0, 1, first.key)
+    book.ledger._book.decided.let_go()
+    assert find("A", 0, "billing") is None
+    assert find("A", 0, "orders") is not None
+
+
 def test_no_more_decisions_are_kept_than_memory_allows() -> None:
     """Beyond the limit the oldest go before their time."""
     book = Playbook() << nothing
@@ -110,3 +189,13 @@ def test_no_more_decisions_are_kept_than_memory_allows() -> None:
     book >> op_end << nothing << nothing
     assert len(book.ledger._book.entries) == RECENT_MAX
     assert book.progress.ops_from == 1
+
+
+def test_nobody_keeps_more_known_by_saying_it_again() -> None:
+    """Ops that repeat count like others towards the limit."""
+    book = Playbook() >> half("A") >> commit("A") << delivered("A")
+    for _ in range(RECENT_MAX + 10):
+        book >> unread(rollback("A"))
+    book >> op_end << nothing << nothing
+    assert len(book.ledger._book.entries) == 1
+    assert book.progress.ops_from == book.log.op_end - RECENT_MAX
