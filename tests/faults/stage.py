@@ -370,12 +370,14 @@ class Stage:
         live = self.witnessed()
         final = read_all(self.direct, [*self.real_topics, self.names.dead])
         assert _by_partition(live) == _by_partition(final), _difference(live, final)
+        # Before the logs of the clients, which are written before an op is: answers come late too.
+        ops = read_ops(read_all(self.direct, [self.names.op]))
         clients = read_client_logs(sorted(self.directory.glob("client-*.jsonl")))
         verdict = judge(
             clients,
             real=[record for record in final if record.topic != self.names.dead],
             dead=[record for record in final if record.topic == self.names.dead],
-            ops=read_ops(read_all(self.direct, [self.names.op])),
+            ops=ops,
         )
         self.judged = {
             "transactions": len(clients),

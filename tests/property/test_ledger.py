@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 
-from checker.core.events import HalfRead, JunkRead, OpRead
+from checker.core.events import HalfRead, JunkRead
 from checker.core.progress import START, check_against_log, parse_progress
 from checker.core.protocol import State
 from serde.records import COUNT_UNKNOWN, OpKind
-from tests.ledger_log import tell_half_end
 from tests.playbook import BEGIN_MS, SETTINGS, UNLIMITED, Log, Reader, metadata, op_record
 from tests.property import strategies as some
 from tests.property.model import Truth, key_of, line
@@ -208,20 +207,22 @@ class History:
         twin.ledger.half_read_to(self.reader.ledger._position)
         twin.ledger.op_read_to(self.reader.ledger._op_position)
         self._ask_half_end()
-        for head in list(self.reader.ledger._waiting)[:1]:
-            if isinstance(head, OpRead):  # what this one was told of the end, the twin is told
-                tell_half_end(twin.ledger, head.op.half_offset + 1, self.now_ms)
+        # What this one was told of the end, the twin knows: it could ask only after its first plan.
+        mine, its = self.reader.ledger._waiting, twin.ledger._waiting
+        assert [read.offset for read in its] == [read.offset for read in mine]
+        its.clear()
+        its.extend(mine)
         self.takes_a_plan(limit=UNLIMITED)
         plan = twin.ledger.plan(self.now_ms, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
         if not twin.ledger.is_rebuilt:
             return  # this one had not come so far yet either
         assert _delivered(plan) == _delivered(self.taken)
-        mine, its = _known(self.reader), _known(twin)
-        assert its["undecided"] == mine["undecided"]
+        live, rebuilt = _known(self.reader), _known(twin)
+        assert rebuilt["undecided"] == live["undecided"]
         # This one may have forgotten some more, from the front, since it said where T stands.
-        more = len(its["decided"]) - len(mine["decided"])
+        more = len(rebuilt["decided"]) - len(live["decided"])
         assert more >= 0
-        assert its["decided"][more:] == mine["decided"]
+        assert rebuilt["decided"][more:] == live["decided"]
 
     def ends(self) -> None:
         """At the end everything that was decided has had its effect, and nothing else has."""
