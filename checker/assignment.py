@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -35,9 +34,6 @@ _log = logging.getLogger("halfbridge.checker")
 OPS_WAITING_MAX = 50_000
 # The same for the bytes of unreadable ones, which may be of any size.
 JUNK_OP_BYTES_MAX = 20_000_000
-# Dead letters of half records, a partition, above which no more half records are fetched until all
-# are written: four batches by default, and some 20 MB beside the bodies, which have their budget.
-LETTERS_WAITING_MAX = 20_000
 # How many batches of ops and dead letters are read ahead of the commit under way.
 READ_AHEAD_BATCHES = 2
 # How long progress beyond a log's end may be an old leader's mistake: one that was frozen learns
@@ -109,34 +105,40 @@ class Assignment:
         self._question = None
         assigned = self._input.assigned
         numbers = sorted({number for _, number in assigned})
-        self._status.keep_partitions(numbers)
-        self._waits.keep(numbers)
+        # In reserve, while others hold the partitions; unless it does not even belong to them.
+        is_member = self._input.is_member
+        if assigned or is_member:
+            self._status.keep_partitions(numbers)
+            self._waits.keep(numbers)
         if not assigned:
             self._status.metrics.partitions_stopped(0)
-            # In reserve, while others hold the partitions; unless it does not even belong to them.
-            is_member = self._input.is_member
             self._status.set_ready(ready=is_member, reason="" if is_member else "joins its group")
             return
         began = monotonic()
-        committed = self._input.committed(assigned)
         asked = self._to_ask(numbers, began)
+        committed = self._input.committed(assigned)
         ranges = self._ask(asked).answers()
         found = {number: self._progress_of(number, committed, ranges) for number in asked}
         known = self._leave_out(found, began)
         self._doubt(known, began)
-        self._serve(known, share_of(self._settings, len(numbers)), began)
+        self._serve(known, self._settings.shared_by(len(numbers)), began)
 
-    def lost(self, pair: Pair, why: str) -> InputLostError:
-        """Take that a pair cannot be read, and return what to raise.
+    def lost(self, pair: Pair, topic: str, why: str) -> InputLostError:
+        """Take that `topic` of a pair cannot be read, and return what to raise.
 
         Should it happen again, the others are served without it.
         """
-        self._waits.lost(pair.partition, why, monotonic(), began=pair.rebuild_began)
-        return InputLostError(why)
+        now = monotonic()
+        since = now if topic not in pair.read_to_end else pair.rebuild_began
+        text = f"{topic}[{pair.partition}]: {why}"
+        self._waits.lost(pair.partition, text, now, read_since=since, is_last=len(self.pairs) == 1)
+        return InputLostError(text)
 
     def look_again(self, now: float) -> None:
         """Ask about pairs that are left out, without waiting; begin anew once one may be had."""
         self._waits.tell(now)
+        if not self._input.assigned:
+            return  # between two assignments
         if self._question is None:
             due = self._waits.due(now)
             self._question = self._ask(due) if due else None
@@ -170,8 +172,8 @@ class Assignment:
     def pause_or_resume(self) -> None:
         """Keep what is held in memory bounded, by not fetching more of it.
 
-        Half records above the limit of undecided ones, unless an op waits for one; and above what
-        letters may wait, whatever waits for one, until none is left: ops wait for letters. Ops
+        Half records above the limit of undecided ones, unless an op waits for one; and above one
+        batch of letters, whatever waits for one, until none is left: ops wait for letters. Ops
         above what may wait (for a half, or for a real topic that is missing).
         """
         for pair in self.pairs.values():
@@ -181,7 +183,7 @@ class Assignment:
         ledger = pair.ledger
         limit = self._config.undecided_halves_max // max(1, len(self.pairs))
         full = ledger.undecided_halves > limit and ledger.is_rebuilt
-        letters_max = 0 if self._half in pair.paused else LETTERS_WAITING_MAX
+        letters_max = 0 if self._half in pair.paused else self._config.batch_records_max
         wanted = set()
         if (full and not ledger.waits_for_half) or ledger.letters_waiting > letters_max:
             wanted.add(self._half)
@@ -207,9 +209,17 @@ class Assignment:
         self._input.doze(offsets)
 
     def _to_ask(self, numbers: Collection[int], now: float) -> Collection[int]:
-        """Return the pairs to begin with: not those left out, unless there are no others."""
-        left_out = self._waits.numbers - self._waits.due(now)
-        return [number for number in numbers if number not in left_out] or numbers
+        """Return the pairs to begin with: not those left out, unless there are no others.
+
+        Raises:
+            InputLostError: none of them could be read, and none is to be tried again yet.
+        """
+        asked = [number for number in numbers if number not in self._waits.numbers]
+        asked = asked or [number for number in numbers if self._waits.may_be_tried(number, now)]
+        if not asked:
+            self._waits.tell(now)
+            raise InputLostError(self._waits.why())
+        return asked
 
     def _ask(self, numbers: Collection[int]) -> Ranges:
         return self._questions.ask_ranges(
@@ -279,6 +289,8 @@ class Assignment:
         if not known:
             raise next(iter(silent.values()))
         for number, error in silent.items():
+            if number not in self._waits.numbers:
+                self._status.clear_partition(number)  # what was true before
             self._waits.leave_out(number, str(error), now)
         return known
 
@@ -305,11 +317,6 @@ class Assignment:
             " workers and runs `halfbridge checker init --partition %d`",
             *(number, error, number),
         )
-
-
-def share_of(settings: LedgerSettings, pairs: int) -> LedgerSettings:
-    """Return the settings of one ledger of `pairs` that share a worker's memory."""
-    return replace(settings, ledger_bytes_max=settings.ledger_bytes_max // pairs)
 
 
 def _silent(

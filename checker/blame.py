@@ -61,9 +61,13 @@ class Blame:
         """Return how many records a pair's next batch may have."""
         return self._limits.get(partition, self._limit_max)
 
-    def succeeded(self, partitions: Iterable[int]) -> None:
-        """Take that a batch of these pairs went through: their next may be larger."""
-        for partition in partitions:
+    def succeeded(self, plans: Mapping[int, Plan]) -> None:
+        """Take that a batch went through: the next may be larger, of pairs that delivered.
+
+        A batch of other things, dead letters say, proves nothing of what was refused: made larger
+        by each of them, no batch would ever hold a refused transaction alone.
+        """
+        for partition in [partition for partition, plan in plans.items() if plan.deliveries]:
             limit = self._limits.pop(partition, self._limit_max) * 2
             if limit < self._limit_max:
                 self._limits[partition] = limit

@@ -38,6 +38,7 @@ class Pair:
         latest_ms: Append time of the record that was read last; 0 before any.
         rebuild_began: Monotonic seconds at which this life of the ledger began.
         announced: The rebuild's end was logged.
+        read_to_end: Topics of it that were read to their end once, in this life of the ledger.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Pair:
         self.paused: frozenset[str] = frozenset()
         self.rebuild_began = began
         self.announced = False
+        self.read_to_end: set[str] = set()
         self.latest_ms = 0
         self._newest_ms = 0
         self._newest_at = began
@@ -100,6 +102,14 @@ class Pair:
             return None
         self.ledger.op(OpRead(message.offset(), append_ms, op))
         return op
+
+    def take_end(self, message: Any, *, is_half: bool) -> None:
+        """Take that one of its topics was read to its end (PARTITION_EOF)."""
+        self.read_to_end.add(message.topic())
+        if is_half:
+            self.ledger.half_read_to(message.offset())
+        else:
+            self.ledger.op_read_to(message.offset())
 
     def _take_time(self, append_ms: int, monotonic_s: float) -> None:
         self.latest_ms = append_ms

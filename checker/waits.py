@@ -35,6 +35,7 @@ class Wait:
         since: When it was left out.
         failures: How often in a row it could not be had.
         ask_at: When brokers are asked about it again.
+        was_lost: They do answer, and it cannot be read.
         is_over: They have answered.
     """
 
@@ -42,6 +43,7 @@ class Wait:
     since: float
     failures: int
     ask_at: float
+    was_lost: bool = False
     is_over: bool = False
 
 
@@ -53,9 +55,9 @@ class Loss:
     since: float
     at: float
 
-    def is_followed(self, now: float, began: float) -> bool:
-        """Whether a failure now, of a pair begun at `began`, is the next one in the row."""
-        return now - began < STEADY_S and now - self.at < TAKE_AGAIN_S_MAX + STEADY_S
+    def is_followed(self, now: float, read_since: float) -> bool:
+        """Whether a failure now, of a pair read since `read_since`, is the next one in the row."""
+        return now - read_since < STEADY_S and now - self.at < TAKE_AGAIN_S_MAX + STEADY_S
 
 
 class Waits:
@@ -84,18 +86,28 @@ class Waits:
         since = now if was is None else was.since
         self._wait(number, Wait(why, since, failures, now + _delay_s(failures, ASK_AGAIN_S_MAX)))
 
-    def lost(self, number: int, why: str, now: float, *, began: float) -> None:
-        """Take that a pair cannot be read, which was begun at `began`.
+    def lost(
+        self, number: int, why: str, now: float, *, read_since: float, is_last: bool = False
+    ) -> None:
+        """Take that a pair cannot be read.
 
         The first time passes at once, mostly: it is left out only where it happens again.
+
+        Args:
+            number: The pair.
+            why: What was said.
+            now: The time.
+            read_since: Since when it was read well; now, if it never was read to its end.
+            is_last: No other pair would be rebuilt with it: it is tried again sooner.
         """
         was = self._losses.get(number)
-        if was is None or not was.is_followed(now, began):
+        if was is None or not was.is_followed(now, read_since):
             self._losses[number] = Loss(1, now, now)
             return
         self._losses[number] = Loss(was.failures + 1, was.since, now)
-        ask_at = now + _delay_s(was.failures, TAKE_AGAIN_S_MAX)
-        self._wait(number, Wait(why, was.since, was.failures, ask_at))
+        longest_s = ASK_AGAIN_S_MAX if is_last else TAKE_AGAIN_S_MAX
+        ask_at = now + _delay_s(was.failures, longest_s)
+        self._wait(number, Wait(why, was.since, was.failures, ask_at, was_lost=True))
 
     def end(self, number: int) -> None:
         """Take that a pair is served, or stopped, from now on."""
@@ -106,6 +118,17 @@ class Waits:
     def due(self, now: float) -> frozenset[int]:
         """Return the pairs to ask about now."""
         return frozenset(each for each in self.numbers if now >= self._waits[each].ask_at)
+
+    def may_be_tried(self, number: int, now: float) -> bool:
+        """Whether a pair that is left out is to be tried when there is no other."""
+        wait = self._waits[number]
+        return not wait.was_lost or now >= wait.ask_at
+
+    def why(self) -> str:
+        """Return in words what all that is left out waits for."""
+        return "; ".join(
+            f"partition {number} waits: {wait.why}" for number, wait in sorted(self._waits.items())
+        )
 
     def answered(self, number: int) -> None:
         """Take that brokers answer about a pair again."""

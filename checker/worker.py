@@ -153,10 +153,7 @@ class Worker:
             # The bell rang: what it heard takes a fetch to arrive, so stay awake for it.
             self._last_record_at = now
         if self._input.changed:
-            self._input.changed = False
-            self._turns.settle()
-            self._topics.look(now)
-            self._assignment.start()
+            self._begin_anew(now)
             return
         if messages:
             self._last_record_at = now
@@ -174,6 +171,14 @@ class Worker:
         self._work = self._collector.collect(self._assignment.pairs, now)
         if self._work:
             self._transact(now)
+
+    def _begin_anew(self, now: float) -> None:
+        if self._turns.settle():
+            self._committed()
+        if self._turns.are_ready:  # else new ones first: they fence what may still commit offsets
+            self._input.changed = False
+            self._topics.look(now)
+            self._assignment.start()
 
     def _fetch(self) -> list[Any]:
         """Return records; while a commit is under way, only as many as the next batch takes."""
@@ -220,12 +225,8 @@ class Worker:
 
     def _not_a_record(self, pair: Pair, message: Any, error: Any) -> None:
         if error.code() != EOF_CODE:
-            where = f"{message.topic()}[{message.partition()}]"
-            raise self._assignment.lost(pair, f"{where}: {error.str()}")
-        if message.topic() == self._names.half:
-            pair.ledger.half_read_to(message.offset())
-        else:
-            pair.ledger.op_read_to(message.offset())
+            raise self._assignment.lost(pair, message.topic(), error.str())
+        pair.take_end(message, is_half=message.topic() == self._names.half)
 
     def _look_around(self, now: float) -> None:
         """Do what is due now and then."""
@@ -288,7 +289,7 @@ class Worker:
             pair.committed, pair.committed_at = self._progress[pair.partition], done
             pair.ledger.committed(pair.committed)
             self._reporter.written(plan, pair, pair.publisher.undeliverable)
-        self._blame.succeeded([pair.partition for pair, _ in self._work])
+        self._blame.succeeded({pair.partition: plan for pair, plan in self._work})
         self._work = []
         self._status.metrics.kafka_txn_s(done - self._began)
         self._failed_in.clear()

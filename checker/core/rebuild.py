@@ -125,6 +125,7 @@ def _took_effect(read: OpRead, entry: Entry) -> bool:
     """Tell whether a deciding op did decide; only an AGE discard may have failed to."""
     if min(half.origin for half in entry.messages.values()) > read.op.half_offset:
         # Only late records are left, which say nothing of the age. Had the discard failed, the
-        # transaction itself would still be here.
+        # transaction itself would still be here, or decided otherwise and passed by H: then this
+        # is the wrong one of two decisions, and what is late is late all the same.
         return True
     return proves_its_age(read.op, read.append_ms, entry.first_append_ms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,3 +50,7 @@ class LedgerSettings:
     readiness_before_discard_ms: int
     actor: str
     allows: Callable[[str, str], bool]
+
+    def shared_by(self, pairs: int) -> LedgerSettings:
+        """Return the settings of one ledger of `pairs` that share a worker's memory."""
+        return replace(self, ledger_bytes_max=self.ledger_bytes_max // pairs)

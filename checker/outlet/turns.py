@@ -8,7 +8,6 @@ after the other: each commit is acknowledged before the next begins.
 from __future__ import annotations
 
 from concurrent.futures import TimeoutError as NotDoneError
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from bridge.errors import ConfigError
@@ -124,17 +123,20 @@ class Turns:
             del under_way  # its error, this call and the producer would hold one another for ever
         return True
 
-    def settle(self) -> None:
-        """Wait until no commit is under way, whatever its outcome: all is read again anyway.
+    def settle(self) -> bool:
+        """Wait until no commit is under way; tell whether one was, and stands.
 
         After a failure no producer is kept: late requests of its kafka_txn may still arrive, and
         with the same epoch they would count for the next one (KAFKA-17754).
         """
-        while self._under_way is not None:
-            with suppress(KafkaTxnFailedError):
-                self.is_done(LOOK_S)
-                continue
+        was_under_way = self.is_under_way
+        try:
+            while not self.is_done(LOOK_S):
+                pass
+        except KafkaTxnFailedError:
             self.discard()
+            return False
+        return was_under_way
 
     def discard(self) -> None:
         """Let all producers go; `start` makes new ones, which fence whatever these left."""

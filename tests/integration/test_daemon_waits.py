@@ -126,6 +126,29 @@ def test_a_pair_that_cannot_be_read_waits_and_the_others_go_on(
         installation.close()
 
 
+def test_a_worker_whose_only_pair_cannot_be_read_is_ill(
+    broker: EmbeddedBroker, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was well whenever anybody asked: each time it had just begun anew."""
+    monkeypatch.setattr(waits, "ILL_S", 0.0)
+    installation = Installation(broker.bootstrap_servers, topic_prefix)
+    try:
+        installation.make(partitions=1)
+        orders = installation.topic("orders")
+        for _ in range(2):
+            installation.half(orders, partition=SOUND)
+        broker.node.terminate()
+        _spoil_last_byte(broker.directory, f"{installation.names.half}-{SOUND}")
+        broker.restart()
+
+        daemon = installation.start()
+        assert installation.names.half in daemon.stopped(SOUND)
+        daemon.counts("halfbridge_partitions_waiting", 1)
+        assert daemon.healthz()[0] == 503
+    finally:
+        installation.close()
+
+
 def _spoil_last_byte(directory: Path, partition: str) -> None:
     (path,) = directory.glob(f"**/{partition}/*.log")
     content = path.read_bytes().rstrip(b"\0")  # the file may have been made longer beforehand

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from checker import assignment
-from checker.assignment import Assignment, share_of
+from checker.assignment import Assignment
 from checker.config import CheckerConfig
 from checker.core.events import JunkRead
 from checker.core.progress import START
@@ -81,20 +81,17 @@ def read_junk(served: Assignment, count: int, *, size_bytes: int = 1, is_op: boo
 def test_the_pairs_of_a_worker_share_its_memory() -> None:
     """Four ledgers held four times what the setting allows."""
     settings = replace(SETTINGS, ledger_bytes_max=1000)
-    assert share_of(settings, 4) == replace(SETTINGS, ledger_bytes_max=250)
-    assert share_of(settings, 1) == settings
+    assert settings.shared_by(4) == replace(SETTINGS, ledger_bytes_max=250)
+    assert settings.shared_by(1) == settings
 
 
-def test_letters_stop_the_reading_until_none_is_left(
-    served: Assignment, intake: Paused, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Were it to go on below the limit, ops would wait for letters as long as junk comes."""
-    monkeypatch.setattr(assignment, "LETTERS_WAITING_MAX", 3)
-    read_junk(served, 3)
+def test_letters_stop_the_reading_until_none_is_left(served: Assignment, intake: Paused) -> None:
+    """Were it to go on below a batch, ops would wait for letters as long as junk comes."""
+    read_junk(served, 10)
     served.pause_or_resume()
     assert not intake.topics
     read_junk(served, 1)
-    for records_max, is_left in ((2, True), (1, True), (1, False)):
+    for records_max, is_left in ((8, True), (2, True), (1, False)):
         served.pause_or_resume()
         assert intake.topics == {NAMES.half}
         assert plan(served, records_max) == records_max

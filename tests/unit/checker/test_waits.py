@@ -76,10 +76,33 @@ def test_a_pair_that_was_taken_away_waits_no_longer(waits: Waits, status: Status
 
 def test_a_pair_that_cannot_be_read_once_is_not_left_out(waits: Waits) -> None:
     """Most of it passes at once, and what does not is found out by asking."""
-    waits.lost(1, WHY, 100.0, began=99.0)
+    waits.lost(1, WHY, 100.0, read_since=99.0)
     assert waits.numbers == frozenset()
-    waits.lost(1, WHY, 100.0 + STEADY_S + 1, began=100.0)
+    waits.lost(1, WHY, 100.0 + STEADY_S + 1, read_since=100.0)
     assert waits.numbers == frozenset()
+
+
+def test_a_pair_that_takes_long_to_fail_again_is_left_out(waits: Waits) -> None:
+    """Minutes of a rebuild are no proof that it can be read, as long as it has not come through."""
+    for now in (100.0, 100.0 + STEADY_S + 1):
+        waits.lost(1, WHY, now, read_since=now)
+    assert waits.numbers == {1}
+
+
+def test_the_last_pair_is_tried_as_often_as_a_silent_one(waits: Waits) -> None:
+    """Nobody else has to be spared."""
+    now = 0.0
+    for _ in range(12):
+        waits.lost(1, WHY, now, read_since=now, is_last=True)
+    assert not waits.may_be_tried(1, ASK_AGAIN_S_MAX - 1)
+    assert waits.may_be_tried(1, ASK_AGAIN_S_MAX)
+    assert WHY in waits.why()
+
+
+def test_silent_pairs_are_asked_again_where_there_are_no_others(waits: Waits) -> None:
+    """A worker that can do nothing else need not wait."""
+    waits.leave_out(1, WHY, 0.0)
+    assert waits.may_be_tried(1, 0.0)
 
 
 def test_a_pair_that_can_never_be_read_is_taken_in_less_and_less_often(
@@ -87,9 +110,9 @@ def test_a_pair_that_can_never_be_read_is_taken_in_less_and_less_often(
 ) -> None:
     """All pairs of the worker are rebuilt each time; asking about it would always succeed."""
     now, pauses = 0.0, []
-    waits.lost(1, WHY, now, began=now)
+    waits.lost(1, WHY, now, read_since=now)
     for _ in range(12):
-        waits.lost(1, WHY, now, began=now)
+        waits.lost(1, WHY, now, read_since=now)
         lost_at = now
         while 1 not in waits.due(now):
             now += 1.0
