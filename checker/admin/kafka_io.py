@@ -36,9 +36,10 @@ SETTLE_TIMEOUT_S = 30.0
 SETTLE_POLL_S = 0.05
 READ_BATCH = 10_000
 _INVALID = -1001
-# What a broker answers while the group's coordinator is being made or moved.
-_COORDINATOR_ERRORS = frozenset(
+# What a broker answers while a group's coordinator is made or moved, or a topic is new to it.
+_PASSING_ERRORS = frozenset(
     (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -96,22 +97,25 @@ class Cluster:
 
     def describe(self, topics: Iterable[str]) -> dict[str, SeenTopic]:
         """Return those of `topics` that exist."""
+        wanted = tuple(topics)
+        with self._errors("read topic settings"):
+            return dict(_patiently(lambda: self._described(wanted)))
+
+    def _described(self, topics: Sequence[str]) -> dict[str, SeenTopic]:
         known = self._metadata().topics
         found = [topic for topic in topics if topic in known and known[topic].error is None]
         if not found:
             return {}
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in found]
         seen = {}
-        with self._errors("read topic settings"):
-            futures = self._admin.describe_configs(resources, request_timeout=CALL_TIMEOUT_S)
-            for resource, future in futures.items():
-                entries = future.result()
-                partitions = known[resource.name].partitions
-                seen[resource.name] = SeenTopic(
-                    len(partitions),
-                    min(len(partition.replicas) for partition in partitions.values()),
-                    {name: str(entry.value) for name, entry in entries.items()},
-                )
+        futures = self._admin.describe_configs(resources, request_timeout=CALL_TIMEOUT_S)
+        for resource, future in futures.items():
+            partitions = known[resource.name].partitions
+            seen[resource.name] = SeenTopic(
+                len(partitions),
+                min(len(partition.replicas) for partition in partitions.values()),
+                {name: str(entry.value) for name, entry in future.result().items()},
+            )
         return seen
 
     def create(self, shape: TopicShape, *, replication_factor: int) -> bool:
@@ -321,13 +325,13 @@ def _record(message: Any) -> LogRecord:
 
 
 def _patiently(call: Callable[[], Any]) -> Any:
-    """Return what `call` returns, called again while the group has no coordinator."""
+    """Return what `call` returns, called again while brokers answer what will pass."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while True:
         try:
             return _checked(call())
         except KafkaException as error:
-            retriable = _cause(error).code() in _COORDINATOR_ERRORS
+            retriable = _cause(error).code() in _PASSING_ERRORS
             if not retriable or time.monotonic() > deadline:
                 raise
         time.sleep(SETTLE_POLL_S)

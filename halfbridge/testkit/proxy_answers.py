@@ -28,6 +28,7 @@ _FLEXIBLE_SINCE = {
     Api.ADD_OFFSETS_TO_TXN: 3,
     Api.END_TXN: 3,
     Api.TXN_OFFSET_COMMIT: 3,
+    Api.DESCRIBE_CONFIGS: 4,
 }
 # What follows the code in an answer that refuses: with Produce, no offset.
 _BEHIND = {Api.PRODUCE: Struct(">q").pack(-1)}
@@ -55,6 +56,15 @@ def _after_throttle(frame: bytes, api: Api, version: int) -> int:
     return _body(frame, api, version) + _THROTTLE_BYTES
 
 
+def _of_result_after_throttle(frame: bytes, api: Api, version: int) -> int:
+    """Return the place of the first result's code, behind a throttle time."""
+    at = _body(frame, api, version) + _THROTTLE_BYTES
+    results, at = _length(frame, at, _COUNT, flexible=_is_flexible(api, version))
+    if results < 1:
+        raise ValueError("an answer without a result")
+    return at
+
+
 def _of_partition_after_throttle(frame: bytes, api: Api, version: int) -> int:
     """Return the place of the first partition's code, behind a throttle time."""
     at = _body(frame, api, version) + _THROTTLE_BYTES
@@ -75,6 +85,7 @@ _PLACES: dict[Api, Callable[[bytes, Api, int], int]] = {
     Api.ADD_OFFSETS_TO_TXN: _after_throttle,
     Api.END_TXN: _after_throttle,
     Api.TXN_OFFSET_COMMIT: _of_partition_after_throttle,
+    Api.DESCRIBE_CONFIGS: _of_result_after_throttle,
 }
 
 

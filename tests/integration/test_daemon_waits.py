@@ -141,10 +141,10 @@ def test_a_worker_whose_only_pair_cannot_be_read_is_ill(
         _spoil_last_byte(broker.directory, f"{installation.names.half}-{SOUND}")
         broker.restart()
 
-        daemon = installation.start()
+        daemon = installation.launch()
         assert installation.names.half in daemon.stopped(SOUND)
         daemon.counts("halfbridge_partitions_waiting", 1)
-        assert daemon.healthz()[0] == 503
+        until("health is red", lambda: daemon.healthz()[0] == 503)
     finally:
         installation.close()
 

@@ -1,0 +1,51 @@
+"""Topics that not every broker has heard of yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import KafkaError
+
+from checker.admin.kafka_io import Cluster
+from checker.admin.shape import Layout
+from checker.admin.topics import create_topics
+from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.proxy import Act, Api, Rule
+from halfbridge.testkit.pytest_plugin import leave_out
+from serde.topics import TopicNames
+from spark_jobs.ivy import JarsError
+from spark_jobs.jvm import JavaNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.broker
+
+RETENTION_MS = 7 * 24 * 3_600_000
+TIMES = 3
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Yield a broker behind a proxy."""
+    made = EmbeddedCluster(1, proxied=True)
+    try:
+        made.start()
+    except (JarsError, JavaNotFoundError) as error:
+        leave_out(f"no broker: {error}")
+    yield made
+    made.stop()
+
+
+def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(
+    cluster: EmbeddedCluster,
+) -> None:
+    """Any broker may be asked for a topic's settings, the one that made it or another."""
+    unknown = KafkaError.UNKNOWN_TOPIC_OR_PART
+    cluster.proxy.add(Rule(api=Api.DESCRIBE_CONFIGS, act=Act.FAIL, error=unknown, times=TIMES))
+    layout = Layout(partitions=1, replication_factor=1, retention_ms=RETENTION_MS)
+    report = create_topics(Cluster(cluster.proxied_servers), TopicNames(), layout)
+    assert cluster.proxy.hits(Act.FAIL, Api.DESCRIBE_CONFIGS) == TIMES
+    assert TopicNames().half in report.created
+    assert report.problems == ()
