@@ -7,9 +7,13 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+import pytest
+
 from checker.slots import slot_ids
 from halfbridge.testkit.proxy import Api
 from halfbridge.testkit.roles import Roles
+from halfbridge.testkit.torn import Torn, read, torn
+from serde.headers import TRANSACTION_ID
 from tests.faults.plan import Kind
 from tests.faults.stage import seed_of_run, until
 
@@ -152,7 +156,32 @@ class Scene:
         for what, count in self.proxy.counts().items():
             if what != "connections":
                 self.note(f"proxy: {what}", count)
-        self.stage.end_judged(self._lasting, within_s=HEALED_S)
+        try:
+            self.stage.end_judged(self._lasting, within_s=HEALED_S)
+        except AssertionError as error:
+            if torn := self._torn_by_kafka():
+                pytest.xfail(f"Kafka tore a kafka_txn: {torn}; {error}")
+            raise
         assert self.stage.kinds[Kind.BRINK]["delivered"] == 1
         assert self.daemon.is_alive, "the supervisor gave up"
         assert self.stage.stop(self.daemon) == 0
+
+    def _torn_by_kafka(self) -> list[Torn]:
+        """Return the kafka_txns that Kafka tore, if all that is wrong is what they committed.
+
+        A coordinator that acts upon what is not replicated breaks what everything here rests on
+        (docs/faults.md); it is counted as a violation, and no client can help it.
+        """
+        verdict = self.stage.verdict
+        data = self.cluster.directory.glob("node-*/data")
+        found = [each for directory in data for each in torn(read(directory))]
+        ranges = [place for each in found for place in each.committed.items()]
+        twice = {
+            (dict(record.headers).get(TRANSACTION_ID) or b"").decode()
+            for record in self.stage.witnessed()
+            for name, (first, last) in ranges
+            if name == f"{record.topic}-{record.partition}" and first <= record.offset <= last
+        }
+        if verdict is None or not {each.transaction_id for each in verdict.findings} <= twice:
+            return []
+        return found

@@ -150,6 +150,7 @@ class Stage:
     _records: list[ReadRecord] = field(default_factory=list)
     _read_to: int = 0
     _names: Counter[str] = field(default_factory=Counter)
+    verdict: Verdict | None = None
     _witness: Child | None = None
     kinds: dict[str, Counter[str]] = field(default_factory=dict)
 
@@ -332,7 +333,7 @@ class Stage:
         """
         self.quiet(clients)
         self.settle(within_s=within_s)
-        verdict = self._verdict()
+        verdict = self.verdict = self._verdict()
         assert verdict.ok, verdict.describe()
 
     def settle(self, *, within_s: float = SETTLED_S) -> None:
