@@ -6,9 +6,15 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # Directories whose tests share more than a file's: a Spark session, the ports of a compose file.
 _LANES = tuple(Path(__file__).with_name(name) for name in ("spark", "docker"))
+
+
+# No test asserts on absolute time: on a busy machine an example takes as long as it takes.
+settings.register_profile("halfbridge", deadline=None)
+settings.load_profile("halfbridge")
 
 
 def pytest_configure() -> None:

@@ -6,9 +6,7 @@ import os
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    NewPartitions,
-)
+from confluent_kafka.admin import NewPartitions
 
 from serde.records import DeadReason
 from tests.integration.installation import GROUP, Installation

@@ -18,10 +18,7 @@ from serde.headers import parse_half
 from serde.partitioner import partition_of
 from serde.records import OpKind
 from serde.topics import MANIFEST_PARTITIONS
-from spark_jobs.sink.errors import (
-    CommitInDoubtError,
-    SendError,
-)
+from spark_jobs.sink.errors import CommitInDoubtError, SendError
 from spark_jobs.sink.manifest import Fate, rounds
 from spark_jobs.sink.sender.kafka_io import decide
 from tests.inferred import INFERRED

@@ -13,9 +13,7 @@ from bridge import MessageView, Resolution
 from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
 from serde.avro import SINK_CONTEXT
 from serde.records import ManifestKind, OpKind, SinkContext
-from spark_jobs.sink.errors import (
-    AttemptGivenUpError,
-)
+from spark_jobs.sink.errors import AttemptGivenUpError
 from spark_jobs.sink.sender.kafka_io import decide
 
 if TYPE_CHECKING:
