@@ -7,6 +7,7 @@ BridgeError, by `map_error`.
 from __future__ import annotations
 
 import logging
+from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import (

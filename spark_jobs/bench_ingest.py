@@ -44,7 +44,9 @@ _KEYS = 10_000
 
 @click.command(cls=JobCommand)
 @common_options
-@click.option("--records", type=click.IntRange(1, 100_000_000), default=1_000_000)
+@click.option(
+    "--records", type=click.IntRange(1, 100_000_000), default=1_000_000, show_default=True
+)
 @click.option("--partitions", type=click.IntRange(1, 100), default=4, show_default=True)
 @click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)
 @click.option("--format", "kind", type=click.Choice(FORMATS), default="parquet", show_default=True)

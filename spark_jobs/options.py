@@ -153,16 +153,24 @@ bootstrap_servers_option = click.option(
     metavar="HOST:PORT,...",
     help="The cluster. [env: HALFBRIDGE_BOOTSTRAP_SERVERS]",
 )
-# Keyword `kafka`, of type `dict[str, str]`.
-kafka_option = click.option(
-    "--kafka-opt",
-    "kafka",
-    multiple=True,
-    callback=_pairs,
-    metavar="NAME=VALUE",
-    help="A property of Spark's (Java) Kafka client, such as security.protocol=SSL. May be"
-    " repeated.",
+
+
+def _kafka_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--kafka-opt",
+        "kafka",
+        multiple=True,
+        callback=_pairs,
+        metavar="NAME=VALUE",
+        help=f"{text} May be repeated.",
+    )
+
+
+# Both: keyword `kafka`, of type `dict[str, str]`.
+kafka_option = _kafka_option(
+    "A property of Spark's (Java) Kafka client, such as security.protocol=SSL."
 )
+librdkafka_option = _kafka_option("A property of librdkafka, such as ssl.ca.location=ca.pem.")
 # Keyword `topic_prefix`, of type `str`.
 prefix_option = click.option(
     "--topic-prefix",

@@ -6,6 +6,7 @@ a group and its time-outs, and the answers would queue up behind a broker that i
 
 from __future__ import annotations
 
+from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 

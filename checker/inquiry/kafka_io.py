@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any

@@ -25,7 +25,7 @@ from spark_jobs.options import (
     JobCommand,
     bootstrap_servers_option,
     json_option,
-    kafka_option,
+    librdkafka_option,
     prefix_option,
 )
 from spark_jobs.sink.errors import SinkError
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="The sinks' option batch.age.max.ms, where it was set.",
 )
-@kafka_option
+@librdkafka_option
 @json_option
 def main(
     *,
@@ -70,10 +70,7 @@ def main(
     kafka: dict[str, str],
     as_json: bool,
 ) -> int:
-    """Answer the checks of txn_half sinks until stopped (SIGTERM or SIGINT).
-
-    --kafka-opt takes librdkafka's names here, such as ssl.ca.location.
-    """
+    """Answer the checks of txn_half sinks until stopped (SIGTERM or SIGINT)."""
     from halfbridge.spark.checker import SinkResponder  # noqa: PLC0415 (--help needs no pyarrow)
 
     stop = threading.Event()

@@ -2,11 +2,13 @@
 
 `read_all` reads to the end once. `python -m halfbridge.testkit.reader` reads live into a file
 (JSON lines) until SIGTERM, then on to the end of that moment, and exits 0 only if it got there.
+SIGUSR1 has it write to standard error where its threads are, and its client's statistics.
 """
 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
 import signal
 import sys
@@ -37,6 +39,7 @@ _METADATA_S = 20.0
 _LOOK_S = 1.0  # how often it looks whether a topic has grown
 # A leader says so that has not heard of a new topic; of one that was deleted, nothing comes.
 _NOT_KNOWN_YET = KafkaError.UNKNOWN_TOPIC_OR_PART
+_STATISTICS_MS = 5_000
 READ_S_MAX = 60.0  # a test's or demo's topics are small; longer means that something hangs
 
 
@@ -53,6 +56,7 @@ class Witness:
         self._topics = topics
         self._reached: dict[tuple[str, int], int] = {}
         self._look_at = 0.0
+        self.statistics = ""  # the client's newest, JSON
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -62,6 +66,8 @@ class Witness:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 100,
+                "statistics.interval.ms": _STATISTICS_MS,
+                "stats_cb": self._take_statistics,
             }
         )
         self._look()
@@ -121,6 +127,9 @@ class Witness:
             self._consumer.incremental_assign([_beginning(place) for place in fresh])
         self._reached |= dict.fromkeys(fresh, 0)
 
+    def _take_statistics(self, statistics: str) -> None:
+        self.statistics = statistics
+
     def _begin_with(self, place: tuple[str, int]) -> None:
         """Ask once more where a partition begins, of which nothing was read."""
         self._consumer.incremental_unassign([TopicPartition(*place)])
@@ -177,6 +186,9 @@ def main(arguments: Sequence[str]) -> int:
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
     witness = Witness(options.bootstrap_servers, options.topics.split(","))
+    signal.signal(signal.SIGUSR1, lambda *_: sys.stderr.write(f"{witness.statistics}\n"))
+    # Besides: a thread that the client does not let go never comes to run the line above.
+    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=True)
     try:
         with options.out.open("w", encoding="utf-8") as out:
             while not stopping:

@@ -162,9 +162,10 @@ class Search:
 
     Every record says how far back its writer had to look: below its `searched_from` there is no
     record of the app with its batch or a later one. So the search for batch n ends at the
-    `searched_from` of any record of the app with a batch <= n, be it the winner or a straggler
-    that a stopped driver appended late. Only an app that has no such record yet makes it read
-    the whole partition.
+    `searched_from` of any COMMIT of the app with a batch <= n, be it the winner or a straggler
+    that a stopped driver appended late. A REJECT ends none: who commits has settled the batch
+    before, who aborts has not, and that batch may stand further down. Only an app that has no
+    COMMIT yet makes it read the whole partition.
 
     Args:
         batch_id: The batch looked for.
@@ -199,11 +200,11 @@ class Search:
         self._records = min(WINDOW_RECORDS_MAX, self._records * WINDOW_GROWTH)
         for entry in entries:
             batch = entry.manifest.batch_id
-            if batch <= self._batch_id:
-                self._bound = max(self._bound or 0, entry.manifest.searched_from)
             if batch >= self._batch_id:
                 self._first = min(self._first, entry.offset)
             if entry.manifest.kind is ManifestKind.COMMIT:
+                if batch <= self._batch_id:
+                    self._bound = max(self._bound or 0, entry.manifest.searched_from)
                 if batch > self._batch_id:
                     self._later = max(self._later, batch)
                 elif batch < self._batch_id:

@@ -54,6 +54,7 @@ LIMITS = {
     "REPUBLISH_WINDOW_RECORDS": "400",
 }
 _LATE_S = 3.0
+_FRAMES = "most recent call first"  # faulthandler's words
 
 
 def until(
@@ -292,7 +293,17 @@ class Stage:
             f"{count} more deliveries",
             lambda: len(self.witnessed()) >= wanted,
             within_s=within_s,
+            explain=self._ask_witness,
         )
+
+    def _ask_witness(self) -> str:
+        """Have the witness say where it stands: it may be the one that does not go on."""
+        assert self._witness is not None
+        errors = self._witness.errors
+        os.kill(self._witness.process.pid, signal.SIGUSR1)
+        with suppress(AssertionError):
+            until("it says so", lambda: _FRAMES in errors.read_text(), within_s=_LATE_S)
+        return f"(see {errors}: it may be the witness that does not go on)"
 
     def recover(self, count: int, *, within_s: float) -> None:
         """Return when `count` more records were delivered; how long it took is published."""
@@ -399,7 +410,7 @@ class Stage:
         known = self._admin.list_topics(timeout=_CALL_S).topics
         mine = [topic for topic in known if topic.startswith(self.prefix)]
         for future in self._admin.delete_topics(mine).values() if mine else ():
-            with suppress(KafkaException):
+            with suppress(KafkaException, TimeoutError):  # a broker whose clock was set back, say
                 future.result(_CALL_S)
 
 

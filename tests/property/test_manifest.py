@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serde.records import BatchManifest, ManifestAttempt, ManifestKind
-from spark_jobs.sink.manifest import Entry, Fate, Search, standing
+from spark_jobs.sink.manifest import Entry, Fate, Found, Search, standing
 
 BATCHES = 4
 # One step: somebody looks for a batch, and appends what it found so many steps later.
@@ -23,15 +23,15 @@ STEPS = st.lists(
 )
 
 
-def search(log: list[Entry], app: str, batch: int) -> tuple[tuple[Entry, ...], int]:
-    """Return what a reader finds that reads backwards, and what it would append."""
+def search(log: list[Entry], app: str, batch: int) -> Found:
+    """Return what a reader finds that reads backwards."""
     reader = Search(batch, start=0, end=len(log))
     reader._records = 1  # windows so small that their borders are met
     while (window := reader.window()) is not None:
         reader.feed([each for each in log[slice(*window)] if each.manifest.app_id == app])
     found = reader.result()
     assert not found.is_cut
-    return found.entries, found.searched_from
+    return found
 
 
 def run(steps: list[tuple[int, ManifestKind, list[str], int, int, str]]) -> list[list[Entry]]:
@@ -40,12 +40,11 @@ def run(steps: list[tuple[int, ManifestKind, list[str], int, int, str]]) -> list
     logs: list[list[Entry]] = [[]]
     pending: list[tuple[int, BatchManifest, int]] = []
     for now, (batch, kind, attempts, delay, age, app) in enumerate(steps):
-        _, searched_from = search(log, app, batch)
         manifest = BatchManifest(
             app_id=app,
             batch_id=batch,
             kind=kind,
-            searched_from=searched_from,
+            searched_from=search(log, app, batch).searched_from,
             first_append_timestamp=0,
             age_ms_max=1_000,
             row_count=1,
@@ -77,7 +76,23 @@ def test_reading_backwards_finds_what_reading_all_finds(
                     for each in log
                     if (each.manifest.app_id, each.manifest.batch_id) == (app, batch)
                 ]
-                assert list(search(log, app, batch)[0]) == wanted
+                assert list(search(log, app, batch).entries) == wanted
+
+
+@given(STEPS)
+def test_the_batch_before_is_found_while_there_is_none_to_stand_behind_it(
+    steps: list[tuple[int, ManifestKind, list[str], int, int, str]],
+) -> None:
+    """It may wait for its decisions; whoever commits settles it first, whoever aborts does not."""
+    for log in run(steps):
+        commits = {
+            each.manifest.batch_id
+            for each in log
+            if (each.manifest.app_id, each.manifest.kind) == ("app", ManifestKind.COMMIT)
+        }
+        for batch in set(range(BATCHES)) - commits:
+            earlier = max((each for each in commits if each < batch), default=-1)
+            assert search(log, "app", batch).earlier_batch == earlier
 
 
 @given(STEPS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -167,16 +168,17 @@ class ManifestLog:
             raise SinkSetupError(
                 f"{self._topic} begins at offset {start}: older manifests were deleted, and whether"
                 f" batch {batch_id} of {app_id} was published cannot be told. Its retention must be"
-                " -1; take an app.id that was never used"
+                " -1; take an app.id that was never used, and is not kept in partition"
+                f" {place.partition} of it as this one is"
             )
         return found
 
     def _read(self, place: TopicPartition, low: int, high: int, key: bytes) -> list[Entry]:
         """Return the app's records in [low, high), however long that takes while records come."""
-        self._consumer.assign([TopicPartition(place.topic, place.partition, low)])
         entries: list[Entry] = []
         deadline = monotonic() + self._timeout_s
         try:
+            self._consumer.assign([TopicPartition(place.topic, place.partition, low)])
             while monotonic() < deadline:
                 for record in self._batch():
                     if record.error() is not None:
@@ -196,7 +198,8 @@ class ManifestLog:
         except KafkaException as error:
             raise CommitInDoubtError(f"manifests cannot be read: {text_of(error)}") from error
         finally:
-            self._consumer.unassign()
+            with suppress(KafkaException):  # what went wrong before says more
+                self._consumer.unassign()
         raise CommitInDoubtError(
             f"reading manifests [{low}, {high}) of {place.topic}, nothing came for"
             f" {self._timeout_s:g} s"

@@ -161,6 +161,15 @@ def test_a_straggler_of_a_stopped_driver_does_not_hide_the_winner() -> None:
     assert first.later_batch == 2
 
 
+@pytest.mark.parametrize("batch", [21, 22])
+def test_a_rejection_does_not_hide_the_batch_before(batch: int) -> None:
+    """Whoever aborts has settled nothing: what stands below may wait for its decisions yet."""
+    others = [manifest("x", batch=9)._replace(app_id="other")] * WINDOW_RECORDS
+    aborted = rejecting("b")._replace(batch_id=21, searched_from=1 + len(others))
+    entries = log(manifest("a", batch=20), *others, aborted)
+    assert searched(entries, batch)[0].result().earlier_batch == 20
+
+
 def test_a_log_that_lost_its_beginning_is_told() -> None:
     """Whether the batch was published cannot be known; a record in time says how far to look."""
     entries = log(*(manifest(f"{n}", batch=n, searched_from=n) for n in range(100)))
