@@ -14,6 +14,8 @@ STAMP := $(VENV)/.installed
 EXTRAS := delta,dev,embedded,spark,testcontainers
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --messages 200000
+# Tests at once, file by file (tests/conftest.py); 0: one after the other, with all they print.
+TEST_LANES ?= 2
 # Fault tests at once: most of them wait most of the time, for what heals or times out.
 FAULT_LANES ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -56,7 +58,7 @@ logs:  ## Follow what the containers say
 ##@ Test
 .PHONY: test
 test: $(STAMP)  ## All tests but the long ones, on a real broker that is started for them
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(TEST_LANES) --dist loadgroup $(PYTEST_ARGS)
 
 .PHONY: test-fast
 test-fast: $(STAMP)  ## Only what needs no broker

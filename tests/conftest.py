@@ -1,10 +1,20 @@
-"""What all tests share: a mark that no test has to be given by hand, and a working Ctrl-C."""
+"""What all tests share: marks that no test has to be given by hand, and a working Ctrl-C."""
 
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Directories whose tests share more than a file's: a Spark session, the ports of a compose file.
+_LANES = tuple(Path(__file__).with_name(name) for name in ("spark", "docker"))
+
+
+# No test asserts on absolute time: on a busy machine an example takes as long as it takes.
+settings.register_profile("halfbridge", deadline=None)
+settings.load_profile("halfbridge")
 
 
 def pytest_configure() -> None:
@@ -18,7 +28,12 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark `on_kafka` what meets the Kafka that was chosen, and no broker of its own."""
+    """Mark `on_kafka` what meets the Kafka that was chosen, and no broker of its own.
+
+    Where tests run in lanes, those of a file share one, for their brokers' sake.
+    """
     for item in items:
+        lane = next((each for each in _LANES if item.path.is_relative_to(each)), item.path)
+        item.add_marker(pytest.mark.xdist_group(str(lane)))
         if "kafka_bootstrap_servers" in getattr(item, "fixturenames", ()):
             item.add_marker("on_kafka")

@@ -3,64 +3,21 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    NewPartitions,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import NewPartitions
 
-from halfbridge.testkit.broker import EmbeddedBroker
-from halfbridge.testkit.pytest_plugin import leave_out
 from serde.records import DeadReason
-from spark_jobs.ivy import JarsError
-from spark_jobs.jvm import JavaNotFoundError
 from tests.integration.installation import GROUP, Installation
+from tests.integration.refusals import around, expect
 from tests.integration.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.integration.daemon import Daemon
-    from tests.integration.tail import Record, Stored
 
 pytestmark = pytest.mark.broker
 
-AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-EVERYBODY = "User:ANONYMOUS"
 _HOUR_MS = 3_600_000
 _CALL_S = 20.0
 _FAILURES_MAX = 15
-
-
-def _around(installation: Installation, orders: str, bad: list[Stored]) -> list[Stored]:
-    """Commit good transactions around `bad` ones, so that all share a batch; return the good."""
-    good = [installation.half(orders) for _ in range(10)]
-    for half in (*good[:5], *bad, *good[5:]):
-        installation.commit(half)
-    return good
-
-
-def _expect(
-    installation: Installation, orders: str, *, good: list[Stored], bad: list[Stored]
-) -> list[Record]:
-    installation.fence()
-    letters = installation.dead(len(bad))
-    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
-    assert delivered == [each.transaction_id for each in good]
-    assert [each.half.transaction_id for each in installation.dead_now()] == [
-        each.transaction_id for each in bad
-    ]
-    assert {each.dead.reason for each in letters} == {DeadReason.UNDELIVERABLE}
-    assert all(each.dead.detail for each in letters)
-    return letters
 
 
 def test_too_large_for_the_real_topic(installation: Installation) -> None:
@@ -71,11 +28,11 @@ def test_too_large_for_the_real_topic(installation: Installation) -> None:
     body = os.urandom(2000)
     bad = [installation.half(small, value=body)]
     fits = installation.half(small, value=b"fits")
-    good = _around(installation, orders, bad)
+    good = around(installation, orders, bad)
     installation.commit(fits)
 
     daemon = installation.start()
-    (letter,) = _expect(installation, orders, good=good, bad=bad)
+    (letter,) = expect(installation, orders, good=good, bad=bad)
 
     assert letter.value == body
     assert [each.value for each in installation.tail(small).to_end()] == [b"fits"]
@@ -148,10 +105,10 @@ def test_a_partition_that_does_not_exist(installation: Installation, number: int
     installation.make()
     orders = installation.topic("orders")
     bad = [installation.half(orders, real_partition=number)]
-    good = _around(installation, orders, bad)
+    good = around(installation, orders, bad)
 
     daemon = installation.start()
-    (letter,) = _expect(installation, orders, good=good, bad=bad)
+    (letter,) = expect(installation, orders, good=good, bad=bad)
 
     assert "partition" in letter.dead.detail
     assert daemon.metric("halfbridge_kafka_txn_failures_total") == 0
@@ -181,10 +138,10 @@ def test_a_topic_that_does_not_exist(installation: Installation, name: str) -> N
     installation.make()
     orders = installation.topic("orders")
     bad = [installation.half(installation.real(name)) for _ in range(3)]
-    good = _around(installation, orders, bad)
+    good = around(installation, orders, bad)
 
     installation.start(topic_gone_ms=300)
-    letters = _expect(installation, orders, good=good, bad=bad)
+    letters = expect(installation, orders, good=good, bad=bad)
 
     assert "does not exist" in letters[0].dead.detail
 
@@ -199,9 +156,9 @@ def test_a_topic_that_is_deleted_meanwhile(installation: Installation) -> None:
     bad = [installation.half(doomed)]
     installation.delete(doomed)
 
-    good = _around(installation, orders, bad)
+    good = around(installation, orders, bad)
 
-    _expect(installation, orders, good=good, bad=bad)
+    expect(installation, orders, good=good, bad=bad)
 
 
 def test_a_topic_that_comes_back_in_time(installation: Installation) -> None:
@@ -229,11 +186,11 @@ def test_a_compacted_topic_refuses_a_null_key(installation: Installation) -> Non
     orders = installation.topic("orders")
     compacted = installation.topic("compacted", cleanup_policy="compact")
     bad = [installation.half(compacted, key=None)]
-    good = _around(installation, orders, bad)
+    good = around(installation, orders, bad)
 
     installation.start()
 
-    _expect(installation, orders, good=good, bad=bad)
+    expect(installation, orders, good=good, bad=bad)
 
 
 def test_a_dead_letter_topic_that_is_gone_blames_nobody(installation: Installation) -> None:
@@ -312,122 +269,3 @@ def _junk_of(installation: Installation, append_ms: int) -> bool:
 
 
 # --- rights, on a broker of its own that checks them ----------------------------------------
-
-
-@pytest.fixture(scope="module")
-def guarded_servers() -> Iterator[str]:
-    """A broker that enforces ACLs; where there is none on a resource, all is allowed."""
-    properties = {
-        "authorizer.class.name": AUTHORIZER,
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    broker = EmbeddedBroker(properties=properties, heap_mib=512)
-    try:
-        broker.start()
-    except (JarsError, JavaNotFoundError) as error:
-        leave_out(f"no broker that checks rights: {error}")
-    yield broker.bootstrap_servers
-    broker.stop()
-
-
-@pytest.fixture
-def guarded(guarded_servers: str, topic_prefix: str) -> Iterator[Installation]:
-    """An installation on the broker that checks rights."""
-    made = Installation(guarded_servers, topic_prefix)
-    try:
-        yield made
-    finally:
-        _allow_all(made)
-        made.close()
-
-
-def _allow_all(installation: Installation) -> None:
-    everything = AclBindingFilter(
-        ResourceType.ANY,
-        *(None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY),
-    )
-    installation.admin.delete_acls([everything])[everything].result()
-
-
-def _deny(
-    installation: Installation, kind: ResourceType, name: str, operation: AclOperation
-) -> None:
-    """Take one right on a resource away and leave all others."""
-
-    def binding(what: AclOperation, permission: AclPermissionType) -> AclBinding:
-        literal = ResourcePatternType.LITERAL
-        return AclBinding(kind, name, literal, EVERYBODY, "*", what, permission)
-
-    acls = [
-        binding(AclOperation.ALL, AclPermissionType.ALLOW),
-        binding(operation, AclPermissionType.DENY),
-    ]
-    for future in installation.admin.create_acls(acls).values():
-        future.result()
-
-
-def test_no_right_on_the_real_topic(guarded: Installation) -> None:
-    """Transactions for that topic are dead-lettered, no others; nothing needs an operator."""
-    guarded.make()
-    orders, forbidden = guarded.topic("orders"), guarded.topic("forbidden")
-    _deny(guarded, ResourceType.TOPIC, forbidden, AclOperation.WRITE)
-    bad = [guarded.half(forbidden) for _ in range(3)]
-    good = _around(guarded, orders, bad)
-
-    daemon = guarded.start()
-    _expect(guarded, orders, good=good, bad=bad)
-    assert daemon.healthz()[0] == 200
-
-
-def test_no_right_on_the_group_is_told(guarded: Installation) -> None:
-    """The client says so among the records only; once the right is back, all is well again."""
-    guarded.make()
-    orders = guarded.topic("orders")
-    group = guarded.names.daemon_group
-    _deny(guarded, ResourceType.GROUP, group, AclOperation.READ)
-    daemon = guarded.launch()
-    until("health is red", lambda: daemon.healthz()[0] == 503)
-    assert "group" in str(daemon.healthz()[1]).lower()
-    _allow_all(guarded)
-    half = guarded.pass_through(orders)
-    assert [each.transaction_id for each in guarded.tail(orders).until(1)] == [half.transaction_id]
-    until("health is green", lambda: daemon.healthz()[0] == 200)
-
-
-@pytest.mark.parametrize(
-    ("kind", "resource", "operation"),
-    [
-        (ResourceType.TOPIC, "half", AclOperation.READ),
-        (ResourceType.TOPIC, "op", AclOperation.READ),
-        (ResourceType.TOPIC, "dead", AclOperation.WRITE),
-        (ResourceType.GROUP, "daemon_group", AclOperation.READ),
-    ],
-)
-def test_lost_rights_of_its_own_lose_nothing(
-    guarded: Installation, kind: ResourceType, resource: str, operation: AclOperation
-) -> None:
-    """The daemon backs off and turns red; when the right is back, it goes on where it stood."""
-    guarded.make()
-    orders = guarded.topic("orders")
-    daemon = guarded.start()
-    before = guarded.pass_through(orders)
-    guarded.tail(orders).until(1)
-    _deny(guarded, kind, getattr(guarded.names, resource), operation)
-    guarded.write(guarded.names.half, b"junk")
-    behind = guarded.pass_through(orders)
-    until("health is red", lambda: _red(daemon))
-
-    _allow_all(guarded)
-    records = guarded.tail(orders).until(2)
-
-    assert [each.transaction_id for each in records] == [
-        before.transaction_id,
-        behind.transaction_id,
-    ]
-    guarded.fence()
-    assert [each.value for each in guarded.dead_now()] == [b"junk"]
-    until("health is green", lambda: not _red(daemon))
-
-
-def _red(daemon: Daemon) -> bool:
-    return daemon.healthz()[0] == 503

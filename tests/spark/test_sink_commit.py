@@ -1,56 +1,33 @@
-"""Attempts, commits and answers without a session, where the brokers or the clock go wrong."""
+"""Attempts and commits without a session: what is published, once, and what never is."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from threading import Barrier, BrokenBarrierError, Event
-from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from bridge import MessageView, Resolution
-from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
-from halfbridge.testkit.broker import EmbeddedBroker
-from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.proxy import Act, Api, Rule
-from halfbridge.testkit.reader import read_ops
 from serde.avro import SINK_CONTEXT
 from serde.headers import CONTEXT, INTERNAL, parse_half
-from serde.partitioner import partition_of
-from serde.records import ManifestKind, OpKind, SinkContext
+from serde.records import OpKind, SinkContext
 from serde.topics import MANIFEST_PARTITIONS
 from spark_jobs.sink.cluster.kafka_io import ensure_topics
 from spark_jobs.sink.errors import (
     AttemptGivenUpError,
     BatchOrderError,
-    CommitInDoubtError,
     ReplayMismatchError,
-    SendError,
     SinkSetupError,
 )
-from spark_jobs.sink.manifest import Fate, rounds
-from spark_jobs.sink.sender.kafka_io import decide
-from tests.inferred import INFERRED
 from tests.spark.sink_parts import ROWS, Sink, sink_parts
 from tests.spark.sink_scene import HALF_PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from serde.records import ManifestTransaction
-    from spark_jobs.sink.attempt import AttemptReport
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
-
-_INVALID_RECORD = 87  # Kafka's code
-_FIVE_WINDOWS = 40_000  # records: 64, 8 times as many each time
-_CALL_S = 20.0
-_ALONE_S = 1.0  # in which another thread would have come by
 
 
 def test_half_records_say_whose_they_are(sink: Sink) -> None:
@@ -176,132 +153,6 @@ def test_a_batch_that_took_too_long_is_void(sink: Sink) -> None:
     assert sink.decided(report) == {OpKind.ROLLBACK}
 
 
-def view(
-    report: AttemptReport, *, batch: int = 0, age_ms: int = 0, context: bool = True
-) -> MessageView:
-    """Return a check of an attempt's first transaction."""
-    told = SINK_CONTEXT.encode(SinkContext("feed", batch, report.attempt.attempt_id))
-    return MessageView(
-        topic="orders",
-        partition=None,
-        key=None,
-        value=b"",
-        headers=(),
-        transaction_id=report.attempt.transactions[0].transaction_id,
-        check_number=1,
-        attempt=1,
-        born_timestamp=time_ns() // 1_000_000 - age_ms,
-        producer_group="spark-feed",
-        resume_count=0,
-        context=told if context else None,
-    )
-
-
-def test_checks_are_answered_from_the_log(sink: Sink) -> None:
-    """Open: no answer, so none counts. Published: all its decisions first, in order. Else not."""
-    report, loser = sink.attempt(), sink.attempt()
-    checker = SinkChecker(sink.options)
-    with pytest.raises(StillOpenError, match="no manifest yet"):
-        checker(view(report))
-    with pytest.raises(NotOfTheSinkError):
-        checker(view(report, context=False))
-    sink.committer.record(0, [report])
-    assert sink.scene.undecided()
-    assert checker(view(report)) is Resolution.COMMIT
-    assert sink.decided(report) == {OpKind.COMMIT}
-    assert checker(view(loser)) is Resolution.ROLLBACK
-    mine = {each.transaction_id for each in report.attempt.transactions}
-    for partition in range(2):
-        order = [
-            each.transaction_id
-            for each in report.attempt.transactions
-            if each.half_partition == partition
-        ]
-        assert [id_ for id_, _ in sink.scene.ops(partition) if id_ in mine] == order
-
-
-def test_a_responder_remembers_ids_only(sink: Sink) -> None:
-    """A manifest may have megabytes, and it remembers the batches of an hour."""
-    report, loser = sink.attempt(), sink.attempt()
-    sink.committer.record(0, [report])
-    checker = SinkChecker(sink.options)
-    assert checker(view(report)) is Resolution.COMMIT
-    assert list(checker._settled.values()) == [{report.attempt.attempt_id}]
-    assert checker(view(report)) is Resolution.COMMIT
-    assert checker(view(loser)) is Resolution.ROLLBACK
-
-
-def test_what_nobody_commits_is_given_up_in_the_log(sink: Sink) -> None:
-    """After the app's own maximum; a commit that comes later finds it, and the batch runs anew."""
-    report = sink.attempt()
-    checker = SinkChecker(sink.options)
-    assert checker(view(report, age_ms=86_400_001)) is Resolution.ROLLBACK
-    assert [each.kind for each in sink.scene.manifests()] == [ManifestKind.REJECT]
-    with pytest.raises(AttemptGivenUpError):
-        sink.committer.commit(0, [report])
-    sink.committer.commit(0, [sink.attempt()])
-
-
-def test_halves_that_the_brokers_refuse(sink: Sink) -> None:
-    """The attempt fails; the next one is as new."""
-    sink.attempt()  # its client knows the larger limit
-    sink.alter(sink.scene.names.half, "max.message.bytes", "200")
-    with pytest.raises(SendError):
-        sink.attempt()
-    sink.alter(sink.scene.names.half, "max.message.bytes", "1048588")
-    sink.committer.commit(0, [sink.attempt()])
-    assert OpKind.COMMIT in sink.scene.decisions().values()
-
-
-def test_what_a_failed_attempt_has_stored_is_rolled_back(topic_prefix: str, tmp_path: Path) -> None:
-    """All of it, though nobody has told where it stands."""
-    with (
-        EmbeddedCluster(1, proxied=True) as cluster,
-        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
-    ):
-        cluster.proxy.add(INFERRED)
-        with pytest.raises(SendError):
-            sink.attempt()
-        last = {
-            parse_half(each.headers)[0].transaction_id: each.offset
-            for each in sink.scene.read(sink.scene.names.half)
-        }
-        ops = read_ops(sink.scene.read(sink.scene.names.op))
-        assert {each.op.kind for each in ops} == {OpKind.ROLLBACK}
-        assert {each.op.transaction_id for each in ops} == last.keys()
-        assert all(each.op.half_offset >= last[each.op.transaction_id] for each in ops)
-
-
-def test_a_failure_is_told_to_whom_it_happened(topic_prefix: str, tmp_path: Path) -> None:
-    """Responders of several apps share a client: who waits for it gets another when it failed."""
-    with (
-        EmbeddedCluster(1, proxied=True) as cluster,
-        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
-    ):
-        first, second = sink.attempt(), sink.attempt(1)
-        winner = sink.committer.record(0, [first])
-        begun, waiting = Event(), Event()
-
-        def slow() -> Iterator[list[ManifestTransaction]]:
-            begun.set()
-            assert waiting.wait(_CALL_S)
-            cluster.proxy.add(INFERRED)
-            yield from rounds(winner.attempts)
-
-        def decided(cut: Iterable[list[ManifestTransaction]]) -> None:
-            group = sink.options.producer_group
-            decide(sink.options, OpKind.COMMIT, cut, producer_group=group, timeout_s=_CALL_S)
-
-        with ThreadPoolExecutor(2) as threads:
-            fails = threads.submit(decided, slow())
-            assert begun.wait(_CALL_S)
-            succeeds = threads.submit(decided, rounds([second.attempt]))
-            waiting.set()
-        assert isinstance(fails.exception(), CommitInDoubtError)
-        assert succeeds.exception() is None
-        assert sink.decided(second) == {OpKind.COMMIT}
-
-
 def test_the_batch_before_comes_out_before(sink: Sink) -> None:
     """Its driver died behind the manifest, and nobody repeated it: older rows would come later."""
     first, second = sink.attempt(0), sink.attempt(1, first=1)
@@ -321,26 +172,6 @@ def test_the_batch_before_comes_out_before(sink: Sink) -> None:
             if each.half_partition == partition
         ]
         assert max(older, default=-1) < min(newer, default=len(order))
-
-
-def test_a_rollback_asks_once_where_a_half_partition_ends(
-    topic_prefix: str, tmp_path: Path
-) -> None:
-    """However many transactions the brokers refused: each question costs a client a connection."""
-    with (
-        EmbeddedCluster(1, proxied=True) as cluster,
-        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
-    ):
-        stored = sink.attempt()
-        sink.alter(sink.scene.names.half, "max.message.bytes", "1000")
-        cluster.proxy.add(Rule(api=Api.LIST_OFFSETS, act=Act.HOLD))
-        with pytest.raises(SendError):
-            sink.attempt(rows=10 * ROWS)
-        asked = cluster.proxy.hits(Act.HOLD, Api.LIST_OFFSETS)
-        assert 0 < asked <= 2 * HALF_PARTITIONS  # for the beginning and for the end
-        assert sink.scene.undecided() == {
-            each.transaction_id for each in stored.attempt.transactions
-        }
 
 
 def test_a_manifest_that_is_too_large(
@@ -372,104 +203,3 @@ def test_a_manifest_topic_that_lost_its_beginning(sink: Sink) -> None:
     sink.committer.commit(3, [sink.attempt(3)])
     with pytest.raises(SinkSetupError, match="that was never used"):
         sink.committer.commit(0, [sink.attempt(0)])
-
-
-def test_no_decision_overtakes_one_that_may_not_be_stored(
-    topic_prefix: str, tmp_path: Path
-) -> None:
-    """An acknowledgement without an offset proves nothing: what comes behind it waits.
-
-    Written again after the ones behind it, it would take its rows behind later ones of their keys.
-    """
-    with (
-        EmbeddedCluster(1, proxied=True) as cluster,
-        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
-    ):
-        report = sink.attempt()
-        winner = sink.committer.record(0, [report])
-        cluster.proxy.add(INFERRED)
-        with pytest.raises(CommitInDoubtError):
-            sink.committer.settle(winner)
-        assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
-        firsts, *others = rounds([report.attempt])
-        assert others
-        decided = set(sink.scene.decisions())
-        assert decided <= {each.transaction_id for each in firsts}
-        sink.committer.settle(winner)
-        assert sink.decided(report) == {OpKind.COMMIT}
-
-
-def test_responders_of_one_process_decide_one_after_the_other(sink: Sink) -> None:
-    """They share a client, whose failure would be told to the wrong one."""
-    together = Barrier(2)
-
-    def no_rounds() -> Iterator[list[ManifestTransaction]]:
-        together.wait(_ALONE_S)
-        yield []
-
-    def alone() -> None:
-        group = sink.options.producer_group
-        decide(sink.options, OpKind.ROLLBACK, no_rounds(), producer_group=group, timeout_s=_CALL_S)
-
-    with ThreadPoolExecutor(2) as threads:
-        both = [threads.submit(alone) for _ in range(2)]
-    assert [type(each.exception()) for each in both] == [BrokenBarrierError] * 2
-
-
-def test_a_manifest_that_is_refused_spoils_nothing(topic_prefix: str, tmp_path: Path) -> None:
-    """A responder lives long: after a refusal its client takes no more, and it gets another."""
-    with (
-        EmbeddedCluster(1, proxied=True) as cluster,
-        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
-    ):
-        first, second = sink.attempt(), sink.attempt()
-        cluster.proxy.add(Rule(api=Api.PRODUCE, act=Act.FAIL, error=_INVALID_RECORD, times=1))
-        with pytest.raises(CommitInDoubtError):
-            sink.committer.reject(0, first.attempt.attempt_id, "too old")
-        assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
-        sink.committer.reject(0, second.attempt.attempt_id, "too old")
-        assert sink.fate(second) is Fate.ROLLBACK
-
-
-def test_a_long_log_may_be_read_for_long(topic_prefix: str, tmp_path: Path) -> None:
-    """A new app reads all of its partition; its time-out is on brokers that say nothing."""
-    with (
-        EmbeddedCluster(1, proxied=True) as cluster,
-        sink_parts(
-            cluster.proxied_servers, topic_prefix, tmp_path, commit_timeout_ms="3000"
-        ) as sink,
-    ):
-        partition = partition_of(sink.options.app_id.encode(), MANIFEST_PARTITIONS)
-        producer = Producer({"bootstrap.servers": cluster.proxied_servers})
-        for _ in range(_FIVE_WINDOWS):
-            producer.produce(sink.scene.names.manifest, b"", b"other", partition)
-        assert producer.flush(60) == 0
-        sink.committer.find(0)  # clients are made
-        cluster.proxy.delay(300)
-        began = monotonic()
-        assert sink.committer.find(0).entries == ()
-        assert monotonic() - began > 3
-
-
-@pytest.mark.spark_long
-def test_brokers_that_do_not_answer(topic_prefix: str, tmp_path: Path) -> None:
-    """A commit in doubt: whether its manifest came through or not, all agree afterwards."""
-    with (
-        EmbeddedBroker() as broker,
-        sink_parts(
-            broker.bootstrap_servers, topic_prefix, tmp_path, commit_timeout_ms="3000"
-        ) as hasty,
-    ):
-        hasty.committer.commit(0, [hasty.attempt()])  # clients are made
-        report, anew = hasty.attempt(1), hasty.attempt(1)
-        broker.pause()
-        with pytest.raises(CommitInDoubtError):
-            hasty.committer.commit(1, [report])
-        broker.resume()
-        sink = Sink(hasty.scene)  # with time enough from here on
-        sink.committer.abort(1, [report])
-        sink.committer.commit(1, [anew])
-        fates = {sink.fate(report, 1), sink.fate(anew, 1)}
-        assert fates == {Fate.COMMIT, Fate.ROLLBACK}
-        for each in (report, anew):
-            assert {kind.value for kind in sink.decided(each) if kind} == {sink.fate(each, 1).value}

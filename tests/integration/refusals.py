@@ -1,0 +1,35 @@
+"""Good transactions around refused ones, and what must become of both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from serde.records import DeadReason
+
+if TYPE_CHECKING:
+    from tests.integration.installation import Installation
+    from tests.integration.tail import Record, Stored
+
+
+def around(installation: Installation, orders: str, bad: list[Stored]) -> list[Stored]:
+    """Commit good transactions around `bad` ones, so that all share a batch; return the good."""
+    good = [installation.half(orders) for _ in range(10)]
+    for half in (*good[:5], *bad, *good[5:]):
+        installation.commit(half)
+    return good
+
+
+def expect(
+    installation: Installation, orders: str, *, good: list[Stored], bad: list[Stored]
+) -> list[Record]:
+    """Assert that the good were delivered and the bad buried; return their letters."""
+    installation.fence()
+    letters = installation.dead(len(bad))
+    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    assert delivered == [each.transaction_id for each in good]
+    assert [each.half.transaction_id for each in installation.dead_now()] == [
+        each.transaction_id for each in bad
+    ]
+    assert {each.dead.reason for each in letters} == {DeadReason.UNDELIVERABLE}
+    assert all(each.dead.detail for each in letters)
+    return letters

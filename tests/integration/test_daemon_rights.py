@@ -1,0 +1,152 @@
+"""Rights that the daemon lacks: on a real topic, on its group, on its own topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from halfbridge.testkit.broker import EmbeddedBroker
+from halfbridge.testkit.pytest_plugin import leave_out
+from spark_jobs.ivy import JarsError
+from spark_jobs.jvm import JavaNotFoundError
+from tests.integration.installation import Installation
+from tests.integration.refusals import around, expect
+from tests.integration.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.daemon import Daemon
+
+pytestmark = pytest.mark.broker
+
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+EVERYBODY = "User:ANONYMOUS"
+
+
+@pytest.fixture(scope="module")
+def guarded_servers() -> Iterator[str]:
+    """A broker that enforces ACLs; where there is none on a resource, all is allowed."""
+    properties = {
+        "authorizer.class.name": AUTHORIZER,
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    broker = EmbeddedBroker(properties=properties, heap_mib=512)
+    try:
+        broker.start()
+    except (JarsError, JavaNotFoundError) as error:
+        leave_out(f"no broker that checks rights: {error}")
+    yield broker.bootstrap_servers
+    broker.stop()
+
+
+@pytest.fixture
+def guarded(guarded_servers: str, topic_prefix: str) -> Iterator[Installation]:
+    """An installation on the broker that checks rights."""
+    made = Installation(guarded_servers, topic_prefix)
+    try:
+        yield made
+    finally:
+        _allow_all(made)
+        made.close()
+
+
+def _allow_all(installation: Installation) -> None:
+    everything = AclBindingFilter(
+        ResourceType.ANY,
+        *(None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY),
+    )
+    installation.admin.delete_acls([everything])[everything].result()
+
+
+def _deny(
+    installation: Installation, kind: ResourceType, name: str, operation: AclOperation
+) -> None:
+    """Take one right on a resource away and leave all others."""
+
+    def binding(what: AclOperation, permission: AclPermissionType) -> AclBinding:
+        literal = ResourcePatternType.LITERAL
+        return AclBinding(kind, name, literal, EVERYBODY, "*", what, permission)
+
+    acls = [
+        binding(AclOperation.ALL, AclPermissionType.ALLOW),
+        binding(operation, AclPermissionType.DENY),
+    ]
+    for future in installation.admin.create_acls(acls).values():
+        future.result()
+
+
+def test_no_right_on_the_real_topic(guarded: Installation) -> None:
+    """Transactions for that topic are dead-lettered, no others; nothing needs an operator."""
+    guarded.make()
+    orders, forbidden = guarded.topic("orders"), guarded.topic("forbidden")
+    _deny(guarded, ResourceType.TOPIC, forbidden, AclOperation.WRITE)
+    bad = [guarded.half(forbidden) for _ in range(3)]
+    good = around(guarded, orders, bad)
+
+    daemon = guarded.start()
+    expect(guarded, orders, good=good, bad=bad)
+    assert daemon.healthz()[0] == 200
+
+
+def test_no_right_on_the_group_is_told(guarded: Installation) -> None:
+    """The client says so among the records only; once the right is back, all is well again."""
+    guarded.make()
+    orders = guarded.topic("orders")
+    group = guarded.names.daemon_group
+    _deny(guarded, ResourceType.GROUP, group, AclOperation.READ)
+    daemon = guarded.launch()
+    until("health is red", lambda: daemon.healthz()[0] == 503)
+    assert "group" in str(daemon.healthz()[1]).lower()
+    _allow_all(guarded)
+    half = guarded.pass_through(orders)
+    assert [each.transaction_id for each in guarded.tail(orders).until(1)] == [half.transaction_id]
+    until("health is green", lambda: daemon.healthz()[0] == 200)
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource", "operation"),
+    [
+        (ResourceType.TOPIC, "half", AclOperation.READ),
+        (ResourceType.TOPIC, "op", AclOperation.READ),
+        (ResourceType.TOPIC, "dead", AclOperation.WRITE),
+        (ResourceType.GROUP, "daemon_group", AclOperation.READ),
+    ],
+)
+def test_lost_rights_of_its_own_lose_nothing(
+    guarded: Installation, kind: ResourceType, resource: str, operation: AclOperation
+) -> None:
+    """The daemon backs off and turns red; when the right is back, it goes on where it stood."""
+    guarded.make()
+    orders = guarded.topic("orders")
+    daemon = guarded.start()
+    before = guarded.pass_through(orders)
+    guarded.tail(orders).until(1)
+    _deny(guarded, kind, getattr(guarded.names, resource), operation)
+    guarded.write(guarded.names.half, b"junk")
+    behind = guarded.pass_through(orders)
+    until("health is red", lambda: _red(daemon))
+
+    _allow_all(guarded)
+    records = guarded.tail(orders).until(2)
+
+    assert [each.transaction_id for each in records] == [
+        before.transaction_id,
+        behind.transaction_id,
+    ]
+    guarded.fence()
+    assert [each.value for each in guarded.dead_now()] == [b"junk"]
+    until("health is green", lambda: not _red(daemon))
+
+
+def _red(daemon: Daemon) -> bool:
+    return daemon.healthz()[0] == 503

@@ -1,0 +1,112 @@
+"""What the sink answers to checks, from its log."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, BrokenBarrierError
+from time import time_ns
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bridge import MessageView, Resolution
+from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
+from serde.avro import SINK_CONTEXT
+from serde.records import ManifestKind, OpKind, SinkContext
+from spark_jobs.sink.errors import AttemptGivenUpError
+from spark_jobs.sink.sender.kafka_io import decide
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from serde.records import ManifestTransaction
+    from spark_jobs.sink.attempt import AttemptReport
+    from tests.spark.sink_parts import Sink
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+_CALL_S = 20.0
+_ALONE_S = 1.0  # in which another thread would have come by
+
+
+def view(
+    report: AttemptReport, *, batch: int = 0, age_ms: int = 0, context: bool = True
+) -> MessageView:
+    """Return a check of an attempt's first transaction."""
+    told = SINK_CONTEXT.encode(SinkContext("feed", batch, report.attempt.attempt_id))
+    return MessageView(
+        topic="orders",
+        partition=None,
+        key=None,
+        value=b"",
+        headers=(),
+        transaction_id=report.attempt.transactions[0].transaction_id,
+        check_number=1,
+        attempt=1,
+        born_timestamp=time_ns() // 1_000_000 - age_ms,
+        producer_group="spark-feed",
+        resume_count=0,
+        context=told if context else None,
+    )
+
+
+def test_checks_are_answered_from_the_log(sink: Sink) -> None:
+    """Open: no answer, so none counts. Published: all its decisions first, in order. Else not."""
+    report, loser = sink.attempt(), sink.attempt()
+    checker = SinkChecker(sink.options)
+    with pytest.raises(StillOpenError, match="no manifest yet"):
+        checker(view(report))
+    with pytest.raises(NotOfTheSinkError):
+        checker(view(report, context=False))
+    sink.committer.record(0, [report])
+    assert sink.scene.undecided()
+    assert checker(view(report)) is Resolution.COMMIT
+    assert sink.decided(report) == {OpKind.COMMIT}
+    assert checker(view(loser)) is Resolution.ROLLBACK
+    mine = {each.transaction_id for each in report.attempt.transactions}
+    for partition in range(2):
+        order = [
+            each.transaction_id
+            for each in report.attempt.transactions
+            if each.half_partition == partition
+        ]
+        assert [id_ for id_, _ in sink.scene.ops(partition) if id_ in mine] == order
+
+
+def test_a_responder_remembers_ids_only(sink: Sink) -> None:
+    """A manifest may have megabytes, and it remembers the batches of an hour."""
+    report, loser = sink.attempt(), sink.attempt()
+    sink.committer.record(0, [report])
+    checker = SinkChecker(sink.options)
+    assert checker(view(report)) is Resolution.COMMIT
+    assert list(checker._settled.values()) == [{report.attempt.attempt_id}]
+    assert checker(view(report)) is Resolution.COMMIT
+    assert checker(view(loser)) is Resolution.ROLLBACK
+
+
+def test_what_nobody_commits_is_given_up_in_the_log(sink: Sink) -> None:
+    """After the app's own maximum; a commit that comes later finds it, and the batch runs anew."""
+    report = sink.attempt()
+    checker = SinkChecker(sink.options)
+    assert checker(view(report, age_ms=86_400_001)) is Resolution.ROLLBACK
+    assert [each.kind for each in sink.scene.manifests()] == [ManifestKind.REJECT]
+    with pytest.raises(AttemptGivenUpError):
+        sink.committer.commit(0, [report])
+    sink.committer.commit(0, [sink.attempt()])
+
+
+def test_responders_of_one_process_decide_one_after_the_other(sink: Sink) -> None:
+    """They share a client, whose failure would be told to the wrong one."""
+    together = Barrier(2)
+
+    def no_rounds() -> Iterator[list[ManifestTransaction]]:
+        together.wait(_ALONE_S)
+        yield []
+
+    def alone() -> None:
+        group = sink.options.producer_group
+        decide(sink.options, OpKind.ROLLBACK, no_rounds(), producer_group=group, timeout_s=_CALL_S)
+
+    with ThreadPoolExecutor(2) as threads:
+        both = [threads.submit(alone) for _ in range(2)]
+    assert [type(each.exception()) for each in both] == [BrokenBarrierError] * 2
