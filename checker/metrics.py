@@ -120,7 +120,7 @@ class Metrics:
             "halfbridge_partitions_stopped", "Partitions that wait for `checker init`."
         )
         self._waiting = self._gauge(
-            "halfbridge_partitions_waiting", "Partitions left out until brokers answer for them."
+            "halfbridge_partitions_waiting", "Partitions left out for now, and asked about again."
         )
         self._ledger = self._gauge("halfbridge_ledger_bytes", "Bytes of bodies held in memory.")
 

@@ -186,16 +186,15 @@ def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) ->
         return half if half.body is not None else half._replace(body=bodies[half.offset])
 
     def whole_junk(record: JunkRead) -> JunkRead:
+        if record.body is not None:
+            return record
         return record._replace(body=_whole_or_bare(bodies[record.offset]))
 
     plan.deliveries[:] = [
         one._replace(messages=tuple(map(whole, one.messages))) for one in plan.deliveries
     ]
     plan.dead[:] = [replace(one, half=whole(one.half)) for one in plan.dead]
-    plan.junk[:] = [
-        replace(one, record=whole_junk(one.record)) if one.record.body is None else one
-        for one in plan.junk
-    ]
+    plan.junk[:] = [replace(one, record=whole_junk(one.record)) for one in plan.junk]
     plan.put_backs[:] = [replace(one, half=whole(one.half)) for one in plan.put_backs]
 
 

@@ -10,7 +10,7 @@ from checker.core.entry import IN_FLIGHT, Entry
 from checker.core.forget import Decided
 from checker.core.holdings import Holdings
 from checker.core.plan import Count, PutBackRule
-from checker.core.protocol import STATE_AFTER, State, effect_of
+from checker.core.protocol import State, decision_of
 from checker.core.schedule import CheckSchedule, first_due_ms
 from checker.core.settings import WINDOW_PER_UNDECIDED, LedgerSettings
 
@@ -75,7 +75,7 @@ class Book:
         A rebuild that begins at this op can tell neither from a decision whose half came late.
         """
         op = read.op
-        state = STATE_AFTER.get(effect_of(op, State.UNDECIDED))
+        state = decision_of(op)
         if state is None:
             return
         unseen = Entry.decided_unseen(op, state, read.offset, now_ms)

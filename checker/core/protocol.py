@@ -80,6 +80,11 @@ def effect_of(op: Op, state: State) -> Effect:
     return effect
 
 
+def decision_of(op: Op) -> State | None:
+    """Return the state that `op` brings an undecided transaction to; None when it decides none."""
+    return STATE_AFTER.get(effect_of(op, State.UNDECIDED))
+
+
 def proves_its_age(op: Op, op_append_ms: int, first_append_ms: int) -> bool:
     """Tell whether an op may take effect; only a discard of the daemon, for age, can fail here.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from checker.core.entries import Entries
 from checker.core.entry import Entry
 from checker.core.events import JunkRead
-from checker.core.protocol import STATE_AFTER, State, effect_of, proves_its_age
+from checker.core.protocol import State, decision_of, proves_its_age
 
 if TYPE_CHECKING:
     from checker.core.book import Book
@@ -77,7 +77,7 @@ class Rebuild:
 
     def past_op(self, read: OpRead) -> None:
         """Take an op below O; of those only decisions are kept: there may be millions of others."""
-        if STATE_AFTER.get(effect_of(read.op, State.UNDECIDED)) is not None:
+        if decision_of(read.op) is not None:
             self._past.append(read)
 
     def settle(self, book: Book, now_ms: int) -> None:
@@ -102,7 +102,7 @@ class Rebuild:
     def _decide(self, book: Book, read: OpRead, now_ms: int) -> None:
         """Take a decision that stands; first decision wins, `half_offset` is not looked at."""
         op = read.op
-        state = STATE_AFTER.get(effect_of(op, State.UNDECIDED))
+        state = decision_of(op)
         if state is None:
             return
         entry = book.entries.find(op.transaction_id, op.resume_count, op.producer_group)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from serde.avro import read_long
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -104,9 +106,10 @@ def ended(found: Iterable[Batch]) -> list[Ended]:
                     batch.timestamp_ms,
                 )
             )
-        elif batch.producer in newest and not batch.is_commit:
-            place = newest[batch.producer]
-            done[place] = _contradicted(done[place])
+            continue
+        place = newest.get(batch.producer)
+        if place is not None and done[place].is_commit and not batch.is_commit:
+            done[place] = replace(done[place], is_contradicted=True)
     return done
 
 
@@ -146,28 +149,12 @@ def read(directory: Path) -> dict[str, list[Ended]]:
 
 def _is_commit(batch: bytes) -> bool:
     at = _HEAD.size + _BATCH.size
-    _, at = _varint(batch, at)  # length
-    _, at = _varint(batch, at + 1)  # behind the attributes: time
-    _, at = _varint(batch, at)  # offset
-    _, at = _varint(batch, at)  # length of the key
+    # Kafka's varints are Avro's longs.
+    _, at = read_long(batch, at)  # length
+    _, at = read_long(batch, at + 1)  # behind the attributes: time
+    _, at = read_long(batch, at)  # offset
+    _, at = read_long(batch, at)  # length of the key
     return bool(_MARKER.unpack_from(batch, at)[1] == _COMMIT)
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    shift = value = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if not byte & 0x80:
-            return (value >> 1) ^ -(value & 1), at
-
-
-def _contradicted(each: Ended) -> Ended:
-    if not each.is_commit:
-        return each
-    return replace(each, is_contradicted=True)
 
 
 def _offsets(ranges: Iterable[tuple[str, Ended]]) -> dict[str, tuple[int, int]]:

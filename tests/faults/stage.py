@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections import Counter, defaultdict
+from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,11 +19,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def installation(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Installation]:
     """An installation without topics; whatever a test makes in it is gone afterwards."""
-    made = Installation(kafka_bootstrap_servers, topic_prefix)
-    try:
+    with closing(Installation(kafka_bootstrap_servers, topic_prefix)) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.testkit.broker import EmbeddedBroker
-from halfbridge.testkit.pytest_plugin import leave_out
-from spark_jobs.ivy import JarsError
-from spark_jobs.jvm import JavaNotFoundError
+from tests.integration.brokers import started
 from tests.integration.installation import Installation
 from tests.integration.waiting import until
 
@@ -18,34 +17,34 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.broker
 
+# Red is what failed several times in a row, and each time waits for an answer: half a minute where
+# a machine has nothing else to do.
+NOTICED_S = 120.0
+
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
     """Yield a broker of its own, which the test may kill."""
-    made = EmbeddedBroker()
-    try:
-        made.start()
-    except (JarsError, JavaNotFoundError) as error:
-        leave_out(f"no broker to kill: {error}")
-    yield made
-    made.stop()
+    with started(EmbeddedBroker(), "no broker to kill") as made:
+        yield made
 
 
 def test_health_turns_green_again_with_nothing_to_do(
     broker: EmbeddedBroker, topic_prefix: str
 ) -> None:
     """Of a worker whose partition has nothing new, and of one in reserve, that has none."""
-    installation = Installation(broker.bootstrap_servers, topic_prefix)
-    try:
+    with closing(Installation(broker.bootstrap_servers, topic_prefix)) as installation:
         installation.make()
         daemons = [installation.start(slot=f"w-{number}") for number in range(2)]
         installation.pass_through(installation.topic("orders"))
         installation.fence()
 
         broker.kill()
-        until("health is red", lambda: all(each.healthz()[0] == 503 for each in daemons))
+        until(
+            "health is red",
+            lambda: all(each.healthz()[0] == 503 for each in daemons),
+            within_s=NOTICED_S,
+        )
         broker.restart()
 
         until("health is green", lambda: all(each.healthz()[0] == 200 for each in daemons))
-    finally:
-        installation.close()

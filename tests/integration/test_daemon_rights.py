@@ -15,9 +15,7 @@ from confluent_kafka.admin import (
 )
 
 from halfbridge.testkit.broker import EmbeddedBroker
-from halfbridge.testkit.pytest_plugin import leave_out
-from spark_jobs.ivy import JarsError
-from spark_jobs.jvm import JavaNotFoundError
+from tests.integration.brokers import started
 from tests.integration.installation import Installation
 from tests.integration.refusals import around, expect
 from tests.integration.waiting import until
@@ -41,12 +39,8 @@ def guarded_servers() -> Iterator[str]:
         "allow.everyone.if.no.acl.found": "true",
     }
     broker = EmbeddedBroker(properties=properties, heap_mib=512)
-    try:
-        broker.start()
-    except (JarsError, JavaNotFoundError) as error:
-        leave_out(f"no broker that checks rights: {error}")
-    yield broker.bootstrap_servers
-    broker.stop()
+    with started(broker, "no broker that checks rights"):
+        yield broker.bootstrap_servers
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +12,7 @@ from checker import waits
 from checker.admin.shape import Layout, wanted_topics
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.pytest_plugin import leave_out
-from spark_jobs.ivy import JarsError
-from spark_jobs.jvm import JavaNotFoundError
+from tests.integration.brokers import started
 from tests.integration.installation import HALF_RETENTION_MS, Installation
 from tests.integration.waiting import until
 
@@ -30,20 +29,14 @@ SOUND, WAITS = 0, 1
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
     """Yield a cluster of its own, of which the test may kill a node."""
-    made = EmbeddedCluster(3)
-    try:
-        made.start()
-    except (JarsError, JavaNotFoundError) as error:
-        leave_out(f"no broker to kill: {error}")
-    yield made
-    made.stop()
+    with started(EmbeddedCluster(3), "no broker to kill") as made:
+        yield made
 
 
 @pytest.fixture
 def installation(cluster: EmbeddedCluster, topic_prefix: str) -> Iterator[Installation]:
     """Yield an installation with two pairs, of which one op partition is on the node that dies."""
-    made = Installation(cluster.bootstrap_servers, topic_prefix)
-    try:
+    with closing(Installation(cluster.bootstrap_servers, topic_prefix)) as made:
         layout = Layout(partitions=2, replication_factor=1, retention_ms=HALF_RETENTION_MS)
         shapes = {shape.name: shape for shape in wanted_topics(made.names, layout)}
         for topic, nodes in {made.names.half: (STAYS, STAYS), made.names.op: (STAYS, DIES)}.items():
@@ -52,8 +45,6 @@ def installation(cluster: EmbeddedCluster, topic_prefix: str) -> Iterator[Instal
         _place(made, made.real("orders"), (STAYS,), {})
         made.make(partitions=2)
         yield made
-    finally:
-        made.close()
 
 
 def _place(made: Installation, topic: str, nodes: Sequence[int], settings: dict[str, str]) -> None:
@@ -67,13 +58,15 @@ def _place(made: Installation, topic: str, nodes: Sequence[int], settings: dict[
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """Yield a broker of its own, whose files the test may spoil."""
-    made = EmbeddedBroker(directory=tmp_path)
-    try:
-        made.start()
-    except (JarsError, JavaNotFoundError) as error:
-        leave_out(f"no broker to spoil: {error}")
-    yield made
-    made.stop()
+    with started(EmbeddedBroker(directory=tmp_path), "no broker to spoil") as made:
+        yield made
+
+
+@pytest.fixture
+def alone(broker: EmbeddedBroker, topic_prefix: str) -> Iterator[Installation]:
+    """Yield an installation on that broker, without topics."""
+    with closing(Installation(broker.bootstrap_servers, topic_prefix)) as made:
+        yield made
 
 
 def test_a_pair_waits_for_its_leader_and_the_others_go_on(
@@ -103,53 +96,44 @@ def test_a_pair_waits_for_its_leader_and_the_others_go_on(
 
 
 def test_a_pair_that_cannot_be_read_waits_and_the_others_go_on(
-    broker: EmbeddedBroker, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, alone: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A damaged record had all pairs of the worker rebuilt, every few seconds, for ever."""
     monkeypatch.setattr(waits, "ILL_S", 0.0)
-    installation = Installation(broker.bootstrap_servers, topic_prefix)
-    try:
-        installation.make(partitions=2)
-        orders = installation.topic("orders")
-        installation.half(orders, partition=WAITS)
-        broker.node.terminate()
-        _spoil_last_byte(broker.directory, f"{installation.names.half}-{WAITS}")
-        broker.restart()
+    alone.make(partitions=2)
+    orders = alone.topic("orders")
+    alone.half(orders, partition=WAITS)
+    _spoil(broker, f"{alone.names.half}-{WAITS}")
 
-        daemon = installation.start()
-        assert installation.names.half in daemon.stopped(WAITS)
-        daemon.counts("halfbridge_partitions_waiting", 1)
-        for count in range(1, 4):
-            installation.pass_through(orders, partition=SOUND)
-            installation.tail(orders).until(count)
-    finally:
-        installation.close()
+    daemon = alone.start()
+    assert alone.names.half in daemon.stopped(WAITS)
+    daemon.counts("halfbridge_partitions_waiting", 1)
+    for count in range(1, 4):
+        alone.pass_through(orders, partition=SOUND)
+        alone.tail(orders).until(count)
 
 
 def test_a_worker_whose_only_pair_cannot_be_read_is_ill(
-    broker: EmbeddedBroker, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+    broker: EmbeddedBroker, alone: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was well whenever anybody asked: each time it had just begun anew."""
     monkeypatch.setattr(waits, "ILL_S", 0.0)
-    installation = Installation(broker.bootstrap_servers, topic_prefix)
-    try:
-        installation.make(partitions=1)
-        orders = installation.topic("orders")
-        for _ in range(2):
-            installation.half(orders, partition=SOUND)
-        broker.node.terminate()
-        _spoil_last_byte(broker.directory, f"{installation.names.half}-{SOUND}")
-        broker.restart()
+    alone.make(partitions=1)
+    orders = alone.topic("orders")
+    for _ in range(2):
+        alone.half(orders, partition=SOUND)
+    _spoil(broker, f"{alone.names.half}-{SOUND}")
 
-        daemon = installation.launch()
-        assert installation.names.half in daemon.stopped(SOUND)
-        daemon.counts("halfbridge_partitions_waiting", 1)
-        until("health is red", lambda: daemon.healthz()[0] == 503)
-    finally:
-        installation.close()
+    daemon = alone.launch()
+    assert alone.names.half in daemon.stopped(SOUND)
+    daemon.counts("halfbridge_partitions_waiting", 1)
+    until("health is red", lambda: daemon.healthz()[0] == 503)
 
 
-def _spoil_last_byte(directory: Path, partition: str) -> None:
-    (path,) = directory.glob(f"**/{partition}/*.log")
+def _spoil(broker: EmbeddedBroker, partition: str) -> None:
+    """Damage the last record of a partition while the broker is down."""
+    broker.node.terminate()
+    (path,) = broker.directory.glob(f"**/{partition}/*.log")
     content = path.read_bytes().rstrip(b"\0")  # the file may have been made longer beforehand
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 0xFF]))
+    broker.restart()

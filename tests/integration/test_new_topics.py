@@ -12,10 +12,8 @@ from checker.admin.shape import Layout
 from checker.admin.topics import create_topics
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
-from halfbridge.testkit.pytest_plugin import leave_out
 from serde.topics import TopicNames
-from spark_jobs.ivy import JarsError
-from spark_jobs.jvm import JavaNotFoundError
+from tests.integration.brokers import started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,13 +27,8 @@ TIMES = 3
 @pytest.fixture
 def cluster() -> Iterator[EmbeddedCluster]:
     """Yield a broker behind a proxy."""
-    made = EmbeddedCluster(1, proxied=True)
-    try:
-        made.start()
-    except (JarsError, JavaNotFoundError) as error:
-        leave_out(f"no broker: {error}")
-    yield made
-    made.stop()
+    with started(EmbeddedCluster(1, proxied=True), "no broker") as made:
+        yield made
 
 
 def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(

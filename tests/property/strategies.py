@@ -15,7 +15,6 @@ EXAMPLES = int(os.environ.get("HALFBRIDGE_PROPERTY_EXAMPLES", "500"))
 
 PROFILE = settings(
     max_examples=EXAMPLES,
-    deadline=None,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

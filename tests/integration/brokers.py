@@ -1,0 +1,30 @@
+"""Brokers that a test has for itself, to kill, to spoil, or to set up in its own way."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from halfbridge.testkit.broker import EmbeddedBroker
+from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.pytest_plugin import leave_out
+from spark_jobs.ivy import JarsError
+from spark_jobs.jvm import JavaNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Made = TypeVar("Made", EmbeddedBroker, EmbeddedCluster)
+
+
+@contextmanager
+def started(made: Made, missing: str) -> Iterator[Made]:
+    """Yield it running; where it cannot be had, leave the test out, for `missing` and the cause."""
+    try:
+        made.start()
+    except (JarsError, JavaNotFoundError) as error:
+        leave_out(f"{missing}: {error}")
+    try:
+        yield made
+    finally:
+        made.stop()
