@@ -38,6 +38,24 @@ def client_config(config: CheckerConfig) -> dict[str, Any]:
     }
 
 
+def joined(config: CheckerConfig, group_instance_id: str) -> dict[str, Any]:
+    """Return what the consumer needs besides, that reads as a static member of the group."""
+    return {
+        "group.id": config.names.daemon_group,
+        "group.instance.id": group_instance_id,
+        "session.timeout.ms": config.session_timeout_ms,
+        "heartbeat.interval.ms": max(100, min(1000, config.session_timeout_ms // 10)),
+        "partition.assignment.strategy": "range",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "check.crcs": True,
+        **FETCHING,
+    }
+
+
 def unjoined(config: CheckerConfig) -> dict[str, Any]:
     """Return what a consumer needs besides, that reads with the group's rights and never joins."""
     return {

@@ -116,6 +116,9 @@ class Metrics:
         self._replacements = self._counter(
             "halfbridge_producer_replacements", "Transactional producers that were replaced."
         )
+        self._stalls = self._counter(
+            "halfbridge_consumer_stalls", "Consumers that fetched nothing more, and were replaced."
+        )
         self._stopped = self._gauge(
             "halfbridge_partitions_stopped", "Partitions that wait for `checker init`."
         )
@@ -217,6 +220,10 @@ class Metrics:
     def producer_replaced(self) -> None:
         """Add one replaced transactional producer."""
         self._replacements.inc()
+
+    def consumer_stalled(self) -> None:
+        """Count a consumer that was given up because it fetched nothing more."""
+        self._stalls.inc()
 
     def partitions_stopped(self, count: int) -> None:
         """Set how many partitions stopped with an error."""

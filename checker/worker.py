@@ -30,6 +30,7 @@ from checker.pair import restore_plan
 from checker.report import Reporter
 from checker.requests.kafka_io import CheckSender
 from checker.routes import Routes
+from checker.stall_watch import StallWatch
 from checker.stamps import Stamps
 from checker.topic_watch import TopicWatch
 from serde.records import OpKind, OpSource
@@ -85,11 +86,9 @@ class Worker:
         self._routes = Routes(config.topic_gone_ms)
         self._backoff = Backoff()
         self._stamps = Stamps()
-        self._gauges_at = 0.0
-        self._last_record_at = 0.0
+        self._gauges_at = self._last_record_at = self._began = 0.0
         self._work: list[Work] = []
         self._progress: dict[int, Progress] = {}
-        self._began = 0.0
         self._turns = Turns(config, ids.transactional_id_prefix, status.metrics)
         self._checks = CheckSender(config)
         self._bodies = BodyReader(config)
@@ -111,6 +110,7 @@ class Worker:
             routes=self._routes,
             status=status,
         )
+        self._stall_watch = StallWatch(questions, self._input, status.metrics)
         self._asker = Asker(
             config,
             questions=questions,
@@ -150,18 +150,16 @@ class Worker:
         messages = self._fetch()
         now = monotonic()
         if dozed and not self._input.dozing:
-            # The bell rang: what it heard takes a fetch to arrive, so stay awake for it.
-            self._last_record_at = now
+            self._stay_awake(now)  # the bell rang: what it heard takes a fetch to arrive
         if self._input.changed:
             self._begin_anew(now)
             return
         if messages:
             self._last_record_at = now
             self._ingest(messages, now)
-        if self._asker.take_answers(self._assignment.pairs):
-            # The end of a partition may be a marker that only the real consumer gets past.
-            self._last_record_at = now
-            self._input.wake()
+        # The end of a partition may be a marker that only the real consumer gets past.
+        if self._asker.take_answers(self._assignment.pairs) or self._stall_watch.look(now):
+            self._stay_awake(now)
         self._look_around(now)
         self._asker.ask(self._assignment.pairs, now)
         if self._turns.is_under_way:
@@ -242,6 +240,10 @@ class Worker:
             self._assignment.pause_or_resume()
         if now - self._last_record_at >= DOZE_S and not self._input.dozing:
             self._assignment.doze()
+
+    def _stay_awake(self, now: float) -> None:
+        self._last_record_at = now
+        self._input.wake()
 
     def _tell_troubles(self, now: float) -> None:
         missing = f"{self._names.dead} is missing: `halfbridge topics create` makes it"

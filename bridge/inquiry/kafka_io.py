@@ -40,7 +40,12 @@ def half_end(admin: Any, topic: str, partition: int, *, timeout_s: float) -> int
 
 
 def ask_offsets(
-    admin: Any, places: Iterable[TopicPartition], spec: OffsetSpec, timeout_s: float
+    admin: Any,
+    places: Iterable[TopicPartition],
+    spec: OffsetSpec,
+    timeout_s: float,
+    *,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, Any]:
     """Ask where logs begin or end; `offset_of` tells what each future has.
 
@@ -48,7 +53,7 @@ def ask_offsets(
     """
     futures: dict[TopicPartition, Any] = admin.list_offsets(
         dict.fromkeys(places, spec),
-        isolation_level=IsolationLevel.READ_UNCOMMITTED,
+        isolation_level=isolation,
         request_timeout=timeout_s,
     )
     return futures

@@ -10,7 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
 from bridge.inquiry.kafka_io import ask_offsets, offset_of
@@ -68,6 +74,30 @@ class Ranges:
             return InputLostError(f"log end of {name} cannot be read: {error}")
 
 
+class StableEnds:
+    """Last stable offsets, up to which a `read_committed` consumer reads: a question under way."""
+
+    def __init__(self, admin: Any, wanted: Iterable[tuple[str, int]]) -> None:
+        places = [TopicPartition(topic, partition) for topic, partition in wanted]
+        self._ends = ask_offsets(
+            *(admin, places, OffsetSpec.latest(), QUESTION_S),
+            isolation=IsolationLevel.READ_COMMITTED,
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `answers` has not to wait."""
+        return all(each.done() for each in self._ends.values())
+
+    def answers(self) -> dict[tuple[str, int], int]:
+        """Return the offset of each partition whose broker did say; blocks."""
+        found = {}
+        for place, future in self._ends.items():
+            with suppress(KafkaException):
+                found[place.topic, place.partition] = offset_of(future, QUESTION_S)
+        return found
+
+
 class Questions:
     """Asks brokers without holding up the loop; answers are fetched by `answers`."""
 
@@ -113,6 +143,10 @@ class Questions:
     def ask_ranges(self, wanted: Iterable[tuple[str, int]]) -> Ranges:
         """Ask where partitions begin and end, read_uncommitted; one may answer, another not."""
         return Ranges(self._admin, wanted)
+
+    def ask_stable_ends(self, wanted: Iterable[tuple[str, int]]) -> StableEnds:
+        """Ask up to where partitions can be read, read_committed."""
+        return StableEnds(self._admin, wanted)
 
     def partitions(self) -> dict[str, int]:
         """Return topic -> number of partitions, of all topics this daemon may see; blocks.

@@ -9,14 +9,15 @@ import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bridge.errors import ConfigError
 from bridge.kafka_io import made
 from bridge.trouble import Troubles
-from checker.clients import FETCHING, QUESTION_S, client_config, unjoined
+from checker.bell.kafka_io import Bell
+from checker.clients import QUESTION_S, client_config, joined
 from checker.connections import LISTENED, LostConnections
 from checker.errors import SlotTakenError
 from checker.failures import InputLostError
@@ -58,8 +59,7 @@ class Input:
 
     Fetches wait only a few milliseconds, so that batches stay large and latency small; on an
     idle topic that would be hundreds of empty fetches a second. When nothing comes, `doze`
-    hands the watch over to a consumer of its own (the bell) whose fetches wait half a second
-    and answer at the first byte; `fetch` wakes the real one when the bell rings.
+    hands the watch over to the bell; `fetch` wakes the real consumer when it rings.
 
     Attributes:
         assigned: (topic, partition) pairs of the current generation.
@@ -79,25 +79,16 @@ class Input:
         self.group_metadata: Any = None
         self.dozing = False
         self._served: list[Any] = []
+        self._reached: dict[tuple[str, int], int] = {}
         self._paused: set[tuple[str, int]] = set()
         self._fatal: KafkaError | None = None
+        self._given_up = ""
         self._group_error = ""
         self._group_error_at = 0.0
         self.is_member = False
         self._troubles = Troubles(_log)
         self._consumer = self._open()
-        self._bell = made(
-            Consumer,
-            {
-                **client_config(config),
-                **unjoined(config),
-                "enable.auto.commit": False,
-                "auto.offset.reset": "latest",
-                "isolation.level": "read_uncommitted",
-                "fetch.wait.max.ms": 500,
-                "queued.max.messages.kbytes": 1024,
-            },
-        )
+        self._bell = Bell(self._config)
 
     def fetch(self, wait_s: float) -> list[Any]:
         """Return what has been fetched, waiting `wait_s` for the first record.
@@ -106,10 +97,11 @@ class Input:
             InputLostError: read again from the committed offsets.
             SlotTakenError: another worker runs on this slot.
         """
-        self._recover_if_fatal()
+        self._recover_if_broken()
         try:
             if self.dozing:
-                self._listen(wait_s)
+                if self._bell.rings(wait_s):
+                    self.wake()
                 wait_s = 0
             first = self._consumer.poll(wait_s)
             if first is None:
@@ -119,17 +111,33 @@ class Input:
                 messages = [first, *self._consumer.consume(FETCH_MAX, 0)]
         except KafkaException as error:
             self._note_if_fatal(error.args[0])
-            self._recover_if_fatal()
+            self._recover_if_broken()
             raise InputLostError(str(error)) from error
         # A consumer reports its fatal error among the records, without topic or partition, and
         # once only: whoever dropped it there would never learn of it.
         for message in messages:
             if message.error() is not None:
-                self._note_if_fatal(message.error())
-                if _is_of_no_partition(message):
-                    self._note_group_error(message.error())
-        self._recover_if_fatal()
+                self._note_not_a_record(message)
+        self._recover_if_broken()
         return messages
+
+    def reached(self) -> dict[tuple[str, int], int]:
+        """Return how far partitions were read, markers included, of those that are not paused."""
+        fetched = [one for one in self._served if (one.topic, one.partition) not in self._paused]
+        positions = self._consumer.position(fetched) if fetched else ()
+        return {  # a negative one: nothing was read yet
+            (one.topic, one.partition): max(one.offset, self._reached[one.topic, one.partition])
+            for one in positions
+        }
+
+    def renew(self, why: str) -> NoReturn:
+        """Give the consumer up, and have a new one join in its place.
+
+        Raises:
+            InputLostError: always; read again from the committed offsets.
+        """
+        self._given_up = why
+        self._renew()
 
     def group_trouble(self, now: float) -> str:
         """Return why the group does not let us in, or not any more; empty when all is well."""
@@ -160,6 +168,7 @@ class Input:
         self._served = [
             TopicPartition(topic, partition, at) for (topic, partition), at in offsets.items()
         ]
+        self._reached = dict(offsets)
         self._consumer.assign(self._served)
 
     def doze(self, offsets: Mapping[tuple[str, int], int]) -> None:
@@ -168,22 +177,14 @@ class Input:
             return
         self.dozing = True
         self._consumer.pause(self._served)
-        self._bell.assign(
-            [TopicPartition(topic, partition, at) for (topic, partition), at in offsets.items()]
-        )
+        self._bell.listen(offsets)
 
     def wake(self) -> None:
         """Fetch again."""
         if self.dozing:
             self.dozing = False
-            self._bell.unassign()
+            self._bell.rest()
             self._consumer.resume(self._served)
-
-    def _listen(self, wait_s: float) -> None:
-        """Wait for the bell. Its own troubles are no news: the real consumer has them too."""
-        heard = self._bell.poll(wait_s)
-        if heard is not None and heard.error() is None:
-            self.wake()
 
     def pause(self, topic: str, partition: int) -> None:
         """Stop fetching a partition until `resume` or `read_from`; what was fetched is dropped."""
@@ -248,6 +249,14 @@ class Input:
     def _on_lost(self) -> None:
         self._trouble_at = monotonic()
 
+    def _note_not_a_record(self, message: Any) -> None:
+        error = message.error()
+        if error.code() == EOF_CODE:
+            self._reached[message.topic(), message.partition()] = message.offset()
+        self._note_if_fatal(error)
+        if _is_of_no_partition(message):
+            self._note_group_error(error)
+
     def _note_group_error(self, error: KafkaError) -> None:
         """Keep what the client says of its group or topics: it says so among the records only."""
         self._troubles.note(error)
@@ -257,7 +266,7 @@ class Input:
         if error.fatal() or error.code() in _FATAL_CODES:
             self._fatal = error
 
-    def _recover_if_fatal(self) -> None:
+    def _recover_if_broken(self) -> None:
         """Join with a new consumer, unless another process has our slot.
 
         A static member can fence itself: when the answer to its JoinGroup is lost with the
@@ -265,15 +274,20 @@ class Input:
         which it was, so being fenced means another worker unless brokers were just unreachable.
         Should one have come at that very time, this takes the slot back and the other one ends.
         """
-        if self._fatal is None:
-            return
-        text = self._fatal.str()
-        was_fenced = "fenced" in text.lower() or self._fatal.code() in _FENCED_CODES
-        if was_fenced and monotonic() - self._trouble_at > TROUBLE_S:
-            raise SlotTakenError(
-                f"another worker runs on this slot and took its partitions over ({text}):"
-                " stop one of the two, or give each its own --slot"
-            )
+        if self._fatal is not None:
+            text = self._fatal.str()
+            was_fenced = "fenced" in text.lower() or self._fatal.code() in _FENCED_CODES
+            if was_fenced and monotonic() - self._trouble_at > TROUBLE_S:
+                raise SlotTakenError(
+                    f"another worker runs on this slot and took its partitions over ({text}):"
+                    " stop one of the two, or give each its own --slot"
+                )
+            self._given_up = f"the consumer could not go on ({text})"
+        if self._given_up:
+            self._renew()
+
+    def _renew(self) -> NoReturn:
+        why = self._given_up
         self.wake()
         with suppress(KafkaException, RuntimeError):  # it is broken: let it go as far as it goes
             self._consumer.close()
@@ -282,10 +296,12 @@ class Input:
         self.changed = True
         try:
             self._consumer = self._open()
+            self._bell.close()
+            self._bell = Bell(self._config)
         except ConfigError as error:  # it was right at first: a certificate is being replaced, say
             raise InputLostError(f"no new consumer can be made yet: {error}") from error
-        self._fatal = None
-        raise InputLostError(f"the consumer could not go on ({text}): a new one joins")
+        self._fatal, self._given_up = None, ""
+        raise InputLostError(f"{why}: a new one joins")
 
     def _open(self) -> Any:
         config = self._config
@@ -293,18 +309,7 @@ class Input:
             Consumer,
             {
                 **client_config(config),
-                "group.id": config.names.daemon_group,
-                "group.instance.id": self._ids.group_instance_id,
-                "session.timeout.ms": config.session_timeout_ms,
-                "heartbeat.interval.ms": max(100, min(1000, config.session_timeout_ms // 10)),
-                "partition.assignment.strategy": "range",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "check.crcs": True,
-                **FETCHING,
+                **joined(config, self._ids.group_instance_id),
                 "error_cb": self._on_error,
                 **LISTENED,
             },

@@ -27,6 +27,7 @@ NAMES = (
     "halfbridge_kafka_txn_failures_total",
     "halfbridge_rebuild_seconds_bucket",
     "halfbridge_producer_replacements_total",
+    "halfbridge_consumer_stalls_total",
     "halfbridge_partitions_stopped",
     "halfbridge_partitions_waiting",
     "halfbridge_ledger_bytes",
