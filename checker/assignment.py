@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from checker.core.settings import LedgerSettings
     from checker.http import Status
     from checker.inquiry.kafka_io import Questions, Ranges
-    from checker.intake.kafka_io import Committed, Input
+    from checker.intake.kafka_io import Input
+    from checker.intake.reading import Committed
     from checker.routes import Routes
 
 _log = logging.getLogger("halfbridge.checker")
@@ -300,9 +301,8 @@ class Assignment:
         Raises:
             InputLostError: it was not; all partitions are asked again.
         """
-        was = self._beyond_end_since
         self._beyond_end_since = {
-            number: was.get(number, now)
+            number: self._beyond_end_since.get(number, now)
             for number, progress in found.items()
             if isinstance(progress, BeyondEndError)
         }

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from checker.clients import QUESTION_S
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from checker.assignment import Assignment
     from checker.inquiry.kafka_io import Questions, StableEnds
     from checker.intake.kafka_io import Input
     from checker.metrics import Metrics
 
-# How often brokers are asked where logs end: one request to each of them.
+# How often brokers are asked where logs end: one request to each of them. More often while there
+# is more to read, since an idle worker is kept awake for it.
 LOOK_S = 20.0
+LOOK_BEHIND_S = 2.0
 # As long as the client itself waits for one answer (socket.timeout.ms): it may mend that alone. A
 # mistake costs a rebuild, no more.
 STALLED_S = 60.0
+# Twice what a client takes to say that nobody answers: this one says nothing any more.
+FORGOTTEN_S = 2 * QUESTION_S
 
 
 class Behind(NamedTuple):
@@ -32,41 +39,58 @@ class Behind(NamedTuple):
 class StallWatch:
     """Compares what has been read with where logs end. Times are monotonic seconds."""
 
-    def __init__(self, questions: Questions, intake: Input, metrics: Metrics) -> None:
+    def __init__(
+        self, questions: Questions, intake: Input, assignment: Assignment, metrics: Metrics
+    ) -> None:
         self._questions = questions
         self._input = intake
+        self._assignment = assignment
         self._metrics = metrics
-        self._look_at = 0.0
+        self._asked_at = -LOOK_S
         self._question: StableEnds | None = None
         self._behind: dict[tuple[str, int], Behind] = {}
 
     def look(self, now: float) -> bool:
-        """Return whether a log was found to go on behind what has been read; never waits.
+        """Return whether logs go on behind what has been read; never waits.
 
         Raises:
-            InputLostError: there was more for STALLED_S, and none of it came. A new consumer
-                joins in the old one's place.
+            InputLostError: one has for STALLED_S, and nothing of it came. A new consumer joins in
+                the old one's place; a pair that it can read no better is left out for a while.
         """
         if self._question is None:
-            if now >= self._look_at:
-                self._look_at = now + LOOK_S
+            pause_s = LOOK_BEHIND_S if self._behind else LOOK_S
+            if now - self._asked_at >= pause_s:
+                self._asked_at = now
                 self._question = self._questions.ask_stable_ends(self._input.reached())
-            return False
-        if not self._question.is_over:
-            return False
-        ends, self._question = self._question.answers(), None
+        elif self._question.is_over:
+            ends, self._question = self._question.answers(), None
+            self._take(ends, now)
+        elif now - self._asked_at > FORGOTTEN_S:
+            self._question = None
+        return bool(self._behind)
+
+    def _take(self, ends: Mapping[tuple[str, int], int], now: float) -> None:
         self._behind = compare(self._behind, self._input.reached(), ends, now)
+        if self._behind and self._input.dozing:
+            self._input.renew_bell()
+        read_since = self._input.reading.since(now)
         stalled = sorted(
-            place for place, each in self._behind.items() if now - each.since >= STALLED_S
+            place
+            for place, each in self._behind.items()
+            if now - max(each.since, read_since) >= STALLED_S
         )
         if stalled:
-            (topic, partition), self._behind = stalled[0], {}
-            self._metrics.consumer_stalled()
-            self._input.renew(
-                f"nothing more came of {len(stalled)} partitions for {STALLED_S:g} s although"
-                f" their logs go on, {topic}[{partition}] among them"
-            )
-        return bool(self._behind)
+            self._give_up(stalled)
+
+    def _give_up(self, stalled: Sequence[tuple[str, int]]) -> None:
+        self._behind = {}
+        self._metrics.consumer_stalled()
+        why = f"nothing more came for {STALLED_S:g} s, although the log goes on"
+        lost = [
+            self._assignment.lost(self._assignment.pairs[partition], topic, why)
+            for topic, partition in stalled
+        ]
+        self._input.renew("; ".join(map(str, lost)))
 
 
 def compare(
@@ -85,10 +109,7 @@ def compare(
     """
     found = {}
     for place, at in reached.items():
-        was = behind.get(place)
-        if place not in ends:
-            if was is not None and was.reached == at:
-                found[place] = was
-        elif at < ends[place]:
+        if at < ends.get(place, at):
+            was = behind.get(place)
             found[place] = was if was is not None and was.reached == at else Behind(at, now)
     return found

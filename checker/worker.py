@@ -110,7 +110,7 @@ class Worker:
             routes=self._routes,
             status=status,
         )
-        self._stall_watch = StallWatch(questions, self._input, status.metrics)
+        self._stall_watch = StallWatch(questions, self._input, self._assignment, status.metrics)
         self._asker = Asker(
             config,
             questions=questions,
@@ -158,7 +158,8 @@ class Worker:
             self._last_record_at = now
             self._ingest(messages, now)
         # The end of a partition may be a marker that only the real consumer gets past.
-        if self._asker.take_answers(self._assignment.pairs) or self._stall_watch.look(now):
+        goes_on = self._stall_watch.look(now)
+        if self._asker.take_answers(self._assignment.pairs) or goes_on:
             self._stay_awake(now)
         self._look_around(now)
         self._asker.ask(self._assignment.pairs, now)
@@ -248,7 +249,7 @@ class Worker:
     def _tell_troubles(self, now: float) -> None:
         missing = f"{self._names.dead} is missing: `halfbridge topics create` makes it"
         self._status.set_ill("dead letters", missing if self._topics.lacks_dead else "")
-        self._status.set_ill("group", self._input.group_trouble(now))
+        self._status.set_ill("group", self._input.group_trouble.text(now))
 
     # --- kafka_txns ------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,6 +21,8 @@ from checker.clients import QUESTION_S, client_config, joined
 from checker.connections import LISTENED, LostConnections
 from checker.errors import SlotTakenError
 from checker.failures import InputLostError
+from checker.intake.reading import Committed, GroupTrouble, Reading
+from checker.outlet.side_thread import let_go
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,14 +45,6 @@ UNREACHABLE_CODES = frozenset(
 TROUBLE_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A committed offset; negative when there is none."""
-
-    offset: int
-    metadata: str | None
-
-
 class Input:
     """Consumer of half and op topics.
 
@@ -65,6 +59,8 @@ class Input:
         assigned: (topic, partition) pairs of the current generation.
         changed: The assignment changed since the caller last cleared this.
         dozing: The bell is on watch; nothing is fetched but by it.
+        reading: How far partitions were read, and since when.
+        group_trouble: What the group, or a topic, said among the records: nowhere else is it told.
         is_member: The group has said which partitions are ours, be they none.
         group_metadata: Taken in the assignment callback and kept until the next one. Before the
             first join it would carry no generation, and the broker would fence nobody.
@@ -79,12 +75,12 @@ class Input:
         self.group_metadata: Any = None
         self.dozing = False
         self._served: list[Any] = []
-        self._reached: dict[tuple[str, int], int] = {}
+        self.reading = Reading()
         self._paused: set[tuple[str, int]] = set()
         self._fatal: KafkaError | None = None
         self._given_up = ""
-        self._group_error = ""
-        self._group_error_at = 0.0
+        self._generation = 0
+        self.group_trouble = GroupTrouble()
         self.is_member = False
         self._troubles = Troubles(_log)
         self._consumer = self._open()
@@ -98,6 +94,7 @@ class Input:
             SlotTakenError: another worker runs on this slot.
         """
         self._recover_if_broken()
+        self.reading.takes(monotonic())
         try:
             if self.dozing:
                 if self._bell.rings(wait_s):
@@ -126,9 +123,16 @@ class Input:
         fetched = [one for one in self._served if (one.topic, one.partition) not in self._paused]
         positions = self._consumer.position(fetched) if fetched else ()
         return {  # a negative one: nothing was read yet
-            (one.topic, one.partition): max(one.offset, self._reached[one.topic, one.partition])
+            (one.topic, one.partition): max(one.offset, self.reading.ends[one.topic, one.partition])
             for one in positions
         }
+
+    def renew_bell(self) -> None:
+        """Wake up, and listen with a new bell from now on: the old one did not ring."""
+        self.wake()
+        with suppress(ConfigError):  # for now: then the old one goes on
+            old, self._bell = self._bell, Bell(self._config)
+            let_go(old)
 
     def renew(self, why: str) -> NoReturn:
         """Give the consumer up, and have a new one join in its place.
@@ -138,12 +142,6 @@ class Input:
         """
         self._given_up = why
         self._renew()
-
-    def group_trouble(self, now: float) -> str:
-        """Return why the group does not let us in, or not any more; empty when all is well."""
-        if now - self._group_error_at > TROUBLE_S:
-            self._group_error = ""
-        return self._group_error
 
     def committed(self, wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], Committed]:
         """Return the committed offsets of the given partitions, stable ones only.
@@ -168,7 +166,7 @@ class Input:
         self._served = [
             TopicPartition(topic, partition, at) for (topic, partition), at in offsets.items()
         ]
-        self._reached = dict(offsets)
+        self.reading.begin(offsets, monotonic())
         self._consumer.assign(self._served)
 
     def doze(self, offsets: Mapping[tuple[str, int], int]) -> None:
@@ -200,7 +198,8 @@ class Input:
         """Close; a static member leaves its group only by unsubscribing first."""
         self.wake()  # closing revokes, and nothing can be resumed by then
         if leave:
-            self._consumer.unsubscribe()
+            with suppress(RuntimeError):  # closed, and no new one could be made
+                self._consumer.unsubscribe()
             deadline = monotonic() + 1.0
             while self.assigned and monotonic() < deadline:
                 self._consumer.poll(0.1)
@@ -208,21 +207,26 @@ class Input:
         self._consumer.close()
 
     # Callbacks run inside poll() and consume(). One that raised would make the client throw away
-    # the records it had taken, so they only take note.
+    # the records it had taken, so they only take note. A consumer that was given up may still call.
 
-    def _on_assign(self, consumer: Any, partitions: Sequence[Any]) -> None:
+    def _on_assign(self, generation: int, consumer: Any, partitions: Sequence[Any]) -> None:
+        if generation != self._generation:
+            return
         try:
             self.wake()
             self._served = []
             self.assigned = frozenset((one.topic, one.partition) for one in partitions)
             self.group_metadata = consumer.consumer_group_metadata()
-            self.is_member, self._group_error = True, ""
+            self.is_member = True
+            self.group_trouble.end()
             consumer.assign([])
         except Exception as error:  # noqa: BLE001 (see above)
             _log.warning("assignment failed: %s", error)
         self.changed = True
 
-    def _on_revoke(self, consumer: Any, _partitions: Sequence[Any]) -> None:
+    def _on_revoke(self, generation: int, consumer: Any, _partitions: Sequence[Any]) -> None:
+        if generation != self._generation:
+            return
         try:
             self.wake()
             self._lift_pauses()
@@ -240,7 +244,9 @@ class Input:
             self._consumer.resume([TopicPartition(*place) for place in self._paused])
             self._paused.clear()
 
-    def _on_error(self, error: KafkaError) -> None:
+    def _on_error(self, generation: int, error: KafkaError) -> None:
+        if generation != self._generation:
+            return
         if error.code() in UNREACHABLE_CODES:
             self._on_lost()
         self._note_if_fatal(error)
@@ -252,15 +258,11 @@ class Input:
     def _note_not_a_record(self, message: Any) -> None:
         error = message.error()
         if error.code() == EOF_CODE:
-            self._reached[message.topic(), message.partition()] = message.offset()
+            self.reading.ends[message.topic(), message.partition()] = message.offset()
         self._note_if_fatal(error)
         if _is_of_no_partition(message):
-            self._note_group_error(error)
-
-    def _note_group_error(self, error: KafkaError) -> None:
-        """Keep what the client says of its group or topics: it says so among the records only."""
-        self._troubles.note(error)
-        self._group_error, self._group_error_at = error.str(), monotonic()
+            self._troubles.note(error)
+            self.group_trouble.note(error.str(), monotonic())
 
     def _note_if_fatal(self, error: KafkaError) -> None:
         if error.fatal() or error.code() in _FATAL_CODES:
@@ -288,38 +290,37 @@ class Input:
 
     def _renew(self) -> NoReturn:
         why = self._given_up
-        self.wake()
-        with suppress(KafkaException, RuntimeError):  # it is broken: let it go as far as it goes
-            self._consumer.close()
+        self._generation += 1
+        let_go(self._consumer)
+        let_go(self._bell)
         self._served = []
-        self.assigned, self.is_member = frozenset(), False
+        self._paused.clear()
+        self.assigned, self.is_member, self.dozing = frozenset(), False, False
         self.changed = True
         try:
-            self._consumer = self._open()
-            self._bell.close()
-            self._bell = Bell(self._config)
+            self._consumer, self._bell = self._open(), Bell(self._config)
         except ConfigError as error:  # it was right at first: a certificate is being replaced, say
             raise InputLostError(f"no new consumer can be made yet: {error}") from error
         self._fatal, self._given_up = None, ""
         raise InputLostError(f"{why}: a new one joins")
 
     def _open(self) -> Any:
-        config = self._config
+        config, generation = self._config, self._generation
         consumer: Any = made(
             Consumer,
             {
                 **client_config(config),
                 **joined(config, self._ids.group_instance_id),
-                "error_cb": self._on_error,
+                "error_cb": partial(self._on_error, generation),
                 **LISTENED,
             },
             logger=LostConnections(self._on_lost),
         )
         consumer.subscribe(
             [config.names.half, config.names.op],
-            on_assign=self._on_assign,
-            on_revoke=self._on_revoke,
-            on_lost=self._on_revoke,
+            on_assign=partial(self._on_assign, generation),
+            on_revoke=partial(self._on_revoke, generation),
+            on_lost=partial(self._on_revoke, generation),
         )
         return consumer
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as LateError  # its own on 3.10
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_log = logging.getLogger("halfbridge.checker")
+
+# A client that is well closes within a second or two; a group is left, requests are answered.
+CLOSE_S_MAX = 15.0
 
 _Work = tuple["Future[None]", "Callable[..., None]", tuple[Any, ...]]
 
@@ -32,6 +39,24 @@ class SideThread:
     def leave(self) -> None:
         """End the thread once the call at hand returns, if it ever does."""
         self._work.put(None)
+
+
+def let_go(client: Any) -> None:
+    """Close a client; return when it is closed, has failed at it, or did not end in time.
+
+    Of a client that is not well, closing may wait for ever for a thread that never comes
+    (librdkafka #4674). Such a one is left behind, alive: whatever it calls back must not mind.
+    """
+    thread = SideThread("halfbridge-close")
+    closing = thread.submit(client.close)
+    thread.leave()
+    try:
+        error = closing.exception(CLOSE_S_MAX)
+    except LateError:
+        _log.warning("a Kafka client does not close within %g s: left behind", CLOSE_S_MAX)
+    else:
+        if error is not None:
+            _log.debug("a Kafka client did not close well: %s", error)
 
 
 def _serve(work: SimpleQueue[_Work | None]) -> None:

@@ -14,7 +14,8 @@ from checker.admin.shape import Layout
 from checker.admin.topics import create_topics
 from checker.config import CheckerConfig
 from checker.failures import KafkaTxnFailedError
-from checker.intake.kafka_io import Committed, Input
+from checker.intake.kafka_io import Input
+from checker.intake.reading import Committed
 from checker.outlet.kafka_io import Transactor
 from checker.slots import slot_ids
 from tests.faults.stage import seed_of_run, until

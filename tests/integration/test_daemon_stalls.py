@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checker import stall_watch, worker
+from checker import stall_watch, waits, worker
+from checker.bell.kafka_io import Bell
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
-from tests.integration.waiting import until
+from tests.integration.waiting import SETTLED_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +25,7 @@ WATCHED = "watched-client"
 NEVER_MS = 600_000
 WINDOW = 3
 # So many looks in a row that find nothing: more than fit into the time that a stall takes.
-CALM = 50
+CALM = 150
 
 
 @pytest.fixture
@@ -33,30 +35,91 @@ def cluster() -> Iterator[EmbeddedCluster]:
         yield made
 
 
+@pytest.fixture
+def proxied(cluster: EmbeddedCluster, topic_prefix: str) -> Iterator[Installation]:
+    """Yield an installation on that broker, with one pair."""
+    with closing(Installation(cluster.proxied_servers, topic_prefix)) as made:
+        made.make()
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the daemon look more often."""
+    monkeypatch.setattr(stall_watch, "LOOK_S", 0.2)
+    monkeypatch.setattr(stall_watch, "LOOK_BEHIND_S", 0.2)
+    monkeypatch.setattr(stall_watch, "STALLED_S", 2.0)
+
+
+def _hold_fetches(cluster: EmbeddedCluster, times: int) -> None:
+    """Have so many fetches of the daemon, 0: all, never arrive; left alone, it waits a minute."""
+    rule = Rule(api=Api.FETCH, act=Act.HOLD, delay_ms=NEVER_MS, text=WATCHED, times=times)
+    before = cluster.proxy.hits(rule.act, Api.FETCH)
+    cluster.proxy.add(rule)
+    until("a fetch is held", lambda: cluster.proxy.hits(rule.act, Api.FETCH) > before)
+
+
 def test_a_consumer_that_stands_still_is_replaced(
-    cluster: EmbeddedCluster, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+    cluster: EmbeddedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon was well, and delivered nothing of a partition until it was started again."""
-    monkeypatch.setattr(stall_watch, "LOOK_S", 0.5)
-    monkeypatch.setattr(stall_watch, "STALLED_S", 2.0)
-    monkeypatch.setattr(worker, "DOZE_S", 3600.0)  # the bell's fetches are not the ones to lose
-    kafka = {"client.id": WATCHED}  # left alone, it would ask anew after a minute
-    with closing(Installation(cluster.proxied_servers, topic_prefix)) as installation:
-        installation.make()
-        daemon = installation.start(kafka=kafka)
-        orders = installation.topic("orders")
-        installation.pass_through(orders)
-        tail = installation.tail(orders)
-        tail.until(1)
+    monkeypatch.setattr(worker, "DOZE_S", NEVER_MS / 1000)  # the bell's fetches are not meant
+    daemon = proxied.start(kafka={"client.id": WATCHED})
+    orders = proxied.topic("orders")
+    proxied.pass_through(orders)
+    proxied.tail(orders).until(1)
 
-        lost = Rule(api=Api.FETCH, act=Act.HOLD, delay_ms=NEVER_MS, text=WATCHED, times=1)
-        cluster.proxy.add(lost)
-        until("a fetch is lost", lambda: cluster.proxy.hits(lost.act, Api.FETCH))
-        installation.pass_through(orders)
+    _hold_fetches(cluster, times=1)
+    proxied.pass_through(orders)
 
-        daemon.counts("halfbridge_consumer_stalls_total", 1)
-        tail.until(2)
-        daemon.counts("halfbridge_consumer_stalls_total", 1)
+    daemon.counts("halfbridge_consumer_stalls_total", 1)
+    proxied.tail(orders).until(2)
+    daemon.counts("halfbridge_consumer_stalls_total", 1)
+
+
+def test_a_pair_that_new_consumers_read_no_better_is_left_out(
+    cluster: EmbeddedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not all pairs of the worker are to be rebuilt each minute for its sake; health says so."""
+    monkeypatch.setattr(waits, "ILL_S", 0.0)
+    daemon = proxied.start(kafka={"client.id": WATCHED})
+    orders = proxied.topic("orders")
+    half = proxied.half(orders)
+
+    _hold_fetches(cluster, times=0)
+    proxied.commit(half)
+
+    daemon.counts("halfbridge_partitions_waiting", 1)
+    assert "although the log goes on" in daemon.stopped(0)
+    assert daemon.metric("halfbridge_consumer_stalls_total") >= 2
+    cluster.proxy.heal()
+    proxied.tail(orders).until(1)
+    daemon.counts("halfbridge_partitions_waiting", 0)
+
+
+def test_a_bell_that_does_not_ring_is_replaced(
+    cluster: EmbeddedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes while the daemon dozes is found all the same, and the consumer stays."""
+    monkeypatch.setattr(worker, "DOZE_S", 0.2)
+    dozes = threading.Event()
+    listen = Bell.listen
+
+    def watched(bell: Bell, offsets: Any) -> None:
+        dozes.set()
+        listen(bell, offsets)
+
+    monkeypatch.setattr(Bell, "listen", watched)
+    daemon = proxied.start(kafka={"client.id": WATCHED})
+    orders = proxied.topic("orders")
+    assert dozes.wait(SETTLED_S)
+
+    _hold_fetches(cluster, times=1)
+    for count in range(1, 4):
+        proxied.pass_through(orders)
+        proxied.tail(orders).until(count)
+
+    assert daemon.metric("halfbridge_consumer_stalls_total") == 0
 
 
 def test_a_daemon_that_has_read_all_keeps_its_consumer(
@@ -72,7 +135,6 @@ def test_a_daemon_that_has_read_all_keeps_its_consumer(
 
     monkeypatch.setattr(stall_watch, "compare", watched)
     monkeypatch.setattr(stall_watch, "LOOK_S", 0.02)
-    monkeypatch.setattr(stall_watch, "STALLED_S", 0.5)
     monkeypatch.setattr(worker, "DOZE_S", 0.2)
     installation.make()
     daemon = installation.start(republish_window_records=WINDOW, batch_records_max=WINDOW)

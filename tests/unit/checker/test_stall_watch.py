@@ -25,10 +25,12 @@ def test_who_reads_on_is_not_still_behind() -> None:
     assert compare(first, {HALF: 20}, {HALF: 9000}, 120.0) == {HALF: Behind(20, 120.0)}
 
 
-def test_a_broker_that_does_not_answer_changes_nothing() -> None:
-    """Neither does it make one who waits well, nor ill who has read on."""
+def test_where_no_broker_answers_time_begins_anew_with_the_next_answer() -> None:
+    """Nobody could read while it was away, and the client may learn later that it is back."""
     first = compare({}, {HALF: 7, OP: 3}, {HALF: 8, OP: 4}, 100.0)
-    assert compare(first, {HALF: 7, OP: 4}, {}, 120.0) == {HALF: Behind(7, 100.0)}
+    away = compare(first, {HALF: 7, OP: 3}, {OP: 4}, 120.0)
+    assert away == {OP: Behind(3, 100.0)}
+    assert compare(away, {HALF: 7, OP: 3}, {HALF: 8, OP: 4}, 140.0)[HALF] == Behind(7, 140.0)
 
 
 def test_what_is_not_fetched_is_not_behind() -> None:

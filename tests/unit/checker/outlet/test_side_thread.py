@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import pytest
 
-from checker.outlet.side_thread import SideThread
+from checker.outlet import side_thread
+from checker.outlet.side_thread import SideThread, let_go
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_calls_run_in_order_and_report_their_end() -> None:
@@ -51,3 +56,33 @@ def test_a_call_that_hangs_is_left_behind() -> None:
     hung.join(5)
     assert ended.is_set()
     assert not hung.is_alive()
+
+
+class _Client:
+    """A client whose end is what a test says."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self.close = end
+
+
+def test_a_client_that_does_not_close_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker's loop would stand still with it, for good."""
+    monkeypatch.setattr(side_thread, "CLOSE_S_MAX", 0.01)
+    release = threading.Event()
+    let_go(_Client(release.wait))
+    assert "left behind" in caplog.text
+    release.set()
+
+
+def test_a_client_that_cannot_close_is_let_go() -> None:
+    """It is broken: what it says of it helps nobody."""
+    called = threading.Event()
+
+    def fail() -> None:
+        called.set()
+        raise RuntimeError("closed already")
+
+    let_go(_Client(fail))
+    assert called.is_set()
