@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import os
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -45,7 +46,7 @@ def run_worker(config: CheckerConfig, *, slot: str, stop: threading.Event, statu
     worker = Worker(
         config, policy, ids=slot_ids(slot, topic_prefix=config.topic_prefix), status=status
     )
-    _log.info("worker on slot %s starts", slot)
+    _log.info("worker on slot %s starts, process %d", slot, os.getpid())
     worker.run(stop)
     status.set_ready(ready=False, reason="stopped")
     _log.info("worker on slot %s ends", slot)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -105,6 +106,17 @@ class Daemon:
         found: list[int] = until(
             f"{count} workers of {self.child.name}",
             lambda: pids if len(pids := self.workers()) == count else None,
+        )
+        return found
+
+    def await_worker(self, slot: str) -> int:
+        """Return the process id of the worker that runs on a slot, once there is one."""
+        said = re.compile(rf"worker on slot {re.escape(slot)} starts, process (\d+)$", re.MULTILINE)
+        found: int = until(
+            f"a worker of {self.child.name} on {slot}",
+            lambda: next(
+                (pid for pid in map(int, said.findall(self.log())) if pid in self.workers()), None
+            ),
         )
         return found
 

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 
 from checker.slots import slot_ids
 from halfbridge.testkit.proxy import Act, Api, Rule
-from tests.faults.scene import HEALED_S, SLOT, WORKERS
+from tests.faults.scene import HEALED_S, SLOT
 from tests.faults.stage import until
 
 if TYPE_CHECKING:
@@ -42,13 +42,12 @@ def test_case_03_killed_at_each_step(one: Scene) -> None:
     is done and its answer is not there yet.
     """
     one.begin()
-    pids = dict(enumerate(one.workers()))
     for step, worker in chain(zip(_STEPS, repeat(0), strict=False), ((_STEPS[-1], 1),)):
         slot = f"{SLOT}-{worker}"
         text = slot_ids(slot, topic_prefix=one.stage.prefix).transactional_id_prefix
         _hold(one, Rule(api=step, act=Act.HOLD, delay_ms=_HELD_MS, times=1, text=text))
         deaths = one.daemon.log().count(f"worker {slot} ended")
-        os.kill(pids[worker], signal.SIGKILL)
+        os.kill(one.daemon.await_worker(slot), signal.SIGKILL)
         one.note(f"worker killed with a request held: {step.name}")
         until(
             f"the end of {slot}",
@@ -57,10 +56,10 @@ def test_case_03_killed_at_each_step(one: Scene) -> None:
             ),
             within_s=HEALED_S,
         )
-        (pids[worker],) = set(one.daemon.await_workers(WORKERS)) - set(pids.values())
+        one.workers()
         one.healed()
     _hold(one, Rule(api=Api.END_TXN, act=Act.SWALLOW, times=1))
-    for pid in pids.values():
+    for pid in one.workers():
         os.kill(pid, signal.SIGKILL)
     one.note("all workers killed behind a commit whose answer is lost")
     one.proxy.heal()

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 
-_OLD, _NEW = "3.9.1", "4.2.0"
+# Not 4.2.0: its coordinators send markers that older brokers refuse (KAFKA-20322), so that every
+# kafka_txn with a partition on one of these hangs until the last broker is upgraded.
+_OLD, _NEW = "3.9.1", "4.2.1"
 _START_S = 180.0
 _CLIENT = "same"
 _RATE = 120
