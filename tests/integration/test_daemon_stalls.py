@@ -10,11 +10,14 @@ import pytest
 
 from checker import stall_watch, waits, worker
 from checker.bell.kafka_io import Bell
+from checker.bodies import kafka_io as bodies
+from checker.bodies.kafka_io import BodyReader
+from checker.failures import InputLostError
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
-from tests.integration.waiting import SETTLED_S, until
+from tests.integration.waiting import CALL_S, SETTLED_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,6 +123,23 @@ def test_a_bell_that_does_not_ring_is_replaced(
         proxied.tail(orders).until(count)
 
     assert daemon.metric("halfbridge_consumer_stalls_total") == 0
+
+
+def test_a_reader_of_bodies_that_stands_still_is_replaced(
+    cluster: EmbeddedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt to deliver what the ledger let go would have failed as the first one did."""
+    monkeypatch.setattr(bodies, "QUESTION_S", 1.0)
+    half = proxied.half(proxied.topic("orders"))
+    with closing(BodyReader(proxied.config(kafka={"client.id": WATCHED}))) as reader:
+        held = Rule(api=Api.FETCH, act=Act.HOLD, delay_ms=NEVER_MS, text=WATCHED, times=1)
+        cluster.proxy.add(held)
+        with pytest.raises(InputLostError, match="cannot be read again"):
+            reader.read(0, [half.offset])
+        assert cluster.proxy.hits(held.act, Api.FETCH) == 1
+
+        monkeypatch.setattr(bodies, "QUESTION_S", CALL_S)  # the old one would wait a minute
+        assert reader.read(0, [half.offset])[half.offset].offset() == half.offset
 
 
 def test_a_daemon_that_has_read_all_keeps_its_consumer(
