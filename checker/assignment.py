@@ -124,16 +124,26 @@ class Assignment:
         self._doubt(known, began)
         self._serve(known, self._settings.shared_by(len(numbers)), began)
 
-    def lost(self, pair: Pair, topic: str, why: str) -> InputLostError:
-        """Take that `topic` of a pair cannot be read, and return what to raise.
+    def lost(
+        self, unread: Mapping[int, str], why: str, *, since: float | None = None
+    ) -> InputLostError:
+        """Take that pairs cannot be read, and return what to raise.
 
-        Should it happen again, the others are served without it.
+        Should it happen to one again, the others are served without it.
+
+        Args:
+            unread: Partition number -> topic of it that cannot be read.
+            why: What was said.
+            since: When that began; now, if it is not given. Monotonic seconds.
         """
         now = monotonic()
-        since = now if topic not in pair.read_to_end else pair.rebuild_began
-        text = f"{topic}[{pair.partition}]: {why}"
-        self._waits.lost(pair.partition, text, now, read_since=since, is_last=len(self.pairs) == 1)
-        return InputLostError(text)
+        texts = [f"{topic}[{number}]: {why}" for number, topic in unread.items()]
+        for (number, topic), text in zip(unread.items(), texts, strict=True):
+            pair = self.pairs[number]
+            well_s = (since or now) - pair.rebuild_began if topic in pair.read_to_end else 0.0
+            are_all = len(unread) == len(self.pairs)
+            self._waits.lost(number, text, now, well_s=well_s, are_all=are_all)
+        return InputLostError("; ".join(texts))
 
     def look_again(self, now: float) -> None:
         """Ask about pairs that are left out, without waiting; begin anew once one may be had."""
@@ -145,7 +155,8 @@ class Assignment:
             self._question = self._ask(due) if due else None
         elif self._question.is_over:
             answers, self._question = self._question.answers(), None
-            silent = _silent(answers)
+            errors = ((number, each) for (_, number), each in answers.items())
+            silent = {number: each for number, each in errors if isinstance(each, InputLostError)}
             for number in {number for _, number in answers}:
                 if number in silent:
                     self._waits.leave_out(number, str(silent[number]), now)
@@ -317,14 +328,3 @@ class Assignment:
             " workers and runs `halfbridge checker init --partition %d`",
             *(number, error, number),
         )
-
-
-def _silent(
-    answers: Mapping[tuple[str, int], tuple[int, int] | InputLostError],
-) -> dict[int, InputLostError]:
-    """Return the partition numbers that brokers did not answer for, and why."""
-    return {
-        number: answer
-        for (_, number), answer in answers.items()
-        if isinstance(answer, InputLostError)
-    }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from checker.clients import QUESTION_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from checker.assignment import Assignment
     from checker.inquiry.kafka_io import Questions, StableEnds
@@ -66,7 +66,7 @@ class StallWatch:
             ends, self._question = self._question.answers(), None
             self._take(ends, now)
         elif now - self._asked_at > FORGOTTEN_S:
-            self._question = None
+            self._question, self._behind = None, {}
         return bool(self._behind)
 
     def _take(self, ends: Mapping[tuple[str, int], int], now: float) -> None:
@@ -74,23 +74,20 @@ class StallWatch:
         if self._behind and self._input.dozing:
             self._input.renew_bell()
         read_since = self._input.reading.since(now)
-        stalled = sorted(
-            place
-            for place, each in self._behind.items()
-            if now - max(each.since, read_since) >= STALLED_S
-        )
-        if stalled:
+        stand = {place: max(each.since, read_since) for place, each in self._behind.items()}
+        if stalled := {place: since for place, since in stand.items() if now - since >= STALLED_S}:
             self._give_up(stalled)
 
-    def _give_up(self, stalled: Sequence[tuple[str, int]]) -> None:
+    def _give_up(self, stalled: Mapping[tuple[str, int], float]) -> None:
+        """Replace the consumer; `stalled` says since when each place has stood still."""
         self._behind = {}
         self._metrics.consumer_stalled()
+        pairs = self._assignment.pairs
+        # Of a pair's two topics the one that was never read to its end says more: it comes last.
+        places = sorted(stalled, key=lambda place: place[0] not in pairs[place[1]].read_to_end)
+        unread = {number: topic for topic, number in places}
         why = f"nothing more came for {STALLED_S:g} s, although the log goes on"
-        lost = [
-            self._assignment.lost(self._assignment.pairs[partition], topic, why)
-            for topic, partition in stalled
-        ]
-        self._input.renew("; ".join(map(str, lost)))
+        self._input.renew(str(self._assignment.lost(unread, why, since=max(stalled.values()))))
 
 
 def compare(

@@ -24,6 +24,9 @@ TAKE_AGAIN_S_MAX = 300.0
 ILL_S = 30.0
 # Whoever was read for so long has overcome what kept it from being read before.
 STEADY_S = 60.0
+# A failure so long after the last one is no more of the same: a pair that is left out for longest
+# takes up to a minute or two to fail again (`StallWatch`).
+ROW_S = TAKE_AGAIN_S_MAX + 3 * STEADY_S
 
 
 @dataclass(slots=True)
@@ -55,9 +58,9 @@ class Loss:
     since: float
     at: float
 
-    def is_followed(self, now: float, read_since: float) -> bool:
-        """Whether a failure now, of a pair read since `read_since`, is the next one in the row."""
-        return now - read_since < STEADY_S and now - self.at < TAKE_AGAIN_S_MAX + STEADY_S
+    def is_followed(self, now: float, well_s: float) -> bool:
+        """Whether a failure now, of a pair that was well for `well_s`, is the next in the row."""
+        return well_s < STEADY_S and now - self.at < ROW_S
 
 
 class Waits:
@@ -87,7 +90,7 @@ class Waits:
         self._wait(number, Wait(why, since, failures, now + _delay_s(failures, ASK_AGAIN_S_MAX)))
 
     def lost(
-        self, number: int, why: str, now: float, *, read_since: float, is_last: bool = False
+        self, number: int, why: str, now: float, *, well_s: float, are_all: bool = False
     ) -> None:
         """Take that a pair cannot be read.
 
@@ -97,15 +100,15 @@ class Waits:
             number: The pair.
             why: What was said.
             now: The time.
-            read_since: Since when it was read well; now, if it never was read to its end.
-            is_last: No other pair would be rebuilt with it: it is tried again sooner.
+            well_s: How long it was read well; 0, if it never was read to its end.
+            are_all: No other pair would be rebuilt with it: it is tried again sooner.
         """
         was = self._losses.get(number)
-        if was is None or not was.is_followed(now, read_since):
+        if was is None or not was.is_followed(now, well_s):
             self._losses[number] = Loss(1, now, now)
             return
         self._losses[number] = Loss(was.failures + 1, was.since, now)
-        longest_s = ASK_AGAIN_S_MAX if is_last else TAKE_AGAIN_S_MAX
+        longest_s = ASK_AGAIN_S_MAX if are_all else TAKE_AGAIN_S_MAX
         ask_at = now + _delay_s(was.failures, longest_s)
         self._wait(number, Wait(why, was.since, was.failures, ask_at, was_lost=True))
 

@@ -224,7 +224,7 @@ class Worker:
 
     def _not_a_record(self, pair: Pair, message: Any, error: Any) -> None:
         if error.code() != EOF_CODE:
-            raise self._assignment.lost(pair, message.topic(), error.str())
+            raise self._assignment.lost({pair.partition: message.topic()}, error.str())
         pair.take_end(message, is_half=message.topic() == self._names.half)
 
     def _look_around(self, now: float) -> None:

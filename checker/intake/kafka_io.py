@@ -129,10 +129,10 @@ class Input:
 
     def renew_bell(self) -> None:
         """Wake up, and listen with a new bell from now on: the old one did not ring."""
-        self.wake()
         with suppress(ConfigError):  # for now: then the old one goes on
             old, self._bell = self._bell, Bell(self._config)
             let_go(old)
+        self.wake()
 
     def renew(self, why: str) -> NoReturn:
         """Give the consumer up, and have a new one join in its place.
@@ -203,8 +203,7 @@ class Input:
             deadline = monotonic() + 1.0
             while self.assigned and monotonic() < deadline:
                 self._consumer.poll(0.1)
-        self._bell.close()
-        self._consumer.close()
+        let_go(self._bell, self._consumer)
 
     # Callbacks run inside poll() and consume(). One that raised would make the client throw away
     # the records it had taken, so they only take note. A consumer that was given up may still call.
@@ -248,12 +247,13 @@ class Input:
         if generation != self._generation:
             return
         if error.code() in UNREACHABLE_CODES:
-            self._on_lost()
+            self._on_lost(generation)
         self._note_if_fatal(error)
         self._troubles.note(error)
 
-    def _on_lost(self) -> None:
-        self._trouble_at = monotonic()
+    def _on_lost(self, generation: int) -> None:
+        if generation == self._generation:
+            self._trouble_at = monotonic()
 
     def _note_not_a_record(self, message: Any) -> None:
         error = message.error()
@@ -284,24 +284,23 @@ class Input:
                     f"another worker runs on this slot and took its partitions over ({text}):"
                     " stop one of the two, or give each its own --slot"
                 )
-            self._given_up = f"the consumer could not go on ({text})"
+            self._fatal, self._given_up = None, f"the consumer could not go on ({text})"
         if self._given_up:
             self._renew()
 
     def _renew(self) -> NoReturn:
         why = self._given_up
         self._generation += 1
-        let_go(self._consumer)
-        let_go(self._bell)
+        let_go(self._consumer, self._bell)
         self._served = []
         self._paused.clear()
         self.assigned, self.is_member, self.dozing = frozenset(), False, False
         self.changed = True
         try:
-            self._consumer, self._bell = self._open(), Bell(self._config)
+            self._bell, self._consumer = Bell(self._config), self._open()
         except ConfigError as error:  # it was right at first: a certificate is being replaced, say
             raise InputLostError(f"no new consumer can be made yet: {error}") from error
-        self._fatal, self._given_up = None, ""
+        self._given_up = ""
         raise InputLostError(f"{why}: a new one joins")
 
     def _open(self) -> Any:
@@ -314,7 +313,7 @@ class Input:
                 "error_cb": partial(self._on_error, generation),
                 **LISTENED,
             },
-            logger=LostConnections(self._on_lost),
+            logger=LostConnections(partial(self._on_lost, generation)),
         )
         consumer.subscribe(
             [config.names.half, config.names.op],

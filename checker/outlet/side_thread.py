@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as LateError  # its own on 3.10
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# A client that is well closes within a second or two; a group is left, requests are answered.
-CLOSE_S_MAX = 15.0
+# A client that is well closes within a second or two. Less than a group's session time-out: its
+# successor is to join in time.
+CLOSE_S_MAX = 8.0
+# Clients left behind in one process: each holds a few threads and up to 8 MB of records.
+LEFT_MAX = 16
+
+# What was left behind in this process, and has not ended since.
+_left: list[Future[None]] = []
 
 _Work = tuple["Future[None]", "Callable[..., None]", tuple[Any, ...]]
 
@@ -41,22 +46,28 @@ class SideThread:
         self._work.put(None)
 
 
-def let_go(client: Any) -> None:
-    """Close a client; return when it is closed, has failed at it, or did not end in time.
+def let_go(*clients: Any) -> None:
+    """Close clients; return when each is closed, has failed at it, or did not end in time.
 
     Of a client that is not well, closing may wait for ever for a thread that never comes
     (librdkafka #4674). Such a one is left behind, alive: whatever it calls back must not mind.
+
+    Raises:
+        RuntimeError: too many were; the process must be started anew, which a supervisor does.
     """
-    thread = SideThread("halfbridge-close")
-    closing = thread.submit(client.close)
-    thread.leave()
-    try:
-        error = closing.exception(CLOSE_S_MAX)
-    except LateError:
-        _log.warning("a Kafka client does not close within %g s: left behind", CLOSE_S_MAX)
-    else:
-        if error is not None:
-            _log.debug("a Kafka client did not close well: %s", error)
+    closings = []
+    for client in clients:
+        thread = SideThread("halfbridge-close")
+        closings.append(thread.submit(client.close))
+        thread.leave()
+    _, late = wait(closings, CLOSE_S_MAX)
+    if late:
+        _log.warning(
+            "%d Kafka clients do not close within %g s: left behind", len(late), CLOSE_S_MAX
+        )
+    _left[:] = [each for each in (*_left, *late) if not each.done()]
+    if len(_left) > LEFT_MAX:
+        raise RuntimeError(f"{len(_left)} Kafka clients did not close: start this process anew")
 
 
 def _serve(work: SimpleQueue[_Work | None]) -> None:

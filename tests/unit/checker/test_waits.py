@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from checker.http import Status
+from checker.stall_watch import LOOK_S, STALLED_S
 from checker.waits import ASK_AGAIN_S_MAX, ILL_S, STEADY_S, TAKE_AGAIN_S_MAX, Waits
 
 WHY = "log end of op[1] cannot be read: no leader"
@@ -76,24 +77,40 @@ def test_a_pair_that_was_taken_away_waits_no_longer(waits: Waits, status: Status
 
 def test_a_pair_that_cannot_be_read_once_is_not_left_out(waits: Waits) -> None:
     """Most of it passes at once, and what does not is found out by asking."""
-    waits.lost(1, WHY, 100.0, read_since=99.0)
+    waits.lost(1, WHY, 100.0, well_s=1.0)
     assert waits.numbers == frozenset()
-    waits.lost(1, WHY, 100.0 + STEADY_S + 1, read_since=100.0)
+    waits.lost(1, WHY, 100.0 + STEADY_S + 1, well_s=STEADY_S + 1)
     assert waits.numbers == frozenset()
 
 
 def test_a_pair_that_takes_long_to_fail_again_is_left_out(waits: Waits) -> None:
     """Minutes of a rebuild are no proof that it can be read, as long as it has not come through."""
     for now in (100.0, 100.0 + STEADY_S + 1):
-        waits.lost(1, WHY, now, read_since=now)
+        waits.lost(1, WHY, now, well_s=0.0)
     assert waits.numbers == {1}
+
+
+def test_a_pair_that_stalls_again_is_left_out_for_longer_and_longer(waits: Waits) -> None:
+    """A stall is found after a minute or more, however soon after its new beginning it began."""
+    now, pauses = 0.0, []
+    waits.lost(1, WHY, now, well_s=0.0)
+    for _ in range(12):
+        now += STALLED_S + LOOK_S + 5
+        waits.lost(1, WHY, now, well_s=5.0)
+        lost_at = now
+        while 1 not in waits.due(now):
+            now += 1.0
+        pauses.append(now - lost_at)
+        waits.end(1)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == TAKE_AGAIN_S_MAX
 
 
 def test_the_last_pair_is_tried_as_often_as_a_silent_one(waits: Waits) -> None:
     """Nobody else has to be spared."""
     now = 0.0
     for _ in range(12):
-        waits.lost(1, WHY, now, read_since=now, is_last=True)
+        waits.lost(1, WHY, now, well_s=0.0, are_all=True)
     assert not waits.may_be_tried(1, ASK_AGAIN_S_MAX - 1)
     assert waits.may_be_tried(1, ASK_AGAIN_S_MAX)
     assert WHY in waits.why()
@@ -110,9 +127,9 @@ def test_a_pair_that_can_never_be_read_is_taken_in_less_and_less_often(
 ) -> None:
     """All pairs of the worker are rebuilt each time; asking about it would always succeed."""
     now, pauses = 0.0, []
-    waits.lost(1, WHY, now, read_since=now)
+    waits.lost(1, WHY, now, well_s=0.0)
     for _ in range(12):
-        waits.lost(1, WHY, now, read_since=now)
+        waits.lost(1, WHY, now, well_s=0.0)
         lost_at = now
         while 1 not in waits.due(now):
             now += 1.0

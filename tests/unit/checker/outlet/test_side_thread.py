@@ -76,6 +76,18 @@ def test_a_client_that_does_not_close_is_left_behind(
     release.set()
 
 
+def test_too_many_clients_left_behind_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their threads and their memory are this process's; a supervisor starts another one."""
+    monkeypatch.setattr(side_thread, "CLOSE_S_MAX", 0.01)
+    monkeypatch.setattr(side_thread, "LEFT_MAX", 3)
+    monkeypatch.setattr(side_thread, "_left", [])
+    release = threading.Event()
+    let_go(*[_Client(release.wait)] * 3)
+    with pytest.raises(RuntimeError, match="start this process anew"):
+        let_go(_Client(release.wait))
+    release.set()
+
+
 def test_a_client_that_cannot_close_is_let_go() -> None:
     """It is broken: what it says of it helps nobody."""
     called = threading.Event()
