@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 # For clients that are listened to; nothing of it is shown. The level of lost connections, and that
 # connections which brokers close are logged at all: many users turn that off.
 LISTENED = {"log_level": 6, "log.connection.close": True}
-_LOST = frozenset(("FAIL", "REQTMOUT"))
+# The last one: the group's coordinator has been silent for the whole session, on a connection that
+# stands. A static member may fence itself then (librdkafka #3437).
+_LOST = frozenset(("FAIL", "REQTMOUT", "SESSTMOUT"))
 
 
 class LostConnections:
-    """Given to a client as its `logger`: calls `on_lost` when it lost a connection or an answer.
+    """Given to a client as its `logger`: tells when it lost a connection, an answer, its session.
 
     The client hands its lines over where it serves its callbacks. It keeps the same line of one
     broker back for 30 s.

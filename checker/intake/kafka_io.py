@@ -272,9 +272,10 @@ class Input:
         """Join with a new consumer, unless another process has our slot.
 
         A static member can fence itself: when the answer to its JoinGroup is lost with the
-        connection, the group knows it by a member id that it never learned. The group cannot say
-        which it was, so being fenced means another worker unless brokers were just unreachable.
-        Should one have come at that very time, this takes the slot back and the other one ends.
+        connection, the group knows it by a member id that it never learned; when its coordinator
+        was silent for a session, the client sends a heartbeat without one. So being fenced means
+        another worker unless brokers were just unreachable. Should one have come at that very
+        time, this takes the slot back and the other one ends.
         """
         if self._fatal is not None:
             text = self._fatal.str()
@@ -285,11 +286,11 @@ class Input:
                     " stop one of the two, or give each its own --slot"
                 )
             self._fatal, self._given_up = None, f"the consumer could not go on ({text})"
+            self._trouble_at = -TROUBLE_S  # it excuses one fence, not the next
         if self._given_up:
             self._renew()
 
     def _renew(self) -> NoReturn:
-        why = self._given_up
         self._generation += 1
         let_go(self._consumer, self._bell)
         self._served = []
@@ -300,7 +301,7 @@ class Input:
             self._bell, self._consumer = Bell(self._config), self._open()
         except ConfigError as error:  # it was right at first: a certificate is being replaced, say
             raise InputLostError(f"no new consumer can be made yet: {error}") from error
-        self._given_up = ""
+        why, self._given_up = self._given_up, ""
         raise InputLostError(f"{why}: a new one joins")
 
     def _open(self) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from checker.admin.kafka_io import Cluster as Admin
@@ -37,6 +37,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.long]
 
 _STEP_S = 0.05
 _CALL_S = 20.0
+_OFFSET_COMMIT = 8  # the daemon itself commits within kafka_txns only
 _BRIEF_MS = 5000  # a kafka_txn's time-out
 
 
@@ -112,6 +113,36 @@ def test_a_member_knows_that_its_coordinator_was_out_of_reach(
     cluster.proxy.add(Rule(api=Api.HEARTBEAT, act=Act.STRAND, times=1))
     until("it notices", lambda: fetched() or time.monotonic() - reader._trouble_at < TROUBLE_S)
     assert cluster.proxy.hits(Act.STRAND, Api.HEARTBEAT) == 1
+    reader.close(leave=True)
+
+
+def test_a_member_whose_coordinator_was_silent_joins_again(
+    cluster: EmbeddedCluster, config: CheckerConfig
+) -> None:
+    """Its session over, the client sends one more heartbeat, without its id: it fences itself."""
+    reader = Input(config, slot_ids("silent", topic_prefix=config.topic_prefix))
+
+    def fetched() -> None:
+        reader.fetch(_STEP_S)
+
+    until("it has joined", lambda: fetched() or reader.assigned)
+    place = TopicPartition(*min(reader.assigned), 0)
+
+    def is_over() -> bool:
+        # Nothing is fetched, as while a commit hangs, and the client waits for leave to let its
+        # partitions go. To the coordinator, whoever commits offsets is alive.
+        reader._consumer.commit(offsets=[place], asynchronous=True)
+        return cluster.proxy.hits(Act.HOLD, Api.HEARTBEAT) == before + 2
+
+    before = cluster.proxy.hits(Act.HOLD, Api.HEARTBEAT)
+    cluster.proxy.add(Rule(api=Api.HEARTBEAT, act=Act.SWALLOW, times=1))
+    cluster.proxy.add(Rule(api=Api.HEARTBEAT, act=Act.HOLD, times=2))
+    cluster.proxy.add(Rule(api=_OFFSET_COMMIT, act=Act.SWALLOW))
+    until("its session is over", is_over)
+    with pytest.raises(InputLostError, match=r"fenced.* a new one joins"):
+        until("it is fenced", fetched)
+    cluster.proxy.heal()
+    until("it has joined again", lambda: fetched() or reader.assigned)
     reader.close(leave=True)
 
 
