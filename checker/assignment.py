@@ -137,13 +137,13 @@ class Assignment:
             since: When that began; now, if it is not given. Monotonic seconds.
         """
         now = monotonic()
-        texts = [f"{topic}[{number}]: {why}" for number, topic in unread.items()]
-        for (number, topic), text in zip(unread.items(), texts, strict=True):
+        are_all = len(unread) == len(self.pairs)
+        texts = {number: f"{topic}[{number}]: {why}" for number, topic in unread.items()}
+        for number, topic in unread.items():
             pair = self.pairs[number]
             well_s = (since or now) - pair.rebuild_began if topic in pair.read_to_end else 0.0
-            are_all = len(unread) == len(self.pairs)
-            self._waits.lost(number, text, now, well_s=well_s, are_all=are_all)
-        return InputLostError("; ".join(texts))
+            self._waits.lost(number, texts[number], now, well_s=well_s, are_all=are_all)
+        return InputLostError("; ".join(texts.values()))
 
     def look_again(self, now: float) -> None:
         """Ask about pairs that are left out, without waiting; begin anew once one may be had."""

@@ -12,7 +12,7 @@ from bridge.errors import ConfigError
 from bridge.kafka_io import made
 from checker.clients import QUESTION_S, client_config, unjoined
 from checker.failures import InputLostError
-from checker.outlet.side_thread import let_go
+from checker.side_thread import let_go
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

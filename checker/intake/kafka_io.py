@@ -22,7 +22,7 @@ from checker.connections import LISTENED, LostConnections
 from checker.errors import SlotTakenError
 from checker.failures import InputLostError
 from checker.intake.reading import Committed, GroupTrouble, Reading
-from checker.outlet.side_thread import let_go
+from checker.side_thread import let_go
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

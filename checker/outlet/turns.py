@@ -14,7 +14,7 @@ from bridge.errors import ConfigError
 from checker.blame import Batch
 from checker.failures import KafkaTxnFailedError
 from checker.outlet.kafka_io import Transactor
-from checker.outlet.side_thread import SideThread
+from checker.side_thread import SideThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -38,6 +38,14 @@ def _asked_at(waits: Waits, number: int, now: float, *, until: float) -> list[fl
     return times
 
 
+def _pause_s(waits: Waits, now: float) -> float:
+    """Return after how many whole seconds pair 1 is due."""
+    pause_s = 0.0
+    while 1 not in waits.due(now + pause_s):
+        pause_s += 1.0
+    return pause_s
+
+
 def test_a_pair_is_asked_about_less_and_less_often_up_to_a_limit(waits: Waits) -> None:
     """The pause doubles; a broker that is away for an hour is still noticed soon."""
     waits.leave_out(1, WHY, 0.0)
@@ -97,10 +105,8 @@ def test_a_pair_that_stalls_again_is_left_out_for_longer_and_longer(waits: Waits
     for _ in range(12):
         now += STALLED_S + LOOK_S + 5
         waits.lost(1, WHY, now, well_s=5.0)
-        lost_at = now
-        while 1 not in waits.due(now):
-            now += 1.0
-        pauses.append(now - lost_at)
+        pauses.append(_pause_s(waits, now))
+        now += pauses[-1]
         waits.end(1)
     assert pauses == sorted(pauses)
     assert pauses[-1] == TAKE_AGAIN_S_MAX
@@ -130,10 +136,8 @@ def test_a_pair_that_can_never_be_read_is_taken_in_less_and_less_often(
     waits.lost(1, WHY, now, well_s=0.0)
     for _ in range(12):
         waits.lost(1, WHY, now, well_s=0.0)
-        lost_at = now
-        while 1 not in waits.due(now):
-            now += 1.0
-        pauses.append(now - lost_at)
+        pauses.append(_pause_s(waits, now))
+        now += pauses[-1]
         waits.answered(1)
         waits.tell(now)
         waits.end(1)
