@@ -37,7 +37,7 @@ _BATCH_MAX = 2000
 _POLL_S = 0.1
 _METADATA_S = 20.0
 _LOOK_S = 1.0  # how often it looks whether a topic has grown
-# A leader says so that has not heard of a new topic; of one that was deleted, nothing comes.
+# A broker says so that has not heard of a new topic; of one that was deleted, nothing comes.
 _NOT_KNOWN_YET = KafkaError.UNKNOWN_TOPIC_OR_PART
 _STATISTICS_MS = 5_000
 READ_S_MAX = 60.0  # a test's or demo's topics are small; longer means that something hangs
@@ -70,7 +70,7 @@ class Witness:
                 "stats_cb": self._take_statistics,
             }
         )
-        self._look()
+        self._look_again()
 
     def close(self) -> None:
         """Leave the cluster."""
@@ -110,7 +110,7 @@ class Witness:
         Raises:
             TimeoutError: they were not reached in time; an open kafka_txn may hold them back.
         """
-        self._look()
+        self._look_again()
         ends = _ends(self._bootstrap, list(self._reached))
         deadline = time.monotonic() + timeout_s
         while any(self._reached[place] < end for place, end in ends.items()):
@@ -118,6 +118,17 @@ class Witness:
                 late = {p: (self._reached[p], e) for p, e in ends.items() if self._reached[p] < e}
                 raise TimeoutError(f"ends not reached within {timeout_s:g} s: {late}")
             yield self.poll()
+
+    def _look_again(self) -> None:
+        """Look until the broker that is asked has heard of every topic."""
+        deadline = time.monotonic() + _METADATA_S
+        while True:
+            try:
+                return self._look()
+            except KafkaException as error:
+                if error.args[0].code() != _NOT_KNOWN_YET or time.monotonic() > deadline:
+                    raise
+            time.sleep(_POLL_S)
 
     def _look(self, timeout_s: float = _METADATA_S) -> None:
         """Read on with the partitions that are new since the last look."""

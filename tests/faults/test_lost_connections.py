@@ -7,6 +7,7 @@ member that goes on.
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -186,19 +187,46 @@ def test_a_reader_begins_although_a_leader_does_not_know_the_topic_yet(
 ) -> None:
     """Asked where the log begins, it answers with an error; the next question is answered."""
     topic = f"{topic_prefix}new"
+    _create_with_a_record(cluster, topic)
+    code = KafkaError.UNKNOWN_TOPIC_OR_PART
+    cluster.proxy.add(Rule(api=Api.LIST_OFFSETS, act=Act.FAIL, error=code, times=1))
+
+    assert _first_of(Witness(cluster.proxied_servers, [topic])) == b"value"
+    assert cluster.proxy.hits(Act.FAIL, Api.LIST_OFFSETS) == 1
+
+
+def test_a_reader_begins_although_a_broker_has_not_heard_of_the_topic_yet(
+    cluster: EmbeddedCluster, topic_prefix: str
+) -> None:
+    """Asked for its partitions, the broker says that there is no such topic; so it asks again."""
+    topic = f"{topic_prefix}later"
+    before = cluster.proxy.hits(Act.HOLD, Api.METADATA)
+    cluster.proxy.add(Rule(api=Api.METADATA, act=Act.HOLD, text=topic, times=3))
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(Witness, cluster.proxied_servers, [topic])
+        until(
+            "it gave up, or asked again",
+            lambda: joining.done() or cluster.proxy.hits(Act.HOLD, Api.METADATA) == before + 3,
+            within_s=_CALL_S,
+        )
+        _create_with_a_record(cluster, topic)
+        assert _first_of(joining.result(_CALL_S)) == b"value"
+
+
+def _create_with_a_record(cluster: EmbeddedCluster, topic: str) -> None:
+    """Make a topic of one partition in which there is `value`."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 1, 2)])[topic].result(_CALL_S)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
     producer.produce(topic, b"value")
     assert producer.flush(_CALL_S) == 0
-    code = KafkaError.UNKNOWN_TOPIC_OR_PART
-    cluster.proxy.add(Rule(api=Api.LIST_OFFSETS, act=Act.FAIL, error=code, times=1))
 
-    witness = Witness(cluster.proxied_servers, [topic])
+
+def _first_of(witness: Witness) -> bytes | None:
+    """Return the value of the first record that it reads."""
     read: list[ReadRecord] = []
     try:
-        until("the record is read", lambda: read.extend(witness.poll()) or read, within_s=_CALL_S)
+        until("a record is read", lambda: read.extend(witness.poll()) or read, within_s=_CALL_S)
     finally:
         witness.close()
-    assert cluster.proxy.hits(Act.FAIL, Api.LIST_OFFSETS) == 1
-    assert [record.value for record in read] == [b"value"]
+    return read[0].value
