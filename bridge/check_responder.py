@@ -13,8 +13,8 @@ from threading import Event, Lock, Thread
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
-from bridge import kafka_io
 from bridge.check_pool import CheckPool
+from bridge.check_requests import CheckRequests
 from bridge.errors import BridgeError
 from bridge.message import MessageView, Resolution, view_of
 from bridge.trouble import shown, tell
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from serde.records import CheckRequest
 
 _LOG = logging.getLogger("halfbridge.bridge")
-_BATCH_MAX = 1_000
-_POLL_S = 0.2
 _OVERDUE_PAUSE_S = 0.1
 _BACK_OFF_S = 1.0
 _STOP_S = 2.0
@@ -99,7 +97,7 @@ class CheckResponder:
             queue_max=config.check_queue_max,
             timeout_s=config.check_timeout_ms / _MS_PER_S,
         )
-        self._consumer: Any = None  # the consuming thread's
+        self._requests = CheckRequests(shared)  # the consuming thread's, once that runs
         self._consuming = Thread(target=self._consume, name="halfbridge-checks", daemon=True)
         self._answering = Thread(target=self._answer, name="halfbridge-answers", daemon=True)
 
@@ -109,7 +107,7 @@ class CheckResponder:
         Raises:
             ConfigError: no consumer takes these settings; the user corrects them.
         """
-        self._consumer = kafka_io.make_check_consumer(self._shared.config)
+        self._requests.join()
         self._pool.start()
         self._answering.start()
         self._consuming.start()
@@ -129,25 +127,14 @@ class CheckResponder:
     def _consume(self) -> None:
         while not self._stopping.is_set():
             try:
-                if self._consumer is None:
-                    self._consumer = kafka_io.make_check_consumer(self._shared.config)
-                self._take(_batch(self._consumer))
+                self._take(self._requests.read())
                 self._shared.hear_asker()
             except BaseException:  # noqa: BLE001, PERF203  (nothing ends the responder)
                 tell(_LOG.exception, "reading checks failed; trying again with a new consumer")
                 self._count("errors")
-                self._close_consumer()
+                self._requests.leave()
                 self._stopping.wait(_BACK_OFF_S)
-        self._close_consumer()
-
-    def _close_consumer(self) -> None:
-        consumer, self._consumer = self._consumer, None
-        if consumer is None:
-            return
-        try:
-            consumer.close()
-        except BaseException:  # noqa: BLE001  (a consumer that broke may break again)
-            tell(_LOG.exception, "closing the check consumer failed")
+        self._requests.leave()
 
     def _take(self, records: list[Any]) -> None:
         newest: dict[tuple[str, int], _Check] = {}
@@ -301,13 +288,6 @@ class CheckResponder:
     def _count(self, name: str) -> None:
         with self._lock:
             self._counts[name] += 1
-
-
-def _batch(consumer: Any) -> list[Any]:
-    first = consumer.poll(_POLL_S)
-    if first is None:
-        return []
-    return [first, *consumer.consume(_BATCH_MAX - 1, 0)]
 
 
 def _covered(request: CheckRequest) -> int:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OFFSET_INVALID",
+    "PARTITION_EOF",
     "KafkaException",
     "create_topic",
     "make_admin",
@@ -47,6 +48,8 @@ __all__ = [
     "message_bytes_max",
     "topics_of",
 ]
+
+PARTITION_EOF = KafkaError._PARTITION_EOF
 
 _LOG = logging.getLogger("halfbridge.kafka")
 _KAFKA_MESSAGE_BYTES_MAX = 1_048_588  # Kafka's default, where we may not read the topic's own
@@ -198,6 +201,7 @@ def make_check_consumer(config: BridgeConfig) -> Any:
             "group.id": config.names.check_group(config.producer_group),
             "auto.offset.reset": "earliest",
             "enable.auto.commit": True,
+            "enable.partition.eof": True,  # records with PARTITION_EOF for their error's code
             "isolation.level": "read_uncommitted",
             "allow.auto.create.topics": False,
             "topic.metadata.refresh.interval.ms": 10_000,

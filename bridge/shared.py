@@ -19,12 +19,12 @@ from bridge.errors import (
     InvalidMessageError,
     ProducerClosedError,
 )
-from bridge.inquiry.kafka_io import half_end
+from bridge.inquiry.kafka_io import Ends, half_end
 from serde.acknowledgements import Acknowledgements
 from serde.records import NO_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from bridge.cluster import Destinations, HalfShape
     from bridge.config import BridgeConfig
@@ -34,6 +34,7 @@ _MS_PER_S = 1_000
 _ROOM_SLICE_S = 0.004
 _PURGE_S = 1.0
 _ASK_S_MIN = 0.1
+_ENDS_S = 10.0  # nobody waits for it
 
 
 class Shared:
@@ -171,6 +172,10 @@ class Shared:
         asker = self._asker_for(asker)
         left_s = max(_ASK_S_MIN, deadline - monotonic())
         return half_end(asker, self.half_topic, partition, timeout_s=left_s)
+
+    def ask_ends(self, places: Iterable[tuple[str, int]]) -> Ends:
+        """Ask where partitions, (topic, partition), end; does not wait for the answers."""
+        return Ends(self._asker_for(None), places, _ENDS_S)
 
     def hear_asker(self) -> None:
         """Take what the client that asks for ends reports; it would pile up while brokers are away.

@@ -1,39 +1,26 @@
-"""Notices a consumer that fetches nothing more, though brokers answer and have more.
-
-librdkafka's consumers are known to do so now and then after leaders have moved, without an error
-and for good (its issues 4340, 4492). Nothing else would notice: no record is not a failure.
-"""
+"""Notices an input that fetches nothing more, though brokers answer and have more."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from bridge.stalls import LOOK_S, STALLED_S, compare
 from checker.clients import QUESTION_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from bridge.inquiry.kafka_io import Ends
+    from bridge.stalls import Behind
     from checker.assignment import Assignment
-    from checker.inquiry.kafka_io import Questions, StableEnds
+    from checker.inquiry.kafka_io import Questions
     from checker.intake.kafka_io import Input
     from checker.metrics import Metrics
 
-# How often brokers are asked where logs end: one request to each of them. More often while there
-# is more to read, since an idle worker is kept awake for it.
-LOOK_S = 20.0
+# More often while there is more to read, since an idle worker is kept awake for it.
 LOOK_BEHIND_S = 2.0
-# As long as the client itself waits for one answer (socket.timeout.ms): it may mend that alone. A
-# mistake costs a rebuild, no more.
-STALLED_S = 60.0
 # Twice what a client takes to say that nobody answers: this one says nothing any more.
 FORGOTTEN_S = 2 * QUESTION_S
-
-
-class Behind(NamedTuple):
-    """How far a partition has been read, and since when there was more of it."""
-
-    reached: int
-    since: float
 
 
 class StallWatch:
@@ -47,7 +34,7 @@ class StallWatch:
         self._assignment = assignment
         self._metrics = metrics
         self._asked_at = -LOOK_S
-        self._question: StableEnds | None = None
+        self._question: Ends | None = None
         self._behind: dict[tuple[str, int], Behind] = {}
 
     def look(self, now: float) -> bool:
@@ -88,25 +75,3 @@ class StallWatch:
         unread = {number: topic for topic, number in places}
         why = f"nothing more came for {STALLED_S:g} s, although the log goes on"
         self._input.renew(str(self._assignment.lost(unread, why, since=max(stalled.values()))))
-
-
-def compare(
-    behind: Mapping[tuple[str, int], Behind],
-    reached: Mapping[tuple[str, int], int],
-    ends: Mapping[tuple[str, int], int],
-    now: float,
-) -> dict[tuple[str, int], Behind]:
-    """Return the partitions that are behind, each since it was first found where it is.
-
-    Args:
-        behind: What this returned before.
-        reached: (topic, partition) -> offset behind the last one that was read.
-        ends: The same -> last stable offset; where nobody answered, nothing is known.
-        now: The time.
-    """
-    found = {}
-    for place, at in reached.items():
-        if at < ends.get(place, at):
-            was = behind.get(place)
-            found[place] = was if was is not None and was.reached == at else Behind(at, now)
-    return found

@@ -72,3 +72,40 @@ def offset_of(future: Any, timeout_s: float) -> int:
         if offset >= 0:
             return offset
     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+class Ends:
+    """Up to where partitions can be read: a question under way.
+
+    Args:
+        admin: Asks it.
+        wanted: (topic, partition).
+        timeout_s: After this, whose broker did not answer is given up.
+        isolation: High watermarks, or last stable offsets.
+    """
+
+    def __init__(
+        self,
+        admin: Any,
+        wanted: Iterable[tuple[str, int]],
+        timeout_s: float,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> None:
+        places = [TopicPartition(topic, partition) for topic, partition in wanted]
+        latest = OffsetSpec.latest()
+        self._ends = ask_offsets(admin, places, latest, timeout_s, isolation=isolation)
+        self._timeout_s = timeout_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `answers` has not to wait."""
+        return all(each.done() for each in self._ends.values())
+
+    def answers(self) -> dict[tuple[str, int], int]:
+        """Return the offset of each partition whose broker did say; blocks."""
+        found = {}
+        for place, future in self._ends.items():
+            with suppress(KafkaException):
+                found[place.topic, place.partition] = offset_of(future, self._timeout_s)
+        return found

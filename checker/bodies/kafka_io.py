@@ -10,9 +10,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bridge.errors import ConfigError
 from bridge.kafka_io import made
+from bridge.side_thread import let_go
 from checker.clients import QUESTION_S, client_config, unjoined
 from checker.failures import InputLostError
-from checker.side_thread import let_go
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,8 +52,8 @@ class BodyReader:
         return found
 
     def close(self) -> None:
-        """Close the consumer."""
-        self._consumer.close()
+        """Close the consumer; waits no longer than `let_go`."""
+        let_go(self._consumer)
 
     def _read_one(self, partition: int, offset: int) -> Any:
         deadline = monotonic() + QUESTION_S

@@ -19,7 +19,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
 
-from bridge.inquiry.kafka_io import ask_offsets, offset_of
+from bridge.inquiry.kafka_io import Ends, ask_offsets, offset_of
 from bridge.kafka_io import made
 from bridge.trouble import Troubles
 from checker.clients import QUESTION_S, client_config
@@ -74,30 +74,6 @@ class Ranges:
             return InputLostError(f"log end of {name} cannot be read: {error}")
 
 
-class StableEnds:
-    """Last stable offsets, up to which a `read_committed` consumer reads: a question under way."""
-
-    def __init__(self, admin: Any, wanted: Iterable[tuple[str, int]]) -> None:
-        places = [TopicPartition(topic, partition) for topic, partition in wanted]
-        self._ends = ask_offsets(
-            *(admin, places, OffsetSpec.latest(), QUESTION_S),
-            isolation=IsolationLevel.READ_COMMITTED,
-        )
-
-    @property
-    def is_over(self) -> bool:
-        """Whether `answers` has not to wait."""
-        return all(each.done() for each in self._ends.values())
-
-    def answers(self) -> dict[tuple[str, int], int]:
-        """Return the offset of each partition whose broker did say; blocks."""
-        found = {}
-        for place, future in self._ends.items():
-            with suppress(KafkaException):
-                found[place.topic, place.partition] = offset_of(future, QUESTION_S)
-        return found
-
-
 class Questions:
     """Asks brokers without holding up the loop; answers are fetched by `answers`."""
 
@@ -144,9 +120,9 @@ class Questions:
         """Ask where partitions begin and end, read_uncommitted; one may answer, another not."""
         return Ranges(self._admin, wanted)
 
-    def ask_stable_ends(self, wanted: Iterable[tuple[str, int]]) -> StableEnds:
+    def ask_stable_ends(self, wanted: Iterable[tuple[str, int]]) -> Ends:
         """Ask up to where partitions can be read, read_committed."""
-        return StableEnds(self._admin, wanted)
+        return Ends(self._admin, wanted, QUESTION_S, isolation=IsolationLevel.READ_COMMITTED)
 
     def partitions(self) -> dict[str, int]:
         """Return topic -> number of partitions, of all topics this daemon may see; blocks.

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from bridge.errors import ConfigError
 from bridge.kafka_io import made
+from bridge.side_thread import let_go
 from bridge.trouble import Troubles
 from checker.bell.kafka_io import Bell
 from checker.clients import QUESTION_S, client_config, joined
@@ -22,7 +23,6 @@ from checker.connections import LISTENED, LostConnections
 from checker.errors import SlotTakenError
 from checker.failures import InputLostError
 from checker.intake.reading import Committed, GroupTrouble, Reading
-from checker.side_thread import let_go
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

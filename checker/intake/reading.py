@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bridge.stalls import UNREAD_S
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Records were not taken for so long: whatever stands still then, it is not the consumer.
-UNREAD_S = 5.0
 # How long the group's last word counts: the client says the same again only every 30 s.
 SAID_S = 60.0
 

@@ -11,10 +11,10 @@ from concurrent.futures import TimeoutError as NotDoneError
 from typing import TYPE_CHECKING, Any
 
 from bridge.errors import ConfigError
+from bridge.side_thread import SideThread
 from checker.blame import Batch
 from checker.failures import KafkaTxnFailedError
 from checker.outlet.kafka_io import Transactor
-from checker.side_thread import SideThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -22,6 +22,8 @@ from tests.integration.waiting import CALL_S, SETTLED_S, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bridge.stalls import Behind
+
 pytestmark = pytest.mark.broker
 
 WATCHED = "watched-client"
@@ -146,10 +148,10 @@ def test_a_daemon_that_has_read_all_keeps_its_consumer(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Awake and dozing; what lies behind the last record of its partitions are markers."""
-    found: list[dict[tuple[str, int], stall_watch.Behind]] = []
+    found: list[dict[tuple[str, int], Behind]] = []
     compare = stall_watch.compare
 
-    def watched(*given: Any) -> dict[tuple[str, int], stall_watch.Behind]:
+    def watched(*given: Any) -> dict[tuple[str, int], Behind]:
         found.append(compare(*given))
         return found[-1]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bridge.stalls import LOOK_S, STALLED_S
 from checker.http import Status
-from checker.stall_watch import LOOK_S, STALLED_S
 from checker.waits import ASK_AGAIN_S_MAX, ILL_S, STEADY_S, TAKE_AGAIN_S_MAX, Waits
 
 WHY = "log end of op[1] cannot be read: no leader"

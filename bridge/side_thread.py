@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_log = logging.getLogger("halfbridge.checker")
+_LOG = logging.getLogger("halfbridge.kafka")
 
 # A client that is well closes within a second or two. Less than a group's session time-out: its
 # successor is to join in time.
@@ -62,7 +62,7 @@ def let_go(*clients: Any) -> None:
         thread.leave()
     _, late = wait(closings, CLOSE_S_MAX)
     if late:
-        _log.warning(
+        _LOG.warning(
             "%d Kafka clients do not close within %g s: left behind", len(late), CLOSE_S_MAX
         )
     _left[:] = [each for each in (*_left, *late) if not each.done()]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checker import side_thread
-from checker.side_thread import SideThread, let_go
+from bridge import side_thread
+from bridge.side_thread import SideThread, let_go
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checker.stall_watch import Behind, compare
+from bridge.stalls import Behind, compare
 
 HALF, OP = ("half", 0), ("op", 0)
 
