@@ -7,22 +7,32 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from bridge import kafka_io
-from bridge.errors import RetriableError
+from bridge.errors import BridgeError, RetriableError
 from bridge.side_thread import let_go
 from bridge.stalls import LOOK_S, STALLED_S, UNREAD_S, compare
 from bridge.trouble import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Protocol
 
     from bridge.inquiry.kafka_io import Ends
     from bridge.shared import Shared
     from bridge.stalls import Behind
 
+    class AskEnds(Protocol):
+        """A question to brokers."""
+
+        def __call__(self, places: Iterable[tuple[str, int]], *, anew: bool) -> Ends:
+            """Do as `Shared.ask_ends`."""
+
+
 _LOG = logging.getLogger("halfbridge.bridge")
 _BATCH_MAX = 1_000
 _POLL_S = 0.2
 _NOTHING_READ = -1
+# Where new consumers read no better, the group is not to be disturbed each minute for it.
+PATIENCE_S_MAX = 16 * STALLED_S
 
 
 class CheckRequests:
@@ -31,7 +41,7 @@ class CheckRequests:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._consumer: Any = None
-        self._watch = _StallWatch(shared.ask_ends)
+        self._watch = StallWatch(shared.ask_ends)
 
     def join(self) -> None:
         """Join the group.
@@ -40,7 +50,7 @@ class CheckRequests:
             ConfigError: no consumer takes these settings; the user corrects them.
         """
         self._consumer = kafka_io.make_check_consumer(self._shared.config)
-        self._watch = _StallWatch(self._shared.ask_ends)
+        self._watch.begin(monotonic())
 
     def read(self) -> list[Any]:
         """Return records, and errors of the consumer; waits a moment for the first of them.
@@ -50,11 +60,10 @@ class CheckRequests:
         """
         if self._consumer is None:
             self.join()
+        self._watch.look(self._consumer.assignment, monotonic())
         first = self._consumer.poll(_POLL_S)
         records = [] if first is None else [first, *self._consumer.consume(_BATCH_MAX - 1, 0)]
-        found = [record for record in records if not self._watch.take(record)]
-        self._watch.look(self._consumer.assignment(), monotonic())
-        return found
+        return [record for record in records if not self._watch.take(record)]
 
     def leave(self) -> None:
         """Leave the group; tells of what fails, and waits no longer than `let_go`."""
@@ -67,30 +76,42 @@ class CheckRequests:
             tell(_LOG.exception, "closing the check consumer failed")
 
 
-class _StallWatch:
-    """Compares how far one consumer has read with where its partitions end."""
+class StallWatch:
+    """Compares how far consumers, one after the other, read with where partitions end.
 
-    def __init__(self, ask: Callable[[Iterable[tuple[str, int]]], Ends]) -> None:
+    Times are monotonic seconds.
+    """
+
+    def __init__(self, ask: AskEnds) -> None:
         self._ask = ask
         self._question: Ends | None = None
+        self._asked_at = self._looked_at = 0.0
+        self._unanswered = 0  # of the places that were asked about last
         self._reached: dict[tuple[str, int], int] = {}
         self._behind: dict[tuple[str, int], Behind] = {}
-        self._asked_at = self._looked_at = monotonic()
+        self._patience_s: dict[tuple[str, int], float] = {}
+
+    def begin(self, now: float) -> None:
+        """Take that a new consumer reads."""
+        self._reached, self._behind, self._question = {}, {}, None
+        self._asked_at = self._looked_at = now
 
     def take(self, record: Any) -> bool:
         """Note how far was read; return whether this was the end of a partition, no record."""
         error = record.error()
         is_end = error is not None and error.code() == kafka_io.PARTITION_EOF
+        place = record.topic(), record.partition()
+        if error is None:
+            self._patience_s.pop(place, None)
         if error is None or is_end:
-            place = record.topic(), record.partition()
             self._reached[place] = record.offset() + (not is_end)
         return is_end
 
-    def look(self, assigned: Iterable[Any], now: float) -> None:
-        """Ask where `assigned` end, or take the answers to that; never waits.
+    def look(self, assignment: Callable[[], Iterable[Any]], now: float) -> None:
+        """Ask where what is assigned ends, or take the answers to that; never waits.
 
         Raises:
-            RetriableError: one went on for STALLED_S, and nothing of it came.
+            RetriableError: a partition went on for STALLED_S, and nothing of it came.
         """
         if now - self._looked_at > UNREAD_S:  # what stood still was the process
             self._behind = {}
@@ -100,14 +121,29 @@ class _StallWatch:
             self._compare(ends, now)
         elif now - self._asked_at >= LOOK_S:
             self._asked_at = now
-            self._question = self._ask([(place.topic, place.partition) for place in assigned])
+            self._ask_where_logs_end([(one.topic, one.partition) for one in assignment()])
+
+    def _ask_where_logs_end(self, places: list[tuple[str, int]]) -> None:
+        self._question = None
+        if not places:
+            return
+        # A client remembers for minutes who led a partition, and stalls come after leaders moved.
+        anew, self._unanswered = self._unanswered > 0, len(places)
+        try:
+            self._question = self._ask(places, anew=anew)
+        except (BridgeError, kafka_io.KafkaException, RuntimeError) as error:
+            tell(_LOG.info, "where %s end cannot be asked: %s", places, error)
 
     def _compare(self, ends: dict[tuple[str, int], int], now: float) -> None:
+        self._unanswered -= len(ends)
         reached = {place: self._reached.get(place, _NOTHING_READ) for place in ends}
         self._behind = compare(self._behind, reached, ends, now)
-        for (topic, partition), at in self._behind.items():
-            if now - at.since >= STALLED_S:
+        for place, at in self._behind.items():
+            patience_s = self._patience_s.get(place, STALLED_S)
+            if now - at.since >= patience_s:
+                self._patience_s[place] = min(2 * patience_s, PATIENCE_S_MAX)
+                topic, partition = place
                 raise RetriableError(
-                    f"nothing more of {topic}[{partition}] came for {STALLED_S:g} s, "
+                    f"nothing more of {topic}[{partition}] came for {patience_s:g} s, "
                     "although it goes on"
                 )

@@ -173,9 +173,17 @@ class Shared:
         left_s = max(_ASK_S_MIN, deadline - monotonic())
         return half_end(asker, self.half_topic, partition, timeout_s=left_s)
 
-    def ask_ends(self, places: Iterable[tuple[str, int]]) -> Ends:
-        """Ask where partitions, (topic, partition), end; does not wait for the answers."""
-        return Ends(self._asker_for(None), places, _ENDS_S)
+    def ask_ends(self, places: Iterable[tuple[str, int]], *, anew: bool) -> Ends:
+        """Ask where partitions end; does not wait for the answers.
+
+        Args:
+            places: (topic, partition).
+            anew: Whether another client is to ask: this one may remember who led them before.
+
+        Raises:
+            BridgeError, KafkaException, RuntimeError: it cannot be asked now.
+        """
+        return Ends(self._asker_for(self._asker if anew else None), places, _ENDS_S)
 
     def hear_asker(self) -> None:
         """Take what the client that asks for ends reports; it would pile up while brokers are away.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future, wait
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("halfbridge.kafka")
 
-# A client that is well closes within a second or two. Less than a group's session time-out: its
+# A client that is well closes within a second or two. Less than the daemon's session time-out: its
 # successor is to join in time.
 CLOSE_S_MAX = 8.0
-# Clients left behind in one process: each holds a few threads and up to 8 MB of records.
+# Clients left behind in one process: each holds a few threads, and what it has fetched.
 LEFT_MAX = 16
 
 # What was left behind in this process, and has not ended since.
 _left: list[Future[None]] = []
+_left_lock = Lock()
 
 _Work = tuple["Future[None]", "Callable[..., None]", tuple[Any, ...]]
 
@@ -55,19 +56,27 @@ def let_go(*clients: Any) -> None:
     Raises:
         RuntimeError: too many were; the process must be started anew, which a supervisor does.
     """
-    closings = []
-    for client in clients:
-        thread = SideThread("halfbridge-close")
-        closings.append(thread.submit(client.close))
-        thread.leave()
+    closings = [closing for client in clients if (closing := _closing(client)) is not None]
     _, late = wait(closings, CLOSE_S_MAX)
     if late:
         _LOG.warning(
             "%d Kafka clients do not close within %g s: left behind", len(late), CLOSE_S_MAX
         )
-    _left[:] = [each for each in (*_left, *late) if not each.done()]
-    if len(_left) > LEFT_MAX:
+    with _left_lock:
+        _left[:] = [each for each in (*_left, *late) if not each.done()]
+    if late and len(_left) > LEFT_MAX:
         raise RuntimeError(f"{len(_left)} Kafka clients did not close: start this process anew")
+
+
+def _closing(client: Any) -> Future[None] | None:
+    try:
+        thread = SideThread("halfbridge-close")
+    except RuntimeError:  # the interpreter ends (3.12), or there are no more threads
+        client.close()
+        return None
+    closing = thread.submit(client.close)
+    thread.leave()
+    return closing
 
 
 def _serve(work: SimpleQueue[_Work | None]) -> None:

@@ -344,8 +344,8 @@ class Worker:
     def _close(self) -> None:
         self._turns.close()
         self._checks.close()
-        self._bodies.close()
         self._input.close(leave=self._config.leave)
+        self._bodies.close()
 
 
 def _ledger_settings(config: CheckerConfig, policy: Policy, actor: str) -> LedgerSettings:

@@ -106,6 +106,6 @@ class Ends:
         """Return the offset of each partition whose broker did say; blocks."""
         found = {}
         for place, future in self._ends.items():
-            with suppress(KafkaException):
+            with suppress(KafkaException, RuntimeError):  # as above
                 found[place.topic, place.partition] = offset_of(future, self._timeout_s)
         return found

@@ -85,7 +85,20 @@ def test_too_many_clients_left_behind_end_the_process(monkeypatch: pytest.Monkey
     let_go(*[_Client(release.wait)] * 3)
     with pytest.raises(RuntimeError, match="start this process anew"):
         let_go(_Client(release.wait))
+    let_go(_Client(release.is_set))  # this one is not to blame
     release.set()
+
+
+def test_a_client_is_closed_where_no_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 starts none when it ends, and then is when many a producer is closed."""
+    closed: list[object] = []
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    let_go(_Client(lambda: closed.append(1)))
+    assert closed == [1]
 
 
 def test_a_client_that_cannot_close_is_let_go() -> None:
