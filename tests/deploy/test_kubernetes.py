@@ -182,3 +182,15 @@ def test_what_selects_pods_finds_them() -> None:
     assert pod("StatefulSet")["terminationGracePeriodSeconds"] > DRAIN_S
     job = found["Job"]["spec"]["template"]["metadata"]["labels"]
     assert not found["Service"]["spec"]["selector"].items() <= job.items()
+
+
+def test_topics_can_be_made_before_the_daemon_runs() -> None:
+    """What docs/containers.md applies first is all that the Job needs, and no worker."""
+    selector = "app.kubernetes.io/component notin (checker)"
+    assert selector in (ROOT / "docs" / "containers.md").read_text("utf-8")
+    of_checker = {
+        kind
+        for kind, each in manifests().items()
+        if each["metadata"].get("labels", {}).get("app.kubernetes.io/component") == "checker"
+    }
+    assert of_checker == {"StatefulSet", "Service", "PodDisruptionBudget"}
