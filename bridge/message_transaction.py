@@ -7,13 +7,9 @@ from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
 from bridge import kafka_io
-from bridge.errors import InvalidMessageError
+from bridge.errors import InvalidMessageError, RetriableError
 from bridge.futures import DecisionFuture, SendFuture
-from bridge.message import (
-    TRANSACTION_BYTES_MAX,
-    TRANSACTION_MESSAGES_MAX,
-    Resolution,
-)
+from bridge.message import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX, Resolution
 from bridge.transaction import Event, State, step
 from serde.avro import HALF_METADATA, OP
 from serde.headers import HALF
@@ -99,7 +95,6 @@ class Transaction:
             InvalidMessageError, TopicSetupError: nothing was sent; correct the message or topic.
             HalfNotStoredError: no ack; do not run the local transaction; only rollback is
                 allowed now.
-            BackpressureError: no room in time; nothing was sent; slow down and repeat.
             IllegalTransitionError: after a decision or a failed send; correct the caller.
         """
         return self._send(message, pipelined=False).result(timeout)
@@ -108,7 +103,8 @@ class Transaction:
         """Send a half message and return at once, the pipelined form of `send`.
 
         May block for room (`in_flight_max`). Run the local transaction once the future has a
-        result. Raises what `send` raises, HalfNotStoredError from the future.
+        result. Raises what `send` raises, HalfNotStoredError from the future too, and
+        BackpressureError: no room in time; nothing was sent; slow down and repeat.
         """
         return self._send(message, pipelined=True)
 
@@ -208,6 +204,9 @@ class Transaction:
                 headers=[*message.headers, (HALF, metadata)],
                 pipelined=pipelined,
             )
+        except RetriableError as error:
+            self._not_sent(future, error)
+            future.result()  # raises: it has been counted, and cannot be repeated
         except BaseException as error:
             self._not_sent(future, error)
             raise

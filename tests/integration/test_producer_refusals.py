@@ -9,8 +9,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from bridge import (
+    BackpressureError,
     ConfigError,
     ForkedProcessError,
+    HalfNotStoredError,
     IllegalTransitionError,
     InvalidMessageError,
     Message,
@@ -155,6 +157,25 @@ def test_use_before_start_and_after_close(cluster: Cluster) -> None:
     for use in (producer.begin, tx.commit, lambda: tx.send(Message(cluster.orders))):
         with pytest.raises(ProducerClosedError, match="closed"):
             use()
+
+
+def test_no_room_after_all_is_a_half_message_that_was_not_stored(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transaction has counted it: it is no BackpressureError, whose call may be repeated."""
+    monkeypatch.setattr("bridge.kafka_io._QUEUE_KBYTES_MAX", 1024)
+    large = Message(cluster.orders, value=bytes(600_000))
+    with cluster.producer(linger_ms=1000, send_timeout_ms=50) as producer:
+        tx = producer.begin()
+        first = tx.send_async(large)
+        with pytest.raises(HalfNotStoredError) as caught:
+            tx.send_async(large)
+        assert isinstance(caught.value.__cause__, BackpressureError)
+        assert caught.value.transaction_id == tx.id
+        with pytest.raises(IllegalTransitionError, match="only rollback"):
+            tx.commit()
+        first.result(TIMEOUT_S)
+        tx.rollback()
 
 
 def test_a_forked_child_is_refused(cluster: Cluster) -> None:
