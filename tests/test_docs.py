@@ -1,4 +1,4 @@
-"""The documents say what the code says. `python tests/test_docs.py` writes the generated one."""
+"""The documents say what the code says. `python tests/test_docs.py` writes what is generated."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+from bridge.config import BridgeConfig
+from bridge.settings import describe
 from bridge.transaction import TRANSITIONS
 from bridge.transaction import State as ClientState
 from checker.config import CheckerConfig
@@ -15,6 +17,7 @@ from serde.records import OpKind
 
 ROOT = Path(__file__).parents[1]
 STATE_MACHINE = ROOT / "docs" / "state_machine.md"
+CLIENT = ROOT / "docs" / "client.md"
 CASES = 140
 
 
@@ -66,6 +69,17 @@ def state_machine() -> str:
     return "\n".join(lines) + "\n"
 
 
+def client() -> str:
+    """Return docs/client.md with the table of settings as the code has it."""
+    lines = ["| Setting | Default | What it is |", "|---|---|---|"]
+    for each in describe(BridgeConfig):
+        default = "" if each.default in ("", {}) else each.default
+        lines.append(f"| `{each.name}` | {default} | {each.doc} |")
+    table = "\n".join(["", *lines, ""])
+    marked = re.compile(r"(?<=<!-- settings: begin -->\n).*(?=<!-- settings: end -->)", re.DOTALL)
+    return marked.sub(lambda _: f"{table}\n", CLIENT.read_text("utf-8"))
+
+
 def all_tests(folder: str = "") -> set[str]:
     """Return the names of all test functions below tests/`folder`."""
     return {
@@ -83,6 +97,11 @@ def documents() -> list[Path]:
 def test_state_machines_are_those_of_the_code() -> None:
     """The generated document is not stale."""
     assert STATE_MACHINE.read_text("utf-8") == state_machine()
+
+
+def test_settings_of_the_client_are_those_of_the_code() -> None:
+    """The generated table is not stale."""
+    assert CLIENT.read_text("utf-8") == client()
 
 
 def test_every_conformance_case_has_a_line() -> None:
@@ -166,3 +185,4 @@ def test_settings_and_metrics_that_operations_names_exist() -> None:
 
 if __name__ == "__main__":
     STATE_MACHINE.write_text(state_machine(), "utf-8")
+    CLIENT.write_text(client(), "utf-8")

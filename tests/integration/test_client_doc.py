@@ -1,0 +1,71 @@
+"""The Python that docs/client.md and docs/operations.md show, as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from halfbridge import Message, Resolution
+from serde import DEAD_LETTER, DeadLetter, DeadReason, OpKind
+from serde.headers import DEAD
+from tests.integration.producing import TIMEOUT_S
+
+if TYPE_CHECKING:
+    from tests.integration.producing import Cluster
+
+pytestmark = pytest.mark.broker
+
+MANY = 100
+
+
+def blocks(page: str) -> list[str]:
+    """Return the Python of a page in docs/."""
+    text = Path(__file__).parents[2].joinpath("docs", page).read_text("utf-8")
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_clients_examples_work_as_they_stand(cluster: Cluster) -> None:
+    """A block, a function and a hundred futures: all commit, and their messages are stored."""
+    stock = cluster.names.prefix + "stock"
+    cluster.create((stock, 1))
+    saved: list[Any] = []
+    with cluster.producer(topics=[]) as producer:
+        known: dict[str, Any] = {
+            "producer": producer,
+            "save": lambda number, _: saved.append(number),
+            "Message": Message,
+            "Resolution": Resolution,
+        }
+        for block in blocks("client.md"):
+            text = block.replace('"orders"', repr(cluster.orders)).replace('"stock"', repr(stock))
+            exec(text, known)
+        known["place"]("first")
+    ops = [op.kind for _, op in cluster.ops()]
+    assert ops == [OpKind.COMMIT] * (MANY + 2)
+    assert saved == [7, *[0] * MANY, "first"]
+    assert len(cluster.read(cluster.names.half)) == MANY + 3
+
+
+def test_dead_letters_are_printed_as_operators_are_told(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that are there, with the reason, and it ends."""
+    dead = cluster.names.dead
+    cluster.create((dead, 1))
+    letter = DeadLetter(DeadReason.CHECK_TIMES, "", 15, 1, 2, cluster.names.half, 0, 7)
+    producer = Producer({"bootstrap.servers": cluster.servers})
+    for key in (b"first", b"second"):
+        producer.produce(dead, b"v", key, headers=[(DEAD, DEAD_LETTER.encode(letter))])
+    assert producer.flush(TIMEOUT_S) == 0
+
+    (block,) = blocks("operations.md")
+    own = block.replace("127.0.0.1:9092", cluster.servers).replace('"dead-letters"', repr(dead))
+    exec(own.replace('"TRANS_CHECK_MAX_TIME_TOPIC"', repr(dead)), {})
+
+    first, second = capsys.readouterr().out.splitlines()
+    assert "CHECK_TIMES" in first
+    assert [first.endswith("b'first' b'v'"), second.endswith("b'second' b'v'")] == [True, True]
