@@ -12,9 +12,9 @@ that is not started again. Any number of them may run.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Lock
-from time import time_ns
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
 from bridge import Resolution, TransactionProducer
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from serde.records import SinkContext
 
 _NS_PER_MS = 1_000_000
-# Batches whose winner is remembered: those of an hour at one a second.
+# Batches that are remembered: those of an hour at one a second.
 _KNOWN_MAX = 3_600
+# So long the log is not searched again for a batch that nobody had decided: each of its
+# transactions is asked about, and a search may read much. Far below the time until the next check.
+_OPEN_S = 2.0
 
 
 class StillOpenError(Exception):
@@ -44,6 +47,27 @@ class StillOpenError(Exception):
 
 class NotOfTheSinkError(Exception):
     """The half message does not say which batch it belongs to; its sender must be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a batch; a manifest is far larger.
+
+    Attributes:
+        published: Attempts of its winner, whose decisions all stand; None: it has none yet.
+        rejected: Attempts that can never be published.
+        looked_at: When the log was searched, monotonic seconds.
+    """
+
+    published: frozenset[str] | None
+    rejected: frozenset[str]
+    looked_at: float
+
+    def fate(self, attempt_id: str) -> Fate:
+        """Return what becomes of an attempt; what is not OPEN stays so."""
+        if self.published is not None:
+            return Fate.COMMIT if attempt_id in self.published else Fate.ROLLBACK
+        return Fate.ROLLBACK if attempt_id in self.rejected else Fate.OPEN
 
 
 class SinkChecker:
@@ -61,8 +85,7 @@ class SinkChecker:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._lock = Lock()
-        # Batch -> the attempts of its winner, whose decisions all stand. A manifest is far larger.
-        self._settled: OrderedDict[tuple[str, int], frozenset[str]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int], _Known] = OrderedDict()
 
     def __call__(self, view: MessageView) -> Resolution:
         """Answer a check.
@@ -78,20 +101,12 @@ class SinkChecker:
             return self._resolve(context, age_ms=time_ns() // _NS_PER_MS - view.born_timestamp)
 
     def _resolve(self, context: SinkContext, *, age_ms: int) -> Resolution:
-        batch = (context.app_id, context.batch_id)
-        published = self._settled.get(batch)
-        if published is not None:
-            return Resolution.COMMIT if context.attempt_id in published else Resolution.ROLLBACK
-        committer = BatchCommitter(replace(self._options, app_id=context.app_id))
-        stands = committer.find(context.batch_id).standing
-        fate = stands.fate(context.attempt_id)
-        if fate is Fate.OPEN and age_ms > self._options.age_ms_max:
-            reason = f"nobody committed it within {self._options.age_ms_max} ms"
-            stands = committer.reject(context.batch_id, context.attempt_id, reason).standing
-            fate = stands.fate(context.attempt_id)
-        if stands.winner is not None:
-            committer.settle(stands.winner.manifest, source=OpSource.CHECK)
-            self._remember(batch, stands.winner.attempt_ids)
+        is_old = age_ms > self._options.age_ms_max
+        known = self._known.get((context.app_id, context.batch_id))
+        fate = Fate.OPEN if known is None else known.fate(context.attempt_id)
+        is_fresh = known is not None and monotonic() - known.looked_at < _OPEN_S
+        if fate is Fate.OPEN and (is_old or not is_fresh):
+            fate = self._look(context, is_old=is_old)
         if fate is Fate.OPEN:
             raise StillOpenError(
                 f"batch {context.batch_id} of {context.app_id} has no manifest yet: its driver runs"
@@ -99,10 +114,24 @@ class SinkChecker:
             )
         return Resolution.COMMIT if fate is Fate.COMMIT else Resolution.ROLLBACK
 
-    def _remember(self, batch: tuple[str, int], published: frozenset[str]) -> None:
-        self._settled[batch] = published
-        if len(self._settled) > _KNOWN_MAX:
-            self._settled.popitem(last=False)
+    def _look(self, context: SinkContext, *, is_old: bool) -> Fate:
+        """Search the log, give up what is old and undecided, and settle what was published."""
+        committer = BatchCommitter(replace(self._options, app_id=context.app_id))
+        stands = committer.find(context.batch_id).standing
+        if is_old and stands.fate(context.attempt_id) is Fate.OPEN:
+            reason = f"nobody committed it within {self._options.age_ms_max} ms"
+            stands = committer.reject(context.batch_id, context.attempt_id, reason).standing
+        winner = stands.winner
+        if winner is not None:
+            committer.settle(winner.manifest, source=OpSource.CHECK)
+        published = None if winner is None else winner.attempt_ids
+        known = _Known(published, stands.rejected, monotonic())
+        batch = (context.app_id, context.batch_id)
+        self._known[batch] = known
+        self._known.move_to_end(batch)
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+        return known.fate(context.attempt_id)
 
 
 class SinkResponder:

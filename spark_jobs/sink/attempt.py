@@ -119,6 +119,7 @@ class _Attempt:
 
         Raises: as write_attempt.
         """
+        self._refuse_if_lost()  # whatever else is sent would have to be rolled back
         sender, place, encoder = self._sender, self._chunks.place, self._encoder
         send, add = sender.send, self._content.add
         partitions, bytes_max = sender.shape.partitions, sender.shape.message_bytes_max
@@ -163,9 +164,7 @@ class _Attempt:
         """
         if self._chunks.all:
             self._sender.flush(self._options.send_timeout_ms / MS_PER_S + _GRACE_S)
-        if self._error is not None:
-            self._sender.give_up()  # it has passed records over: it takes no more
-            raise SendError(f"half messages were not stored: {text_of(self._error)}")
+        self._refuse_if_lost()
         if any(chunk.unacknowledged for chunk in self._chunks.all):
             raise SendError("half messages were not acknowledged")  # a bug in the Kafka client
         return AttemptReport(
@@ -215,6 +214,11 @@ class _Attempt:
                 last = ends[chunk.half_partition] - 1
                 known.append(transaction._replace(half_offset=last))
         return known
+
+    def _refuse_if_lost(self) -> None:
+        if self._error is not None:
+            self._sender.give_up()  # it has passed records over: it takes no more
+            raise SendError(f"half messages were not stored: {text_of(self._error)}")
 
     def _too_large(self, size: int) -> RowError:
         return RowError(

@@ -50,7 +50,7 @@ class Entry:
     Attributes:
         offset: In the app's manifest partition.
         timestamp: Its append time, the broker's clock, epoch milliseconds.
-        manifest: What it says.
+        manifest: What it says; without its attempts where these do not matter.
     """
 
     offset: int

@@ -166,8 +166,10 @@ def _checked_partition(partition: int) -> int:
     return partition
 
 
-def _checked_headers(pairs: list[dict[str, Any]]) -> Headers:
-    headers = [(pair["key"], pair["value"]) for pair in pairs]
+def _checked_headers(pairs: list[dict[str, Any] | None]) -> Headers:
+    if None in pairs:
+        raise RowError("a header that is null cannot be sent; leave it out: array_compact(headers)")
+    headers = [(pair["key"], pair["value"]) for pair in pairs if pair is not None]
     for name, _ in headers:
         if not name:
             raise RowError("a header without a name cannot be sent")

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from serde.avro import SINK_CONTEXT
 from serde.headers import CONTEXT, INTERNAL, parse_half
+from serde.manifest import BATCH_MANIFEST
 from serde.records import OpKind, SinkContext
 from serde.topics import MANIFEST_PARTITIONS
 from spark_jobs.sink.cluster.kafka_io import ensure_topics
@@ -26,6 +27,7 @@ from tests.spark.sink_scene import HALF_PARTITIONS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from serde.records import BatchManifest
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -100,6 +102,26 @@ def test_a_manifest_topic_that_forgets_is_refused(sink: Sink, name: str, value: 
         ensure_topics(sink.options)
     with pytest.raises(SinkSetupError, match=f"--add-config {name}="):
         sink.committer.commit(0, [sink.attempt()])
+
+
+def test_a_search_decodes_the_attempts_of_its_own_batch_only(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a day's batches would take all memory there is."""
+    for batch in range(3):
+        sink.committer.commit(batch, [sink.attempt(batch=batch)])
+    decoded: list[int] = []
+    decode = BATCH_MANIFEST.decode
+
+    def counted(data: bytes) -> BatchManifest:
+        decoded.append(decode(data).batch_id)
+        return decode(data)
+
+    monkeypatch.setattr(BATCH_MANIFEST, "decode", counted)
+    found = sink.committer.find(1)
+    assert decoded == [1]
+    assert [len(each.manifest.attempts) for each in found.entries] == [1]
+    assert (found.earlier_batch, found.later_batch) == (0, 2)
 
 
 def test_foreign_records_and_markers_are_passed_over(sink: Sink) -> None:

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge import MessageView, Resolution
+from halfbridge.spark import checker as checker_module
 from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
 from serde.avro import SINK_CONTEXT
 from serde.records import ManifestKind, OpKind, SinkContext
+from spark_jobs.sink.batch import BatchCommitter
 from spark_jobs.sink.errors import AttemptGivenUpError
 from spark_jobs.sink.sender.kafka_io import decide
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from serde.records import ManifestTransaction
     from spark_jobs.sink.attempt import AttemptReport
+    from spark_jobs.sink.manifest import Found
     from tests.spark.sink_parts import Sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
@@ -48,6 +51,12 @@ def view(
         resume_count=0,
         context=told if context else None,
     )
+
+
+@pytest.fixture(autouse=True)
+def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the log searched for each check of an open batch."""
+    monkeypatch.setattr(checker_module, "_OPEN_S", 0.0)
 
 
 def test_checks_are_answered_from_the_log(sink: Sink) -> None:
@@ -79,7 +88,8 @@ def test_a_responder_remembers_ids_only(sink: Sink) -> None:
     sink.committer.record(0, [report])
     checker = SinkChecker(sink.options)
     assert checker(view(report)) is Resolution.COMMIT
-    assert list(checker._settled.values()) == [{report.attempt.attempt_id}]
+    (known,) = checker._known.values()
+    assert (known.published, known.rejected) == ({report.attempt.attempt_id}, frozenset())
     assert checker(view(report)) is Resolution.COMMIT
     assert checker(view(loser)) is Resolution.ROLLBACK
 
@@ -93,6 +103,32 @@ def test_what_nobody_commits_is_given_up_in_the_log(sink: Sink) -> None:
     with pytest.raises(AttemptGivenUpError):
         sink.committer.commit(0, [report])
     sink.committer.commit(0, [sink.attempt()])
+
+
+def test_the_log_is_not_searched_for_each_transaction(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an open batch there may be ten thousand, and of one that was given up as well."""
+    searches: list[int] = []
+    find = BatchCommitter.find
+
+    def counted(committer: BatchCommitter, batch_id: int) -> Found:
+        searches.append(batch_id)
+        return find(committer, batch_id)
+
+    monkeypatch.setattr(BatchCommitter, "find", counted)
+    monkeypatch.setattr(checker_module, "_OPEN_S", 3600.0)
+    report, other = sink.attempt(), sink.attempt()
+    checker = SinkChecker(sink.options)
+    for each in (report, report, other):
+        with pytest.raises(StillOpenError):
+            checker(view(each))
+    assert searches == [0]
+    for _ in range(2):
+        assert checker(view(report, age_ms=86_400_001)) is Resolution.ROLLBACK
+    with pytest.raises(StillOpenError):
+        checker(view(other))
+    assert searches == [0, 0, 0]  # to look, and once more by `reject`
 
 
 def test_responders_of_one_process_decide_one_after_the_other(sink: Sink) -> None:

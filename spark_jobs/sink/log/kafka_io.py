@@ -162,7 +162,7 @@ class ManifestLog:
             start, end = ends_of(self._consumer, place, deadline)
         search = Search(batch_id, start=start, end=end)
         while (window := search.window()) is not None:
-            search.feed(self._read(place, *window, key))
+            search.feed(self._read(place, *window, key, batch_id))
         found = search.result()
         if found.is_cut:
             raise SinkSetupError(
@@ -173,8 +173,14 @@ class ManifestLog:
             )
         return found
 
-    def _read(self, place: TopicPartition, low: int, high: int, key: bytes) -> list[Entry]:
-        """Return the app's records in [low, high), however long that takes while records come."""
+    def _read(
+        self, place: TopicPartition, low: int, high: int, key: bytes, batch_id: int
+    ) -> list[Entry]:
+        """Return the app's records in [low, high), however long that takes while records come.
+
+        Those of other batches are without their attempts: of a busy app, all of them would not fit
+        into memory.
+        """
         entries: list[Entry] = []
         deadline = monotonic() + self._timeout_s
         try:
@@ -192,7 +198,7 @@ class ManifestLog:
                     if record.offset() >= high:
                         return entries
                     if record.key() == key:
-                        entries.append(_entry(record))
+                        entries.append(_entry(record, batch_id))
                     if record.offset() == high - 1:
                         return entries
         except KafkaException as error:
@@ -225,7 +231,8 @@ def log_for(options: SinkOptions) -> ManifestLog:
     return _LOGS[key]
 
 
-def _entry(record: Any) -> Entry:
-    return Entry(
-        int(record.offset()), int(record.timestamp()[1]), BATCH_MANIFEST.decode(record.value())
-    )
+def _entry(record: Any, batch_id: int) -> Entry:
+    manifest = BATCH_MANIFEST.decode_head(record.value())
+    if manifest.batch_id == batch_id:
+        manifest = BATCH_MANIFEST.decode(record.value())
+    return Entry(int(record.offset()), int(record.timestamp()[1]), manifest)

@@ -8,7 +8,7 @@ import fastavro
 import pytest
 
 from serde.avro import HEADER_BYTES
-from serde.errors import DecodeError
+from serde.errors import DecodeError, SerdeError
 from serde.manifest import BATCH_MANIFEST
 from serde.records import BatchManifest, ManifestAttempt, ManifestKind, ManifestTransaction
 
@@ -49,6 +49,17 @@ def test_the_bytes_do_not_change() -> None:
     """What is written and what is read stays the same within a schema version."""
     assert BATCH_MANIFEST.encode(MANIFEST_V1).hex() == GOLDEN
     assert BATCH_MANIFEST.decode(bytes.fromhex(GOLDEN)) == MANIFEST_V1
+
+
+def test_a_head_is_all_but_the_attempts() -> None:
+    """Also where these are cut off: they are not looked at."""
+    head = MANIFEST_V1._replace(attempts=())
+    data = bytes.fromhex(GOLDEN)
+    assert BATCH_MANIFEST.decode_head(data) == head
+    assert BATCH_MANIFEST.decode_head(data[:-40]) == head
+    for broken in (b"", data[:9], data[:40], b"\xc3\x01" + bytes(40)):
+        with pytest.raises(SerdeError):
+            BATCH_MANIFEST.decode_head(broken)
 
 
 def test_any_avro_library_reads_it() -> None:

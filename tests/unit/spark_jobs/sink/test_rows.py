@@ -112,7 +112,7 @@ def test_reserved_headers_are_refused(name: str) -> None:
 
 
 def test_rows_that_can_go_nowhere_are_refused() -> None:
-    """A null topic, a negative partition, a header without a name."""
+    """A null topic, a negative partition, a header without a name, or none at all."""
     value = pa.array([b"v"])
     nameless = pa.array([[{"key": None, "value": b"1"}]], HEADERS)
     with pytest.raises(RowError, match="null topic present in the data"):
@@ -121,6 +121,9 @@ def test_rows_that_can_go_nowhere_are_refused() -> None:
         list(rows_of(batch(value=value, partition=pa.array([-2], pa.int32())), topic="t"))
     with pytest.raises(RowError, match="without a name"):
         list(rows_of(batch(value=value, headers=nameless), topic="t"))
+    missing = pa.array([[None]], nameless.type)
+    with pytest.raises(RowError, match="a header that is null"):
+        list(rows_of(batch(value=value, headers=missing), topic="t"))
 
 
 DIFFERENT: list[Row] = [
