@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 
 from serde.records import DeadReason
 from spark_jobs.audit.facts import IS_LETTER, IS_REAL
-from spark_jobs.audit.ruling import DELIVER, LIFE, OPEN
+from spark_jobs.audit.ruling import DELIVER, LIFE, OPEN, UNKNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,15 +28,15 @@ class Matched:
 
     Attributes:
         messages: The ruling's messages, each with the real record that has its content
-            (real_topic, real_part, real_at, lane; null: none), is_sure (its equals stand in one
-            partition), is_mixed (some of them were bound for a partition, some were not) and
-            with its letters (letters: how
-            many that decide; letter, letter_last: the first and the last of these as struct part,
-            at, reason; is_letter_like: they have its content; aside: reason of one that does
-            not decide, or null).
+            (real_topic, real_part, real_at, lane; null: none), is_seen (all its equals have one,
+            and were bound alike, so that it is the right one), is_sure (and these stand in one
+            partition, in an order that says something) and with its letters (letters: how many that
+            decide; letter, letter_last: the first and the last of these as struct part, at, reason;
+            is_letter_like: they have its content; aside: reason of one that does not decide, or
+            null).
         surplus: Real records that no message is left for: txn, topic, part, at, ms, first_ms,
             hash, is_known (some message of the transaction has that content), has_life (the half
-            topic has the transaction).
+            topic has the transaction), is_blind (and not all of it any more).
         stray: Dead letters of messages that are not there: txn, resume, pair, index, part, at,
             ms, reason, origin.
     """
@@ -63,13 +63,16 @@ def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
 
     Messages that must be delivered come first: another life of the transaction may have had the
     same content. Those bound for a partition come in its order, as the records do. Where equals
-    stand in several partitions, nobody can tell which is which: they say nothing about order.
+    stand in several partitions, or some of them are not to be seen, nobody can tell which is which:
+    they say nothing about order.
     """
     alike = Window.partitionBy("txn", "hash")
-    wanted = F.col("must").isin(DELIVER, OPEN).cast("int")
+    is_wanted = F.col("must").isin(DELIVER, OPEN)
     ranked = messages.withColumn(
         "rank",
-        F.row_number().over(alike.orderBy(wanted.desc(), "to_part", "index", "ident")),
+        F.row_number().over(
+            alike.orderBy(is_wanted.cast("int").desc(), "to_part", "index", "ident")
+        ),
     )
     reals = (
         facts.where(F.col("what") == IS_REAL)
@@ -90,11 +93,14 @@ def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
     equals = Window.partitionBy("txn", "hash")
     in_one = F.min("real_part").over(equals) == F.max("real_part").over(equals)
     is_mixed = (F.min("to_part").over(equals) < 0) & (F.max("to_part").over(equals) >= 0)
+    is_seen = F.count_if(is_wanted).over(equals) <= F.count("real_part").over(equals)
+    is_blind = F.max(F.col("must") == UNKNOWN).over(Window.partitionBy("txn"))
     return (
         ranked.join(reals, ["txn", "hash", "rank"], "full_outer")
         .withColumn("is_known", F.max(is_message).over(equals))
-        .withColumn("is_sure", F.coalesce(in_one, F.lit(col=False)))
-        .withColumn("is_mixed", is_mixed)
+        .withColumn("is_sure", F.coalesce(in_one & ~is_mixed & is_seen, F.lit(col=False)))
+        .withColumn("is_seen", ~is_mixed & is_seen)
+        .withColumn("is_blind", F.coalesce(is_blind, F.lit(col=False)))
         .withColumn("has_life", F.max(is_message).over(Window.partitionBy("txn")))
     )
 
@@ -110,6 +116,7 @@ def _surplus(pairs: DataFrame) -> DataFrame:
         F.col("real_born_ms").alias("first_ms"),
         "is_known",
         "has_life",
+        "is_blind",
     )
 
 
@@ -142,7 +149,7 @@ def _with_letters(messages: DataFrame, letters: DataFrame) -> DataFrame:
     )
     is_like = (F.col("content_min") == F.col("hash")) & (F.col("content_max") == F.col("hash"))
     return (
-        messages.drop("rank", "is_known", "has_life")
+        messages.drop("rank", "is_known", "has_life", "is_blind")
         .join(summed, [*LIFE, "index"], "left")
         .withColumn("letters", F.coalesce("letters", F.lit(0)))
         .withColumn("is_letter_like", F.coalesce(is_like, F.lit(col=True)))

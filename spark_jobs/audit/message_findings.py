@@ -135,7 +135,7 @@ def _of_a_delivery() -> list[Column]:
     for each in OpKind:  # `lower` would load the case tables of all scripts first, for 2 s
         stands = F.when(F.col("kind") == each.value, each.value.lower()).otherwise(stands)
     to_part, index = F.col("to_part"), F.col("index")
-    is_bound = (to_part >= 0) & ~F.col("is_mixed")
+    is_bound = (to_part >= 0) & F.col("is_seen")
     is_elsewhere = is_bound & (to_part != F.col("real_part")) & (must == DELIVER)
 
     def told(kind: str, *parts: Column) -> Column:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from serde.topics import TopicNames
 from spark_jobs.audit.finding import NOTICES, VIOLATIONS
 from spark_jobs.audit.sift import (
     DELIVERED,
@@ -15,13 +17,16 @@ from spark_jobs.audit.sift import (
     UNDECIDED,
 )
 from spark_jobs.audit.verdict import ELSEWHERE, MISSING
+from spark_jobs.snapshot import NOTHING_LEFT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from spark_jobs.audit.bounds import Bounds
     from spark_jobs.audit.run import Audit
+    from spark_jobs.snapshot import Snapshot
 
+_MS_PER_S = 1000
 _COMMITTED = (DELIVERED, REFUSED, PENDING, ELSEWHERE, MISSING, EXPIRED)
 
 
@@ -58,10 +63,28 @@ def make_report(
         "findings_left_out": sum(audit.kinds.values()) - len(findings),
         "hidden_by_open_kafka_txn": list(bounds.snapshot.hidden),
         "missing_real_topics": list(bounds.snapshot.gone),
+        "deleted_until_ms": _deleted_until(bounds.snapshot),
         "settings": {"grace_ms": bounds.grace_ms},
         "seconds": round(seconds, 1),
         "snapshot": bounds.snapshot.as_json(),
     }
+
+
+def _deleted_until(snapshot: Snapshot) -> dict[str, int | None]:
+    """Return topic -> append time up to which records may be deleted; None: any may be."""
+    found = {topic: snapshot.cut_until_ms(topic) for topic in sorted(snapshot.topics)}
+    return {
+        topic: None if until >= NOTHING_LEFT_MS else until
+        for topic, until in found.items()
+        if until >= 0
+    }
+
+
+def _deleted_line(topic: str, until: int | None, *, what: str) -> str:
+    if until is None:
+        return f"a partition of {topic} was emptied: {what} is called lost"
+    time = datetime.fromtimestamp(until / _MS_PER_S, timezone.utc).isoformat(timespec="seconds")
+    return f"records of {topic} up to {time} were deleted: {what} that is as old is called lost"
 
 
 def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -88,6 +111,10 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"an open kafka_txn hides rows of {topic}: nothing is said of what is missing there"
     for topic in report["missing_real_topics"]:
         yield f"real topic {topic} does not exist: nothing is said of what was sent to it"
+    dead = TopicNames(report["snapshot"]["prefix"]).dead
+    for topic, until in report["deleted_until_ms"].items():
+        # Whatever is missing may have been refused, and have had its dead letter.
+        yield _deleted_line(topic, until, what="nothing" if topic == dead else "nothing of it")
     notices = sum(report["findings_by_kind"][kind] for kind in NOTICES)
     verdict = "clean" if report["clean"] else f"{report['violations']:,} violations"
     yield f"{verdict}{f', {notices:,} notices' if notices else ''} ({report['seconds']:g} s)"

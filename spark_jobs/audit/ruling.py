@@ -164,7 +164,12 @@ def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
         )
         .when(F.col("kind").isNull() | (F.col("kind") == OpKind.ROLLBACK.value), NOTHING)
         .when(F.col("is_late"), LATE)
-        .when(bounds.is_ahead(F.col("pair"), F.col("half_to")), OPEN)
+        # The daemon applies an op that names what will never be there, after a while.
+        .when(
+            bounds.is_ahead(F.col("pair"), F.col("half_to"))
+            & ~bounds.is_applied(F.col("pair"), F.col("op_at"), F.col("op_ms")),
+            OPEN,
+        )
         .when(~F.col("is_meant") | F.col("is_gap") | F.col("has_flaw"), BURY)
         .otherwise(DELIVER)
     )

@@ -83,3 +83,59 @@ def test_a_birth_before_all_times(spark: SparkSession) -> None:
     tape.real(forged)
     tape.delivered()
     assert found(spark, tape) == {("phantom", forged.txn)}
+
+
+def three(tape: Tape, *parts: int) -> list[Half]:
+    """Write a transaction of as many equal messages, bound for these partitions (-1: any)."""
+    txn = tape.new_id()
+    halves = [
+        tape.half(txn, message_index=index, real_partition=part) for index, part in enumerate(parts)
+    ]
+    tape.op(OpKind.COMMIT, halves[-1])
+    return halves
+
+
+def test_an_equal_that_is_not_to_be_seen_leaves_the_others_right(spark: SparkSession) -> None:
+    """What was deleted may be the one that is missing here or there, or that stood before."""
+    tape = Tape()
+    tape.real(tape.half(), 0)
+    both = three(tape, 0, 1)
+    tape.real(both[0], 0)
+    tape.real(both[1], 1)
+    tape.rows[ORDERS, 0].clear()
+    tape.cut[ORDERS, 0] = 2
+    txn = tape.new_id()
+    again = [
+        tape.half(txn, message_index=index, value=value)
+        for index, value in enumerate((b"x", b"y", b"x"))
+    ]
+    tape.op(OpKind.COMMIT, again[2])
+    tape.real(again[1], 1)
+    tape.real(again[2], 1)
+    assert found(spark, tape) == {("expired", both[0].txn), ("expired", txn)}
+
+
+def test_equals_that_were_bound_differently_say_nothing_of_order(spark: SparkSession) -> None:
+    """One asked for the partition that the other came to by its key."""
+    tape = Tape()
+    for each in three(tape, 0, -1):
+        tape.real(each)
+    assert found(spark, tape) == set()
+
+
+def test_equals_of_which_some_half_messages_were_deleted(spark: SparkSession) -> None:
+    """Each delivery may be of a message that is gone: none is a duplicate."""
+    tape = Tape()
+    halves = three(tape, -1, -1, -1)
+    for each in halves:
+        tape.real(each)
+    tape.delete_before(NAMES.half, 0, 1)
+    assert found(spark, tape) == {("expired", halves[0].txn)}
+
+
+def test_an_op_that_names_what_was_never_there_is_applied_all_the_same(spark: SparkSession) -> None:
+    """The daemon waits a while and delivers what is there; what it did not deliver is lost."""
+    tape = Tape()
+    half = tape.half()
+    tape.op(OpKind.COMMIT, half, half_offset=99)
+    assert found(spark, tape) == {("lost", half.txn)}
