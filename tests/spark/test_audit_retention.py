@@ -85,7 +85,7 @@ def test_a_birth_before_all_times(spark: SparkSession) -> None:
     assert found(spark, tape) == {("phantom", forged.txn)}
 
 
-def three(tape: Tape, *parts: int) -> list[Half]:
+def equals(tape: Tape, *parts: int) -> list[Half]:
     """Write a transaction of as many equal messages, bound for these partitions (-1: any)."""
     txn = tape.new_id()
     halves = [
@@ -99,7 +99,7 @@ def test_an_equal_that_is_not_to_be_seen_leaves_the_others_right(spark: SparkSes
     """What was deleted may be the one that is missing here or there, or that stood before."""
     tape = Tape()
     tape.real(tape.half(), 0)
-    both = three(tape, 0, 1)
+    both = equals(tape, 0, 1)
     tape.real(both[0], 0)
     tape.real(both[1], 1)
     tape.rows[ORDERS, 0].clear()
@@ -118,7 +118,7 @@ def test_an_equal_that_is_not_to_be_seen_leaves_the_others_right(spark: SparkSes
 def test_equals_that_were_bound_differently_say_nothing_of_order(spark: SparkSession) -> None:
     """One asked for the partition that the other came to by its key."""
     tape = Tape()
-    for each in three(tape, 0, -1):
+    for each in equals(tape, 0, -1):
         tape.real(each)
     assert found(spark, tape) == set()
 
@@ -126,7 +126,7 @@ def test_equals_that_were_bound_differently_say_nothing_of_order(spark: SparkSes
 def test_equals_of_which_some_half_messages_were_deleted(spark: SparkSession) -> None:
     """Each delivery may be of a message that is gone: none is a duplicate."""
     tape = Tape()
-    halves = three(tape, -1, -1, -1)
+    halves = equals(tape, -1, -1, -1)
     for each in halves:
         tape.real(each)
     tape.delete_before(NAMES.half, 0, 1)
