@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from bridge import CheckCounts, MessageView
     from serde.records import SinkContext
+    from spark_jobs.sink.manifest import Standing
 
 _NS_PER_MS = 1_000_000
 # Batches that are remembered: those of an hour at one a second.
@@ -51,23 +52,15 @@ class NotOfTheSinkError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a batch; a manifest is far larger.
+    """What is known of a batch.
 
     Attributes:
-        published: Attempts of its winner, whose decisions all stand; None: it has none yet.
-        rejected: Attempts that can never be published.
+        stands: Where it stands; a winner is without its transactions, which are all decided.
         looked_at: When the log was searched, monotonic seconds.
     """
 
-    published: frozenset[str] | None
-    rejected: frozenset[str]
+    stands: Standing
     looked_at: float
-
-    def fate(self, attempt_id: str) -> Fate:
-        """Return what becomes of an attempt; what is not OPEN stays so."""
-        if self.published is not None:
-            return Fate.COMMIT if attempt_id in self.published else Fate.ROLLBACK
-        return Fate.ROLLBACK if attempt_id in self.rejected else Fate.OPEN
 
 
 class SinkChecker:
@@ -103,7 +96,7 @@ class SinkChecker:
     def _resolve(self, context: SinkContext, *, age_ms: int) -> Resolution:
         is_old = age_ms > self._options.age_ms_max
         known = self._known.get((context.app_id, context.batch_id))
-        fate = Fate.OPEN if known is None else known.fate(context.attempt_id)
+        fate = Fate.OPEN if known is None else known.stands.fate(context.attempt_id)
         is_fresh = known is not None and monotonic() - known.looked_at < _OPEN_S
         if fate is Fate.OPEN and (is_old or not is_fresh):
             fate = self._look(context, is_old=is_old)
@@ -121,17 +114,14 @@ class SinkChecker:
         if is_old and stands.fate(context.attempt_id) is Fate.OPEN:
             reason = f"nobody committed it within {self._options.age_ms_max} ms"
             stands = committer.reject(context.batch_id, context.attempt_id, reason).standing
-        winner = stands.winner
-        if winner is not None:
-            committer.settle(winner.manifest, source=OpSource.CHECK)
-        published = None if winner is None else winner.attempt_ids
-        known = _Known(published, stands.rejected, monotonic())
+        if stands.winner is not None:
+            committer.settle(stands.winner.manifest, source=OpSource.CHECK)
         batch = (context.app_id, context.batch_id)
-        self._known[batch] = known
+        self._known[batch] = _Known(stands.without_transactions(), monotonic())
         self._known.move_to_end(batch)
         if len(self._known) > _KNOWN_MAX:
             self._known.popitem(last=False)
-        return known.fate(context.attempt_id)
+        return stands.fate(context.attempt_id)
 
 
 class SinkResponder:

@@ -221,6 +221,7 @@ class _Attempt:
             raise SendError(f"half messages were not stored: {text_of(self._error)}")
 
     def _too_large(self, size: int) -> RowError:
+        self._sender.outdate()  # an operator may raise the limit, and this process outlives a query
         return RowError(
             f"a row of {size} bytes (headers counted twice) is larger than"
             f" {self._sender.shape.message_bytes_max}: max.message.bytes of"

@@ -6,7 +6,7 @@ import os
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from serde.records import BatchManifest, ManifestAttempt, ManifestKind, OpKind, OpSource
+from serde.records import BatchManifest, ManifestKind, OpKind, OpSource
 from spark_jobs.sink.chunks import merge_timestamps
 from spark_jobs.sink.clients.kafka_io import LOG, actor_name
 from spark_jobs.sink.cluster.kafka_io import MS_PER_S
@@ -15,15 +15,17 @@ from spark_jobs.sink.errors import (
     BatchOrderError,
     CommitInDoubtError,
     ReplayMismatchError,
+    UnknownPastError,
 )
 from spark_jobs.sink.log.kafka_io import log_for
-from spark_jobs.sink.manifest import Fate, Replay, compare, rounds
+from spark_jobs.sink.manifest import Fate, Replay, compare, rounds, without_transactions
 from spark_jobs.sink.rows import ContentHash
 from spark_jobs.sink.sender.kafka_io import decide
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from serde.records import ManifestAttempt
     from spark_jobs.sink.attempt import AttemptReport
     from spark_jobs.sink.manifest import Found
     from spark_jobs.sink.options import SinkOptions
@@ -45,8 +47,8 @@ class BatchCommitter:
         """Publish a batch, or find it published; may be repeated, also with other attempts.
 
         Raises:
-            ReplayMismatchError, BatchOrderError: the text says what to do; no new row was
-                published.
+            ReplayMismatchError, BatchOrderError, UnknownPastError: the text says what to do; no
+                new row was published.
             AttemptGivenUpError: the batch came too late; run again it is published.
             CommitInDoubtError: the brokers do not answer; run again it is settled.
             SinkSetupError: the manifest topic is missing or too small.
@@ -79,6 +81,9 @@ class BatchCommitter:
             if found.later_batch > batch_id:
                 self._roll_back(mine.attempts)
                 raise _out_of_order(mine, found)
+            if found.earlier_batch < 0 and self._options.follows_another(batch_id):
+                self._roll_back(mine.attempts)
+                raise _unknown_past(mine, self._options)
             self._settle_earlier(found.earlier_batch)
             found = log.append(mine._replace(searched_from=found.searched_from))
         winner = found.standing.winner
@@ -148,7 +153,7 @@ class BatchCommitter:
         if found.standing.fate(attempt_id) is not Fate.OPEN:
             return found
         manifest = self._manifest(ManifestKind.REJECT, batch_id, ())._replace(
-            attempts=(_without_transactions(attempt_id),),
+            attempts=(without_transactions(attempt_id),),
             searched_from=found.searched_from,
             reason=reason,
         )
@@ -195,7 +200,7 @@ class BatchCommitter:
             actor=actor_name(),
             reason="",
             attempts=tuple(
-                report.attempt if commits else _without_transactions(report.attempt.attempt_id)
+                report.attempt if commits else without_transactions(report.attempt.attempt_id)
                 for report in reports
             ),
         )
@@ -232,10 +237,6 @@ class BatchCommitter:
         )
 
 
-def _without_transactions(attempt_id: str) -> ManifestAttempt:
-    return ManifestAttempt(attempt_id, ())
-
-
 def _mismatch(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchError:
     return ReplayMismatchError(
         f"batch {mine.batch_id} of {mine.app_id} was published already, with {winner.row_count}"
@@ -245,6 +246,18 @@ def _mismatch(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchError
         " stayed the same: then set a new app.id, or bring the checkpoint back. Or two queries"
         " share this app.id: give each its own. Or the query is not deterministic (rand,"
         " current_timestamp, a source that changed): make it so"
+    )
+
+
+def _unknown_past(mine: BatchManifest, options: SinkOptions) -> UnknownPastError:
+    return UnknownPastError(
+        f"batch {mine.batch_id} of {mine.app_id} is not the first of its query, but"
+        f" {options.names.manifest} on {options.bootstrap_servers} knows none before it: it may"
+        " have been published under other options. If app.id, halfbridge.prefix or"
+        " kafka.bootstrap.servers were changed, or the topic was made anew: go back to what they"
+        " were. If this query never wrote its batches through this sink, as after a move from"
+        f" another one or under a new app.id, set the option first.batch to {mine.batch_id}:"
+        " it is published then, and those after it. Nothing was published now"
     )
 
 

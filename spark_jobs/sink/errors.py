@@ -8,7 +8,8 @@ SinkError
 ├─ CommitInDoubtError  the manifest or a decision was not acknowledged; restarting settles it
 ├─ AttemptGivenUpError the batch took too long and was given up; restarting runs it anew
 ├─ ReplayMismatchError the batch was published with other rows; the text says what to do
-└─ BatchOrderError     a later batch is published already; the text says what to do
+├─ BatchOrderError     a later batch is published already; the text says what to do
+└─ UnknownPastError    no batch before this one is known; the text says what to do
 """
 
 from __future__ import annotations
@@ -48,3 +49,7 @@ class ReplayMismatchError(SinkError):
 
 class BatchOrderError(SinkError):
     """This batch was never published, but a later one of the same app was."""
+
+
+class UnknownPastError(SinkError):
+    """A stream's manifests are somewhere else: whether this batch was published is not known."""

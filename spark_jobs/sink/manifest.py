@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence  # noqa: TC003 (small enough not to be hidden)
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from serde.records import (
@@ -86,6 +86,19 @@ class Standing:
         if self.winner is not None:
             return Fate.COMMIT if attempt_id in self.winner.attempt_ids else Fate.ROLLBACK
         return Fate.ROLLBACK if attempt_id in self.rejected else Fate.OPEN
+
+    def without_transactions(self) -> Standing:
+        """Return what is left once all is decided: a manifest is far larger than its ids."""
+        if self.winner is None:
+            return self
+        manifest = self.winner.manifest
+        bare = tuple(without_transactions(each.attempt_id) for each in manifest.attempts)
+        return replace(self, winner=replace(self.winner, manifest=manifest._replace(attempts=bare)))
+
+
+def without_transactions(attempt_id: str) -> ManifestAttempt:
+    """Return an attempt of which only the id matters."""
+    return ManifestAttempt(attempt_id, ())
 
 
 def standing(entries: Iterable[Entry]) -> Standing:

@@ -43,7 +43,7 @@ _NUMBERS = {
     "commit.timeout.ms": (100, _HOUR_MS, COMMIT_TIMEOUT_MS),
     "transaction.messages.max": (1, TRANSACTION_MESSAGES_MAX, TRANSACTION_MESSAGES_MAX),
 }
-_TEXTS = ("app.id", "topic", "halfbridge.prefix", "producer.group", "batch.id")
+_TEXTS = ("app.id", "topic", "halfbridge.prefix", "producer.group", "batch.id", "first.batch")
 _SERVERS = "kafka.bootstrap.servers"
 OPTIONS = (_SERVERS, *_TEXTS, *_NUMBERS)
 
@@ -88,6 +88,7 @@ class SinkOptions:
         prefix: Of the installation's topics.
         producer_group: Under which the half messages stand and are asked about.
         batch_id: Identity of a batch write; None for a stream, which has Spark's.
+        first_batch: Of a stream: no batch before this one was written through this sink.
         immunity_ms: Least age before the first check.
         age_ms_max: Age of half messages at which a batch can be committed no more.
         send_timeout_ms: Longest wait for the brokers to take half messages.
@@ -102,6 +103,7 @@ class SinkOptions:
     prefix: str
     producer_group: str
     batch_id: int | None
+    first_batch: int
     immunity_ms: int
     age_ms_max: int
     send_timeout_ms: int
@@ -113,6 +115,13 @@ class SinkOptions:
     def names(self) -> TopicNames:
         """Names of the installation's topics and groups."""
         return TopicNames(self.prefix)
+
+    def follows_another(self, batch_id: int) -> bool:
+        """Tell whether the app must have published a batch before this one.
+
+        Spark numbers a stream's batches from 0 without a gap; writes are numbered by their users.
+        """
+        return self.batch_id is None and batch_id > self.first_batch
 
     def client_key(self) -> tuple[object, ...]:
         """Return what tells clients apart that cannot be shared."""
@@ -149,7 +158,9 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
         topic=options.get("topic") or None,
         prefix=prefix,
         producer_group=_name({"producer.group": f"spark-{app_id}", **options}, "producer.group"),
-        batch_id=_batch_id(options),
+        batch_id=_batch_number(options, "batch.id", "larger than that of any earlier write"),
+        first_batch=_batch_number(options, "first.batch", "as the refusal of a batch names it")
+        or 0,
         immunity_ms=numbers["check.immunity.ms"],
         age_ms_max=numbers["batch.age.max.ms"],
         send_timeout_ms=numbers["send.timeout.ms"],
@@ -196,12 +207,12 @@ def _number(options: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _batch_id(options: Mapping[str, str]) -> int | None:
-    text = options.get("batch.id", "")
+def _batch_number(options: Mapping[str, str], name: str, which: str) -> int | None:
+    text = options.get(name, "")
     if not text:
         return None
     if not text.isascii() or not text.isdigit() or int(text) > _BATCH_ID_MAX:
-        raise _wrong("batch.id", text, "a whole number, larger than that of any earlier write")
+        raise _wrong(name, text, f"a whole number, {which}")
     return int(text)
 
 

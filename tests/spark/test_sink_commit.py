@@ -20,6 +20,7 @@ from spark_jobs.sink.errors import (
     BatchOrderError,
     ReplayMismatchError,
     SinkSetupError,
+    UnknownPastError,
 )
 from tests.spark.sink_parts import ROWS, Sink, sink_parts
 from tests.spark.sink_scene import HALF_PARTITIONS
@@ -141,11 +142,34 @@ def test_foreign_records_and_markers_are_passed_over(sink: Sink) -> None:
 
 def test_batches_that_go_back_are_refused(sink: Sink) -> None:
     """One that was never published cannot be once a later one was."""
+    sink.committer.commit(0, [sink.attempt()])
     sink.committer.commit(5, [sink.attempt(5)])
     late = sink.attempt(4)
     with pytest.raises(BatchOrderError, match="batch 5 was"):
         sink.committer.commit(4, [late])
     assert sink.decided(late) == {OpKind.ROLLBACK}
+
+
+def test_a_stream_whose_past_is_unknown_is_refused(sink: Sink) -> None:
+    """Its manifests may be under another prefix or cluster: it could be published a second time."""
+    report = sink.attempt(7)
+    with pytest.raises(UnknownPastError, match=r"the option first\.batch to 7"):
+        sink.committer.commit(7, [report])
+    assert (sink.decided(report), sink.scene.manifests()) == ({OpKind.ROLLBACK}, [])
+
+    sink.options = replace(sink.options, first_batch=7)
+    first, second = sink.attempt(7), sink.attempt(8)
+    sink.committer.commit(7, [first])
+    sink.committer.commit(8, [second])
+    assert sink.decided(first) == sink.decided(second) == {OpKind.COMMIT}
+
+
+def test_a_batch_write_has_any_number(sink: Sink) -> None:
+    """Its user chose it: nothing says that there was one before."""
+    sink.options = replace(sink.options, batch_id=7)
+    report = sink.attempt(7)
+    sink.committer.commit(7, [report])
+    assert sink.decided(report) == {OpKind.COMMIT}
 
 
 def test_an_aborted_attempt_is_never_published(sink: Sink) -> None:

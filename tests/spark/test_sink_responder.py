@@ -13,7 +13,7 @@ from bridge import MessageView, Resolution
 from halfbridge.spark import checker as checker_module
 from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
 from serde.avro import SINK_CONTEXT
-from serde.records import ManifestKind, OpKind, SinkContext
+from serde.records import ManifestAttempt, ManifestKind, OpKind, SinkContext
 from spark_jobs.sink.batch import BatchCommitter
 from spark_jobs.sink.errors import AttemptGivenUpError
 from spark_jobs.sink.sender.kafka_io import decide
@@ -89,7 +89,9 @@ def test_a_responder_remembers_ids_only(sink: Sink) -> None:
     checker = SinkChecker(sink.options)
     assert checker(view(report)) is Resolution.COMMIT
     (known,) = checker._known.values()
-    assert (known.published, known.rejected) == ({report.attempt.attempt_id}, frozenset())
+    winner = known.stands.winner
+    assert winner is not None
+    assert winner.manifest.attempts == (ManifestAttempt(report.attempt.attempt_id, ()),)
     assert checker(view(report)) is Resolution.COMMIT
     assert checker(view(loser)) is Resolution.ROLLBACK
 

@@ -33,6 +33,19 @@ def test_a_row_that_its_topic_would_refuse(sink: Sink) -> None:
     sink.write([(b"k", b"v" * 20_000)], topic=small)  # in the same process, as the text advised
 
 
+def test_a_row_too_large_for_a_half_topic_that_then_grew(sink: Sink) -> None:
+    """The limit is read anew after a refusal, in the same process: Spark keeps its workers."""
+    half = sink.scene.names.half
+    sink.alter(half, "max.message.bytes", "200000")
+    large = [(b"k", b"v" * 150_000)]
+    with pytest.raises(RowError, match=r"larger than 134464: max\.message\.bytes of"):
+        sink.write(large)
+
+    sink.alter(half, "max.message.bytes", "400000")
+    sink.write(large)
+    assert len(sink.scene.undecided()) == 1
+
+
 def test_a_row_without_a_key_for_a_compacted_topic(sink: Sink) -> None:
     """No compacted topic takes one."""
     compacted = sink.topic("compacted", cleanup_policy="compact,delete")

@@ -65,12 +65,13 @@ class Sender:
         self._acknowledgements = Acknowledgements()
         self._destinations: dict[str, Destination] = {}
         self._sent = 0
+        self._is_outdated = False
         self._actor = actor_name()
 
     @property
-    def is_broken(self) -> bool:
-        """Tell whether the client refuses all further work."""
-        return self._kafka is None
+    def is_of_use(self) -> bool:
+        """Tell whether a further attempt may be sent: the client works, and knows the limits."""
+        return self._kafka is not None and not self._is_outdated
 
     def not_proven(self, record: Any) -> Any:
         """Return why an acknowledgement proves nothing; None where it does."""
@@ -186,6 +187,10 @@ class Sender:
             self._discard()
             raise SendError(f"{left} records were not acknowledged in {timeout_s:g} s")
 
+    def outdate(self) -> None:
+        """Have the next attempt read the half topic's limits anew, which this one has met."""
+        self._is_outdated = True
+
     def give_up(self) -> None:
         """Drop what is not sent yet; the client is of no more use."""
         self._discard()
@@ -297,13 +302,13 @@ def decide(options: SinkOptions, *decision: Any, **more: Any) -> None:
 
 
 def sender_for(options: SinkOptions) -> Sender:
-    """Return this process's Sender for the options, a new one if the last has failed.
+    """Return this process's Sender for the options, a new one if the last is of no more use.
 
     Raises: as Sender.
     """
     key = _key(options)
     sender = _SENDERS.get(key)
-    if sender is None or sender.is_broken:
+    if sender is None or not sender.is_of_use:
         sender = _SENDERS[key] = Sender(options)
     return sender
 

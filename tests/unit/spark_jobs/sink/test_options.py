@@ -31,12 +31,13 @@ def test_names_are_taken_in_any_case_and_sparks_own_are_let_pass() -> None:
             "halfbridge.prefix": "eu.",
             "producer.group": "g",
             "batch.id": "20261121",
+            "first.batch": "17",
             "check.immunity.ms": "5000",
             "kafka.security.protocol": "SSL",
         }
     )
     assert (options.topic, options.prefix, options.producer_group) == ("orders", "eu.", "g")
-    assert (options.batch_id, options.immunity_ms) == (20261121, 5_000)
+    assert (options.batch_id, options.first_batch, options.immunity_ms) == (20261121, 17, 5_000)
     assert options.kafka == {"security.protocol": "SSL"}
     assert options.names.half.startswith("eu.")
 
