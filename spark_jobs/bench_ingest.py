@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
 import statistics
 import tempfile
 import time
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
 VALUE_BYTES = 1024
 _DIGEST_BYTES = 32
 _KEYS = 10_000
+_PREFIX = "halfbridge-bench-ingest-"
 
 
 @click.command(cls=JobCommand)
@@ -53,7 +53,7 @@ _KEYS = 10_000
 @click.option("--format", "kind", type=click.Choice(FORMATS), default="parquet", show_default=True)
 def main(**values: Any) -> int:
     """Measure ingest against a plain read of the same topic, in the same run."""
-    topic = f"halfbridge-bench-ingest-{secrets.token_hex(4)}"
+    topic = f"{_PREFIX}{secrets.token_hex(4)}"
     servers, kafka = values["bootstrap_servers"], values["kafka"]
     reading_options(servers, kafka)
     given = {f"kafka.{name}": value for name, value in kafka.items()}
@@ -117,7 +117,7 @@ def _plain(spark: SparkSession, topic: str, options: Mapping[str, str]) -> float
 
 
 def _copy(spark: SparkSession, topic: str, options: Mapping[str, str]) -> float:
-    with tempfile.TemporaryDirectory(prefix="halfbridge-bench-ingest-") as directory:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as directory:
         began_s = time.monotonic()
         with_headers = {**options, "includeHeaders": "true"}  # which ingest keeps
         _read(spark, topic, with_headers).write.parquet(str(Path(directory) / "copy"))
@@ -130,8 +130,7 @@ def _read(spark: SparkSession, topic: str, options: Mapping[str, str]) -> DataFr
 
 def _ingest(spark: SparkSession, cluster: Cluster, topic: str, values: Mapping[str, Any]) -> float:
     records = values["records"]
-    directory = tempfile.mkdtemp(prefix="halfbridge-bench-ingest-")
-    try:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as directory:
         job = Ingest(
             topics=Topics.of(topic),
             bootstrap_servers=values["bootstrap_servers"],
@@ -141,8 +140,6 @@ def _ingest(spark: SparkSession, cluster: Cluster, topic: str, values: Mapping[s
             format=values["kind"],
         )
         totals = ingest(spark, job, cluster, lambda _: None)
-    finally:
-        shutil.rmtree(directory)
     if totals.rows != records:
         raise JobError(f"{totals.rows} of {records} records were ingested: nothing to compare")
     return totals.seconds

@@ -20,7 +20,6 @@ MODULE_LINES_MAX = 330
 # Modules that are longer, and how long each may be. Entries are only ever lowered or removed.
 LONG_MODULES = {
     "bridge/message_transaction.py": 360,
-    "checker/admin/kafka_io.py": 345,
     "checker/worker.py": 365,
 }
 

@@ -17,7 +17,8 @@ from serde.headers import TRANSACTION_ID, parse_half
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from checker.admin.kafka_io import Cluster, LogRecord
+    from checker.admin.kafka_io import Cluster
+    from checker.admin.read import LogRecord
     from serde.topics import TopicNames
 
 # Beyond every timestamp: nothing about such a topic is proof of "not delivered".

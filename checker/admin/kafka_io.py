@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
 
 from bridge.inquiry.kafka_io import ask_offsets, offset_of
 from bridge.kafka_io import made
 from bridge.trouble import Reasons
+from checker.admin.read import CommittedOffset, LogRecord
 from checker.admin.shape import SeenTopic, TopicShape
 from checker.errors import AdminError
 from serde.errors import DecodeError
@@ -36,35 +32,18 @@ SETTLE_TIMEOUT_S = 30.0
 SETTLE_POLL_S = 0.05
 READ_BATCH = 10_000
 _INVALID = -1001
-# What a broker answers while a group's coordinator is made or moved, or a topic is new to it.
+# What a broker answers while a group's coordinator is made or moved, or a topic is new to it. The
+# last is the client's own word for a request to a broker that metadata no longer name: one that has
+# just started, or lost its session for a moment.
 _PASSING_ERRORS = frozenset(
     (
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError._DESTROY_BROKER,
     )
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """A group's committed offset; -1 when there is none."""
-
-    offset: int
-    metadata: str
-
-
-@dataclass(frozen=True, slots=True)
-class LogRecord:
-    """One record as read; headers as the client gives them."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]]
 
 
 class Cluster:
@@ -127,18 +106,12 @@ class Cluster:
             replication_factor=replication_factor,
             config=settings,
         )
+        attempts = count(1)
         with self._errors(f"create topic {shape.name}"):
-            future = self._admin.create_topics([topic], operation_timeout=CALL_TIMEOUT_S)[
-                shape.name
-            ]
-            try:
-                future.result()
-            except KafkaException as error:
-                if _cause(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                    return False
-                raise
-        self._settle(shape.name, shape.partitions)
-        return True
+            is_new: bool = _patiently(lambda: self._create(topic, attempt=next(attempts)))
+        if is_new:
+            self._settle(shape.name, shape.partitions)
+        return is_new
 
     def grow(self, topic: str, *, partitions: int) -> None:
         """Add partitions to a topic, `partitions` in all, and wait until they are known."""
@@ -220,6 +193,16 @@ class Cluster:
         ):
             consumer.assign([TopicPartition(topic, partition, start)])
             yield from self._read_to(consumer, topic, partition, end=end)
+
+    def _create(self, topic: NewTopic, *, attempt: int) -> bool:
+        futures = self._admin.create_topics([topic], operation_timeout=CALL_TIMEOUT_S)
+        try:
+            futures[topic.topic].result()
+        except KafkaException as error:
+            if _cause(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return attempt > 1  # made by an attempt whose answer did not come
+            raise
+        return True
 
     def _describe_group(self, group: str) -> Any:
         groups = self._admin.describe_consumer_groups([group], request_timeout=CALL_TIMEOUT_S)

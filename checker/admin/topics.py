@@ -17,7 +17,8 @@ from checker.core.progress import START, ProgressError, check_against_log, parse
 from checker.errors import AdminError
 
 if TYPE_CHECKING:
-    from checker.admin.kafka_io import Cluster, CommittedOffset
+    from checker.admin.kafka_io import Cluster
+    from checker.admin.read import CommittedOffset
     from serde.topics import TopicNames
 
 PARTITIONS = 4

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from checker.admin.kafka_io import Cluster
-from checker.admin.shape import Layout
+from checker.admin.shape import Layout, TopicShape
 from checker.admin.topics import create_topics
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
@@ -42,3 +44,33 @@ def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(
     assert cluster.proxy.hits(Act.FAIL, Api.DESCRIBE_CONFIGS) == TIMES
     assert TopicNames().half in report.created
     assert report.problems == ()
+
+
+def test_a_topic_whose_making_was_not_answered_is_made_and_new(
+    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client drops what it asked of a broker that the others' metadata no longer names.
+
+    Metadata that leave a broker out come at moments that no test can choose, so the client's words
+    are put in its mouth, over a request that came through.
+    """
+    admin = Cluster(cluster.bootstrap_servers)
+    create = AdminClient.create_topics
+    lost: list[str] = []
+
+    def dropped(client: AdminClient, topics: list[Any], **options: Any) -> dict[str, Future[None]]:
+        made: dict[str, Future[None]] = create(client, topics, **options)
+        (name,) = made
+        if lost:
+            return made
+        made[name].result()
+        lost.append(name)
+        failed: Future[None] = Future()
+        failed.set_exception(KafkaException(KafkaError(KafkaError._DESTROY_BROKER)))
+        return {name: failed}
+
+    monkeypatch.setattr(AdminClient, "create_topics", dropped)
+    shape = TopicShape("orders", 1, ())
+    assert admin.create(shape, replication_factor=1)
+    assert lost == ["orders"]
+    assert not admin.create(shape, replication_factor=1), "it is there already"
