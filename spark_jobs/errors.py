@@ -25,7 +25,8 @@ def cause_of(error: BaseException) -> str:
         if (deeper := java.getCause()) is None:
             break
         java = deeper
-    return f"{java.getClass().getSimpleName()}: {_telling_line(java.getMessage() or '')}"
+    told = (java.getClass().getSimpleName(), _telling_line(java.getMessage() or ""))
+    return ": ".join(filter(None, told))
 
 
 def _telling_line(text: str) -> str:
