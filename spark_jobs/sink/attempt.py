@@ -28,7 +28,7 @@ from spark_jobs.sink.destination import FRAME_BYTES_MAX
 from spark_jobs.sink.errors import RowError, SendError, SinkError
 from spark_jobs.sink.options import TRANSACTION_BYTES_MAX
 from spark_jobs.sink.rows import ContentHash, rows_of
-from spark_jobs.sink.sender.kafka_io import Sender, decide, sender_for
+from spark_jobs.sink.sender.kafka_io import Sender, decide, new_attempts_sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -79,7 +79,7 @@ def write_attempt(
         SendError: the brokers did not take it; Spark runs the task again.
         SinkSetupError: a topic is missing; the text names it.
     """
-    attempt = _Attempt(options, batch_id, sender_for(options))
+    attempt = _Attempt(options, batch_id, new_attempts_sender(options))
     try:
         for batch in batches:
             attempt.send_all(rows_of(batch, topic=options.topic))
@@ -221,7 +221,7 @@ class _Attempt:
             raise SendError(f"half messages were not stored: {text_of(self._error)}")
 
     def _too_large(self, size: int) -> RowError:
-        self._sender.outdate()  # an operator may raise the limit, and this process outlives a query
+        self._sender.is_outdated = True
         return RowError(
             f"a row of {size} bytes (headers counted twice) is larger than"
             f" {self._sender.shape.message_bytes_max}: max.message.bytes of"

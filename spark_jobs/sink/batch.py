@@ -81,9 +81,9 @@ class BatchCommitter:
             if found.later_batch > batch_id:
                 self._roll_back(mine.attempts)
                 raise _out_of_order(mine, found)
-            if found.earlier_batch < 0 and self._options.follows_another(batch_id):
+            if self._options.follows_another(batch_id) and not found.follows_the_one_before:
                 self._roll_back(mine.attempts)
-                raise _unknown_past(mine, self._options)
+                raise _unknown_past(mine, found, self._options)
             self._settle_earlier(found.earlier_batch)
             found = log.append(mine._replace(searched_from=found.searched_from))
         winner = found.standing.winner
@@ -249,15 +249,17 @@ def _mismatch(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchError
     )
 
 
-def _unknown_past(mine: BatchManifest, options: SinkOptions) -> UnknownPastError:
+def _unknown_past(mine: BatchManifest, found: Found, options: SinkOptions) -> UnknownPastError:
+    known = f"none later than {found.earlier_batch}" if found.earlier_batch >= 0 else "none"
     return UnknownPastError(
-        f"batch {mine.batch_id} of {mine.app_id} is not the first of its query, but"
-        f" {options.names.manifest} on {options.bootstrap_servers} knows none before it: it may"
+        f"batch {mine.batch_id} of {mine.app_id}: of the batches before it"
+        f" {options.names.manifest} on {options.bootstrap_servers} knows {known}, so that one may"
         " have been published under other options. If app.id, halfbridge.prefix or"
         " kafka.bootstrap.servers were changed, or the topic was made anew: go back to what they"
-        " were. If this query never wrote its batches through this sink, as after a move from"
-        f" another one or under a new app.id, set the option first.batch to {mine.batch_id}:"
-        " it is published then, and those after it. Nothing was published now"
+        " were. If the query wrote to another sink until now, or has a new app.id for good, see"
+        f" that the rows of batch {mine.batch_id} are not in their topic yet, and set the option"
+        f" first.batch to {mine.batch_id}: it is published then, and those after it. Nothing was"
+        " published now"
     )
 
 

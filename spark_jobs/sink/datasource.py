@@ -45,6 +45,7 @@ class TxnHalf(DataSource):
             SinkError: the query cannot be run as it is; the text says why.
         """
         del overwrite  # output modes append and update both add records
+        self._refuse("batch.id", "is of batch writes: a stream has Spark's own")
         return StreamWriter(self._checked(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001
@@ -55,6 +56,7 @@ class TxnHalf(DataSource):
         """
         if overwrite:
             raise SinkOptionError(f'format("{FORMAT}") only adds records: use mode("append")')
+        self._refuse("first.batch", "is of streams: a write has its batch.id")
         options = self._checked(schema)
         if options.batch_id is None:
             raise SinkOptionError(
@@ -63,6 +65,10 @@ class TxnHalf(DataSource):
                 " is repeated"
             )
         return BatchWriter(options)
+
+    def _refuse(self, option: str, why: str) -> None:
+        if self.options.get(option):
+            raise SinkOptionError(f"option {option} {why}")
 
     def _checked(self, schema: StructType) -> SinkOptions:
         options = parse_options(self.options)

@@ -150,6 +150,7 @@ class Found:
     """What a search found of one app and batch.
 
     Attributes:
+        batch_id: The batch.
         entries: All records of the batch, in offset order.
         searched_from: What a record appended now says under that name.
         later_batch: The latest batch of the app with a COMMIT, later than the one looked for; -1
@@ -158,6 +159,7 @@ class Found:
         is_cut: Records that might have mattered were deleted from the log.
     """
 
+    batch_id: int
     entries: tuple[Entry, ...]
     searched_from: int
     later_batch: int
@@ -168,6 +170,16 @@ class Found:
     def standing(self) -> Standing:
         """Where the batch stands."""
         return standing(self.entries)
+
+    @property
+    def follows_the_one_before(self) -> bool:
+        """Tell whether a COMMIT says that the batch before was published in this very log.
+
+        A COMMIT of this batch, though void, says so too: whoever appended it had looked. It may
+        also be as far as the search went.
+        """
+        kinds = {entry.manifest.kind for entry in self.entries}
+        return ManifestKind.COMMIT in kinds or self.earlier_batch == self.batch_id - 1
 
 
 class Search:
@@ -229,6 +241,7 @@ class Search:
         """Return what was found, once `window` says None."""
         needed = 0 if self._bound is None else self._bound
         return Found(
+            self._batch_id,
             tuple(self._found[offset] for offset in sorted(self._found)),
             self._first,
             self._later,

@@ -93,6 +93,9 @@ def test_the_batch_before_is_found_while_there_is_none_to_stand_behind_it(
         for batch in set(range(BATCHES)) - commits:
             earlier = max((each for each in commits if each < batch), default=-1)
             assert search(log, "app", batch).earlier_batch == earlier
+        for batch in range(BATCHES):
+            is_known = not commits.isdisjoint((batch - 1, batch)) or batch == 0
+            assert search(log, "app", batch).follows_the_one_before == is_known
 
 
 @given(STEPS)

@@ -142,7 +142,7 @@ def test_foreign_records_and_markers_are_passed_over(sink: Sink) -> None:
 
 def test_batches_that_go_back_are_refused(sink: Sink) -> None:
     """One that was never published cannot be once a later one was."""
-    sink.committer.commit(0, [sink.attempt()])
+    sink.options = replace(sink.options, batch_id=5)  # writes: a stream would not get so far
     sink.committer.commit(5, [sink.attempt(5)])
     late = sink.attempt(4)
     with pytest.raises(BatchOrderError, match="batch 5 was"):
@@ -156,12 +156,27 @@ def test_a_stream_whose_past_is_unknown_is_refused(sink: Sink) -> None:
     with pytest.raises(UnknownPastError, match=r"the option first\.batch to 7"):
         sink.committer.commit(7, [report])
     assert (sink.decided(report), sink.scene.manifests()) == ({OpKind.ROLLBACK}, [])
+    sink.committer.commit(0, [sink.attempt()])
+    with pytest.raises(UnknownPastError, match="knows none later than 0"):
+        sink.committer.commit(7, [sink.attempt(7)])
 
     sink.options = replace(sink.options, first_batch=7)
     first, second = sink.attempt(7), sink.attempt(8)
     sink.committer.commit(7, [first])
     sink.committer.commit(8, [second])
     assert sink.decided(first) == sink.decided(second) == {OpKind.COMMIT}
+
+
+def test_a_batch_that_was_given_up_is_run_anew(sink: Sink) -> None:
+    """Its void COMMIT ends the search, and stands for the batch before."""
+    sink.committer.commit(0, [sink.attempt()])
+    late = sink.attempt(1)
+    for _ in range(2):
+        with pytest.raises(AttemptGivenUpError):
+            sink.committer.commit(1, [replace(late, first_append_timestamp=1)])
+    anew = sink.attempt(1)
+    sink.committer.commit(1, [anew])
+    assert sink.decided(anew) == {OpKind.COMMIT}
 
 
 def test_a_batch_write_has_any_number(sink: Sink) -> None:

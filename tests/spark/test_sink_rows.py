@@ -37,10 +37,11 @@ def test_a_row_too_large_for_a_half_topic_that_then_grew(sink: Sink) -> None:
     """The limit is read anew after a refusal, in the same process: Spark keeps its workers."""
     half = sink.scene.names.half
     sink.alter(half, "max.message.bytes", "200000")
-    large = [(b"k", b"v" * 150_000)]
+    large = [(b"k", b"v"), (b"k", b"v" * 150_000)]
     with pytest.raises(RowError, match=r"larger than 134464: max\.message\.bytes of"):
         sink.write(large)
 
+    assert sink.scene.undecided() == set()
     sink.alter(half, "max.message.bytes", "400000")
     sink.write(large)
     assert len(sink.scene.undecided()) == 1

@@ -65,13 +65,13 @@ class Sender:
         self._acknowledgements = Acknowledgements()
         self._destinations: dict[str, Destination] = {}
         self._sent = 0
-        self._is_outdated = False
+        self.is_outdated = False
         self._actor = actor_name()
 
     @property
-    def is_of_use(self) -> bool:
-        """Tell whether a further attempt may be sent: the client works, and knows the limits."""
-        return self._kafka is not None and not self._is_outdated
+    def is_broken(self) -> bool:
+        """Tell whether the client refuses all further work."""
+        return self._kafka is None
 
     def not_proven(self, record: Any) -> Any:
         """Return why an acknowledgement proves nothing; None where it does."""
@@ -187,10 +187,6 @@ class Sender:
             self._discard()
             raise SendError(f"{left} records were not acknowledged in {timeout_s:g} s")
 
-    def outdate(self) -> None:
-        """Have the next attempt read the half topic's limits anew, which this one has met."""
-        self._is_outdated = True
-
     def give_up(self) -> None:
         """Drop what is not sent yet; the client is of no more use."""
         self._discard()
@@ -301,14 +297,27 @@ def decide(options: SinkOptions, *decision: Any, **more: Any) -> None:
         sender_for(options).decide(*decision, **more)
 
 
+def new_attempts_sender(options: SinkOptions) -> Sender:
+    """Return sender_for(options), which reads limits anew that have refused a row.
+
+    An operator may have raised them since, and Spark's Python workers outlive a query.
+
+    Raises: as Sender.
+    """
+    sender = _SENDERS.get(_key(options))
+    if sender is not None and sender.is_outdated:
+        del _SENDERS[_key(options)]
+    return sender_for(options)
+
+
 def sender_for(options: SinkOptions) -> Sender:
-    """Return this process's Sender for the options, a new one if the last is of no more use.
+    """Return this process's Sender for the options, a new one if the last has failed.
 
     Raises: as Sender.
     """
     key = _key(options)
     sender = _SENDERS.get(key)
-    if sender is None or not sender.is_of_use:
+    if sender is None or sender.is_broken:
         sender = _SENDERS[key] = Sender(options)
     return sender
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from serde.records import ManifestAttempt
 from spark_jobs.sink.attempt import AttemptReport
-from spark_jobs.sink.datasource import BatchWriter, StreamWriter
-from spark_jobs.sink.errors import SinkError
+from spark_jobs.sink.datasource import BatchWriter, StreamWriter, TxnHalf
+from spark_jobs.sink.errors import SinkError, SinkOptionError
 from spark_jobs.sink.options import parse_options
 
 _BATCH = 7
@@ -38,3 +39,12 @@ def test_a_batch_is_not_published_without_the_report_of_each_task(
         StreamWriter(options).commit([*messages], _BATCH)
     with pytest.raises(SinkError, match=f"commits batch {_BATCH} with"):
         BatchWriter(options).commit([*messages])
+
+
+def test_numbers_of_batches_are_refused_where_they_mean_nothing() -> None:
+    """A stream has Spark's own, in which a gap tells something; those of writes may be any."""
+    schema = StructType([StructField("value", BinaryType())])
+    with pytest.raises(SinkOptionError, match=r"batch\.id is of batch writes"):
+        TxnHalf({"batch.id": "7"}).streamWriter(schema, overwrite=False)
+    with pytest.raises(SinkOptionError, match=r"first\.batch is of streams"):
+        TxnHalf({"batch.id": "7", "first.batch": "3"}).writer(schema, overwrite=False)

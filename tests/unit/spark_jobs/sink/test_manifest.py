@@ -170,6 +170,24 @@ def test_a_rejection_does_not_hide_the_batch_before(batch: int) -> None:
     assert searched(entries, batch)[0].result().earlier_batch == 20
 
 
+def test_a_void_commit_says_that_the_batch_before_was_there() -> None:
+    """The search ends at what its writer had searched: it stands for what is further down."""
+    others = [manifest("x", batch=9)._replace(app_id="other")] * WINDOW_RECORDS
+    void = manifest("b", batch=21, searched_from=1 + len(others), first=-2_000)
+    entries = log(manifest("a", batch=20), *others, void)
+    found = searched(entries, 21)[0].result()
+    assert (found.standing.winner, found.earlier_batch) == (None, -1)
+    assert found.follows_the_one_before
+
+
+@pytest.mark.parametrize("earlier", [19, None], ids=["one is missing", "nothing is known"])
+def test_a_batch_whose_predecessor_is_not_known_follows_none(earlier: int | None) -> None:
+    """It may stand under another prefix; and whoever was rejected here had nothing to say of it."""
+    known = [] if earlier is None else [manifest("a", batch=earlier)]
+    entries = log(*known, rejecting("b")._replace(batch_id=21))
+    assert not searched(entries, 21)[0].result().follows_the_one_before
+
+
 def test_a_log_that_lost_its_beginning_is_told() -> None:
     """Whether the batch was published cannot be known; a record in time says how far to look."""
     entries = log(*(manifest(f"{n}", batch=n, searched_from=n) for n in range(100)))
