@@ -9,7 +9,7 @@ SinkError
 ├─ AttemptGivenUpError the batch took too long and was given up; restarting runs it anew
 ├─ ReplayMismatchError the batch was published with other rows; the text says what to do
 ├─ BatchOrderError     a later batch is published already; the text says what to do
-└─ UnknownPastError    no batch before this one is known; the text says what to do
+└─ UnknownPastError    the batch before is not known; the text says what to do
 """
 
 from __future__ import annotations
