@@ -178,8 +178,9 @@ class Found:
         A COMMIT of this batch, though void, says so too: whoever appended it had looked. It may
         also be as far as the search went.
         """
-        kinds = {entry.manifest.kind for entry in self.entries}
-        return ManifestKind.COMMIT in kinds or self.earlier_batch == self.batch_id - 1
+        if self.earlier_batch == self.batch_id - 1:
+            return True
+        return any(entry.manifest.kind is ManifestKind.COMMIT for entry in self.entries)
 
 
 class Search:

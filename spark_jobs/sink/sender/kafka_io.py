@@ -47,6 +47,10 @@ _FAILED_BEFORE = "the Kafka client has failed before"
 class Sender:
     """One idempotent producer, and what it knows of the cluster. Not thread-safe.
 
+    Attributes:
+        shape: The half topic as it was when this was made.
+        is_outdated: A row was refused by that: the next attempt is to read it anew.
+
     Raises:
         SinkSetupError: half and op topic are not as they must be, or no broker answers.
         SinkOptionError: the Kafka client does not take a property.
