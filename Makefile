@@ -80,6 +80,10 @@ spark-faults: $(STAMP)  ## Faults under Spark: killed drivers, Spark's own sink 
 soak: $(STAMP)  ## An hour of random faults on three brokers (HALFBRIDGE_SOAK_MINUTES=60)
 	$(BIN)/pytest -s -m soak tests/faults/test_soak.py $(PYTEST_ARGS)
 
+.PHONY: hostile
+hostile: $(STAMP)  ## Good transactions beside 50 hostile records a second (HALFBRIDGE_HOSTILE_MINUTES=10)
+	$(BIN)/pytest -s -m soak tests/faults/test_hostile_load.py $(PYTEST_ARGS)
+
 .PHONY: fuzz
 fuzz: $(STAMP)  ## The protocol's decoders and all settings, a million damaged inputs (HALFBRIDGE_FUZZ_INPUTS=...)
 	$(BIN)/pytest -m long tests/property $(PYTEST_ARGS)

@@ -9,8 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bridge.log_text import keep_to_one_line
+
 if TYPE_CHECKING:
-    from bridge.check_responder import CheckCounts
+    from bridge.check_counts import CheckCounts
     from bridge.config import BridgeConfig
     from bridge.errors import (
         AbortableError,
@@ -40,8 +42,10 @@ if TYPE_CHECKING:
     from bridge.producer import TransactionProducer
     from bridge.transaction import IllegalTransitionError, State
 
+keep_to_one_line("halfbridge.bridge", "halfbridge.kafka")
+
 _HOMES = {
-    "bridge.check_responder": ("CheckCounts",),
+    "bridge.check_counts": ("CheckCounts",),
     "bridge.config": ("BridgeConfig",),
     "bridge.errors": (
         "AbortableError",

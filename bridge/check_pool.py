@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from queue import Empty, Full, Queue, SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -22,7 +23,7 @@ Task = TypeVar("Task")
 @dataclass(slots=True)
 class _Running(Generic[Task]):
     task: Task
-    deadline: float
+    since: float  # monotonic seconds
     is_overdue: bool = False
 
 
@@ -36,8 +37,32 @@ class Outcome(Generic[Task]):
     is_overdue: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """How the threads of a pool are.
+
+    Attributes:
+        able: Threads that run a task that is not overdue, or wait for one.
+        hung: Threads whose task is overdue.
+        hung_s: How long the oldest of these tasks runs, seconds; 0.0 without one.
+        timed_out: Tasks that were overdue, so far.
+        replaced: Threads that were started in place of hung ones, so far.
+    """
+
+    able: int
+    hung: int = 0
+    hung_s: float = 0.0
+    timed_out: int = 0
+    replaced: int = 0
+
+
 class CheckPool(Generic[Task]):
     """Runs `work` on tasks in daemon threads, and reports outcomes and overdue ones.
+
+    A thread whose task is overdue is hung: another thread takes its place, while at most
+    `hung_max` are. So there are `threads` able ones, or `threads + hung_max - hung` where that is
+    less: with 4 and 16, the 17th hung thread is the first that is not replaced, and 20 hung
+    threads leave nobody. A thread that is no longer hung goes on unless its place is taken.
 
     Args:
         work: The user's function.
@@ -45,26 +70,40 @@ class CheckPool(Generic[Task]):
         queue_max: How many tasks may wait.
         timeout_s: How long a task may run before it is reported as overdue; it is not stopped
             (Python cannot), and its answer is reported when it comes.
+        hung_max: How many hung threads are replaced.
     """
 
     def __init__(
-        self, work: Callable[[Task], object], *, threads: int, queue_max: int, timeout_s: float
+        self,
+        work: Callable[[Task], object],
+        *,
+        threads: int,
+        queue_max: int,
+        timeout_s: float,
+        hung_max: int = 0,
     ) -> None:
         self._work = work
+        self._threads_max = threads
+        self._hung_max = hung_max
         self._timeout_s = timeout_s
         self._tasks: Queue[Task | None] = Queue(queue_max)
         self._outcomes: SimpleQueue[Outcome[Task] | None] = SimpleQueue()
-        self._running: dict[int, _Running[Task]] = {}
+        self._numbers = count()
         self._is_stopping = False
-        self._threads = [
-            Thread(target=self._run, args=(n,), name=f"halfbridge-checker-{n}", daemon=True)
-            for n in range(threads)
-        ]
+        self._lock = Lock()  # guards what follows
+        self._running: dict[int, _Running[Task]] = {}
+        self._threads: list[Thread] = []
+        self._able = self._hung = self._timed_out = self._replaced = 0
 
     def start(self) -> None:
-        """Start the threads."""
-        for thread in self._threads:
-            thread.start()
+        """Start the threads.
+
+        Raises:
+            RuntimeError: the system gives this process no more threads.
+        """
+        with self._lock:
+            while self._able < self._threads_max:
+                self._start_one()
 
     def submit(self, task: Task) -> bool:
         """Queue a task; False if there is no room."""
@@ -74,11 +113,33 @@ class CheckPool(Generic[Task]):
             return False
         return True
 
+    def drop_waiting(self) -> list[Task]:
+        """Return the tasks that no thread has begun; none of them will be."""
+        dropped = []
+        with suppress(Empty):
+            while True:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    dropped.append(task)
+        return dropped
+
+    def state(self) -> PoolState:
+        """Return how the threads are."""
+        with self._lock:
+            since = min((one.since for one in self._running.values() if one.is_overdue), default=0)
+            return PoolState(
+                able=self._able,
+                hung=self._hung,
+                hung_s=monotonic() - since if self._hung else 0.0,
+                timed_out=self._timed_out,
+                replaced=self._replaced,
+            )
+
     def outcomes(self, *, pause_s: float) -> Iterator[list[Outcome[Task]]]:
         """Yield what has come out, in batches as it piled up, until `stop`; then the rest.
 
         Args:
-            pause_s: How often overdue tasks are looked for.
+            pause_s: How often overdue tasks are looked for, and their threads replaced.
         """
         while True:
             batch, is_last = self._next_batch(pause_s)
@@ -90,15 +151,13 @@ class CheckPool(Generic[Task]):
 
     def stop(self, timeout_s: float) -> None:
         """Let running tasks finish, up to `timeout_s`; queued ones are dropped."""
-        self._is_stopping = True
+        with self._lock:
+            self._is_stopping = True
+            threads = self._threads
         deadline = monotonic() + timeout_s
-        while not self._tasks.empty():  # nobody adds any more
-            with suppress(Empty):
-                self._tasks.get_nowait()
-        for _ in self._threads:
-            with suppress(Full):  # a full queue wakes its thread by itself
-                self._tasks.put_nowait(None)
-        for thread in self._threads:
+        self.drop_waiting()  # nobody adds any more
+        self._wake_one()
+        for thread in threads:
             thread.join(max(0.0, deadline - monotonic()))
         self._outcomes.put(None)
 
@@ -106,16 +165,35 @@ class CheckPool(Generic[Task]):
         while True:
             task = self._tasks.get()
             if task is None or self._is_stopping:
+                self._wake_one()
                 return
-            self._running[number] = _Running(task, monotonic() + self._timeout_s)
+            with self._lock:
+                self._running[number] = _Running(task, monotonic())
             try:
                 outcome = Outcome(task, self._work(task))
             # SystemExit, CancelledError and time-outs of other libraries, too, end no thread.
             except BaseException as error:  # noqa: BLE001  (the user's code; its outcome tells)
                 outcome = Outcome(task, error=error)
-            finally:
-                del self._running[number]
+            is_spare = self._has_returned(number)
             self._outcomes.put(outcome)
+            if is_spare:
+                return
+
+    def _has_returned(self, number: int) -> bool:
+        """Note that a task returned; tell whether another thread has this one's place."""
+        with self._lock:
+            if not self._running.pop(number).is_overdue:
+                return False
+            self._hung -= 1
+            if self._able >= self._threads_max:
+                return True
+            self._able += 1
+            return False
+
+    def _wake_one(self) -> None:
+        """Have a thread that waits find out that the pool stops; the thread wakes the next."""
+        with suppress(Full):  # then there is something to wake it already
+            self._tasks.put_nowait(None)
 
     def _next_batch(self, pause_s: float) -> tuple[list[Outcome[Task]], bool]:
         batch: list[Outcome[Task]] = []
@@ -128,9 +206,33 @@ class CheckPool(Generic[Task]):
             return batch, False
         return batch, True
 
-    def _overdue(self) -> Iterator[Outcome[Task]]:
-        now = monotonic()
-        for running in list(self._running.values()):
-            if now > running.deadline and not running.is_overdue:
-                running.is_overdue = True
-                yield Outcome(running.task, is_overdue=True)
+    def _overdue(self) -> list[Outcome[Task]]:
+        """Return what has become overdue, and replace its threads."""
+        overdue = []
+        with self._lock:
+            due = monotonic() - self._timeout_s
+            for running in self._running.values():
+                if running.since < due and not running.is_overdue:
+                    running.is_overdue = True
+                    overdue.append(Outcome(running.task, is_overdue=True))
+            self._able -= len(overdue)
+            self._hung += len(overdue)
+            self._timed_out += len(overdue)
+            self._replace()
+        return overdue
+
+    def _replace(self) -> None:
+        places = min(self._threads_max, self._threads_max + self._hung_max - self._hung)
+        with suppress(RuntimeError):  # no more threads for this process now: tried again
+            while self._able < places and not self._is_stopping:
+                self._start_one()
+                self._replaced += 1
+
+    def _start_one(self) -> None:
+        number = next(self._numbers)
+        thread = Thread(
+            target=self._run, args=(number,), name=f"halfbridge-checker-{number}", daemon=True
+        )
+        thread.start()
+        self._able += 1
+        self._threads = [each for each in self._threads if each.is_alive()] + [thread]

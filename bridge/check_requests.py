@@ -43,6 +43,11 @@ class CheckRequests:
         self._consumer: Any = None
         self._watch = StallWatch(shared.ask_ends)
 
+    @property
+    def has_joined(self) -> bool:
+        """Tell whether this is a member of the group."""
+        return self._consumer is not None
+
     def join(self) -> None:
         """Join the group.
 

@@ -2,20 +2,23 @@
 
 Three kinds of threads: one consumes the group's check topic and never waits for a checker, a
 bounded pool runs the checker, one writes answers in batches as they piled up. Whatever fails
-is counted and left unanswered: the daemon asks again.
+is counted and left unanswered: the daemon asks again. A member whose threads all hang leaves its
+group, so that others are asked, and joins again when a thread returns.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from threading import Event, Lock, Thread
-from time import time_ns
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
+from bridge.check_counts import CheckTally
 from bridge.check_pool import CheckPool
 from bridge.check_requests import CheckRequests
 from bridge.errors import BridgeError
+from bridge.hung_checkers import HungCheckers
 from bridge.message import MessageView, Resolution, view_of
 from bridge.trouble import shown, tell
 from serde.avro import CHECK_REQUEST, OP
@@ -26,6 +29,7 @@ from serde.records import COUNT_UNKNOWN, NO_OFFSET, Op, OpKind, OpSource
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from bridge.check_counts import CheckCounts
     from bridge.check_pool import Outcome
     from bridge.shared import Shared
     from serde.records import CheckRequest
@@ -37,35 +41,6 @@ _STOP_S = 2.0
 _REASON_CHARS_MAX = 500
 _NS_PER_MS = 1_000_000
 _MS_PER_S = 1_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckCounts:
-    """What a check responder has done.
-
-    Attributes:
-        received: Requests read.
-        undecodable: Requests that could not be read; skipped.
-        foreign: Requests about a topic this producer does not declare, or of another group;
-            left to other members.
-        superseded: Requests that a newer one replaced, or whose transaction is being checked.
-        refused: Requests for which the pool had no room.
-        answered: Explicit COMMIT, ROLLBACK or UNKNOWN handed to Kafka.
-        failed: Checkers that raised, said nothing, or ran out of time.
-        unwritten: Answers that did not reach the op topic, or whose half partition's end could
-            not be had; the daemon asks again.
-        errors: Errors of the consumer.
-    """
-
-    received: int = 0
-    undecodable: int = 0
-    foreign: int = 0
-    superseded: int = 0
-    refused: int = 0
-    answered: int = 0
-    failed: int = 0
-    unwritten: int = 0
-    errors: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +58,23 @@ class CheckResponder:
         checker: Callable[[MessageView], Resolution],
         *,
         knows: Callable[[str], bool],
+        on_hung: Callable[[CheckCounts], object] | None = None,
     ) -> None:
         config = shared.config
         self._shared = shared
         self._knows = knows
-        self._counts = dict.fromkeys((each.name for each in fields(CheckCounts)), 0)
-        self._lock = Lock()  # guards _counts and _busy; checks are rare beside sends
+        self._tally = CheckTally()
+        self._lock = Lock()  # guards _busy
         self._busy: set[tuple[str, int]] = set()
         self._stopping = Event()
         self._pool: CheckPool[_Check] = CheckPool(
             lambda check: checker(check.view),
             threads=config.check_threads,
+            hung_max=config.check_hung_max,
             queue_max=config.check_queue_max,
             timeout_s=config.check_timeout_ms / _MS_PER_S,
         )
+        self._hung = HungCheckers(config.producer_group, counts=self.counts, listener=on_hung)
         self._requests = CheckRequests(shared)  # the consuming thread's, once that runs
         self._consuming = Thread(target=self._consume, name="halfbridge-checks", daemon=True)
         self._answering = Thread(target=self._answer, name="halfbridge-answers", daemon=True)
@@ -120,27 +98,46 @@ class CheckResponder:
         self._answering.join()
 
     def counts(self) -> CheckCounts:
-        """Return what was done so far."""
-        with self._lock:
-            return CheckCounts(**self._counts)
+        """Return what was done so far, and how many checkers hang."""
+        pool = self._pool.state()
+        return self._tally.counts(hung=pool.hung, timed_out=pool.timed_out, replaced=pool.replaced)
 
     def _consume(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._take(self._requests.read())
-                self._shared.hear_asker()
+                self._take_turn()
             except BaseException:  # noqa: BLE001, PERF203  (nothing ends the responder)
                 tell(_LOG.exception, "reading checks failed; trying again with a new consumer")
-                self._count("errors")
+                self._tally.add("errors")
                 self._requests.leave()
                 self._stopping.wait(_BACK_OFF_S)
         self._requests.leave()
+
+    def _take_turn(self) -> None:
+        pool = self._pool.state()
+        self._hung.look(pool, monotonic())
+        if pool.able:
+            self._take(self._requests.read())
+        else:
+            self._stand_aside()
+        self._shared.hear_asker()
+
+    def _stand_aside(self) -> None:
+        """Leave the group while no thread can run a checker: its other members are asked then."""
+        if self._requests.has_joined:
+            self._tally.add("departures")
+            self._requests.leave()
+            dropped = self._pool.drop_waiting()
+            with self._lock:
+                self._busy.difference_update(_key(check.request) for check in dropped)
+            self._tally.add("refused", len(dropped))
+        self._stopping.wait(_BACK_OFF_S)
 
     def _take(self, records: list[Any]) -> None:
         newest: dict[tuple[str, int], _Check] = {}
         for record in records:
             if record.error() is not None:
-                self._count("errors")
+                self._tally.add("errors")
                 tell(_LOG.warning, "reading checks: %s", record.error())
                 continue
             check = self._decoded(record)
@@ -149,42 +146,42 @@ class CheckResponder:
             key = _key(check.request)
             known = newest.get(key)
             if known is not None:
-                self._count("superseded")
+                self._tally.add("superseded")
             if known is None or _recency(check.request) >= _recency(known.request):
                 newest[key] = check
         for key, check in newest.items():
             self._submit(key, check)
 
     def _decoded(self, record: Any) -> _Check | None:
-        self._count("received")
+        self._tally.add("received")
         try:
             headers = headers_of(record) or []
             raw = next((value for name, value in reversed(headers) if name == CHECK), None)
             request = CHECK_REQUEST.decode(raw or b"")
         except DecodeError as error:
-            self._count("undecodable")
+            self._tally.add("undecodable")
             tell(_LOG.warning, "check request at %d skipped: %s", record.offset(), error.reason)
             return None
         shared = self._shared
         if request.producer_group != shared.producer_group or not self._knows(request.real_topic):
-            self._count("foreign")
+            self._tally.add("foreign")
             return None
         if not 0 <= request.half_partition < shared.partitions:
-            self._count("undecodable")
+            self._tally.add("undecodable")
             return None
         return _Check(request, view_of(request, record, headers))
 
     def _submit(self, key: tuple[str, int], check: _Check) -> None:
         with self._lock:
             if key in self._busy:
-                self._counts["superseded"] += 1
+                self._tally.add("superseded")
                 return
             self._busy.add(key)
         if self._pool.submit(check):
             return
         with self._lock:
             self._busy.discard(key)
-            self._counts["refused"] += 1
+        self._tally.add("refused")
         tell(_LOG.warning, "check of %s refused: check_queue_max requests wait already", key[0])
 
     def _answer(self) -> None:
@@ -208,10 +205,10 @@ class CheckResponder:
             # An answer must cover all messages of its transaction: an old leader may name an end
             # below them, or between them.
             if end < _covered(request):
-                self._count("unwritten")
+                self._tally.add("unwritten")
                 continue
             op = self._op(outcome, end)
-            self._count("answered" if op.check_number else "failed")
+            self._tally.add("answered" if op.check_number else "failed")
             self._produce(op, request.half_partition)
 
     def _ends(self, requests: list[CheckRequest]) -> dict[int, int]:
@@ -275,19 +272,15 @@ class CheckResponder:
                 pipelined=False,
             )
         except BridgeError as error:
-            self._count("unwritten")
+            self._tally.add("unwritten")
             tell(_LOG.warning, "answer about %s not written: %s", op.transaction_id, error)
 
     def _written(self, error: Any, record: Any) -> None:
         error = error or self._shared.not_proven(record)
         if error is not None:
-            self._count("unwritten")
+            self._tally.add("unwritten")
             where = record.partition()
             tell(_LOG.warning, "answer to op partition %s not written: %s", where, error)
-
-    def _count(self, name: str) -> None:
-        with self._lock:
-            self._counts[name] += 1
 
 
 def _covered(request: CheckRequest) -> int:

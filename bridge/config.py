@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 
 from bridge.errors import ConfigError
 from bridge.settings import check, load, setting
-from serde.topics import TopicNames
+from serde.limits import TOPIC_CHARS_MAX
+from serde.topics import TopicNames, holds_internal_name
 
 _HOUR_MS = 3_600_000
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]*")
-_TOPIC_CHARS_MAX = 249  # Kafka's bound
 _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _SERVERS_HINT = "host:port pairs, as an argument or in HALFBRIDGE_BOOTSTRAP_SERVERS"
 
@@ -76,6 +76,12 @@ class BridgeConfig:
         doc="Longest run of the checker before it counts as failed, milliseconds.",
     )
     check_threads: int = setting(4, minimum=1, maximum=256, doc="Threads that run the checker.")
+    check_hung_max: int = setting(
+        16,
+        minimum=0,
+        maximum=1_024,
+        doc="Checkers beyond check_timeout_ms whose threads are replaced; more cost threads.",
+    )
     check_queue_max: int = setting(
         2_000, minimum=1, doc="Check requests that may wait for a thread; more are refused."
     )
@@ -83,7 +89,12 @@ class BridgeConfig:
         10_000, minimum=1, maximum=1_000_000, doc="Unacknowledged records at a time."
     )
     linger_ms: float = setting(
-        0.5, minimum=0, maximum=1_000, doc="Wait for a batch to fill, milliseconds."
+        # librdkafka's timers count whole milliseconds: 0.5 delayed each acknowledgement by 1.1 ms,
+        # twice a transaction (docs/benchmarks.md).
+        0,
+        minimum=0,
+        maximum=1_000,
+        doc="Wait for a batch to fill, milliseconds.",
     )
     compression: str = setting("none", doc=f"Codec on the wire: {', '.join(_COMPRESSIONS)}.")
     kafka: Mapping[str, str] = setting(
@@ -144,13 +155,15 @@ def _require(value: str, *, field: str, allowed: str) -> None:
 
 def _check_names(config: BridgeConfig) -> None:
     allowed = (
-        f"letters, digits, '.', '_' and '-', so that topic names stay below {_TOPIC_CHARS_MAX + 1}"
+        f"letters, digits, '.', '_' and '-', so that topic names stay below {TOPIC_CHARS_MAX + 1}"
     )
     longest = len(config.names.check(config.producer_group))
     for field in ("producer_group", "topic_prefix"):
         value = getattr(config, field)
-        if not _TOPIC_NAME.fullmatch(value) or longest > _TOPIC_CHARS_MAX:
+        if not _TOPIC_NAME.fullmatch(value) or longest > TOPIC_CHARS_MAX:
             raise _error(field, value, allowed)
+        if holds_internal_name(value):
+            raise _error(field, value, "a name without RMQ_SYS_, which stands for internal topics")
 
 
 def _error(field: str, value: str, allowed: str) -> ConfigError:

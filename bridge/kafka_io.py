@@ -46,6 +46,7 @@ __all__ = [
     "make_producer",
     "map_error",
     "message_bytes_max",
+    "reader_settings",
     "topics_of",
 ]
 
@@ -211,6 +212,19 @@ def make_check_consumer(config: BridgeConfig) -> Any:
     )
     consumer.subscribe([config.names.check(config.producer_group)])
     return consumer
+
+
+def reader_settings(config: BridgeConfig) -> dict[str, Any]:
+    """Return the properties of a Consumer that reads with the rights of the check group.
+
+    It never joins the group.
+    """
+    return {
+        "session.timeout.ms": _SESSION_TIMEOUT_MS,  # compared with the user's max.poll.interval.ms
+        **_common(config, consumer=True),
+        "group.id": config.names.check_group(config.producer_group),
+        "error_cb": Troubles(_LOG).note,
+    }
 
 
 def topics_of(client: Any, *, timeout_s: float) -> dict[str, tuple[int, int]]:

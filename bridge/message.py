@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
     from serde.records import CheckRequest
 
-# RocketMQ allows one message a transaction; the bounds keep one kafka_txn of the daemon small.
-TRANSACTION_MESSAGES_MAX = 1_000
-TRANSACTION_BYTES_MAX = 8 * 1024 * 1024
 # Room for RMQ_HALF, RMQ_CHECK or RMQ_DEAD and the record's own framing.
 MESSAGE_RESERVE_BYTES = 64 * 1024
 _HEADERS_TO_SHOW = 200

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from bridge import kafka_io
 from bridge.errors import InvalidMessageError, RetriableError
 from bridge.futures import DecisionFuture, SendFuture
-from bridge.message import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX, Resolution
+from bridge.message import Resolution
 from bridge.transaction import Event, State, step
 from serde.avro import HALF_METADATA, OP
 from serde.headers import HALF
 from serde.identity import TRANSACTION_IDS
+from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from serde.partitioner import partition_of
 from serde.records import NO_OFFSET, NO_TIMESTAMP, HalfMetadata, Op, OpKind, OpSource
 

@@ -9,7 +9,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from bridge import kafka_io
-from bridge.check_responder import CheckCounts, CheckResponder
+from bridge.check_counts import CheckCounts
+from bridge.check_responder import CheckResponder
 from bridge.cluster import Destinations, check_installation
 from bridge.config import BridgeConfig
 from bridge.errors import BridgeError, ConfigError, HalfNotStoredError, ProducerClosedError
@@ -43,6 +44,9 @@ class TransactionProducer:
             UNKNOWN, unless answering ROLLBACK makes a late local commit fail.
         topics: Real topics this producer may send to and is asked about; empty: any, checked at
             each send.
+        on_hung: Called with CheckCounts while checkers run longer than check_timeout_ms, every
+            30 s and when no thread is left, and once when all have returned; in a thread of its
+            own.
         config: Settings; None: the environment (HALFBRIDGE_BOOTSTRAP_SERVERS, ...), then the
             defaults.
         settings: Any field of BridgeConfig (bootstrap_servers, producer_group, ...); wins over
@@ -59,6 +63,7 @@ class TransactionProducer:
         *,
         checker: Callable[[MessageView], Resolution],
         topics: Sequence[str] = (),
+        on_hung: Callable[[CheckCounts], object] | None = None,
         config: BridgeConfig | None = None,
         **settings: Any,
     ) -> None:
@@ -75,6 +80,7 @@ class TransactionProducer:
             )
         self._config = _configured(config, settings)
         self._checker = checker
+        self._on_hung = on_hung
         self._topics = tuple(topics)
         self._lock = Lock()
         self._shared: Shared | None = None
@@ -102,9 +108,12 @@ class TransactionProducer:
             destinations = Destinations(self._config, kafka, bound=self._topics)
             destinations.check_bound()
             shared = Shared(self._config, kafka, half=half, destinations=destinations)
-            responder = CheckResponder(shared, self._checker, knows=destinations.knows)
+            responder = CheckResponder(
+                shared, self._checker, knows=destinations.knows, on_hung=self._on_hung
+            )
             responder.start()  # first: it may refuse the settings, and has no thread then
             shared.server.start()
+            shared.daemon_limits.start()
             self._shared, self._responder = shared, responder
 
     def close(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
@@ -202,7 +211,7 @@ class TransactionProducer:
         return shared.server.flush(timeout)
 
     def check_counts(self) -> CheckCounts:
-        """Return what the check responder has done so far."""
+        """Return what the check responder has done so far, and how many checkers hang."""
         responder = self._responder
         return CheckCounts() if responder is None else responder.counts()
 

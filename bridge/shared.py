@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from bridge import kafka_io
+from bridge.daemon_settings import DaemonLimits
 from bridge.delivery import DeliveryServer
 from bridge.errors import (
     BackpressureError,
@@ -50,6 +51,7 @@ class Shared:
         self.partitions = half.partitions
         self.actor = f"{socket.gethostname()}:{os.getpid()}"
         self.server = DeliveryServer(kafka, in_flight_max=config.in_flight_max)
+        self.daemon_limits = DaemonLimits(config)
         self._acknowledgements = Acknowledgements()
         self._message_bytes_max = half.message_bytes_max
         self._destinations = destinations
@@ -104,12 +106,8 @@ class Shared:
                 field="value",
             )
         immunity = message.immunity_ms
-        if immunity is not None and immunity > self.config.immunity_ms_max:
-            raise InvalidMessageError(
-                f"immunity_ms {immunity} is more than {self.config.immunity_ms_max}, half of "
-                "transaction_age_ms_max",
-                field="immunity_ms",
-            )
+        if immunity is not None:
+            self._check_immunity(immunity)
         self._destinations.check(message)
 
     def wait_for_room(self) -> None:
@@ -201,6 +199,7 @@ class Shared:
         """
         deadline = monotonic() + timeout_s
         self._closing = ProducerClosedError
+        self.daemon_limits.stop()
         self.server.flush(timeout_s)
         self._closed = ProducerClosedError
         # A decision may have been let through at the last moment.
@@ -220,6 +219,15 @@ class Shared:
     def forked(self) -> None:
         """Note that this is a copy in a child process."""
         self._closed = self._closing = ForkedProcessError
+
+    def _check_immunity(self, immunity_ms: int) -> None:
+        if immunity_ms > self.config.immunity_ms_max:
+            raise InvalidMessageError(
+                f"immunity_ms {immunity_ms} is more than {self.config.immunity_ms_max}, half of "
+                "transaction_age_ms_max",
+                field="immunity_ms",
+            )
+        self.daemon_limits.check_immunity(immunity_ms)
 
     def _asker_for(self, failed: Any) -> Any:
         """Return the client that asks for ends, a new one in place of `failed`.

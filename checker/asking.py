@@ -1,20 +1,23 @@
-"""Asks: producer groups about their transactions, brokers about the ends of partitions."""
+"""Asks: producer groups about their transactions, and where partitions end."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from checker.pacer import Pacer
 from checker.pair import in_turn, restore_checks
+from checker.report import TellNow
 from checker.stamps import Stamps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
+    from checker.barriers.kafka_io import Barriers
     from checker.bodies.kafka_io import BodyReader
     from checker.config import CheckerConfig
     from checker.core.plan import Check
@@ -27,9 +30,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# A missing check topic is told again after this time; of so many topics at most.
-MISSING_TOLD_S = 300.0
-MISSING_TOLD_MAX = 1000
+# Bodies that are read again for one part of the checks: a tenth of a second's worth of checks may
+# be 200, of a megabyte each.
+PART_BYTES = 4_194_304
 _MS_PER_S = 1000
 
 
@@ -41,6 +44,7 @@ class Asker:
         config: CheckerConfig,
         *,
         questions: Questions,
+        barriers: Barriers,
         sender: CheckSender,
         bodies: BodyReader,
         topics: TopicWatch,
@@ -49,13 +53,14 @@ class Asker:
         self._names = config.names
         self._pacer = Pacer(config.check_rate_max)
         self._questions = questions
+        self._barriers = barriers
         self._sender = sender
         self._bodies = bodies
         self._topics = topics
         self._metrics = metrics
         self._stamps = Stamps()
         self._last = -1  # the pair that asked last
-        self._told: dict[str, float] = {}  # check topic that is missing -> when that was told
+        self._told = TellNow()
 
     def ask(self, pairs: Mapping[int, Pair], now: float) -> None:
         """Send the checks that are due, at the pace allowed, and ask for ends that are wanted."""
@@ -74,7 +79,10 @@ class Asker:
                 self._questions.ask_end(self._names.op, pair.partition, now_ms)
             doubt = ledger.wants_half_end(int(now * _MS_PER_S))
             if doubt is not None:
-                self._questions.ask_end(self._names.half, pair.partition, doubt)
+                self._barriers.ask(pair.partition, doubt)
+        begun = self._barriers.serve(now)
+        if begun:
+            self._metrics.barriers(begun)
         self._sender.serve()
         if self._sender.untimely is not None:
             self._stamps.refused(self._sender.untimely)
@@ -87,18 +95,21 @@ class Asker:
             pair = pairs.get(answer.partition)
             if pair is None:
                 continue
-            if answer.topic == self._names.op:
-                pair.ledger.op_end(answer.end, answer.token)
-            else:
-                pair.ledger.half_end(answer.end, answer.token)
+            pair.ledger.op_end(answer.end, answer.token)
+        for proof in self._barriers.answers():
+            any_came = True
+            pair = pairs.get(proof.partition)
+            if pair is not None:
+                pair.ledger.half_end(proof.end, proof.token)
         return any_came
 
     def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
         sent: Counter[str] = Counter()
-        for check in restore_checks(checks, partial(self._bodies.read, pair.partition)):
+        read = partial(self._bodies.read, pair.partition)
+        for check in chain.from_iterable(restore_checks(some, read) for some in in_parts(checks)):
             record = pair.publisher.check(check, pair.now_ms(now))
             # Nobody to ask, or no room: the request counts as unanswered and is repeated.
-            if self._topics.exists(record.topic, now):
+            if self._topics.finds(record.topic, now):
                 record = record._replace(
                     partition=spread(check, self._topics.partitions(record.topic)),
                     timestamp_ms=self._stamps.ms(record.timestamp_ms, pair.latest_ms),
@@ -113,11 +124,8 @@ class Asker:
     def _nobody_to_ask(self, group: str, topic: str, now: float) -> None:
         """Count it, and say now and then what an operator has to do."""
         self._metrics.check_topic_missing(group)
-        if now - self._told.get(topic, float("-inf")) < MISSING_TOLD_S:
+        if not self._told.is_due(topic, now):
             return
-        if topic not in self._told and len(self._told) >= MISSING_TOLD_MAX:
-            return
-        self._told[topic] = now
         _log.warning(
             "nobody can be asked about undecided transactions of group %s: topic %s does not exist"
             " (create it with `halfbridge topics create --producer-group %s`)",
@@ -125,6 +133,20 @@ class Asker:
             topic,
             group,
         )
+
+
+def in_parts(checks: list[Check]) -> Iterator[list[Check]]:
+    """Yield the checks in parts of which at most about `PART_BYTES` of bodies are in memory."""
+    part: list[Check] = []
+    size_bytes = 0
+    for check in checks:
+        part.append(check)
+        size_bytes += check.half.size_bytes
+        if size_bytes >= PART_BYTES:
+            yield part
+            part, size_bytes = [], 0
+    if part:
+        yield part
 
 
 def spread(check: Check, partitions: int) -> int:

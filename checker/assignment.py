@@ -6,37 +6,26 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from checker.core.progress import (
-    BeyondEndError,
-    Progress,
-    ProgressError,
-    check_against_log,
-    parse_progress,
-)
+from checker.beginning import where_to_begin
+from checker.core.progress import BeyondEndError, Progress, ProgressError
 from checker.failures import InputLostError
 from checker.pair import Pair
-from checker.publish import Publisher
+from checker.throttle import Throttle
 from checker.waits import Waits
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from checker.config import CheckerConfig
     from checker.core.settings import LedgerSettings
     from checker.http import Status
     from checker.inquiry.kafka_io import Questions, Ranges
     from checker.intake.kafka_io import Input
-    from checker.intake.reading import Committed
-    from checker.routes import Routes
+    from checker.publish import Publisher
+    from checker.topic_guard import TopicGuard
 
 _log = logging.getLogger("halfbridge.checker")
 
-# Ops read and not applied, a partition, above which no more are fetched: some 20 MB.
-OPS_WAITING_MAX = 50_000
-# The same for the bytes of unreadable ones, which may be of any size.
-JUNK_OP_BYTES_MAX = 20_000_000
-# How many batches of ops and dead letters are read ahead of the commit under way.
-READ_AHEAD_BATCHES = 2
 # How long progress beyond a log's end may be an old leader's mistake: one that was frozen learns
 # within a heartbeat (2 s) that others lead its partitions by now.
 BEYOND_END_S = 10.0
@@ -56,16 +45,19 @@ class Assignment:
         *,
         intake: Input,
         questions: Questions,
-        routes: Routes,
+        new_publisher: Callable[[int], Publisher],
+        guard: TopicGuard,
         status: Status,
     ) -> None:
         self.pairs: dict[int, Pair] = {}
         self._config = config
         self._half, self._op = config.names.half, config.names.op
         self._settings = settings
+        self._throttle = Throttle(config)
         self._input = intake
         self._questions = questions
-        self._routes = routes
+        self._new_publisher = new_publisher
+        self._guard = guard
         self._status = status
         self._beyond_end_since: dict[int, float] = {}
         self._waits = Waits(status)
@@ -79,12 +71,7 @@ class Assignment:
     @property
     def is_far_ahead(self) -> bool:
         """Whether enough was read for the batches after the one under way."""
-        ledgers = [pair.ledger for pair in self.pairs.values()]
-        waiting = sum(ledger.ops_waiting + ledger.letters_waiting for ledger in ledgers)
-        if waiting >= READ_AHEAD_BATCHES * self._config.batch_records_max:
-            return True
-        junk_bytes = sum(ledger.junk_op_bytes for ledger in ledgers)
-        return junk_bytes >= READ_AHEAD_BATCHES * self._config.batch_bytes_max
+        return self._throttle.is_far_ahead(self.pairs.values())
 
     def drop(self) -> None:
         """Forget everything that is in memory."""
@@ -116,10 +103,15 @@ class Assignment:
             self._status.set_ready(ready=is_member, reason="" if is_member else "joins its group")
             return
         began = monotonic()
+        self._guard.before_start(began)
+        if self._guard.stops:
+            self._stop_all(numbers, self._guard.stops)
+            return
         asked = self._to_ask(numbers, began)
         committed = self._input.committed(assigned)
         ranges = self._ask(asked).answers()
-        found = {number: self._progress_of(number, committed, ranges) for number in asked}
+        names = self._half, self._op
+        found = {number: where_to_begin(number, names, committed, ranges) for number in asked}
         known = self._leave_out(found, began)
         self._doubt(known, began)
         self._serve(known, self._settings.shared_by(len(numbers)), began)
@@ -148,6 +140,8 @@ class Assignment:
     def look_again(self, now: float) -> None:
         """Ask about pairs that are left out, without waiting; begin anew once one may be had."""
         self._waits.tell(now)
+        if self._guard.look(now):
+            self._input.changed = True
         if not self._input.assigned:
             return  # between two assignments
         if self._question is None:
@@ -169,7 +163,7 @@ class Assignment:
         waiting = [pair for pair in self.pairs.values() if not pair.announced]
         for pair in waiting:
             if pair.ledger.is_rebuilt:
-                self._pause_or_resume(pair)
+                self.pause_or_resume(pair)
                 pair.announced = True
                 seconds = now - pair.rebuild_began
                 self._status.metrics.rebuilt_s(seconds)
@@ -181,31 +175,24 @@ class Assignment:
         if waiting and all(pair.announced for pair in waiting):
             self._status.set_ready(ready=True)
 
-    def pause_or_resume(self) -> None:
-        """Keep what is held in memory bounded, by not fetching more of it.
+    def keep_bodies(self, under_way: Collection[int]) -> None:
+        """Keep the budget of bodies; pairs `under_way` still need the bodies of their plans."""
+        for number, pair in self.pairs.items():
+            pair.keep_bodies(is_written=number in under_way)
 
-        Half records above the limit of undecided ones, unless an op waits for one; and above one
-        batch of letters, whatever waits for one, until none is left: ops wait for letters. Ops
-        above what may wait (for a half, or for a real topic that is missing).
-        """
-        for pair in self.pairs.values():
-            self._pause_or_resume(pair)
+    def pause_or_resume(self, *only: Pair) -> None:
+        """Keep what pairs hold in memory bounded, by not fetching more of it; all, or these."""
+        for pair in only or self.pairs.values():
+            not_wanted = self._throttle.not_wanted(pair)
+            for topic in not_wanted - pair.paused:
+                self._input.pause(topic, pair.partition)
+            for topic in pair.paused - not_wanted:
+                self._input.resume(topic, pair.partition)
+            pair.paused = not_wanted
 
-    def _pause_or_resume(self, pair: Pair) -> None:
-        ledger = pair.ledger
-        limit = self._config.undecided_halves_max // max(1, len(self.pairs))
-        full = ledger.undecided_halves > limit and ledger.is_rebuilt
-        letters_max = 0 if self._half in pair.paused else self._config.batch_records_max
-        wanted = set()
-        if (full and not ledger.waits_for_half) or ledger.letters_waiting > letters_max:
-            wanted.add(self._half)
-        if ledger.ops_waiting > OPS_WAITING_MAX or ledger.junk_op_bytes > JUNK_OP_BYTES_MAX:
-            wanted.add(self._op)
-        for topic in wanted - pair.paused:
-            self._input.pause(topic, pair.partition)
-        for topic in pair.paused - wanted:
-            self._input.resume(topic, pair.partition)
-        pair.paused = frozenset(wanted)
+    def memory_trouble(self) -> str:
+        """Return which pair has nearly spent its budget of entries; empty when none has."""
+        return self._throttle.trouble(self.pairs.values())
 
     def doze(self) -> None:
         """Let the bell watch when every ledger has applied all it has read."""
@@ -248,7 +235,7 @@ class Assignment:
             if isinstance(progress, ProgressError):
                 self._stop(number, str(progress))
                 continue
-            publisher = Publisher(self._config.names, number, self._routes.refusal)
+            publisher = self._new_publisher(number)
             self.pairs[number] = Pair(number, settings, progress, publisher, began=began)
             offsets[self._half, number] = progress.half
             offsets[self._op, number] = progress.ops_from
@@ -257,31 +244,6 @@ class Assignment:
         if not self.pairs:
             or_wait = " or wait" if self._waits.numbers else ""
             self._status.set_ready(ready=False, reason=f"all its partitions are stopped{or_wait}")
-
-    def _progress_of(
-        self,
-        number: int,
-        committed: Mapping[tuple[str, int], Committed],
-        ranges: Mapping[tuple[str, int], tuple[int, int] | InputLostError],
-    ) -> Progress | ProgressError | InputLostError:
-        """Return where to begin, or why nobody knows."""
-        half, op = (self._half, number), (self._op, number)
-        if half not in committed or op not in committed:
-            return ProgressError(
-                "half and op partition of this number are not on one worker: the topics have"
-                " different partition counts; `halfbridge topics create --grow` makes them equal"
-            )
-        at_op = committed[op]
-        try:
-            progress = parse_progress(committed[half].offset, at_op.offset, at_op.metadata)
-            half_range, op_range = ranges[half], ranges[op]
-            if isinstance(half_range, InputLostError):
-                return half_range
-            if isinstance(op_range, InputLostError):
-                return op_range
-            return check_against_log(progress, half_range, op_range)
-        except ProgressError as error:
-            return error
 
     def _leave_out(
         self, found: Mapping[int, Progress | ProgressError | InputLostError], now: float
@@ -320,6 +282,15 @@ class Assignment:
         for number, since in self._beyond_end_since.items():
             if now - since < BEYOND_END_S:
                 raise InputLostError(f"partition {number}: {found[number]}; asked again")
+
+    def _stop_all(self, numbers: Collection[int], why: str) -> None:
+        """Serve none of `numbers` until the guard has them go on."""
+        for number in numbers:
+            self._waits.end(number)
+            self._status.stop_partition(number, why)
+        self._status.metrics.partitions_stopped(len(numbers))
+        self._status.set_ready(ready=False, reason=why)
+        self._input.read_from({})
 
     def _stop(self, number: int, error: str) -> None:
         self._status.stop_partition(number, error)

@@ -1,8 +1,9 @@
 """Finds what a broker refuses for good: everything on a topic, or one transaction.
 
 librdkafka often fails a whole kafka_txn without naming the record. A transaction is blamed only
-when nothing else can be meant; what the broker refuses of the daemon's own topics is no
-transaction's fault, and an operator's to mend.
+when nothing else can be meant. A size that a topic refuses is learned for the topic: then dead
+letters become stubs, copies are discarded, and larger messages are dead letters. What else the
+broker refuses of the daemon's own topics is no transaction's fault, and an operator's to mend.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from checker.sizes import bytes_alone
+from serde.limits import STUB_BYTES_MAX
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from checker.core.plan import Delivery, Plan
     from checker.failures import KafkaTxnFailedError
     from checker.inquiry.kafka_io import Questions
+    from checker.publish import Outgoing
     from checker.routes import Routes
+    from checker.sizes import Sizes
     from serde.topics import TopicNames
 
 # A batch that the broker refuses is cut down by this factor until one transaction is left.
@@ -40,6 +46,7 @@ class Blame:
     Args:
         names: Of the installation's own topics.
         routes: Told what was found.
+        sizes: Told what topics refuse for its size.
         questions: Asked for rights.
         limit_max: Records in a batch when all is well.
 
@@ -48,18 +55,31 @@ class Blame:
     """
 
     def __init__(
-        self, names: TopicNames, routes: Routes, questions: Questions, *, limit_max: int
+        self,
+        names: TopicNames,
+        routes: Routes,
+        sizes: Sizes,
+        questions: Questions,
+        *,
+        limit_max: int,
     ) -> None:
         self._limits: dict[int, int] = {}
         self.batch = Batch.USUAL
         self._limit_max = limit_max
         self._names = names
         self._routes = routes
+        self._sizes = sizes
         self._questions = questions
+        self._largest: dict[str, int] = {}
 
     def limit(self, partition: int) -> int:
         """Return how many records a pair's next batch may have."""
         return self._limits.get(partition, self._limit_max)
+
+    def watched(self, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
+        """Return `records`, all that are written next; where each goes alone, sizes are noted."""
+        self._largest = {}
+        return records if self.batch is not Batch.ONE_RECORD else self._measured(records)
 
     def succeeded(self, plans: Mapping[int, Plan]) -> None:
         """Take that a batch went through: the next may be larger, of pairs that delivered.
@@ -83,9 +103,7 @@ class Blame:
         Raises:
             InputLostError: no broker answered; try again.
         """
-        if error.too_large and self.batch is not Batch.ONE_RECORD:
-            # Perhaps no record is too large, but several that were sent at once.
-            self.batch = Batch.SMALL if self.batch is Batch.USUAL else Batch.ONE_RECORD
+        if error.too_large and self._takes_less(error.topic, now_ms):
             return
         deliveries = [one for plan in plans.values() for one in plan.deliveries]
         if not deliveries or (error.topic and self._names.is_internal(error.topic)):
@@ -106,9 +124,44 @@ class Blame:
             if any(not error.topic or _goes_to(one, error.topic) for one in plan.deliveries):
                 self._limits[partition] = max(1, self.limit(partition) // BISECT_FACTOR)
 
+    def _measured(self, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
+        largest = self._largest
+        for record in records:
+            size_bytes = bytes_alone(record.key, record.value, record.headers)
+            largest[record.topic] = max(size_bytes, largest.get(record.topic, 0))
+            yield record
+
+    def _takes_less(self, topic: str, now_ms: int) -> bool:
+        """Send less at once, or learn what a topic takes; tell whether either is of use."""
+        if self.batch is not Batch.ONE_RECORD:
+            # Perhaps no record is too large, but several that were sent at once.
+            self.batch = Batch.SMALL if self.batch is Batch.USUAL else Batch.ONE_RECORD
+            return True
+        if not self._learn(topic, now_ms):
+            return False
+        self.batch = Batch.USUAL  # a record was too large, and nothing else
+        return True
+
+    def _learn(self, topic: str, now_ms: int) -> bool:
+        """Learn what a topic takes; tell whether the next kafka_txn is another one by that.
+
+        Each record went alone and one was refused, so the largest is refused too. A dead letter
+        becomes a stub, and loses nothing but room, so that half of its size is tried next; of other
+        records no size is refused that the topic may take.
+        """
+        largest = self._largest.get(topic)
+        if largest is None:
+            return False
+        if topic != self._names.dead:
+            self._sizes.learn(topic, largest - 1, now_ms)
+            return topic != self._names.op
+        self._sizes.learn(topic, largest // 2, now_ms)
+        return largest > STUB_BYTES_MAX
+
     def _without_right(self, deliveries: Sequence[Delivery]) -> list[str] | None:
         """Return the real topics that may not be written; None when no broker can tell."""
-        topics = sorted({half.metadata.real_topic for one in deliveries for half in one.messages})
+        named = {half.metadata.real_topic for one in deliveries for half in one.messages}
+        topics = sorted(filter(self._routes.exists, named))
         may_write = self._questions.may_write(topics)
         if None in may_write.values():
             return None

@@ -57,7 +57,7 @@ class Collector:
             if left <= 0 or left_bytes <= 0 or (goes_alone and batch):
                 break
             plan = self._plan(pair, now, records_max=min(left, limit), size_bytes_max=left_bytes)
-            if plan is None or self._topics.must_wait(plan, now):
+            if plan is None or self._topics.must_wait(pair, plan, now):
                 continue
             left -= max(plan.records, 1)
             left_bytes -= plan.size_bytes
@@ -67,7 +67,7 @@ class Collector:
                 break
         if self._topics.looked_at != looked_at:
             # What was found for one pair may be news for those before it.
-            batch = [each for each in batch if not self._topics.awaits(each.plan, now)]
+            batch = [each for each in batch if not self._topics.awaits(each.pair, each.plan, now)]
         return batch
 
     def _plan(
@@ -78,11 +78,12 @@ class Collector:
             pair.now_ms(now), records_max=records_max, size_bytes_max=size_bytes_max
         )
         if not plan.records:
-            self._reporter.written(plan, pair, 0)
+            self._reporter.written(plan, pair, refused=0, stubs=0)
             plan = Plan()
             if not _must_move(pair, now):
                 return None
-        pair.held = plan
+        if plan is not pair.held:
+            pair.held, pair.held_since = plan, now
         return plan
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bridge.errors import ConfigError
 from bridge.settings import check, setting
-from serde.topics import TopicNames
+from serde.topics import TopicNames, holds_internal_name
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -21,6 +21,9 @@ _KAFKA_TXN_TIMEOUT_MS_MAX = 15 * _MINUTE_MS
 # More than three producers in turn gained nothing when measured.
 _PRODUCERS_MAX = 4
 _PORT_MAX = 65535
+# A million undecided transactions of one message, and as many decided ones that a rebuild needs:
+# 1.25 GB and 0.75 GB (checker.core.weights), at 85 % of this.
+_ENTRIES_BYTES_MAX = 2304 * _MIB
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 # Client properties on which exactly-once rests: set by the daemon from its own settings.
@@ -81,8 +84,10 @@ class CheckerConfig:
     ledger_bytes_max: int = setting(
         128 * _MIB, doc="Bytes of message bodies held in memory, a worker.", minimum=_MIB
     )
-    undecided_halves_max: int = setting(
-        1_500_000, doc="Undecided half messages above which no more are read.", minimum=1
+    entries_bytes_max: int = setting(
+        _ENTRIES_BYTES_MAX,
+        doc="Bytes of all else held in memory of transactions, a worker (an estimate).",
+        minimum=64 * _KIB,
     )
     kafka_txn_timeout_ms: int = setting(
         20 * _SECOND_MS,
@@ -158,6 +163,8 @@ def _check_texts(config: CheckerConfig) -> None:
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
     if not set(config.topic_prefix) <= allowed:
         raise _wrong("topic_prefix", repr(config.topic_prefix), "letters, digits, '.', '_', '-'")
+    if holds_internal_name(config.topic_prefix):
+        raise _wrong("topic_prefix", repr(config.topic_prefix), "a name without RMQ_SYS_")
     if config.log_level not in _LOG_LEVELS:
         raise _wrong("log_level", repr(config.log_level), ", ".join(_LOG_LEVELS))
 

@@ -9,10 +9,12 @@ rocketmq_rollback_messages_total, rocketmq_finish_message_latency).
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from typing import TYPE_CHECKING, Any, Literal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from checker.series import Series, observe_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -23,10 +25,6 @@ LATENCY_BUCKETS_S = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0),
 )
-# A label value comes from a topic, a reason or a rule. More topics than that are one series.
-TOPICS_MAX = 1000
-OTHER_TOPICS = "(other)"
-
 OffsetName = Literal["H", "O", "T"]
 
 
@@ -43,13 +41,13 @@ class Metrics:
         self._create_kafka_metrics()
 
     def _create_transaction_metrics(self) -> None:
-        self._half = _Children(
+        self._half = Series(
             self._gauge("rocketmq_half_messages", "Undecided half messages.", "topic")
         )
-        self._commits = _Children(
+        self._commits = Series(
             self._counter("rocketmq_commit_messages", "Messages delivered by a COMMIT.", "topic")
         )
-        self._rollbacks = _Children(
+        self._rollbacks = Series(
             self._counter("rocketmq_rollback_messages", "Messages of a ROLLBACK.", "topic")
         )
         self._latency = self._histogram(
@@ -67,27 +65,30 @@ class Metrics:
         self._orphan_ops = self._counter(
             "halfbridge_orphan_ops", "Decisions for transactions that are not known (any more)."
         )
-        self._discards = _Children(
+        self._discards = Series(
             self._counter("halfbridge_discards", "Transactions given up.", "reason")
         )
-        self._dead_letters = _Children(
+        self._dead_letters = Series(
             self._counter("halfbridge_dead_letters", "Messages in the dead-letter topic.", "reason")
         )
-        self._put_backs = _Children(
+        self._stubs = self._counter(
+            "halfbridge_dead_letter_stubs", "Dead letters that only refer to their records."
+        )
+        self._put_backs = Series(
             self._counter("halfbridge_put_backs", "Half messages appended again.", "rule")
         )
 
     def _create_check_metrics(self) -> None:
-        self._checks_sent = _Children(
+        self._checks_sent = Series(
             self._counter("halfbridge_checks_sent", "Check requests sent.", "group")
         )
-        self._checks_answered = _Children(
+        self._checks_answered = Series(
             self._counter("halfbridge_checks_answered", "Answers to checks.", "group", "resolution")
         )
         self._checks_expired = self._counter(
             "halfbridge_checks_expired", "Check requests not answered within the interval."
         )
-        self._checks_without_topic = _Children(
+        self._checks_without_topic = Series(
             self._counter(
                 "halfbridge_checks_without_topic",
                 "Checks that nobody was sent, since the group's check topic does not exist.",
@@ -106,10 +107,26 @@ class Metrics:
             "offset",
         )
         self._lags: dict[tuple[int, str], Gauge] = {}
+        self._retention = self._gauge(
+            "halfbridge_retention_left_seconds",
+            "Until the oldest undecided half message or unapplied op is deleted by retention.",
+            "partition",
+        )
         self._txn_duration = self._histogram(
             "halfbridge_kafka_txn_duration_seconds", "From begin to acknowledged commit."
         )
         self._txn_failures = self._counter("halfbridge_kafka_txn_failures", "Failed kafka_txns.")
+        self._barriers = self._counter(
+            "halfbridge_barriers",
+            "Aborted records that proved where a half partition ends: ops named what is not there.",
+        )
+        self._waits_cut_short = Series(
+            self._counter(
+                "halfbridge_waits_cut_short",
+                "Transactions to a missing topic, given up early: too much was waited lately.",
+                "group",
+            )
+        )
         self._rebuild = self._histogram(
             "halfbridge_rebuild_seconds", "From assignment of a partition to its first decision."
         )
@@ -125,7 +142,25 @@ class Metrics:
         self._waiting = self._gauge(
             "halfbridge_partitions_waiting", "Partitions left out for now, and asked about again."
         )
+        self._disagree = self._gauge(
+            "halfbridge_settings_disagree", "1 while another worker runs with other limits."
+        )
+        self._settings_wrong = Series(
+            self._gauge(
+                "halfbridge_topic_settings_wrong",
+                "1 for each setting of an internal topic that is wrong.",
+                "topic",
+                "setting",
+            )
+        )
         self._ledger = self._gauge("halfbridge_ledger_bytes", "Bytes of bodies held in memory.")
+        self._entries = self._gauge(
+            "halfbridge_entries_bytes", "Bytes held in memory of transactions, without bodies."
+        )
+        self._fullest = self._gauge(
+            "halfbridge_entries_fill_ratio",
+            "Of the fullest pair: the bytes of entries, by what it may hold of them.",
+        )
 
     def half_messages(self, by_topic: Mapping[str, int]) -> None:
         """Set how many messages are undecided; topics not in `by_topic` fall to 0."""
@@ -183,6 +218,10 @@ class Metrics:
         """Add messages written to the dead-letter topic, by reason."""
         self._dead_letters.add_all(by_reason)
 
+    def stubs(self, count: int) -> None:
+        """Add dead letters that only refer to their records."""
+        self._stubs.inc(count)
+
     def put_backs(self, by_rule: Mapping[str, int]) -> None:
         """Add half messages appended again, by rule (`answer` or `window`)."""
         self._put_backs.add_all(by_rule)
@@ -199,11 +238,17 @@ class Metrics:
             self._lags[partition, offset] = child
         child.set(records)
 
+    def retention_left_s(self, partition: int, seconds: float) -> None:
+        """Set how long the oldest record that is needed stays; infinite when nothing is needed."""
+        self._retention.labels(str(partition)).set(seconds)
+
     def forget_partition(self, partition: int) -> None:
         """Remove a revoked partition's lags, so that no stale value stays behind."""
         for key in [key for key in self._lags if key[0] == partition]:
             del self._lags[key]
             self._lag.remove(str(key[0]), key[1])
+        with suppress(KeyError):  # it was never set; newer clients say nothing
+            self._retention.remove(str(partition))
 
     def kafka_txn_s(self, seconds: float) -> None:
         """Observe one kafka_txn from begin to acknowledged commit, seconds."""
@@ -212,6 +257,14 @@ class Metrics:
     def kafka_txn_failed(self) -> None:
         """Add one failed kafka_txn."""
         self._txn_failures.inc()
+
+    def waits_cut_short(self, by_group: Mapping[str, int]) -> None:
+        """Add transactions that were not waited for, by producer group."""
+        self._waits_cut_short.add_all(by_group)
+
+    def barriers(self, count: int) -> None:
+        """Add records that were appended to prove where half partitions end."""
+        self._barriers.inc(count)
 
     def rebuilt_s(self, seconds: float) -> None:
         """Observe one partition's rebuild, seconds."""
@@ -233,9 +286,22 @@ class Metrics:
         """Set how many partitions are left out for now."""
         self._waiting.set(count)
 
+    def settings_disagree(self, value: bool) -> None:  # noqa: FBT001 (the only argument)
+        """Set whether another worker of the installation runs with other limits."""
+        self._disagree.set(value)
+
+    def topic_settings_wrong(self, by_setting: Mapping[tuple[str, str], int]) -> None:
+        """Set which settings, (topic, setting), are wrong; all others fall to 0."""
+        self._settings_wrong.set_all(by_setting)
+
     def ledger_bytes(self, size: int) -> None:
         """Set how many bytes of bodies the ledgers hold."""
         self._ledger.set(size)
+
+    def entries_bytes(self, size: int, *, fullest: float) -> None:
+        """Set how many bytes all but bodies takes, and how much of its share the fullest pair."""
+        self._entries.set(size)
+        self._fullest.set(fullest)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -245,51 +311,3 @@ class Metrics:
 
     def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(name, text, registry=self.registry, buckets=LATENCY_BUCKETS_S)
-
-
-def observe_many(histogram: Histogram, values: Iterable[float]) -> None:
-    """Observe all `values` with one locked addition a bucket instead of two a value."""
-    # prometheus-client has no bulk call; these three attributes have stood since 0.4, and
-    # test_metrics compares the outcome with plain observe().
-    bounds: list[float] = histogram._upper_bounds  # noqa: SLF001
-    buckets: list[Any] = histogram._buckets  # noqa: SLF001
-    counts = [0] * len(bounds)
-    total = 0.0
-    for value in values:
-        counts[bisect_left(bounds, value)] += 1
-        total += value
-    if not any(counts):
-        return
-    histogram._sum.inc(total)  # noqa: SLF001
-    for bucket, count in zip(buckets, counts, strict=True):
-        if count:
-            bucket.inc(count)
-
-
-class _Children:
-    """The children of a metric with labels, bound once for each value (a tuple of several)."""
-
-    def __init__(self, parent: Counter | Gauge) -> None:
-        self._parent: Any = parent
-        self._children: dict[str | tuple[str, ...], Any] = {}
-
-    def add_all(self, by_value: Mapping[str, int] | Mapping[tuple[str, str], int]) -> None:
-        for value, count in by_value.items():
-            self._child(value).inc(count)
-
-    def set_all(self, by_value: Mapping[str, int]) -> None:
-        for value, child in self._children.items():
-            if value not in by_value:
-                child.set(0)
-        for value, count in by_value.items():
-            self._child(value).set(count)
-
-    def _child(self, value: str | tuple[str, ...]) -> Any:
-        child = self._children.get(value)
-        if child is None:
-            labels = value if isinstance(value, tuple) else (value,)
-            if len(self._children) >= TOPICS_MAX:
-                labels = (OTHER_TOPICS,) * len(labels)
-                value = labels if isinstance(value, tuple) else OTHER_TOPICS
-            child = self._children[value] = self._parent.labels(*labels)
-        return child

@@ -1,4 +1,4 @@
-"""Which producer group may deliver to which real topic. The decision is pure.
+"""Which producer group may deliver to which real topic, and how keys are placed. Pure decisions.
 
 The policy stops mistakes, not attackers: a producer group is what its client says it is. The
 daemon checks it itself, since the client's own refusal protects nobody.
@@ -8,7 +8,11 @@ daemon checks it itself, since the client's own refusal protects nobody.
     [groups]
     "orders-service" = ["orders", "invoices-*"]
 
-`*` stands for any run of characters. Internal topics are refused whatever the file says.
+    [partitioners]                        # "murmur2" for topics that are not listed
+    "legacy-*" = "consistent_random"
+
+`*` stands for any run of characters. Internal topics are refused whatever the file says. Of several
+partitioners whose pattern matches a topic the first one in the file holds.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from bridge.errors import ConfigError
 from bridge.settings import read_toml
+from serde.partitioner import Partitioner
 from serde.topics import TopicNames
 
 if TYPE_CHECKING:
@@ -27,23 +32,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*-]+")
-_KEYS = ("default", "groups")
+_KEYS = ("default", "groups", "partitioners")
 _DEFAULTS = {"allow": True, "deny": False}
+_PARTITIONERS = {each.value: each for each in Partitioner}
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Says what a group may deliver to.
+    """Says what a group may deliver to, and where keys go there.
 
     Attributes:
         names: The installation's topic names.
         groups: Pattern of the real topics of each listed group, matched as a whole.
         default_allow: What holds for a group that is not listed.
+        partitioners: Pattern of real topics, matched as a whole, and how their keys are placed.
     """
 
     names: TopicNames = field(default_factory=TopicNames)
     groups: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
     default_allow: bool = True
+    partitioners: tuple[tuple[re.Pattern[str], Partitioner], ...] = ()
 
     def allows(self, group: str, real_topic: str) -> bool:
         """Tell whether a COMMIT of `group` may be delivered to `real_topic`."""
@@ -53,6 +61,18 @@ class Policy:
         if pattern is None:
             return self.default_allow
         return pattern.fullmatch(real_topic) is not None
+
+    def partitioner(self, real_topic: str) -> Partitioner:
+        """Return how the keys of `real_topic` are placed."""
+        for pattern, partitioner in self.partitioners:
+            if pattern.fullmatch(real_topic) is not None:
+                return partitioner
+        return Partitioner.MURMUR2
+
+
+def may_deliver(policy: Policy, topic: str) -> bool:
+    """Tell whether the policy names `topic` for some group."""
+    return any(pattern.fullmatch(topic) for pattern in policy.groups.values())
 
 
 def load_policy(path: Path | None, *, names: TopicNames) -> Policy:
@@ -69,7 +89,10 @@ def load_policy(path: Path | None, *, names: TopicNames) -> Policy:
     if unknown:
         near = get_close_matches(unknown[0], _KEYS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise _wrong(path, f"key {unknown[0]!r}", f"{' and '.join(_KEYS)}{hint}")
+        raise _wrong(path, f"key {unknown[0]!r}", f"{', '.join(_KEYS)}{hint}")
+    if "partitioners" in raw and raw.keys().isdisjoint(("default", "groups")):
+        # Else a file that is about partitions only would refuse every delivery.
+        raise _wrong(path, "partitioners alone", 'default = "allow" or "deny" beside them')
     default = raw.get("default", "deny")
     if not isinstance(default, str) or default not in _DEFAULTS:
         raise _wrong(path, f"default = {default!r}", '"allow" or "deny"')
@@ -77,7 +100,14 @@ def load_policy(path: Path | None, *, names: TopicNames) -> Policy:
     if not isinstance(groups, dict):
         raise _wrong(path, f"groups = {groups!r}", "a table, [groups], of lists of topics")
     patterns = {str(group): _compile(topics, group, path=path) for group, topics in groups.items()}
-    return Policy(names, patterns, _DEFAULTS[default])
+    partitioners = raw.get("partitioners", {})
+    if not isinstance(partitioners, dict):
+        raise _wrong(path, f"partitioners = {partitioners!r}", "a table, [partitioners]")
+    placed = tuple(
+        (_compile([topic], "partitioners", path=path), _partitioner(name, topic, path=path))
+        for topic, name in partitioners.items()
+    )
+    return Policy(names, patterns, _DEFAULTS[default], placed)
 
 
 def _read(path: Path) -> Mapping[str, object]:
@@ -96,6 +126,12 @@ def _compile(topics: object, group: object, *, path: Path) -> re.Pattern[str]:
             raise _wrong(path, f"{group}: {topic!r}", allowed)
     # An empty list allows nothing: `(?!)` never matches.
     return re.compile("|".join(re.escape(topic).replace(r"\*", ".*") for topic in topics) or "(?!)")
+
+
+def _partitioner(name: object, topic: object, *, path: Path) -> Partitioner:
+    if not isinstance(name, str) or name not in _PARTITIONERS:
+        raise _wrong(path, f"{topic} = {name!r}", " or ".join(map(repr, _PARTITIONERS)))
+    return _PARTITIONERS[name]
 
 
 def _wrong(path: Path, value: str, allowed: str) -> ConfigError:

@@ -9,17 +9,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from checker.core.plan import Check, DeadHalf, DeadJunk, Delivery, Plan, PutBack
+from checker.sizes import bytes_alone, bytes_at_most
 from serde import headers as names
 from serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
-from serde.records import NO_OFFSET, NO_TIMESTAMP, CheckRequest, DeadLetter, DeadReason
+from serde.limits import shortened
+from serde.records import (
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    CheckRequest,
+    DeadDecision,
+    DeadLetter,
+    DeadReason,
+    HalfMetadata,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from checker.core.events import HalfRead
+    from checker.routes import Routes
+    from checker.sizes import Sizes
     from serde.topics import TopicNames
 
 ANY_PARTITION = -1
 _NO_CHECK_TIMES = -1
+# By how much a real record may be larger than what is known of its half record: two headers of 96
+# bytes take the place of RMQ_HALF.
+_REAL_GROWTH_BYTES = 100
 
 
 class Body(Protocol):
@@ -53,16 +69,21 @@ class Publisher:
     Args:
         topics: Names of the installation's topics.
         partition: Number of the pair.
-        refusal: Delivery -> why the broker refuses it for good; empty when it does not.
+        routes: Where deliveries go, and why some cannot.
+        sizes: What topics take.
+
+    Attributes:
+        undeliverable: Messages of the plan at hand that became dead letters here.
+        stubs: Dead letters of the plan at hand that only refer to their records.
     """
 
-    def __init__(
-        self, topics: TopicNames, partition: int, refusal: Callable[[Delivery], str]
-    ) -> None:
+    def __init__(self, topics: TopicNames, partition: int, routes: Routes, sizes: Sizes) -> None:
         self._topics = topics
         self._partition = partition
-        self._refusal = refusal
+        self._routes = routes
+        self._sizes = sizes
         self.undeliverable = 0
+        self.stubs = 0
 
     def records(self, plan: Plan, now_ms: int) -> Iterator[Outgoing]:
         """Yield what `plan` writes, in order: deliveries, dead letters, copies, discards.
@@ -70,8 +91,9 @@ class Publisher:
         Timestamps are partition time, which comes from the brokers, as long as these take it
         (`Stamps`): a worker's wall clock decides nothing.
         """
+        self.undeliverable = self.stubs = 0
         for delivery in plan.deliveries:
-            refused = self._refusal(delivery)
+            refused = self._routes.refusal(delivery) or self._too_large(delivery)
             if refused:
                 self.undeliverable += len(delivery.messages)
                 yield from self._undeliverable(delivery, refused, now_ms)
@@ -117,20 +139,36 @@ class Publisher:
 
     def _deliver(self, delivery: Delivery, now_ms: int) -> Iterator[Outgoing]:
         for half in delivery.messages:
-            body: Any = half.body
-            metadata = half.metadata
-            yield Outgoing(
-                metadata.real_topic,
-                metadata.real_partition,
-                body.key(),
-                body.value(),
-                names.real_headers(
-                    names.user_headers(body.headers()),
-                    metadata.transaction_id,
-                    metadata.born_timestamp,
-                ),
-                now_ms,
-            )
+            yield self._real_record(half, now_ms)
+
+    def _real_record(self, half: HalfRead, now_ms: int) -> Outgoing:
+        body: Any = half.body
+        metadata = half.metadata
+        key = body.key()
+        return Outgoing(
+            metadata.real_topic,
+            self._routes.place(metadata, key),
+            key,
+            body.value(),
+            names.real_headers(
+                names.user_headers(body.headers()), metadata.transaction_id, metadata.born_timestamp
+            ),
+            now_ms,
+        )
+
+    def _too_large(self, delivery: Delivery) -> str:
+        """Return which message its real topic does not take for its size; empty for none."""
+        for half in delivery.messages:
+            topic = half.metadata.real_topic
+            limit = self._sizes.limit(topic)
+            if limit is None or half.size_bytes + _REAL_GROWTH_BYTES <= limit:
+                continue
+            record = self._real_record(half, 0)
+            size_bytes = bytes_alone(record.key, record.value, record.headers)
+            if size_bytes > limit:
+                index = half.metadata.message_index
+                return f"message {index} of {size_bytes} bytes; topic {topic} takes {limit}"
+        return ""
 
     def _undeliverable(self, delivery: Delivery, refused: str, now_ms: int) -> Iterator[Outgoing]:
         for half in delivery.messages:
@@ -142,6 +180,7 @@ class Publisher:
                     delivery.check_times,
                     delivery.op_offset,
                     delivery.op_append_ms,
+                    DeadDecision.COMMIT,
                 ),
                 now_ms,
             )
@@ -149,20 +188,23 @@ class Publisher:
     def _bury(self, dead: DeadHalf, now_ms: int) -> Outgoing:
         letter = DeadLetter(
             reason=dead.reason,
-            detail=dead.detail,
+            detail=shortened(dead.detail),
             check_times=dead.check_times,
             decided_timestamp=dead.op_append_ms,
             op_offset=dead.op_offset,
             source_topic=self._topics.half,
             source_partition=self._partition,
             source_offset=dead.half.offset,
+            decision=dead.decision,
         )
-        return self._dead_letter(dead.half.body, letter, now_ms)
+        if dead.by_reference:
+            return self._stub(letter, dead.half.metadata, now_ms)
+        return self._dead_letter(dead.half.body, letter, dead.half.metadata, now_ms)
 
     def _bury_junk(self, junk: DeadJunk, now_ms: int) -> Outgoing:
         letter = DeadLetter(
             reason=DeadReason.INVALID,
-            detail=junk.record.detail,
+            detail=shortened(junk.record.detail),
             check_times=_NO_CHECK_TIMES,
             decided_timestamp=NO_TIMESTAMP,
             op_offset=NO_OFFSET,
@@ -170,17 +212,26 @@ class Publisher:
             source_partition=self._partition,
             source_offset=junk.record.offset,
         )
-        return self._dead_letter(junk.record.body, letter, now_ms)
+        return self._dead_letter(junk.record.body, letter, None, now_ms)
 
-    def _dead_letter(self, body: Any, letter: DeadLetter, now_ms: int) -> Outgoing:
-        return Outgoing(
-            self._topics.dead,
-            ANY_PARTITION,
-            body.key(),
-            body.value(),
-            [*(body.headers() or ()), (names.DEAD, DEAD_LETTER.encode(letter))],
-            now_ms,
-        )
+    def _dead_letter(
+        self, body: Any, letter: DeadLetter, metadata: HalfMetadata | None, now_ms: int
+    ) -> Outgoing:
+        """Return the record as it stood with RMQ_DEAD, or a stub where that does not fit."""
+        key, value = body.key(), body.value()
+        headers = [*(body.headers() or ()), (names.DEAD, DEAD_LETTER.encode(letter))]
+        if self._sizes.fits(self._topics.dead, bytes_at_most(key, value, headers)):
+            return Outgoing(self._topics.dead, ANY_PARTITION, key, value, headers, now_ms)
+        return self._stub(letter, metadata, now_ms)
+
+    def _stub(self, letter: DeadLetter, metadata: HalfMetadata | None, now_ms: int) -> Outgoing:
+        """Return a dead letter that refers to its record, with what could be read of it."""
+        self.stubs += 1
+        headers: names.Headers = []
+        if metadata is not None:
+            headers.append((names.HALF, HALF_METADATA.encode(metadata)))
+        headers.append((names.DEAD, DEAD_LETTER.encode(letter._replace(is_stub=True))))
+        return Outgoing(self._topics.dead, ANY_PARTITION, None, None, headers, now_ms)
 
     def _put_back(self, put_back: PutBack, now_ms: int) -> Outgoing:
         body: Any = put_back.half.body

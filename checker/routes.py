@@ -2,42 +2,64 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
+from serde.limits import TOPIC_CHARS_MAX
+from serde.partitioner import Partitioner, partition_by_crc
 from serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from checker.core.plan import Delivery
+    from serde.records import HalfMetadata
 
 # A right that was taken away may come back: so long, deliveries to that topic are dead-lettered
-# without trying each.
+# without trying each, where no broker can tell what rights there are.
 REFUSED_TOPIC_MS = 10_000
 # Refused transactions stay known until they are decided again after the rebuild; more than that
 # at once means that the oldest were decided long ago.
-REFUSED_TRANSACTIONS_MAX = 10_000
+REFUSED_TRANSACTIONS_MAX = 1_000
 # A partition may be newer than what is known of its topic, and brokers learn of it one after the
 # other: so long, a number that is too high is not called wrong.
 PARTITION_NEW_MS = 2_000
 # After so long a number that is too high is doubted anew: the topic may have grown in between. One
 # that names such numbers for good makes its pair wait 2 s of 60.
 PARTITION_DOUBT_MS = 60_000
-# Names come from half messages: more missing topics are not waited for.
-MISSING_TOPICS_MAX = 10_000
+# A topic that was there a moment ago is missed for so long before anything is concluded from it:
+# the broker that was asked may have been away, and learns within a heartbeat (2 s).
+LOST_MS = 3_000
+
+
+class Lack(NamedTuple):
+    """A delivery whose destination is missing, and how long it is worth waiting for."""
+
+    delivery: Delivery
+    limit_ms: int
 
 
 class Routes:
     """What is known of the real topics. Times are monotonic milliseconds.
 
     Args:
-        gone_ms: A topic missing for so long is given up.
+        gone_ms: How long a missing topic is worth waiting for.
+        partitioner: Real topic -> how its keys are placed.
     """
 
-    def __init__(self, gone_ms: int) -> None:
+    def __init__(
+        self,
+        gone_ms: int,
+        partitioner: Callable[[str], Partitioner] = lambda _: Partitioner.MURMUR2,
+    ) -> None:
         self._gone_ms = gone_ms
+        self._partitioner = partitioner
+        self._by_crc: frozenset[str] = frozenset()  # of the topics that exist
         self._partitions: dict[str, int] = {}
-        self._missing_since: dict[str, int] = {}
+        # Of topics that may be written to, as far as is known, or that are refused: nothing else
+        # has to be looked into.
+        self._tried: dict[str, int] = {}
+        self._lost_since: dict[str, int] = {}
         self._too_few_since: dict[str, int] = {}
         self._refused_topics: dict[str, tuple[int, str]] = {}
         self._refused: dict[tuple[str, int], str] = {}
@@ -50,14 +72,20 @@ class Routes:
             for topic, since in self._too_few_since.items()
             if topic in partitions and topic not in grown and now_ms - since < PARTITION_DOUBT_MS
         }
-        self._partitions = dict(partitions)
-        self._missing_since = {
-            topic: since for topic, since in self._missing_since.items() if topic not in partitions
+        lost = dict.fromkeys(self._partitions.keys() - partitions.keys(), now_ms)
+        self._lost_since = {
+            topic: since
+            for topic, since in {**lost, **self._lost_since}.items()
+            if topic not in partitions and now_ms - since < LOST_MS
         }
+        self._partitions = dict(partitions)
+        by_crc = Partitioner.CONSISTENT_RANDOM
+        self._by_crc = frozenset(name for name in partitions if self._partitioner(name) is by_crc)
+        self._tried = {name: partitions[name] for name in self._tried if name in partitions}
         self._refused_topics = {
             topic: (until, why)
             for topic, (until, why) in self._refused_topics.items()
-            if until > now_ms
+            if until > now_ms and topic in partitions
         }
 
     def partitions(self, topic: str) -> int:
@@ -68,27 +96,55 @@ class Routes:
         """Tell whether the topic was there when last looked."""
         return topic in self._partitions
 
-    def lacks(self, deliveries: Iterable[Delivery]) -> bool:
-        """Tell whether `deliveries` go where nothing was when last looked."""
-        known = self._partitions
+    def is_clear(self, deliveries: Iterable[Delivery]) -> bool:
+        """Tell whether all of `deliveries` go where there is nothing to look into."""
+        tried = self._tried
         for one in deliveries:
             for half in one.messages:
-                count = known.get(half.metadata.real_topic)
+                count = tried.get(half.metadata.real_topic)
                 if count is None or half.metadata.real_partition >= count:
-                    return True
-        return False
+                    return False
+        return True
 
-    def awaited(self, deliveries: Iterable[Delivery], now_ms: int) -> list[str]:
-        """Return the topics for which `deliveries` must still wait.
+    def lacks(self, deliveries: Iterable[Delivery], now_ms: int) -> list[Lack]:
+        """Return which of `deliveries` go where nothing was when last looked.
 
-        They are missing, or lack a partition that they may have got since they were looked up.
+        With how long that is worth waiting for: for a missing topic, `gone_ms`; for a partition
+        that the topic may have got since it was looked up, PARTITION_NEW_MS, once a minute and
+        topic.
         """
-        highest: dict[str, int] = {}
+        found = []
         for one in deliveries:
-            for half in one.messages:
-                topic, number = half.metadata.real_topic, half.metadata.real_partition
-                highest[topic] = max(number, highest.get(topic, PARTITION_BY_KEY))
-        return [topic for topic in sorted(highest) if self._waits(topic, highest[topic], now_ms)]
+            limits = [
+                self._limit_ms(half.metadata.real_topic, half.metadata.real_partition, now_ms)
+                for half in one.messages
+            ]
+            lacking = [limit_ms for limit_ms in limits if limit_ms is not None]
+            if lacking:
+                found.append(Lack(one, max(lacking)))
+        return found
+
+    def was_lost(self, deliveries: Iterable[Delivery]) -> bool:
+        """Tell whether one goes to a topic that was there a moment ago.
+
+        It was deleted, which nobody does to hold others up; or the broker that was asked does not
+        know it, having been away.
+        """
+        lost = self._lost_since
+        return bool(lost) and any(
+            half.metadata.real_topic in lost for one in deliveries for half in one.messages
+        )
+
+    def untried(self, deliveries: Iterable[Delivery]) -> set[str]:
+        """Return topics that exist, of which it is not known whether they may be written to."""
+        named = {half.metadata.real_topic for one in deliveries for half in one.messages}
+        return {topic for topic in named if topic in self._partitions and topic not in self._tried}
+
+    def tried(self, topics: Iterable[str]) -> None:
+        """Take that it is known of `topics`, or that nobody can tell and a try must."""
+        self._tried.update(
+            {name: self._partitions[name] for name in topics if name in self._partitions}
+        )
 
     def refuse(self, delivery: Delivery, why: str) -> None:
         """Remember that the broker refuses a record of this transaction for good.
@@ -100,13 +156,17 @@ class Routes:
         self._refused[delivery.transaction_id, delivery.op_offset] = why
 
     @property
-    def has_refused_topics(self) -> bool:
-        """Whether deliveries to some topic are dead-lettered without a try at present."""
-        return bool(self._refused_topics)
+    def refused_topics(self) -> list[str]:
+        """Topics to which deliveries are dead-lettered without a try at present."""
+        return list(self._refused_topics)
 
     def refuse_topic(self, topic: str, why: str, now_ms: int) -> None:
         """Remember for a while that this daemon may not write to `topic`."""
         self._refused_topics[topic] = (now_ms + REFUSED_TOPIC_MS, why)
+
+    def allow_topic(self, topic: str) -> None:
+        """Take that this daemon may write to `topic` again."""
+        self._refused_topics.pop(topic, None)
 
     def refusal(self, delivery: Delivery) -> str:
         """Return why `delivery` cannot be written; empty when nothing is known against it."""
@@ -124,20 +184,28 @@ class Routes:
                 return self._refused_topics[topic][1]
         return ""
 
-    def _waits(self, topic: str, partition: int, now_ms: int) -> bool:
-        count = self._partitions.get(topic)
-        if count is None:
-            return now_ms - self._missing(topic, now_ms) < self._gone_ms
-        if partition < count:
-            return False
-        return now_ms - self._too_few_since.setdefault(topic, now_ms) < PARTITION_NEW_MS
+    def place(self, metadata: HalfMetadata, key: bytes | None) -> int:
+        """Return the partition of a message whose topic exists: the one it names, or its key's.
 
-    def _missing(self, topic: str, now_ms: int) -> int:
-        """Return since when it is missed; where too many are, since too long ago to wait."""
-        known = self._missing_since
-        if topic not in known and len(known) >= MISSING_TOPICS_MAX:
-            oldest = next(iter(known))
-            if now_ms - known[oldest] < self._gone_ms:
-                return now_ms - self._gone_ms
-            del known[oldest]
-        return known.setdefault(topic, now_ms)
+        PARTITION_BY_KEY where the Kafka client chooses: a null key goes anywhere, any other one
+        where murmur2 puts it.
+        """
+        number, topic = metadata.real_partition, metadata.real_topic
+        if number != PARTITION_BY_KEY or key is None or topic not in self._by_crc:
+            return number
+        if key:
+            return partition_by_crc(key, self._partitions[topic])
+        # librdkafka draws lots; the id ends with random digits.
+        return crc32(metadata.transaction_id.encode()) % self._partitions[topic]
+
+    def _limit_ms(self, topic: str, partition: int, now_ms: int) -> int | None:
+        """Return how long a destination is worth waiting for; None where it is there."""
+        count = self._partitions.get(topic)
+        if count is None and len(topic) > TOPIC_CHARS_MAX:
+            return 0  # there can be no such topic
+        if count is None:
+            return self._gone_ms
+        if partition < count:
+            return None
+        since = self._too_few_since.setdefault(topic, now_ms)
+        return PARTITION_NEW_MS if now_ms - since < PARTITION_NEW_MS else 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from checker.errors import EXIT_OK
 from checker.policy import load_policy
+from checker.settings_record import settings_record
 from checker.slots import slot_ids
 from checker.worker import Worker
 
@@ -47,7 +48,12 @@ def run_worker(config: CheckerConfig, *, slot: str, stop: threading.Event, statu
         config, policy, ids=slot_ids(slot, topic_prefix=config.topic_prefix), status=status
     )
     _log.info("worker on slot %s starts, process %d", slot, os.getpid())
-    worker.run(stop)
+    record = settings_record(config, slot, status)
+    record.start()
+    try:
+        worker.run(stop)
+    finally:
+        record.stop()
     status.set_ready(ready=False, reason="stopped")
     _log.info("worker on slot %s ends", slot)
     return EXIT_OK

@@ -18,18 +18,21 @@ from typing import TYPE_CHECKING, Any
 from checker.asking import Asker
 from checker.assignment import Assignment
 from checker.backoff import Backoff
+from checker.barriers.kafka_io import Barriers
 from checker.blame import Blame
 from checker.bodies.kafka_io import BodyReader
 from checker.collector import Collector
-from checker.core.settings import LedgerSettings
 from checker.failures import InputLostError, KafkaTxnFailedError
 from checker.inquiry.kafka_io import Questions
 from checker.intake.kafka_io import EOF_CODE, Input
+from checker.ledger_settings import known_limits, ledger_settings
 from checker.outlet.turns import Turns
 from checker.pair import restore_plan
+from checker.publish import Publisher
 from checker.report import Reporter
 from checker.requests.kafka_io import CheckSender
 from checker.routes import Routes
+from checker.sizes import Sizes
 from checker.stall_watch import StallWatch
 from checker.stamps import Stamps
 from checker.topic_watch import TopicWatch
@@ -83,7 +86,7 @@ class Worker:
         self._ids = ids
         self._status = status
         self._reporter = Reporter(status.metrics)
-        self._routes = Routes(config.topic_gone_ms)
+        self._routes = Routes(config.topic_gone_ms, policy.partitioner)
         self._backoff = Backoff()
         self._stamps = Stamps()
         self._gauges_at = self._last_record_at = self._began = 0.0
@@ -91,29 +94,33 @@ class Worker:
         self._progress: dict[int, Progress] = {}
         self._turns = Turns(config, ids.transactional_id_prefix, status.metrics)
         self._checks = CheckSender(config)
+        self._barriers = Barriers(config, ids)
         self._bodies = BodyReader(config)
         self._input = Input(config, ids)
         questions = Questions(config)
-        self._topics = TopicWatch(questions, self._routes, dead=config.names.dead)
+        self._topics = TopicWatch(questions, self._routes, config, status, self._reporter)
+        self._sizes = Sizes(known_limits(config, self._topics.settings.max_bytes))
         self._failed_in: set[int] = set()  # pairs whose kafka_txn failed, since one was committed
         self._blame = Blame(
-            config.names, self._routes, questions, limit_max=config.batch_records_max
+            config.names, self._routes, self._sizes, questions, limit_max=config.batch_records_max
         )
         self._collector = Collector(
             config, blame=self._blame, topics=self._topics, reporter=self._reporter
         )
         self._assignment = Assignment(
             config,
-            _ledger_settings(config, policy, ids.group_instance_id),
+            ledger_settings(config, policy, self._sizes, actor=ids.group_instance_id),
             intake=self._input,
             questions=questions,
-            routes=self._routes,
+            new_publisher=partial(Publisher, config.names, routes=self._routes, sizes=self._sizes),
+            guard=self._topics.guard,
             status=status,
         )
         self._stall_watch = StallWatch(questions, self._input, self._assignment, status.metrics)
         self._asker = Asker(
             config,
             questions=questions,
+            barriers=self._barriers,
             sender=self._checks,
             bodies=self._bodies,
             topics=self._topics,
@@ -191,10 +198,12 @@ class Worker:
 
     def _wait_s(self) -> float:
         now = monotonic()
-        wait_s = IDLE_S
+        wait_s = max(0.0, min(IDLE_S, self._topics.look_at - now))
         for pair in self._assignment.pairs.values():
             if pair.has_work and pair.held is None:
                 return 0
+            if pair.ledger.waits_for_half:
+                wait_s = min(wait_s, DUE_S)  # the proof that it waits in vain comes with no record
             due_ms = pair.ledger.next_due_ms()
             if due_ms is not None:
                 until_s = (due_ms - pair.now_ms(now)) / 1000
@@ -203,8 +212,7 @@ class Worker:
         return wait_s
 
     def _ingest(self, messages: list[Any], now: float) -> None:
-        half_topic = self._names.half
-        pairs = self._assignment.pairs
+        half_topic, pairs = self._names.half, self._assignment.pairs
         answers: Counter[tuple[str, OpKind]] = Counter()
         for message in messages:
             pair = pairs.get(message.partition())
@@ -221,6 +229,7 @@ class Worker:
                     answers[op.producer_group, op.kind] += 1
         if answers:
             self._reporter.answered(answers)
+        self._assignment.pause_or_resume()
 
     def _not_a_record(self, pair: Pair, message: Any, error: Any) -> None:
         if error.code() != EOF_CODE:
@@ -228,7 +237,8 @@ class Worker:
         pair.take_end(message, is_half=message.topic() == self._names.half)
 
     def _look_around(self, now: float) -> None:
-        """Do what is due now and then."""
+        """Do what is due in each turn, and now and then."""
+        self._assignment.keep_bodies({pair.partition for pair, _ in self._work})
         self._assignment.announce(now)
         self._assignment.look_again(now)
         self._topics.look_now_and_then(now)
@@ -236,8 +246,9 @@ class Worker:
             self._recovered()
         if now - self._gauges_at >= GAUGES_S:
             self._gauges_at = now
+            self._sizes.refresh(int(now * 1000))
             self._tell_troubles(now)
-            self._reporter.state(self._assignment.pairs.values(), now)
+            self._reporter.state(self._assignment.pairs.values(), now, self._topics.retention_ms)
             self._assignment.pause_or_resume()
         if now - self._last_record_at >= DOZE_S and not self._input.dozing:
             self._assignment.doze()
@@ -250,13 +261,14 @@ class Worker:
         missing = f"{self._names.dead} is missing: `halfbridge topics create` makes it"
         self._status.set_ill("dead letters", missing if self._topics.lacks_dead else "")
         self._status.set_ill("group", self._input.group_trouble.text(now))
+        self._status.set_ill("memory", self._assignment.memory_trouble())
+        self._status.set_ill("barriers", self._barriers.trouble(now))
 
     # --- kafka_txns ------------------------------------------------------------------------
 
     def _transact(self, now: float) -> None:
         self._began = now
         for pair, plan in self._work:
-            pair.publisher.undeliverable = 0
             restore_plan(plan, partial(self._bodies.read, pair.partition))
         records = chain.from_iterable(
             pair.publisher.records(plan, self._stamps.ms(pair.now_ms(now), pair.latest_ms))
@@ -264,7 +276,7 @@ class Worker:
         )
         in_background = sum(plan.records for _, plan in self._work) >= BACKGROUND_RECORDS
         self._turns.run(
-            records,
+            self._blame.watched(records),
             self._offsets,
             self._input.group_metadata,
             in_background=in_background,
@@ -291,7 +303,11 @@ class Worker:
             pair.held = None
             pair.committed, pair.committed_at = self._progress[pair.partition], done
             pair.ledger.committed(pair.committed)
-            self._reporter.written(plan, pair, pair.publisher.undeliverable)
+            self._assignment.pause_or_resume(pair)
+            publisher = pair.publisher
+            self._reporter.written(
+                plan, pair, refused=publisher.undeliverable, stubs=publisher.stubs
+            )
         self._blame.succeeded({pair.partition: plan for pair, plan in self._work})
         self._work = []
         self._status.metrics.kafka_txn_s(done - self._began)
@@ -344,22 +360,6 @@ class Worker:
     def _close(self) -> None:
         self._turns.close()
         self._checks.close()
+        self._barriers.close()
         self._input.close(leave=self._config.leave)
         self._bodies.close()
-
-
-def _ledger_settings(config: CheckerConfig, policy: Policy, actor: str) -> LedgerSettings:
-    return LedgerSettings(
-        transaction_timeout_ms=config.transaction_timeout_ms,
-        check_interval_ms=config.check_interval_ms,
-        check_count_max=config.check_count_max,
-        transaction_age_ms_max=config.transaction_age_ms_max,
-        check_backoff_ms_max=config.check_backoff_ms_max,
-        republish_window_records=config.republish_window_records,
-        republish_window_bytes=config.republish_window_bytes,
-        ledger_bytes_max=config.ledger_bytes_max,
-        unanswered_before_discard=config.unanswered_before_discard,
-        readiness_before_discard_ms=config.readiness_before_discard_ms,
-        actor=actor,
-        allows=policy.allows,
-    )

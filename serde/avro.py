@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from enum import Enum
 from functools import partial
 from importlib import resources
@@ -23,6 +24,7 @@ import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from serde.errors import DecodeError, UnknownSchemaError
+from serde.limits import METADATA_BYTES_MAX, OP_BYTES_MAX
 from serde.records import CheckRequest, DeadLetter, HalfMetadata, Op, SinkContext
 
 if TYPE_CHECKING:
@@ -33,6 +35,12 @@ HEADER_BYTES = 10  # marker and fingerprint
 # A tail is a few dozen bytes; more distinct ones than this means they do not repeat (one real
 # topic per message, say), and then the memo is emptied rather than grown.
 TAILS_MAX = 8192
+# Bytes of the tails that one memo holds: 8,192 of 128 bytes. As text and with the objects around
+# them they take at most nine times as much, so that the four memos of a process stay below 40 MB,
+# whatever the names in a log are.
+TAILS_BYTES_MAX = 1024 * 1024
+# A longer tail is not remembered. Two names of Kafka's 249 characters, and the numbers, fit.
+TAIL_BYTES_MAX = 512
 _ID_CHARS = 32  # a UUIDv7 in hex; other ids take the long way
 _ID_LENGTH = bytes([_ID_CHARS * 2])  # zigzag of 32, one byte
 _ID_END = HEADER_BYTES + 1 + _ID_CHARS
@@ -42,8 +50,31 @@ _STAMP_END = _ID_END + 6
 _ID_AND_STAMP = 2
 _CONTINUE = 0x80
 _LONG_BITS = 64
+_INTS = range(-(1 << 31), 1 << 31)
 
 R = TypeVar("R", bound=tuple[Any, ...])
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Memo(dict[K, V]):
+    """What was encoded or decoded before. It is emptied when it would hold too much.
+
+    Attributes:
+        size_bytes: Encoded bytes of what it holds.
+    """
+
+    size_bytes = 0
+
+    def remember(self, key: K, value: V, size_bytes: int) -> None:
+        """Hold `value`, which is `size_bytes` long when it is encoded, unless that is too long."""
+        if size_bytes > TAIL_BYTES_MAX:
+            return
+        if len(self) >= TAILS_MAX or self.size_bytes + size_bytes > TAILS_BYTES_MAX:
+            self.clear()
+            self.size_bytes = 0
+        self[key] = value
+        self.size_bytes += size_bytes
 
 
 def write_long(value: int) -> bytes:
@@ -90,12 +121,18 @@ class Codec(Generic[R]):
     Args:
         record: The named tuple; its fields equal the newest schema's, in order.
         schema_names: File stems in `schemas/`, oldest first; the last is written, all are read.
-        memo_longs: How many longs (1 or 2, the first a time) follow the transaction id before
-            the shared tail begins; None for records that are too rare to be worth a memo.
+        memo_longs: How many longs (1 or 2, the first a time; no ints) follow the transaction id
+            before the shared tail begins; None for records that are too rare to be worth a memo.
+        bytes_max: Longest encoding that is decoded (serde.limits); None: any length.
     """
 
     def __init__(
-        self, record: type[R], schema_names: tuple[str, ...], *, memo_longs: int | None = None
+        self,
+        record: type[R],
+        schema_names: tuple[str, ...],
+        *,
+        memo_longs: int | None = None,
+        bytes_max: int | None = None,
     ) -> None:
         parsed = [_load_schema(name) for name in schema_names]
         self.schema = parsed[-1]
@@ -112,11 +149,15 @@ class Codec(Generic[R]):
             for name in self._names
             if isinstance(hints[name], type) and issubclass(hints[name], Enum)
         }
+        # fastavro reads a long where the schema says int. Avro libraries of other languages refuse
+        # that, or read another number: no reader of the log may know more than the others.
+        self._ints = [each["name"] for each in self.schema["fields"] if each["type"] == "int"]
         self._memo_longs = memo_longs
-        self._tail_bytes: dict[tuple[Any, ...], bytes] = {}
-        self._tail_rows: dict[bytes, tuple[Any, ...]] = {}
-        self._stamp_bytes: dict[int, bytes] = {}
-        self._stamps: dict[bytes, int] = {}
+        self._bytes_max = sys.maxsize if bytes_max is None else bytes_max
+        self._tail_bytes: Memo[tuple[Any, ...], bytes] = Memo()
+        self._tail_rows: Memo[bytes, tuple[Any, ...]] = Memo()
+        self._stamp_bytes: Memo[int, bytes] = Memo()
+        self._stamps: Memo[bytes, int] = Memo()
 
     def encode(self, record: R) -> bytes:
         """Return `record` in single-object encoding.
@@ -131,14 +172,14 @@ class Codec(Generic[R]):
         stamp = self._stamp_bytes.get(row[1])
         if stamp is None:
             stamp = write_long(row[1])
-            _remember(self._stamp_bytes, row[1], stamp)
+            self._stamp_bytes.remember(row[1], stamp, len(stamp))
         lead: bytes = _ID_LENGTH + str(row[0]).encode() + stamp
         if tail_at > _ID_AND_STAMP:
             lead += write_long(row[2])
         tail = self._tail_bytes.get(row[tail_at:])
         if tail is None:
             tail = self._write(row)[len(lead) :]
-            _remember(self._tail_bytes, row[tail_at:], tail)
+            self._tail_bytes.remember(row[tail_at:], tail, len(tail))
         return self._prefix + lead + tail
 
     def decode(self, data: bytes) -> R:
@@ -146,8 +187,12 @@ class Codec(Generic[R]):
 
         Raises:
             UnknownSchemaError: a newer writer; upgrade this reader.
-            DecodeError: not what the schema says; `data` keeps the bytes.
+            DecodeError: too long, or not what the schema says; `data` keeps the bytes.
         """
+        if len(data) > self._bytes_max:
+            raise DecodeError(
+                f"{self._record.__name__}: {len(data)} bytes, at most {self._bytes_max}", data
+            )
         if self._memo_longs is not None and data[: HEADER_BYTES + 1] == self._hot_prefix:
             record = self._decode_by_memo(data)
             if record is not None:
@@ -162,7 +207,7 @@ class Codec(Generic[R]):
             if first is None:
                 first, at = read_long(data, _ID_END)
                 if at == _STAMP_END:
-                    _remember(self._stamps, data[_ID_END:at], first)
+                    self._stamps.remember(data[_ID_END:at], first, at - _ID_END)
             if self._memo_longs == 1:
                 lead: tuple[Any, ...] = (transaction_id, first)
             else:
@@ -175,7 +220,7 @@ class Codec(Generic[R]):
         if row is None:
             whole = self._read(data)
             row = whole[len(lead) :]
-            _remember(self._tail_rows, tail, row)
+            self._tail_rows.remember(tail, row, len(tail))
         return self._make(lead + row)
 
     def _write(self, row: tuple[Any, ...]) -> bytes:
@@ -206,6 +251,8 @@ class Codec(Generic[R]):
             raise DecodeError(f"{self._record.__name__}: broken body: {error!r}", data) from error
         if body.read(1):
             raise DecodeError(f"{self._record.__name__}: bytes left behind the body", data)
+        if any(raw[name] not in _INTS for name in self._ints):
+            raise DecodeError(f"{self._record.__name__}: an int of more than 32 bits", data)
         return row
 
     def _field(self, name: str, value: Any) -> Any:
@@ -252,14 +299,10 @@ def _load_schema(name: str) -> Any:
     return fastavro.parse_schema(json.loads(schema_text(name)))
 
 
-def _remember(memo: dict[Any, Any], key: Any, value: Any) -> None:
-    if len(memo) >= TAILS_MAX:
-        memo.clear()
-    memo[key] = value
-
-
-HALF_METADATA: Codec[HalfMetadata] = Codec(HalfMetadata, ("half_metadata.v1",), memo_longs=1)
-OP: Codec[Op] = Codec(Op, ("op.v1",), memo_longs=2)
+HALF_METADATA: Codec[HalfMetadata] = Codec(
+    HalfMetadata, ("half_metadata.v1",), memo_longs=1, bytes_max=METADATA_BYTES_MAX
+)
+OP: Codec[Op] = Codec(Op, ("op.v1",), memo_longs=2, bytes_max=OP_BYTES_MAX)
 CHECK_REQUEST: Codec[CheckRequest] = Codec(CheckRequest, ("check_request.v1",))
-DEAD_LETTER: Codec[DeadLetter] = Codec(DeadLetter, ("dead_letter.v1",))
+DEAD_LETTER: Codec[DeadLetter] = Codec(DeadLetter, ("dead_letter.v1", "dead_letter.v2"))
 SINK_CONTEXT: Codec[SinkContext] = Codec(SinkContext, ("sink_context.v1",))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from serde.avro import HALF_METADATA
 from serde.errors import DecodeError
+from serde.limits import IDENTITY_BYTES_MAX, METADATA_BYTES_MAX, ORIGINAL_METADATA_BYTES_MAX
+from serde.topics import holds_internal_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +56,8 @@ def parse_half(headers: Sequence[Header] | None) -> tuple[HalfMetadata, str]:
         the user's headers, a second RMQ_HALF or RMQ_CONTEXT); empty when all is well.
 
     Raises:
-        DecodeError: no RMQ_HALF, or one that cannot be read; the record's writer must act.
+        DecodeError: no RMQ_HALF, or one that cannot be read, or a RMQ_CONTEXT that is too long;
+            the record's writer must act.
     """
     if not headers:
         raise DecodeError(f"no {HALF} header", None)
@@ -62,9 +65,34 @@ def parse_half(headers: Sequence[Header] | None) -> tuple[HalfMetadata, str]:
     if mine is None:
         raise DecodeError(f"no {HALF} header", None)
     metadata = HALF_METADATA.decode(mine)
-    if metadata.message_index < 0 or not metadata.producer_group or not metadata.real_topic:
-        raise DecodeError(f"{HALF} names no message index, producer group or real topic", mine)
+    texts = metadata.transaction_id and metadata.producer_group and metadata.real_topic
+    if metadata.message_index < 0 or not texts:
+        raise DecodeError(
+            f"{HALF} names no transaction, message index, producer group or real topic", mine
+        )
+    if holds_internal_name(metadata.producer_group):
+        raise DecodeError(f"{HALF} names a producer group that cannot be asked", mine)
+    if len(mine) > IDENTITY_BYTES_MAX:
+        _check_room(metadata, mine)
     return metadata, _flaw(headers) if len(headers) > 1 else ""
+
+
+def user_bytes(
+    key: bytes | None, value: bytes | None, headers: Sequence[Header], *, has_flaw: bool
+) -> int:
+    """Return the bytes of a half record that count towards TRANSACTION_BYTES_MAX.
+
+    As the client counts: key, value, and the user's headers (names in UTF-8 and values). Of a
+    flawed record all headers count: there may be any number of internal ones.
+    """
+    size_bytes = len(key or b"") + len(value or b"")
+    if len(headers) > 1:
+        size_bytes += sum(
+            len(name.encode()) + len(text or b"")
+            for name, text in headers
+            if has_flaw or name not in INTERNAL
+        )
+    return size_bytes
 
 
 def without_half(headers: Sequence[Header]) -> Headers:
@@ -104,7 +132,29 @@ def _half_at(headers: Sequence[Header]) -> int:
     raise DecodeError(f"no {HALF} header", None)
 
 
+def _check_room(metadata: HalfMetadata, encoded: bytes) -> None:
+    """Refuse what the daemon could neither put back nor discard: both must be readable in turn.
+
+    Raises:
+        DecodeError: the metadata, or its id and group, leave no room; the writer must act.
+    """
+    if metadata.origin_offset < 0 and len(encoded) > ORIGINAL_METADATA_BYTES_MAX:
+        raise DecodeError(
+            f"{HALF}: {len(encoded)} bytes, at most {ORIGINAL_METADATA_BYTES_MAX}", encoded
+        )
+    size_bytes = len(metadata.transaction_id.encode()) + len(metadata.producer_group.encode())
+    if size_bytes > IDENTITY_BYTES_MAX:
+        raise DecodeError(
+            f"{HALF}: id and group of {size_bytes} bytes, at most {IDENTITY_BYTES_MAX}", encoded
+        )
+
+
 def _flaw(headers: Sequence[Header]) -> str:
+    for name, value in headers:
+        if name == CONTEXT and len(value or b"") > METADATA_BYTES_MAX:
+            raise DecodeError(
+                f"{CONTEXT}: {len(value or b'')} bytes, at most {METADATA_BYTES_MAX}", None
+            )
     names = [name for name, _ in headers]
     for internal in INTERNAL:
         if names.count(internal) > 1:

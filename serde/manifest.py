@@ -14,6 +14,7 @@ from serde.records import BatchManifest, ManifestAttempt, ManifestTransaction
 
 _ATTEMPTS = "attempts"
 _TRANSACTIONS = "transactions"
+_DEAD_LETTER_OFFSETS = "dead_letter_offsets"
 
 
 class _ManifestCodec(Codec[BatchManifest]):
@@ -21,7 +22,9 @@ class _ManifestCodec(Codec[BatchManifest]):
 
     def __init__(self, schema_names: tuple[str, ...]) -> None:
         super().__init__(BatchManifest, schema_names)
-        self._heads = dict(map(_head, schema_names))
+        heads = [_head(name) for name in schema_names]
+        self._heads = dict(heads)
+        self._newest_head = heads[-1][1]
 
     def decode_head(self, data: bytes) -> BatchManifest:
         """Return what the manifest says but for its attempts: none of them are looked at.
@@ -38,7 +41,7 @@ class _ManifestCodec(Codec[BatchManifest]):
         body = io.BytesIO(data)
         body.seek(HEADER_BYTES)
         try:
-            raw: Any = fastavro.schemaless_reader(body, head, None)
+            raw: Any = fastavro.schemaless_reader(body, head, self._newest_head)
             return BatchManifest(
                 **{name: self._field(name, value) for name, value in raw.items()}, attempts=()
             )
@@ -54,6 +57,8 @@ class _ManifestCodec(Codec[BatchManifest]):
         return super()._write((*flat, nested))
 
     def _field(self, name: str, value: Any) -> Any:
+        if name == _DEAD_LETTER_OFFSETS:
+            return tuple(value)
         if name != _ATTEMPTS:
             return super()._field(name, value)
         return tuple(
@@ -76,4 +81,4 @@ def _head(name: str) -> tuple[bytes, Any]:
     return begins, fastavro.parse_schema(head)
 
 
-BATCH_MANIFEST = _ManifestCodec(("batch_manifest.v1",))
+BATCH_MANIFEST = _ManifestCodec(("batch_manifest.v1", "batch_manifest.v2"))

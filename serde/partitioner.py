@@ -1,9 +1,16 @@
-"""Which half partition a key goes to: murmur2, as in Kafka's Java client."""
+"""Which partition a key goes to.
+
+Half partitions: by murmur2, always. Partitions of a real topic: by murmur2 as well, which is what
+Kafka's Java client does, or by CRC-32, which is what librdkafka does unless it is told otherwise;
+whichever the topic's other producers use.
+"""
 
 from __future__ import annotations
 
+from enum import Enum
 from functools import lru_cache
 from struct import iter_unpack
+from zlib import crc32
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -12,6 +19,13 @@ _POSITIVE = 0x7FFFFFFF
 # Keys repeat (an order, an account), and hashing one in Python costs microseconds.
 _REMEMBERED_KEYS = 16_384
 _REMEMBERED_KEY_BYTES = 64  # so the memory of keys stays below about 4 MiB
+
+
+class Partitioner(Enum):
+    """How a real topic's keys are placed, by librdkafka's names (its property `partitioner`)."""
+
+    MURMUR2 = "murmur2"
+    CONSISTENT_RANDOM = "consistent_random"
 
 
 def murmur2(data: bytes) -> int:
@@ -41,3 +55,11 @@ def partition_of(key: bytes, partitions: int) -> int:
         return 0
     hashed = _remembered(key) if len(key) <= _REMEMBERED_KEY_BYTES else murmur2(key)
     return (hashed & _POSITIVE) % partitions
+
+
+def partition_by_crc(key: bytes, partitions: int) -> int:
+    """Return the partition, in [0, partitions), that librdkafka's default partitioner gives `key`.
+
+    Source: rd_kafka_msg_partitioner_consistent_random, which places an empty key anywhere.
+    """
+    return crc32(key) % partitions

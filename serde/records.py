@@ -9,14 +9,24 @@ Named tuples, not frozen dataclasses: a record is a row, and making a row of ele
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 (Codec asks for the hints)
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple
+
+from serde.limits import (
+    METADATA_BYTES_MAX,
+    OP_BYTES_MAX,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_MESSAGES_MAX,
+)
 
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
 PARTITION_BY_KEY = -1
 DEFAULT_IMMUNITY = -1
 COUNT_UNKNOWN = -1
+_HOUR_MS = 3_600_000
 
 
 class _Symbol(str, Enum):
@@ -55,6 +65,16 @@ class DeadReason(_Symbol):
     NOT_ALLOWED = "NOT_ALLOWED"
     UNDELIVERABLE = "UNDELIVERABLE"
     INVALID = "INVALID"
+    TOO_LARGE = "TOO_LARGE"
+
+
+class DeadDecision(_Symbol):
+    """What decided the transaction of a dead letter."""
+
+    NONE = "NONE"
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    DISCARD = "DISCARD"
 
 
 class ManifestKind(_Symbol):
@@ -126,6 +146,8 @@ class DeadLetter(NamedTuple):
     source_topic: str
     source_partition: int
     source_offset: int
+    decision: DeadDecision = DeadDecision.NONE
+    is_stub: bool = False
 
 
 class SinkContext(NamedTuple):
@@ -163,8 +185,39 @@ class BatchManifest(NamedTuple):
     age_ms_max: int
     row_count: int
     content_hash: str
+    query_id: str
+    plan_hash: str
+    refused_count: int
+    dead_letter_offsets: tuple[int, ...]
     timestamp: int
     producer_group: str
     actor: str
     reason: str
     attempts: tuple[ManifestAttempt, ...]
+
+
+class DaemonSettings(NamedTuple):
+    """Value of the record `daemon` of the settings topic.
+
+    `DaemonSettings()` is what a reader assumes where there is no such record: the defaults of the
+    daemon's settings.
+    """
+
+    worker: str = ""
+    timestamp: int = NO_TIMESTAMP
+    transaction_timeout_ms: int = 6_000
+    check_interval_ms: int = 30_000
+    check_count_max: int = 15
+    transaction_age_ms_max: int = 72 * _HOUR_MS
+    metadata_bytes_max: int = METADATA_BYTES_MAX
+    op_bytes_max: int = OP_BYTES_MAX
+    transaction_messages_max: int = TRANSACTION_MESSAGES_MAX
+    transaction_bytes_max: int = TRANSACTION_BYTES_MAX
+    further: Mapping[str, int] = MappingProxyType({})
+
+    def limits(self) -> dict[str, int]:
+        """Return name -> limit, without who wrote them and when."""
+        known = self._asdict()
+        for name in ("worker", "timestamp", "further"):
+            del known[name]
+        return {**self.further, **known}

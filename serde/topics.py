@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-_SYSTEM = "RMQ_SYS_"
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SYSTEM = "RMQ_SYS_"
 _HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 _OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _CHECK = "RMQ_SYS_TRANS_CHECK_"
-_DEAD = "TRANS_CHECK_MAX_TIME_TOPIC"
+DEAD_LETTERS = "TRANS_CHECK_MAX_TIME_TOPIC"
 _MANIFEST = "RMQ_SYS_TRANS_MANIFEST_TOPIC"
 _MANIFEST_GROUP = "halfbridge-manifest-reader"
+_SETTINGS = "RMQ_SYS_TRANS_SETTINGS_TOPIC"
 _DAEMON_GROUP = "CID_RMQ_SYS_TRANS"
 # An app's manifests stand in partition murmur2(app.id) mod this, for ever: partitions that the
 # topic gets later stay empty, so that no app is ever looked for in the wrong one.
@@ -29,6 +34,12 @@ class TopicNames:
 
     prefix: str = ""
 
+    @classmethod
+    def found_in(cls, topics: Iterable[str]) -> list[TopicNames]:
+        """Return the installations whose half topics are among `topics`, by prefix."""
+        halves = (topic for topic in topics if topic.endswith(_HALF))
+        return [cls(prefix) for prefix in sorted(half.removesuffix(_HALF) for half in halves)]
+
     @property
     def half(self) -> str:
         """Topic of the half messages."""
@@ -42,12 +53,17 @@ class TopicNames:
     @property
     def dead(self) -> str:
         """Topic of the dead letters."""
-        return self.prefix + _DEAD
+        return self.prefix + DEAD_LETTERS
 
     @property
     def manifest(self) -> str:
         """Topic of the Spark sink's batch manifests."""
         return self.prefix + _MANIFEST
+
+    @property
+    def settings(self) -> str:
+        """Topic of the installation's settings: the daemon's limits, for clients."""
+        return self.prefix + _SETTINGS
 
     @property
     def daemon_group(self) -> str:
@@ -63,6 +79,11 @@ class TopicNames:
         """Return the topic on which `producer_group` is asked."""
         return f"{self.prefix}{_CHECK}{producer_group}"
 
+    def groups_of(self, topics: Iterable[str]) -> list[str]:
+        """Return the producer groups whose check topics are among `topics`."""
+        start = self.check("")
+        return [topic.removeprefix(start) for topic in topics if topic.startswith(start)]
+
     def check_group(self, producer_group: str) -> str:
         """Return the consumer group of `producer_group`'s check responders."""
         return f"{self.prefix}CID_{producer_group}"
@@ -70,7 +91,16 @@ class TopicNames:
     def is_internal(self, topic: str) -> bool:
         """Tell whether `topic` can never be a real topic.
 
-        That is: ours, with or without the prefix, or the cluster's own (`__...`).
+        That is: an internal topic, of whatever installation, or the cluster's own (`__...`).
         """
-        bare = topic.removeprefix(self.prefix)
-        return any(name.startswith((_SYSTEM, "__")) or name == _DEAD for name in (topic, bare))
+        return holds_internal_name(topic) or topic.removeprefix(self.prefix).startswith("__")
+
+
+def holds_internal_name(text: str) -> bool:
+    """Tell whether `text` is an internal name behind some prefix, or would make one.
+
+    No real topic, no producer group and no prefix may be called so. The group `RMQ_SYS_TRANS` would
+    be asked in the daemon's own consumer group, and check requests of the group
+    `x-RMQ_SYS_TRANS_HALF_TOPIC` would be half records of the installation `RMQ_SYS_TRANS_CHECK_x-`.
+    """
+    return SYSTEM in text or text.endswith(DEAD_LETTERS)

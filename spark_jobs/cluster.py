@@ -217,8 +217,11 @@ def connect(
 
 
 def _position(metadata: str | None) -> int | None:
-    """Return P of `v1;H;R;T;P;<crc>`; None for anything else (DESIGN.md, Offsets)."""
+    """Return P of `v1;H;R;T;P;W;<crc>`, or of the same without W; None for anything else.
+
+    DESIGN.md, Offsets.
+    """
     version, *fields = (metadata or "").split(";")
-    if version != "v1" or len(fields) != 5 or not fields[3].isdigit():  # noqa: PLR2004 (see above)
+    if version != "v1" or len(fields) not in (5, 6) or not fields[3].isdigit():
         return None
     return int(fields[3])

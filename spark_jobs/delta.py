@@ -11,6 +11,7 @@ import json
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from spark_jobs.delta_features import is_mapped
 from spark_jobs.errors import JobError
 from spark_jobs.storage import Storage, join
 
@@ -59,19 +60,30 @@ class DeltaWriter:
         """Add `rows` to the table unless `app_id` has done so under this version already.
 
         Rows and version are one transaction: whoever is killed in between does it all again, or
-        finds it done.
+        finds it done. Of two runs that append one version at the same time one adds its rows; the
+        other one's files are not part of the table.
 
         Returns:
-            Whether this call added them.
+            Whether this call added them. False: the table has this version, and nothing was added.
 
         Raises:
-            JobError: the table cannot take them (another schema, another writer at the same
-                moment); the user must act.
+            JobError: the table cannot take them (another schema, a writer that changed it at the
+                same moment); the user must act.
         """
-        done = self.version_of(app_id)
-        if done is not None and done >= version:
+        if _has(self.version_of(app_id), version):
             return False
-        self._commit(rows, "append", app=(app_id, version))
+        schema, actions = self._written(rows)
+        try:
+            table = self._opened(schema)
+            # Writing the files took a while. From here on delta-rs tells: it refuses a
+            # transaction if the table got another one of `app_id` since it was opened.
+            if _has(table.transaction_version(app_id), version):
+                return False
+            self._commit(table, actions, "append", schema, app=(app_id, version))
+        except _delta_errors() as error:
+            if _has(self.version_of(app_id), version):
+                return False
+            raise JobError(f"Delta table {self.path}: {error}") from error
         return True
 
     def replace(self, rows: DataFrame, column: str, values: Sequence[str]) -> None:
@@ -85,42 +97,69 @@ class DeltaWriter:
         Raises:
             JobError: as `append`.
         """
-        self._commit(rows, "overwrite", where=(column, list(values)))
+        schema, actions = self._written(rows)
+        try:
+            table = self._opened(schema)
+            self._commit(table, actions, "overwrite", schema, where=(column, list(values)))
+        except _delta_errors() as error:
+            raise JobError(f"Delta table {self.path}: {error}") from error
 
-    def _commit(
-        self,
-        rows: DataFrame,
-        mode: str,
-        *,
-        app: tuple[str, int] | None = None,
-        where: tuple[str, list[str]] | None = None,
-    ) -> None:
-        from deltalake import DeltaTable, Schema  # noqa: PLC0415  # an extra
-        from deltalake.exceptions import DeltaError  # noqa: PLC0415
-        from deltalake.transaction import CommitProperties, Transaction  # noqa: PLC0415
+    def _written(self, rows: DataFrame) -> tuple[Any, list[Any]]:
+        """Write the files; return their schema and the actions that make them part of the table."""
+        from deltalake import Schema  # noqa: PLC0415  # an extra
 
         schema = Schema.from_json(rows.schema.json())
         # The name is new for every attempt, so that nobody lists another attempt's files.
         files = join(_FILES, secrets.token_hex(8))
         rows.write.partitionBy(*self._partition_by).parquet(join(self.path, files))
-        actions: list[Any] = [*self._actions(files)]
-        try:
-            if not self.exists():
+        return schema, self._actions(files)
+
+    def _opened(self, schema: Any) -> Any:
+        """Return the table as it is now, made if need be.
+
+        Raises:
+            JobError: it has other columns, or its columns have other names in its files; the user
+            must act.
+        """
+        from deltalake import DeltaTable  # noqa: PLC0415  # an extra
+
+        if not self.exists():
+            try:
                 DeltaTable.create(self.path, schema, mode="ignore", partition_by=self._partition_by)
-            table = DeltaTable(self.path)
-            self._check_schema(schema, table.schema())
-            table.create_write_transaction(
-                actions,
-                mode,
-                schema,
-                partition_by=self._partition_by,
-                partition_filters=[(where[0], "in", where[1])] if where else None,
-                commit_properties=CommitProperties(
-                    app_transactions=[Transaction(*app)] if app else None
-                ),
+            except _delta_errors():
+                if not self.exists():  # else another run made it at the same moment
+                    raise
+        table = DeltaTable(self.path)
+        if is_mapped(table):  # delta-rs would commit partition values under the wrong names
+            raise JobError(
+                f"Delta table {self.path} maps its columns to other names (column mapping), which"
+                " this job cannot write: give another --output"
             )
-        except DeltaError as error:
-            raise JobError(f"Delta table {self.path}: {error}") from error
+        self._check_schema(schema, table.schema())
+        return table
+
+    def _commit(
+        self,
+        table: Any,
+        actions: list[Any],
+        mode: str,
+        schema: Any,
+        *,
+        app: tuple[str, int] | None = None,
+        where: tuple[str, list[str]] | None = None,
+    ) -> None:
+        from deltalake.transaction import CommitProperties, Transaction  # noqa: PLC0415  # an extra
+
+        table.create_write_transaction(
+            actions,
+            mode,
+            schema,
+            partition_by=self._partition_by,
+            partition_filters=[(where[0], "in", where[1])] if where else None,
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(*app)] if app else None
+            ),
+        )
 
     def _check_schema(self, given: Any, present: Any) -> None:
         """Refuse rows of other columns: delta-rs takes the driver's word for what files hold."""
@@ -150,6 +189,17 @@ class DeltaWriter:
                 )
             )
         return actions
+
+
+def _has(newest: int | None, version: int) -> bool:
+    """Tell whether a table whose newest version of an application is this has that one."""
+    return newest is not None and newest >= version
+
+
+def _delta_errors() -> type[Exception]:
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415  # an extra
+
+    return DeltaError
 
 
 def _fields(schema: Any) -> dict[str, str]:

@@ -20,6 +20,8 @@ KAFKA_SCHEMA = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp,"
     " timestampType int, headers array<struct<key: string, value: binary>>"
 )
+# In timestampType: the broker wrote the timestamp when it appended the record.
+LOG_APPEND_TIME = 1
 ISOLATION = "read_committed"
 
 # What makes a read right; nobody may change these.

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from spark_jobs.errors import JobError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import (
@@ -157,6 +157,7 @@ def metrics_served(
     *,
     say: Callable[[str], None],
     stalls: Callable[[], dict[tuple[str, int], int]] | None = None,
+    sinks: Sequence[Mapping[str, str]] = (),
 ) -> Iterator[int | None]:
     """Serve the metrics of the session's streaming queries for the time of the block.
 
@@ -165,6 +166,7 @@ def metrics_served(
         port: Where; 0: a free one; None: nowhere, nothing is done.
         say: Told the address.
         stalls: As `cluster.Cluster.stalls`, asked at each scrape.
+        sinks: Options of `txn_half` sinks, whose newest manifests are read at each scrape.
 
     Yields:
         The port.
@@ -179,6 +181,10 @@ def metrics_served(
     listener = ProgressMetrics(registry)
     if stalls is not None:
         registry.register(StallMetrics(stalls))
+    if sinks:
+        from spark_jobs.sink.progress import SinkMetrics  # noqa: PLC0415 (needs a Kafka client)
+
+        registry.register(SinkMetrics(sinks))
     server, thread = start_http_server(port, registry=registry)
     spark.streams.addListener(listener)
     try:

@@ -14,6 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from collections.abc import Set as AbstractSet
 
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -37,6 +38,8 @@ class Totals:
         offsets_behind: Offsets that were not read at the last batch, all partitions together.
         interrupted: Whether a signal ended it.
         unreported: Batches done of which Spark gave no numbers; they are in none of the above.
+        not_added: Numbers of the batches whose rows another run has added; they are in none of
+            the rows.
     """
 
     batches: int = 0
@@ -46,6 +49,7 @@ class Totals:
     offsets_behind: int = 0
     interrupted: bool = False
     unreported: int = 0
+    not_added: AbstractSet[int] = frozenset()
     _newest: int = field(default=-1, repr=False)
 
     @property
@@ -59,9 +63,11 @@ class Totals:
         if number <= self._newest or "addBatch" not in progress["durationMs"]:
             return False  # known, or a look that found nothing
         self._newest = number
-        # Absent where the sink had the batch already.
-        counts = progress.get("observedMetrics", {}).get(OBSERVED, {})
         self.batches += 1
+        # Absent where the sink had the batch already when it began.
+        counts = progress.get("observedMetrics", {}).get(OBSERVED, {})
+        if number in self.not_added:
+            counts = {}  # files were written, and another run was quicker
         self.rows += counts.get("rows") or 0
         self.quarantined += counts.get("quarantined") or 0
         self.offsets_behind = _behind(progress)
@@ -80,7 +86,12 @@ class Totals:
         }
 
 
-def run_to_end(start: Callable[[], StreamingQuery], show: Callable[[str], None]) -> Totals:
+def run_to_end(
+    start: Callable[[], StreamingQuery],
+    show: Callable[[str], None],
+    *,
+    not_added: AbstractSet[int] = frozenset(),
+) -> Totals:
     """Start a query, wait for its end, show a line for each batch, and return the totals.
 
     SIGINT and SIGTERM stop the query: for one that runs at an interval they are the way to end
@@ -93,11 +104,12 @@ def run_to_end(start: Callable[[], StreamingQuery], show: Callable[[str], None])
     Args:
         start: Starts the query, from its checkpoint.
         show: Takes a line at a time.
+        not_added: Batches whose rows another run has added; it grows while the query runs.
 
     Raises:
         StreamingQueryException: the query failed.
     """
-    totals = Totals()
+    totals = Totals(not_added=not_added)
     began_s = time.monotonic()
     with _stop_asked() as stop:
         query = start()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _VERSION = 1
-# Append time of the first record where nothing is left: anything may have been deleted.
+# Append time of the first record where none is left that has one: anything may have been deleted.
 NOTHING_LEFT_MS = 2**62
 
 
@@ -28,8 +28,8 @@ class Range:
     Attributes:
         start: The log's start: below it, records were deleted.
         end: Behind the last offset read.
-        first_ms: Time of the first record left (of a real topic: of the daemon's), where the log
-            does not begin at 0; else -1.
+        first_ms: Where the log does not begin at 0, the time of the first record left: append
+            time, of a real or dead-letter topic the time of the daemon's records. Else -1.
     """
 
     start: int
@@ -57,6 +57,8 @@ class Snapshot:
         hidden: Topics in which an open kafka_txn hides rows that were there when their ends were
             asked: for an audit real topics and dead letters, otherwise half and op topic.
         gone: Real topics that half messages name and the cluster does not have.
+        others: Half topics of other installations -> partition -> what was read, after the real
+            topics; nothing where no real record asked for it.
     """
 
     prefix: str
@@ -67,6 +69,7 @@ class Snapshot:
     positions: Mapping[int, int] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
+    others: Mapping[str, Mapping[int, Range]] = field(default_factory=dict)
 
     @property
     def names(self) -> TopicNames:
@@ -94,10 +97,8 @@ class Snapshot:
 
     def cut_until_ms(self, topic: str) -> int:
         """Return the append time up to which records of `topic` may be deleted; -1: none is."""
-        return max(
-            (each.first_ms for each in self.topics.get(topic, {}).values() if each.is_cut),
-            default=-1,
-        )
+        read = self.topics.get(topic) or self.others.get(topic, {})
+        return max((each.first_ms for each in read.values() if each.is_cut), default=-1)
 
     def records(self, topics: Iterable[str] | None = None) -> int:
         """Return how many offsets were read; transaction markers count too."""
@@ -124,15 +125,13 @@ def from_json(data: Any) -> Snapshot:
         return Snapshot(
             prefix=given["prefix"],
             taken_ms=int(given["taken_ms"]),
-            topics={
-                str(topic): {int(number): Range(**each) for number, each in ranges.items()}
-                for topic, ranges in given["topics"].items()
-            },
+            topics=_topics(given["topics"]),
             real_topics=tuple(given["real_topics"]),
             applied=_numbers(given["applied"]),
             positions=_numbers(given["positions"]),
             hidden=tuple(given["hidden"]),
             gone=tuple(given["gone"]),
+            others=_topics(given["others"]),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise JobError(f"this is no snapshot: {type(error).__name__}: {error}") from error
@@ -148,6 +147,13 @@ def read_snapshot(text: str) -> Snapshot:
         return from_json(json.loads(text))
     except json.JSONDecodeError as error:
         raise JobError(f"this is no snapshot: {error}") from error
+
+
+def _topics(given: Any) -> dict[str, dict[int, Range]]:
+    return {
+        str(topic): {int(number): Range(**each) for number, each in ranges.items()}
+        for topic, ranges in given.items()
+    }
 
 
 def _numbers(given: Mapping[str, int]) -> dict[int, int]:

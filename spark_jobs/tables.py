@@ -10,6 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 from pyspark.sql.types import StructType
 
+from spark_jobs.delta_features import not_as_parquet
 from spark_jobs.errors import JobError
 from spark_jobs.storage import Storage, join
 
@@ -20,6 +21,11 @@ DELTA_LOG = "_delta_log"
 _NOTHING_THERE = "Unable to infer schema"
 # Spark guesses the types of partition columns from their values, and knows no boolean.
 _BOOLEANS = ("quarantined",)
+_OTHERWISE = (
+    "Start the job with Delta's own Spark source (docs/spark.md, Tables that other engines change)"
+)
+# Without it Delta's source does not apply deletion vectors.
+_DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 
 
 def is_delta(spark: SparkSession, path: str) -> bool:
@@ -35,11 +41,13 @@ def exists(spark: SparkSession, path: str) -> bool:
 def read_table(spark: SparkSession, path: str) -> DataFrame | None:
     """Return all rows of a Parquet or Delta table, as it is now; None when it has no files yet.
 
-    Of what Spark's file sink wrote, only whole batches are read. A Delta table is read as Parquet:
-    its log says which files.
+    Of what Spark's file sink wrote, only whole batches are read. A Delta table is read by Delta's
+    own source where the session has it. Otherwise its log says which files, and these are read as
+    Parquet: a table whose files alone do not say what its rows are is refused.
 
     Raises:
-        JobError: it is a Delta table and deltalake is not installed; the user must act.
+        JobError: it is a Delta table and deltalake is not installed, or one that Parquet's reader
+            would read wrongly; the user must act.
         AnalysisException: there is no such directory.
     """
     if is_delta(spark, path):
@@ -58,11 +66,22 @@ def read_table(spark: SparkSession, path: str) -> DataFrame | None:
 
 
 def _read_delta(spark: SparkSession, path: str) -> DataFrame | None:
+    if _DELTA_EXTENSION in (spark.conf.get("spark.sql.extensions", None) or ""):
+        return spark.read.format("delta").load(path)
     if importlib.util.find_spec("deltalake") is None:
         raise JobError("Delta needs the package deltalake: pip install 'halfbridge[delta]'")
     from deltalake import DeltaTable  # noqa: PLC0415  # an extra
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
-    table = DeltaTable(path)
+    try:
+        table = DeltaTable(path)
+        what = not_as_parquet(table)
+    except DeltaError as error:  # a feature that delta-rs does not know, say
+        raise JobError(f"Delta table {path}: {error}. {_OTHERWISE}") from error
+    if what:
+        raise JobError(
+            f"Delta table {path} has {what}, which its files alone do not tell. {_OTHERWISE}"
+        )
     files = table.file_uris()
     if not files:
         return None

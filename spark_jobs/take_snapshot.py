@@ -26,17 +26,17 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.headers import TRANSACTION_ID
-from serde.topics import TopicNames
+from serde.headers import DEAD, TRANSACTION_ID
+from serde.topics import DEAD_LETTERS, TopicNames
 from spark_jobs.cluster import Applied, Cluster, connect
 from spark_jobs.errors import JobError
-from spark_jobs.io import cluster_options, read_ranges
+from spark_jobs.io import LOG_APPEND_TIME, cluster_options, read_ranges
 from spark_jobs.snapshot import NOTHING_LEFT_MS, Range, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from spark_jobs.cluster import Place
 
@@ -100,6 +100,41 @@ def audit_snapshot(
     )
 
 
+def other_halves(
+    spark: SparkSession,
+    names: TopicNames,
+    prefixes: Iterable[str],
+    *,
+    bootstrap_servers: str,
+    kafka: Mapping[str, str],
+) -> Topics:
+    """Return what the half topics of other installations hold now.
+
+    Asked after the ends of the real topics: what another installation has delivered by then has
+    its half message in it, or had it before its retention deleted that.
+
+    Args:
+        spark: A session with the Kafka connector.
+        names: The installation whose others are wanted.
+        prefixes: Theirs; none: all that the cluster has.
+        bootstrap_servers: `host:port`, separated by commas.
+        kafka: Client properties by their Java names.
+
+    Raises:
+        JobError: one that is named is not there, or no broker answers.
+    """
+    with connect(spark, bootstrap_servers, kafka) as cluster:
+        present = cluster.topics()
+        wanted = [TopicNames(prefix) for prefix in prefixes] or TopicNames.found_in(present)
+        halves = [each.half for each in wanted if each != names]
+        for half in halves:
+            if half not in present:
+                raise JobError(_missing(half, "--other-prefix"))
+        ends = cluster.stable_ends(cluster.partitions(halves)) if halves else {}
+        starts = cluster.starts(ends) if ends else {}
+    return _with_first(spark, _ranges(starts, ends), cluster_options(bootstrap_servers, kafka))
+
+
 def undecided_snapshot(
     spark: SparkSession, *, bootstrap_servers: str, kafka: Mapping[str, str], prefix: str
 ) -> Snapshot:
@@ -123,6 +158,28 @@ def undecided_snapshot(
         real_topics=(),
         hidden=tuple(sorted({topic for topic, _ in hidden | hidden_ops})),
     )
+
+
+def first_times(rows: DataFrame, real: Iterable[str]) -> dict[Place, int]:
+    """Return when the log of each partition begins, as far as its records tell that.
+
+    Of `real` topics and of the dead-letter topic the daemon's records tell it, which bear partition
+    time: those of others bear what times they like. Of all other topics the brokers' append times
+    do: a writer's clock that is a year behind would say that nothing of that year was deleted.
+
+    Args:
+        rows: The first records of each partition, in Kafka's columns.
+        real: Which of the topics are real topics.
+    """
+    topic, names = F.col("topic"), F.col("headers")["key"]
+    tells = (
+        F.when(topic.isin(*real), F.array_contains(names, TRANSACTION_ID))
+        .when(topic.endswith(DEAD_LETTERS), F.array_contains(names, DEAD))
+        .otherwise(F.col("timestampType") == LOG_APPEND_TIME)
+    )
+    told = rows.where(tells)
+    first = told.groupBy("topic", "partition").agg(F.min(F.unix_millis("timestamp")).alias("ms"))
+    return {(row["topic"], row["partition"]): row["ms"] for row in first.collect()}
 
 
 def topic_ranges(
@@ -169,9 +226,9 @@ def _ranges(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Topics:
 def _with_first(
     spark: SparkSession, ranges: Topics, options: Mapping[str, str], *, real: Iterable[str] = ()
 ) -> Topics:
-    """Return the ranges, each that is cut with the time of the first record left.
+    """Return the ranges, each that is cut with the time of the first record left (`first_times`).
 
-    In `real` topics only the daemon's records count: those of others bear what times they like.
+    Where no record that is left tells the time, anything may have been deleted: NOTHING_LEFT_MS.
     """
     cut = {
         topic: {number: each for number, each in of.items() if each.is_cut}
@@ -184,14 +241,12 @@ def _with_first(
         }
         for topic, of in cut.items()
     }
-    carries_id = F.array_contains(F.col("headers")["key"], TRANSACTION_ID)
-    is_ours = F.when(F.col("topic").isin(*real), carries_id).otherwise(F.lit(col=True))
-    first = _first_ms(spark, probes, options, is_ours)
+    first = _first_ms(spark, probes, options, real)
     empty = {
         topic: {number: each for number, each in of.items() if (topic, number) not in first}
         for topic, of in cut.items()
     }
-    first |= _first_ms(spark, empty, options, is_ours)  # markers only, so far, or others' records
+    first |= _first_ms(spark, empty, options, real)  # so far markers, or records that tell nothing
     return {
         topic: {
             number: replace(each, first_ms=first.get((topic, number), NOTHING_LEFT_MS))
@@ -207,13 +262,11 @@ def _first_ms(
     spark: SparkSession,
     ranges: Mapping[str, Mapping[int, Range]],
     options: Mapping[str, str],
-    wanted: Column,
+    real: Iterable[str],
 ) -> dict[Place, int]:
     if not any(ranges.values()):
         return {}
-    rows = read_ranges(spark, ranges, options).where(wanted)
-    first = rows.groupBy("topic", "partition").agg(F.min(F.unix_millis("timestamp")).alias("ms"))
-    return {(row["topic"], row["partition"]): row["ms"] for row in first.collect()}
+    return first_times(read_ranges(spark, ranges, options), real)
 
 
 def _now_ms() -> int:
@@ -224,6 +277,8 @@ __all__ = [
     "SETTLE_S",
     "Applied",
     "audit_snapshot",
+    "first_times",
+    "other_halves",
     "present_topics",
     "topic_ranges",
     "undecided_snapshot",

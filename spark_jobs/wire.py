@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
@@ -21,12 +23,13 @@ if TYPE_CHECKING:
 # File stems of the schemas, oldest first, as serde's codecs have them.
 HALF_SCHEMAS = ("half_metadata.v1",)
 OP_SCHEMAS = ("op.v1",)
-DEAD_SCHEMAS = ("dead_letter.v1",)
+DEAD_SCHEMAS = ("dead_letter.v1", "dead_letter.v2")
 
 _TO_THE_END = 2**31 - 1
 
 # Why a record cannot be read.
 MISSING = "missing"
+TOO_LONG = "longer than the protocol allows"
 NOT_OURS = "not in single-object encoding"
 UNKNOWN_SCHEMA = "unknown schema"
 BROKEN = "broken body"
@@ -39,10 +42,12 @@ class Encoded:
     Attributes:
         data: Column of the bytes.
         schemas: File stems of the schemas that are known, oldest first.
+        bytes_max: Longest encoding that is read (serde.limits); None: any length.
     """
 
     data: Column
     schemas: tuple[str, ...]
+    bytes_max: int | None = None
 
     def decoded(self) -> Column:
         """Return the record as a struct of the newest schema; null, or null fields: unreadable."""
@@ -62,21 +67,27 @@ class Encoded:
             required: A field that every record has.
         """
         newest = self.schemas[-1]
-        # Java's decoder does not look at what stands behind the body; the daemon does.
-        rewritten = F.length(to_avro(decoded, schema_text(newest)))
-        has_rest = self._is_of(newest) & (rewritten != F.length(self.data) - HEADER_BYTES)
+        # Java's decoder does not look at what stands behind the body, and cuts an int of more than
+        # 32 bits down to another number; the daemon refuses both.
+        rewritten = to_avro(decoded, schema_text(newest))
+        is_other = self._is_of(newest) & (rewritten != self._body())
+        fields = json.loads(schema_text(newest))["fields"]
+        texts = [decoded[each["name"]] for each in fields if each["type"] == "string"]
+        is_text = reduce(and_, map(F.is_valid_utf8, texts))
         known = [self._is_of(stem) for stem in self.schemas]
         is_known = known[0]
         for each in known[1:]:
             is_known = is_known | each
         marked = F.substring(self.data, 1, len(MARKER)) == F.lit(MARKER)
         long_enough = F.length(self.data) >= HEADER_BYTES
+        limit = _TO_THE_END if self.bytes_max is None else self.bytes_max
         return (
             F.when(self.data.isNull(), MISSING)
+            .when(F.length(self.data) > limit, TOO_LONG)
             .when(~(marked & long_enough), NOT_OURS)
             .when(~is_known, UNKNOWN_SCHEMA)
-            .when(decoded[required].isNull() | ~F.is_valid_utf8(decoded[required]), BROKEN)
-            .when(has_rest, BROKEN)
+            .when(decoded[required].isNull() | ~is_text, BROKEN)
+            .when(is_other, BROKEN)
         )
 
     def _is_of(self, stem: str) -> Column:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from checker.core.events import HalfRead, JunkRead, OpRead
 from checker.core.ledger import Ledger
-from checker.core.settings import OP_CONFIRM_MS, OP_WAIT_MS, LedgerSettings
+from checker.core.settings import OP_WAIT_MS, LedgerSettings
+from checker.core.weights import message_bytes
 from serde.records import (
     COUNT_UNKNOWN,
     DEFAULT_IMMUNITY,
@@ -30,6 +31,9 @@ HOUR_MS = 60 * MINUTE_MS
 TIMEOUT_MS = 6 * SECOND_MS
 INTERVAL_MS = 30 * SECOND_MS
 UNLIMITED = 1 << 60
+# What the half topic takes; for a copy one byte less.
+HALF_BYTES_MAX = 20_000_000
+OP_VALUE_BYTES = 100
 
 SETTINGS = LedgerSettings(
     transaction_timeout_ms=TIMEOUT_MS,
@@ -40,10 +44,12 @@ SETTINGS = LedgerSettings(
     republish_window_records=100_000,
     republish_window_bytes=UNLIMITED,
     ledger_bytes_max=UNLIMITED,
+    entries_bytes_max=UNLIMITED,
     unanswered_before_discard=3,
     readiness_before_discard_ms=HOUR_MS,
     actor="worker-0",
     allows=lambda _group, topic: topic != "forbidden",
+    copy_fits=lambda half: half.size_bytes < HALF_BYTES_MAX,
 )
 
 
@@ -63,19 +69,30 @@ class Log:
     op_end: int = 0
 
     def append_half(
-        self, metadata: HalfMetadata, append_ms: int, *, flaw: str = "", size_bytes: int = 100
+        self,
+        metadata: HalfMetadata,
+        append_ms: int,
+        *,
+        flaw: str = "",
+        size_bytes: int = 100,
+        user_bytes: int = 0,
     ) -> int:
         """Append a half record and return its offset."""
         offset = self.half_end
         body = ("body", offset)
-        self.half.append(HalfRead(offset, append_ms, metadata, flaw, size_bytes, body))
+        weight = message_bytes(metadata)
+        self.half.append(
+            HalfRead(
+                offset, append_ms, metadata, flaw, size_bytes, body, user_bytes, weight, size_bytes
+            )
+        )
         self.half_end += 1
         return offset
 
     def append_op(self, op: Op, append_ms: int) -> int:
         """Append an op record and return its offset."""
         offset = self.op_end
-        self.op.append(OpRead(offset, append_ms, op))
+        self.op.append(OpRead(offset, append_ms, op, OP_VALUE_BYTES))
         self.op_end += 1
         return offset
 
@@ -85,7 +102,13 @@ class Log:
         copies_end = 0
         for each in plan.put_backs:
             half = each.half
-            self.append_half(each.metadata, now_ms, flaw=half.flaw, size_bytes=half.size_bytes)
+            self.append_half(
+                each.metadata,
+                now_ms,
+                flaw=half.flaw,
+                size_bytes=half.size_bytes,
+                user_bytes=half.user_bytes,
+            )
             copies_end = self.half_end
         for op in plan.discards:
             self.append_op(op, now_ms)
@@ -184,6 +207,11 @@ def dead(name: str, reason: str, index: int = 0) -> Lines:
     return (f"dead {name}[{index}] {reason}",)
 
 
+def dead_by_reference(name: str, reason: str, index: int = 0) -> Lines:
+    """A dead letter that refers to the half record goes to the dead-letter topic."""
+    return (f"dead {name}[{index}] {reason} by reference",)
+
+
 def put_back(name: str, rule: str, check_times: int = 0, index: int = 0) -> Lines:
     """A copy of a half message is appended."""
     return (f"put back {name}[{index}] by {rule}, {check_times} answered",)
@@ -210,7 +238,8 @@ def outcomes(plan: Plan) -> list[str]:
     ]
     for each in plan.dead:
         told = each.half.metadata
-        lines += dead(told.transaction_id, each.reason.value, told.message_index)
+        words = dead_by_reference if each.by_reference else dead
+        lines += words(told.transaction_id, each.reason.value, told.message_index)
     for each in plan.junk:
         lines += junk_buried("op" if each.is_op else "half", each.record.offset)
     for each in plan.put_backs:
@@ -224,10 +253,8 @@ def outcomes(plan: Plan) -> list[str]:
 
 
 def tell_half_end(ledger: Ledger, end: int, now_ms: int) -> None:
-    """Have it asked twice where the half partition ends, and answer the same."""
-    for wait_ms in (OP_WAIT_MS, OP_CONFIRM_MS):
-        ledger.wants_half_end(now_ms)
-        now_ms += wait_ms
-        token = ledger.wants_half_end(now_ms)
-        if token is not None:
-            ledger.half_end(end, token)
+    """Have it asked where the half partition ends, and prove it."""
+    ledger.wants_half_end(now_ms)
+    token = ledger.wants_half_end(now_ms + OP_WAIT_MS)
+    if token is not None:
+        ledger.half_end(end, token)

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from difflib import ndiff
 from typing import TYPE_CHECKING
 
-from checker.core.events import JunkRead
+from checker.core.events import NO_APPEND_MS, JunkRead
 from checker.core.plan import Check, Count, Plan
 from checker.core.progress import START
 from checker.core.protocol import REASON_AGE
 from serde.records import COUNT_UNKNOWN, OpKind, OpSource
 from tests.ledger_log import (  # noqa: F401  (a script imports all its words from here)
     BEGIN_MS,
+    HALF_BYTES_MAX,
     HOUR_MS,
     INTERVAL_MS,
     MINUTE_MS,
@@ -33,6 +34,7 @@ from tests.ledger_log import (  # noqa: F401  (a script imports all its words fr
     Log,
     Reader,
     dead,
+    dead_by_reference,
     delivered,
     discard_written,
     junk_buried,
@@ -52,15 +54,35 @@ Step = Callable[["Playbook"], None]
 
 
 def half(
-    name: str, index: int = 0, *, flaw: str = "", size_bytes: int = 100, **fields: object
+    name: str,
+    index: int = 0,
+    *,
+    flaw: str = "",
+    size_bytes: int = 100,
+    user_bytes: int = 0,
+    **fields: object,
 ) -> Step:
     """Store message `index` of transaction `name`; `fields` are those of HalfMetadata."""
 
     def step(book: Playbook) -> None:
         offset = book.log.append_half(
-            metadata(name, index)._replace(**fields), book.now_ms, flaw=flaw, size_bytes=size_bytes
+            metadata(name, index)._replace(**fields),
+            book.now_ms,
+            flaw=flaw,
+            size_bytes=size_bytes,
+            user_bytes=user_bytes,
         )
         book.last_offset[name] = offset
+
+    return step
+
+
+def half_without_time(name: str, index: int = 0, **fields: object) -> Step:
+    """Store a message whose timestamp is its writer's (CreateTime)."""
+
+    def step(book: Playbook) -> None:
+        said = metadata(name, index)._replace(**fields)
+        book.last_offset[name] = book.log.append_half(said, NO_APPEND_MS)
 
     return step
 

@@ -124,6 +124,18 @@ def test_conformance_names_tests_that_exist_and_all_numbered_ones() -> None:
     assert {name for name in mine if name.startswith("test_case_")} - named == set()
 
 
+def test_what_testing_names_is_there() -> None:
+    """Tests, paths below tests/, and every step of DESIGN.md's walk, once."""
+    text = (ROOT / "docs" / "testing.md").read_text("utf-8")
+    assert set(re.findall(r"`(test_\w+[a-z0-9])`", text)) - all_tests() == set()
+    paths = {each.split("/<")[0] for each in re.findall(r"`(tests/[^`*]+)`", text)}
+    assert {each for each in paths if not (ROOT / each).exists()} == set()
+    walk = (ROOT / "DESIGN.md").read_text("utf-8")
+    rows = " ".join(re.findall(r"^\| ([SCR]\d[^|]*)\|", text, re.MULTILINE))
+    steps = re.compile(r"\b[SCR]\d\b")
+    assert steps.findall(rows) == re.findall(r"^- \*\*([SCR]\d)\*\*", walk, re.MULTILINE)
+
+
 def test_conformance_counts_add_up() -> None:
     """The sentence at the top counts the rows below it."""
     text = (ROOT / "docs" / "conformance.md").read_text("utf-8")

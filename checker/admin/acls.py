@@ -2,7 +2,8 @@
 
 Why: DESIGN.md, Trust. The transaction id is the capability to decide, so that only the daemon,
 auditors and a group's own responders read it: READ on half and op topics for the daemon alone,
-on a check topic for its group alone.
+on a check topic for its group alone. Everybody may read the settings topic, which holds no id; what
+it says are hints, and only the daemon may write them.
 """
 
 from __future__ import annotations
@@ -51,14 +52,16 @@ def daemon_acls(
     names: TopicNames, principal: str, *, real_topics: tuple[str, ...]
 ) -> tuple[Acl, ...]:
     """Return what the daemon needs."""
+    written = ("Write", "Describe", "DescribeConfigs")  # the last for limits of sizes
     return (
         *(
             Acl(principal, ("Read", "Write", "Describe", "DescribeConfigs"), "--topic", topic)
             for topic in (names.half, names.op)
         ),
-        Acl(principal, ("Write", "Describe"), "--topic", names.check(""), prefixed=True),
-        Acl(principal, ("Write", "Describe"), "--topic", names.dead),
-        *(Acl(principal, ("Write", "Describe"), "--topic", topic) for topic in real_topics),
+        Acl(principal, written, "--topic", names.check(""), prefixed=True),
+        Acl(principal, written, "--topic", names.dead),
+        Acl(principal, ("Read", "Write", "Describe"), "--topic", names.settings),
+        *(Acl(principal, written, "--topic", topic) for topic in real_topics),
         Acl(principal, ("Read", "Describe"), "--group", names.daemon_group),
         Acl(
             principal,
@@ -80,6 +83,7 @@ def producer_acls(
         Acl(principal, ("Write", "Describe"), "--topic", names.op),
         Acl(principal, ("Read", "Describe"), "--topic", names.check(producer_group)),
         Acl(principal, ("Read",), "--group", names.check_group(producer_group)),
+        Acl(principal, ("Read", "Describe"), "--topic", names.settings),
         *(Acl(principal, ("Describe",), "--topic", topic) for topic in real_topics),
         Acl(principal, ("IdempotentWrite",), "--cluster"),
     )
@@ -91,11 +95,14 @@ def sink_acls(
     """Return what the Spark sink and its responder need: a client's rights, and the manifests.
 
     It has no transactional id of its own: the manifest is its commit point. It reads the settings
-    of real topics, for it refuses the rows that these would refuse.
+    of real topics, for it refuses the rows that these would refuse; the dead letters, to count
+    those of its rows that were refused; and how far the daemon has come, to wait for it.
     """
     return (
         *producer_acls(names, producer_group, principal, real_topics=real_topics),
         *(Acl(principal, ("DescribeConfigs",), "--topic", topic) for topic in real_topics),
         Acl(principal, ("Read", "Write", "Describe", "DescribeConfigs"), "--topic", names.manifest),
         Acl(principal, ("Read",), "--group", names.manifest_group),
+        Acl(principal, ("Read", "Describe"), "--topic", names.dead),
+        Acl(principal, ("Describe",), "--group", names.daemon_group),
     )

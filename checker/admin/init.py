@@ -10,9 +10,10 @@ from checker.admin.reinit import Choice, Evidence, Plan, plan
 from checker.admin.topics import common_partitions
 from checker.core.events import HalfRead, OpRead
 from checker.errors import AdminError
-from serde.avro import OP
+from serde.avro import DEAD_LETTER, OP
 from serde.errors import DecodeError
-from serde.headers import TRANSACTION_ID, parse_half
+from serde.headers import DEAD, TRANSACTION_ID, parse_half
+from serde.records import DeadDecision, DeadReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -131,7 +132,7 @@ def _halves(records: Iterable[LogRecord]) -> Iterable[HalfRead]:
             metadata, flaw = parse_half(record.headers)
         except DecodeError:
             continue  # the daemon dead-letters it by itself
-        yield HalfRead(record.offset, record.timestamp_ms, metadata, flaw, 0, None)
+        yield HalfRead(record.offset, record.append_ms, metadata, flaw, 0, None)
 
 
 def _ops(records: Iterable[LogRecord]) -> Iterable[OpRead]:
@@ -140,7 +141,7 @@ def _ops(records: Iterable[LogRecord]) -> Iterable[OpRead]:
             op = OP.decode(record.value or b"")
         except DecodeError:
             continue
-        yield OpRead(record.offset, record.timestamp_ms, op)
+        yield OpRead(record.offset, record.append_ms, op)
 
 
 def _evidence(cluster: Cluster, names: TopicNames, halves: list[HalfRead]) -> Evidence:
@@ -170,7 +171,7 @@ def _delivered(cluster: Cluster, topic: str, wanted: set[str]) -> tuple[set[str]
         low, end = cluster.watermarks(topic, partition)
         oldest_ms = _ALL_MAY_BE_GONE
         for record in cluster.read(topic, partition, start=low, end=end):
-            oldest_ms = min(oldest_ms, record.timestamp_ms)
+            oldest_ms = min(oldest_ms, record.timestamp[1])
             ids.update(_transaction_ids(record))
         if low > 0:
             expired = max(expired, oldest_ms)
@@ -189,7 +190,21 @@ def _dead(cluster: Cluster, names: TopicNames, wanted: set[str]) -> set[tuple[st
     found = set()
     for partition in range(cluster.partition_count(names.dead)):
         low, end = cluster.watermarks(names.dead, partition)
-        for half in _halves(cluster.read(names.dead, partition, start=low, end=end)):
+        letters = cluster.read(names.dead, partition, start=low, end=end)
+        for half in _halves(each for each in letters if _says_of_a_decision(each)):
             if half.metadata.transaction_id in wanted:
                 found.add((half.metadata.transaction_id, half.metadata.resume_count))
     return found
+
+
+def _says_of_a_decision(letter: LogRecord) -> bool:
+    """Tell whether a dead letter shows that its transaction's decision was applied.
+
+    A message whose index no transaction can have becomes a dead letter before any decision.
+    """
+    value = next((value for name, value in reversed(letter.headers) if name == DEAD), None)
+    try:
+        dead = DEAD_LETTER.decode(value or b"")
+    except DecodeError:
+        return True  # RMQ_HALF says whose it is, as before there was a decision in dead letters
+    return not (dead.reason is DeadReason.TOO_LARGE and dead.decision is DeadDecision.NONE)

@@ -1,7 +1,4 @@
-"""The operator's commands' side of Kafka: topics, offsets and reading whole partitions.
-
-The only file of this package that imports the Kafka client.
-"""
+"""The operator's commands' side of Kafka: topics, offsets and reading whole partitions."""
 
 from __future__ import annotations
 
@@ -73,6 +70,10 @@ class Cluster:
             AdminError: none answers; the operator checks the address.
         """
         return len(self._metadata().brokers)
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics that may be seen."""
+        return sorted(name for name, one in self._metadata().topics.items() if one.error is None)
 
     def describe(self, topics: Iterable[str]) -> dict[str, SeenTopic]:
         """Return those of `topics` that exist."""
@@ -300,7 +301,7 @@ def _record(message: Any) -> LogRecord:
     return LogRecord(
         message.partition(),
         message.offset(),
-        message.timestamp()[1],
+        message.timestamp(),
         message.key(),
         message.value(),
         list(headers or ()),

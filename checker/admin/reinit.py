@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from checker.core.progress import Progress
@@ -86,13 +87,15 @@ class _Transaction:
         "decided_to",
         "first_append_ms",
         "halves",
+        "last_copy",
         "state",
         "topics",
     )
 
     def __init__(self, half: HalfRead) -> None:
-        self.first_append_ms = _first_append_ms(half)
+        self.first_append_ms = half.first_append_ms
         self.halves: list[int] = []
+        self.last_copy = -1
         self.topics: set[str] = set()
         self.state = State.UNDECIDED
         self.decided_at = -1
@@ -155,6 +158,8 @@ def _judge(halves: Sequence[HalfRead], ops: Sequence[OpRead]) -> dict[Key, _Tran
         key = (metadata.transaction_id, metadata.resume_count, metadata.producer_group)
         entry = transactions.setdefault(key, _Transaction(half))
         entry.halves.append(half.offset)
+        if metadata.origin_offset >= 0:
+            entry.last_copy = half.offset
         entry.topics.add(metadata.real_topic)
     for read in ops:
         op = read.op
@@ -219,6 +224,7 @@ def _progress(
         ),
         default=half_end,
     )
+    half = _whole(half, [transactions[key] for key in below])
     ops_from = min(
         (
             transactions[key].decided_at
@@ -242,6 +248,18 @@ def _progress(
     return Progress(half, next_op, half_end, ops_from, max(half, position))
 
 
-def _first_append_ms(half: HalfRead) -> int:
-    copied = half.metadata.origin_offset >= 0
-    return half.metadata.first_append_timestamp if copied else half.append_ms
+def _whole(half: int, decided: Iterable[_Transaction]) -> int:
+    """Return H = `half`, lowered where it would part the messages of a discarded transaction.
+
+    As the ledger does (checker.core.forget): a discard for age proves itself by the first message,
+    or by any copy, and a rebuild that met neither would take the transaction for undecided.
+    """
+    spans = [
+        (max(each.halves[0], each.last_copy), each.halves[-1])
+        for each in decided
+        if each.state is State.DISCARDED
+    ]
+    for first, last in sorted(spans, key=itemgetter(1), reverse=True):
+        if first < half <= last:
+            half = first
+    return half

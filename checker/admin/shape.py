@@ -6,14 +6,16 @@ run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from bridge.message import MESSAGE_RESERVE_BYTES
+from serde.daemon_settings import SETTINGS_BYTES_MAX
 from serde.topics import MANIFEST_BYTES_MAX, MANIFEST_PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from serde.topics import TopicNames
 
@@ -24,10 +26,13 @@ CHECK_RETENTION_MS = _HOUR_MS
 DEAD_RETENTION_MS = 30 * _DAY_MS
 CHECK_PARTITIONS = 4
 DEAD_PARTITIONS = 1
+SETTINGS_PARTITIONS = 1
 # Kafka's own default; stated, so that the topics that hold copies can be sized above it.
 MAX_MESSAGE_BYTES = 1_048_588
 # A check request or dead letter is the half record and one more header.
 COPY_BYTES = 128 * 1024
+# Readers believe no longer record; the frame of a batch of one record takes less than 1 KB.
+SETTINGS_TOPIC_BYTES = SETTINGS_BYTES_MAX + 1024
 SAFE_REPLICAS = 3
 SAFE_INSYNC = 2
 UNLIMITED = -1
@@ -65,6 +70,7 @@ class TopicShape:
     name: str
     partitions: int
     settings: tuple[Wanted, ...]
+    blocking: bool = True  # whether its absence is; otherwise that is advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +97,14 @@ class Problem:
         what: What is wrong, one sentence.
         fix: The command that mends it.
         blocking: False for advice.
+        setting: Kafka's name of the topic's setting that it is about; empty for others.
     """
 
     subject: str
     what: str
     fix: str
     blocking: bool = True
+    setting: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,27 +138,28 @@ def wanted_topics(names: TopicNames, layout: Layout) -> tuple[TopicShape, ...]:
         Wanted("message.timestamp.type", "LogAppendTime"),
         Wanted("retention.ms", str(layout.retention_ms), Rule.AT_LEAST_OR_UNLIMITED),
         Wanted("retention.bytes", str(UNLIMITED)),
-        Wanted("max.message.bytes", str(layout.max_message_bytes), Rule.AT_LEAST),
     )
+    half = Wanted("max.message.bytes", str(layout.max_message_bytes), Rule.AT_LEAST)
+    # Ops are small, whatever half messages are.
+    op = Wanted("max.message.bytes", str(MAX_MESSAGE_BYTES), Rule.AT_LEAST)
     copy_bytes = str(layout.max_message_bytes + COPY_BYTES)
     check = _copies(copy_bytes, CHECK_RETENTION_MS)
     dead = _copies(copy_bytes, DEAD_RETENTION_MS)
     shapes = (
-        TopicShape(names.op, layout.partitions, log),
-        TopicShape(names.half, layout.partitions, log),
+        TopicShape(names.op, layout.partitions, (*log, op)),
+        TopicShape(names.half, layout.partitions, (*log, half)),
         TopicShape(names.dead, DEAD_PARTITIONS, dead),
         *(
             TopicShape(names.check(group), CHECK_PARTITIONS, check)
             for group in layout.producer_groups
         ),
         *((_manifest(names),) if layout.spark_sink else ()),
+        _settings(names),
     )
     if layout.replication_factor < SAFE_REPLICAS:
         return shapes
     insync = Wanted("min.insync.replicas", str(SAFE_INSYNC), Rule.AT_LEAST)
-    return tuple(
-        TopicShape(shape.name, shape.partitions, (*shape.settings, insync)) for shape in shapes
-    )
+    return tuple(replace(shape, settings=(*shape.settings, insync)) for shape in shapes)
 
 
 def find_problems(
@@ -171,12 +180,40 @@ def find_problems(
             group = shape.name.removeprefix(names.check(""))
             option = f" --producer-group {group}" if group != shape.name else ""
             option = " --spark-sink" if shape.name == names.manifest else option
-            problems.append(Problem(shape.name, "the topic is missing", create + option))
+            fix = create + option
+            problems.append(Problem(shape.name, "the topic is missing", fix, shape.blocking))
             continue
         problems.extend(_setting_problems(shape, topic, bootstrap_servers=bootstrap_servers))
     problems.extend(_count_problems(seen, names=names, create=create))
     problems.extend(_retention_problems(seen, names=names, bootstrap_servers=bootstrap_servers))
     return problems
+
+
+def real_topic_problems(
+    seen: Mapping[str, SeenTopic],
+    real_topics: Iterable[str],
+    *,
+    names: TopicNames,
+    bootstrap_servers: str,
+) -> list[Problem]:
+    """Return which real topics take less than the half topic: advice, for it may be meant so.
+
+    A message that only the half topic takes is committed and becomes a dead letter, UNDELIVERABLE.
+    """
+    half = seen.get(names.half)
+    half_bytes = "" if half is None else half.settings.get("max.message.bytes", "")
+    if not half_bytes.isdecimal():
+        return []
+    most = str(int(half_bytes) - MESSAGE_RESERVE_BYTES)
+    wanted = (Wanted("max.message.bytes", most, Rule.AT_LEAST, blocking=False),)
+    return [
+        problem
+        for topic in real_topics
+        if topic in seen and seen[topic].settings.get("max.message.bytes")
+        for problem in _setting_problems(
+            TopicShape(topic, 1, wanted), seen[topic], bootstrap_servers=bootstrap_servers
+        )
+    ]
 
 
 def alter_command(topic: str, key: str, value: str, *, bootstrap_servers: str) -> str:
@@ -210,6 +247,19 @@ def _manifest(names: TopicNames) -> TopicShape:
     )
 
 
+def _settings(names: TopicNames) -> TopicShape:
+    """Return the settings topic; without it clients know no more than the daemon's defaults."""
+    return TopicShape(
+        names.settings,
+        SETTINGS_PARTITIONS,
+        (
+            Wanted("cleanup.policy", "compact", blocking=False),
+            Wanted("max.message.bytes", str(SETTINGS_TOPIC_BYTES), Rule.AT_LEAST, blocking=False),
+        ),
+        blocking=False,
+    )
+
+
 def _setting_problems(
     shape: TopicShape, topic: SeenTopic, *, bootstrap_servers: str
 ) -> list[Problem]:
@@ -228,6 +278,7 @@ def _setting_problems(
                         shape.name, wanted.key, wanted.value, bootstrap_servers=bootstrap_servers
                     ),
                     wanted.blocking,
+                    wanted.key,
                 )
             )
     return problems
@@ -265,9 +316,11 @@ def _retention_problems(
     floor = half.settings.get("retention.ms", "")
     wanted = Wanted("retention.ms", floor, Rule.AT_LEAST_OR_UNLIMITED)
     actual = op.settings.get("retention.ms", "")
+    if not floor or not actual:  # not to be read
+        return []
     unlimited = floor == str(UNLIMITED) and actual != floor
     if not unlimited and _is_good(actual, wanted):
         return []
     what = f"retention.ms is {actual}, less than the half topic's {floor}"
     fix = alter_command(names.op, "retention.ms", floor, bootstrap_servers=bootstrap_servers)
-    return [Problem(names.op, what, fix)]
+    return [Problem(names.op, what, fix, setting="retention.ms")]

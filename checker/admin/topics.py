@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from checker.admin.retention import retention_left_s, retention_problems
 from checker.admin.shape import (
     SAFE_REPLICAS,
     Layout,
     Problem,
     TopicShape,
     find_problems,
+    real_topic_problems,
     wanted_topics,
 )
 from checker.core.progress import START, ProgressError, check_against_log, parse_progress
 from checker.errors import AdminError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from checker.admin.kafka_io import Cluster
     from checker.admin.read import CommittedOffset
     from serde.topics import TopicNames
 
 PARTITIONS = 4
+
+
+def _none(_topic: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +42,15 @@ class Report:
         grown: Topics that got more partitions.
         initialised: Partitions that got their first offsets.
         problems: What is left to an operator.
+        retention_left_s: Seconds until retention deletes the first record that is needed, of all
+            partitions; None: nothing is needed, or kept for ever.
     """
 
     created: tuple[str, ...] = ()
     grown: tuple[str, ...] = ()
     initialised: tuple[int, ...] = ()
     problems: tuple[Problem, ...] = ()
+    retention_left_s: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -82,6 +94,7 @@ def create_topics(
         AdminError: something could not be made, or the daemon runs while growing; the operator
             acts, and runs the command again.
     """
+    layout = _beside_what_is_there(cluster, names, layout)
     shapes = wanted_topics(names, layout)
     before = cluster.describe(shape.name for shape in shapes)
     grown = _grow(cluster, names, layout) if grow else ()
@@ -100,17 +113,54 @@ def create_topics(
     )
 
 
-def check_topics(cluster: Cluster, names: TopicNames, layout: Layout) -> Report:
-    """Return every problem of topics and offsets; change nothing."""
+def check_topics(
+    cluster: Cluster, names: TopicNames, layout: Layout, *, is_real: Callable[[str], bool] = _none
+) -> Report:
+    """Return every problem of topics and offsets; change nothing.
+
+    Args:
+        cluster: Where.
+        names: Of this installation.
+        layout: What is wanted; check topics of other producer groups are looked at too.
+        is_real: Whether transactions deliver to a topic: its limit of sizes is looked at.
+    """
+    known = cluster.topics()
+    groups = dict.fromkeys((*layout.producer_groups, *names.groups_of(known)))
+    layout = _beside_what_is_there(cluster, names, replace(layout, producer_groups=tuple(groups)))
     shapes = wanted_topics(names, layout)
-    seen = cluster.describe(shape.name for shape in shapes)
-    problems = find_problems(shapes, seen, names=names, bootstrap_servers=cluster.bootstrap_servers)
-    return Report(problems=(*problems, *_offset_problems(cluster, names)))
+    real = [topic for topic in known if not names.is_internal(topic) and is_real(topic)]
+    seen = cluster.describe((*(shape.name for shape in shapes), *real))
+    servers = cluster.bootstrap_servers
+    needed = [
+        (topic, number, offset.offset)
+        for number, half, op in _offsets(cluster, names)
+        for topic, offset in ((names.half, half), (names.op, op))
+    ]
+    now_ms = int(datetime.now(timezone.utc).timestamp() * 1000)  # of this machine
+    left_s = retention_left_s(cluster, seen, needed, now_ms=now_ms)
+    return Report(
+        retention_left_s=min(left_s.values(), default=None),
+        problems=(
+            *find_problems(shapes, seen, names=names, bootstrap_servers=servers),
+            *real_topic_problems(seen, real, names=names, bootstrap_servers=servers),
+            *_offset_problems(cluster, names),
+            *retention_problems(left_s, seen, bootstrap_servers=servers),
+        ),
+    )
 
 
 def common_partitions(cluster: Cluster, names: TopicNames) -> int:
     """Return how many partitions half and op topic both have."""
     return min(cluster.partition_count(names.half), cluster.partition_count(names.op))
+
+
+def _beside_what_is_there(cluster: Cluster, names: TopicNames, layout: Layout) -> Layout:
+    """Return `layout` with room, in what holds copies, for what the half topic takes."""
+    half = cluster.describe((names.half,)).get(names.half)
+    limit = "" if half is None else half.settings.get("max.message.bytes", "")
+    if not limit.isdecimal():
+        return layout
+    return replace(layout, max_message_bytes=max(layout.max_message_bytes, int(limit)))
 
 
 def _beside_its_twin(shape: TopicShape, cluster: Cluster, names: TopicNames) -> TopicShape:

@@ -9,10 +9,12 @@ from checker.core.entries import Entries
 from checker.core.entry import IN_FLIGHT, Entry
 from checker.core.forget import Decided
 from checker.core.holdings import Holdings
+from checker.core.memory import LETTERS_SHARE
 from checker.core.plan import Count, PutBackRule
-from checker.core.protocol import State, decision_of
-from checker.core.schedule import CheckSchedule, first_due_ms
+from checker.core.protocol import REASON_TOO_LARGE, State, decision_of
+from checker.core.schedule import REST_MAX, CheckSchedule, first_due_ms
 from checker.core.settings import WINDOW_PER_UNDECIDED, LedgerSettings
+from checker.core.too_large import is_excess, is_too_large
 
 if TYPE_CHECKING:
     from checker.core.events import HalfRead, OpRead
@@ -26,6 +28,7 @@ class Book:
         held: The undecided ones.
         decided: The others.
         schedule: When undecided ones are asked about.
+        unaged: Those that are not scheduled yet, for nobody knows when they were appended.
         draft: The plan that is being drawn up.
     """
 
@@ -35,7 +38,8 @@ class Book:
         self.held = Holdings()
         self.decided = Decided(self.entries)
         self.schedule = CheckSchedule()
-        self.draft = Draft(settings.ledger_bytes_max)
+        self.draft = Draft(settings.ledger_bytes_max // LETTERS_SHARE)
+        self.unaged: list[Entry] = []
 
     def half(self, half: HalfRead) -> None:
         """Take a readable half record; offsets ascend."""
@@ -56,12 +60,27 @@ class Book:
         """Take an undecided transaction from a rebuild; offsets ascend."""
         self.held.hold(entry)
         halves = entry.messages.values()
-        if entry.check_times:
-            last_ms = max(half.append_ms for half in halves)
+        last_ms = max(half.append_ms for half in halves)
+        if entry.check_times and last_ms >= 0:
             self.schedule.add(entry, last_ms + self.settings.check_interval_ms)
         else:
             immunity_ms = max(half.metadata.immunity_ms for half in halves)
             self._schedule_first(entry, immunity_ms)
+
+    def schedule_unaged(self, now_ms: int) -> None:
+        """Schedule those whose age nobody knows as if they had been appended now.
+
+        Never sooner than that: a check that comes before the local transaction ends may be answered
+        wrongly. 0: partition time is not known yet.
+        """
+        if now_ms or len(self.unaged) > 2 * self.held.halves + REST_MAX:
+            self.unaged = [each for each in self.unaged if each.state is State.UNDECIDED]
+        if not self.unaged or not now_ms:
+            return
+        for entry in self.unaged:
+            immunity_ms = max(half.metadata.immunity_ms for half in entry.messages.values())
+            self.schedule.add(entry, self._first_due_ms(now_ms, immunity_ms))
+        self.unaged = []
 
     def decide(self, entry: Entry, state: State, op_offset: int, now_ms: int) -> None:
         """Take the decision of an undecided transaction; its messages are gone from here then."""
@@ -85,29 +104,81 @@ class Book:
         else:
             self.decided.add_again(entry, unseen)
 
-    def put_back(self, entry: Entry, rule: PutBackRule) -> None:
-        """Have all messages of an undecided transaction put back together."""
+    def put_back(self, entry: Entry, rule: PutBackRule, now_ms: int) -> bool:
+        """Have all messages of an undecided transaction put back together; tell whether they are.
+
+        A transaction that cannot be put back is discarded, through the op log: it is too large,
+        or the half topic does not take a copy. Until that DISCARD is read back the messages stay
+        where they are, and hold H.
+        """
+        if not self._can_be_put_back(entry):
+            if not entry.discarding:
+                entry.discarding = True
+                self.draft.discard(entry, REASON_TOO_LARGE, self.settings.actor, now_ms)
+            return False
         self.draft.put_back(entry, rule)
         before = entry.pending
         entry.pending = {index: before.get(index, 0) + 1 for index in entry.messages}
         entry.offset = IN_FLIGHT
+        return True
 
-    def keep_window(self, position: int, *, records_max: int, size_bytes_max: int) -> None:
-        """Put the oldest undecided back while the window that a rebuild reads is too large."""
-        settings, held, draft = self.settings, self.held, self.draft
-        while draft.plan.records < records_max and draft.plan.size_bytes < size_bytes_max:
-            entry = held.lowest()
+    def keep_window(
+        self,
+        position: int,
+        op: int,
+        now_ms: int,
+        *,
+        records_max: int,
+        size_bytes_max: int,
+        ops_max: int | None,
+    ) -> None:
+        """Put the oldest undecided back while the window that a rebuild reads is too large.
+
+        Args:
+            position: Half records below it were read.
+            op: Ops below it were applied.
+            now_ms: Partition time.
+            records_max: Of the plan.
+            size_bytes_max: Of the plan.
+            ops_max: Ops from T to `op` where memory is scarce.
+        """
+        plan = self.draft.plan
+        while plan.records < records_max and plan.size_bytes < size_bytes_max:
+            entry = self.held.lowest()
             if entry is None or entry.pending:
                 return
-            records = position - entry.offset
-            size_bytes = held.read_bytes - entry.bytes_at
-            if (
-                records <= settings.republish_window_records + WINDOW_PER_UNDECIDED * held.halves
-                and size_bytes
-                <= settings.republish_window_bytes + WINDOW_PER_UNDECIDED * held.size_bytes
-            ):
+            holds_too_much = self._holds_halves(entry, position) or self._holds_ops(
+                entry, op, ops_max
+            )
+            if not holds_too_much:
                 return
-            self.put_back(entry, PutBackRule.WINDOW)
+            if not self.put_back(entry, PutBackRule.WINDOW, now_ms):
+                return
+
+    def _can_be_put_back(self, entry: Entry) -> bool:
+        halves = entry.messages.values()
+        return not is_too_large(halves) and all(map(self.settings.copy_fits, halves))
+
+    def _holds_halves(self, entry: Entry, position: int) -> bool:
+        """Tell whether a rebuild reads too many half records because of `entry`, the lowest."""
+        settings, held = self.settings, self.held
+        records = position - entry.offset
+        size_bytes = held.read_bytes - entry.bytes_at
+        return (
+            records > settings.republish_window_records + WINDOW_PER_UNDECIDED * held.halves
+            or size_bytes > settings.republish_window_bytes + WINDOW_PER_UNDECIDED * held.size_bytes
+        )
+
+    def _holds_ops(self, entry: Entry, op: int, ops_max: int | None) -> bool:
+        """Tell whether a rebuild reads too many ops because of `entry`, the lowest.
+
+        That is so as long as the decision at T is about a record at or above it.
+        """
+        first = self.decided.first()
+        if first is None or first.last_record < entry.offset:
+            return False  # it is kept for another reason, which no put back changes
+        window = self.settings.republish_window_records + WINDOW_PER_UNDECIDED * self.held.halves
+        return op - first.op_offset > (window if ops_max is None else min(window, ops_max))
 
     def _another(self, entry: Entry, half: HalfRead) -> None:
         """Take an original of a known transaction."""
@@ -117,11 +188,19 @@ class Book:
             if index in entry.messages:
                 self.draft.count(Count.DUPLICATE)  # rule 7: first wins
                 return
+            if is_excess(half):
+                if entry.has_excess:
+                    self.draft.bury_excess(entry, half)
+                    return
+                entry.has_excess = True
             self.held.add(entry, half)
             immunity_ms = half.metadata.immunity_ms
             asked = entry.attempt or entry.check_times
             if immunity_ms > self.settings.transaction_timeout_ms and not asked:
-                due_ms = self._first_due_ms(entry, immunity_ms)
+                if entry.first_append_ms < 0:
+                    self.unaged.append(entry)
+                    return
+                due_ms = self._first_due_ms(entry.first_append_ms, immunity_ms)
                 self.schedule.add(entry, max(due_ms, entry.due_ms))
         elif index in entry.known or entry.state is State.ROLLED_BACK:
             self.draft.count(Count.DUPLICATE)
@@ -145,15 +224,17 @@ class Book:
 
     def _schedule_first(self, entry: Entry, immunity_ms: int) -> None:
         timeout_ms = self.settings.transaction_timeout_ms
-        if immunity_ms <= timeout_ms:
+        if entry.first_append_ms < 0:
+            self.unaged.append(entry)
+        elif immunity_ms <= timeout_ms:
             self.schedule.add_in_turn(entry, entry.first_append_ms + timeout_ms)
         else:
-            self.schedule.add(entry, self._first_due_ms(entry, immunity_ms))
+            self.schedule.add(entry, self._first_due_ms(entry.first_append_ms, immunity_ms))
 
-    def _first_due_ms(self, entry: Entry, immunity_ms: int) -> int:
+    def _first_due_ms(self, append_ms: int, immunity_ms: int) -> int:
         settings = self.settings
         return first_due_ms(
-            entry.first_append_ms,
+            append_ms,
             immunity_ms,
             settings.transaction_timeout_ms,
             settings.transaction_age_ms_max // 2,

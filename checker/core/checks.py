@@ -47,6 +47,7 @@ class Checks:
     def due(self, now_ms: int, limit: int) -> list[Check]:
         """Return at most `limit` checks to send now; discards that fell due join the draft."""
         schedule, settings = self._book.schedule, self._book.settings
+        self._book.schedule_unaged(now_ms)
         checks: list[Check] = []
         confirmed_ms = min(self._confirmed_ms, now_ms)
         for entry in schedule.take(confirmed_ms, limit):
@@ -80,7 +81,7 @@ class Checks:
     def _is_aged(self, entry: Entry, now_ms: int) -> bool:
         settings = self._book.settings
         return (
-            now_ms - entry.first_append_ms >= settings.transaction_age_ms_max
+            0 <= entry.first_append_ms <= now_ms - settings.transaction_age_ms_max
             and entry.attempt >= settings.unanswered_before_discard
             and now_ms - entry.first_request_ms >= settings.readiness_before_discard_ms
         )

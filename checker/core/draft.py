@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.letters import Letters, record_of
+from checker.core.letters import Letters
 from checker.core.plan import Count, DeadHalf, DeadJunk, Delivery, Plan, PutBack, PutBackRule
+from checker.core.protocol import State
 from checker.core.settings import NOTES_MAX
-from serde.records import COUNT_UNKNOWN, DeadReason, Op, OpKind, OpSource
+from serde.limits import STUB_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from serde.records import COUNT_UNKNOWN, DeadDecision, DeadReason, Op, OpKind, OpSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from checker.core.entry import Entry
     from checker.core.events import HalfRead, JunkRead, OpRead
+
+
+_DECISIONS = {
+    State.UNDECIDED: DeadDecision.NONE,
+    State.COMMITTED: DeadDecision.COMMIT,
+    State.ROLLED_BACK: DeadDecision.ROLLBACK,
+    State.DISCARDED: DeadDecision.DISCARD,
+}
 
 
 class Draft:
@@ -70,13 +80,28 @@ class Draft:
             self.plan.rolled_back[half.metadata.real_topic] += 1
 
     def bury(
-        self, entry: Entry, half: HalfRead, reason: DeadReason, detail: str, read: OpRead
+        self,
+        entry: Entry,
+        half: HalfRead,
+        reason: DeadReason,
+        detail: str,
+        read: OpRead,
+        *,
+        by_reference: bool,
     ) -> None:
         """Dead-letter a message whose transaction `read` decides."""
-        self.plan.dead.append(
-            DeadHalf(half, reason, detail, entry.check_times, read.offset, read.append_ms)
+        dead = DeadHalf(
+            half=half._replace(body=None) if by_reference else half,
+            reason=reason,
+            detail=detail,
+            check_times=entry.check_times,
+            op_offset=read.offset,
+            op_append_ms=read.append_ms,
+            decision=DeadDecision(read.op.kind.value),
+            by_reference=by_reference,
         )
-        self._grow((half,))
+        self.plan.dead.append(dead)
+        self._grow_by(dead)
 
     def bury_late(self, entry: Entry, half: HalfRead) -> None:
         """Have a message dead-lettered that came after its transaction's decision."""
@@ -85,7 +110,31 @@ class Draft:
             # Nothing is known of its messages, so this may be one of them once more.
             detail += ", and its messages are no longer known"
         self.letters.add(
-            DeadHalf(half, DeadReason.LATE, detail, entry.check_times, entry.op_offset, -1)
+            DeadHalf(
+                half,
+                DeadReason.LATE,
+                detail,
+                entry.check_times,
+                entry.op_offset,
+                -1,
+                _DECISIONS[entry.state],
+            )
+        )
+
+    def bury_excess(self, entry: Entry, half: HalfRead) -> None:
+        """Have a message dead-lettered, by reference, that no transaction can have."""
+        index = half.metadata.message_index
+        detail = f"message index {index}; a transaction has {TRANSACTION_MESSAGES_MAX} at most"
+        self.letters.add(
+            DeadHalf(
+                half._replace(body=None),
+                DeadReason.TOO_LARGE,
+                detail,
+                entry.check_times,
+                -1,
+                -1,
+                by_reference=True,
+            )
         )
 
     def bury_junk_half(self, record: JunkRead) -> None:
@@ -105,9 +154,10 @@ class Draft:
             letter = letters.take()
             if isinstance(letter, DeadHalf):
                 plan.dead.append(letter)
+                self._grow_by(letter)
             else:
                 plan.junk.append(letter)
-            self._grow((record_of(letter),))
+                self._grow((letter.record,))
 
     def put_back(self, entry: Entry, rule: PutBackRule) -> None:
         """Append copies of all messages of an undecided transaction."""
@@ -147,6 +197,10 @@ class Draft:
             )
         )
         self.plan.records += 1
+
+    def _grow_by(self, dead: DeadHalf) -> None:
+        self.plan.records += 1
+        self.plan.size_bytes += STUB_BYTES_MAX if dead.by_reference else dead.half.size_bytes
 
     def _grow(self, records: Iterable[HalfRead | JunkRead]) -> None:
         plan = self.plan

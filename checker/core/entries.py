@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from checker.core.weights import CHAR_BYTES, ENTRY_BYTES, INDEX_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,9 +20,13 @@ class Entries:
     The identity is (transaction id, resume count). Another group's half under a known id is a
     transaction of its own, kept apart by its group: whoever forges it is asked about it himself,
     and cannot touch the first one (rule 6).
+
+    Attributes:
+        size_bytes: What they take in memory, without the messages of undecided ones: an estimate.
     """
 
     def __init__(self) -> None:
+        self.size_bytes = 0
         self._by_key: dict[Key, Entry] = {}
         self._apart = 0  # how many are kept apart by their group; hardly ever any
 
@@ -45,6 +51,7 @@ class Entries:
 
     def put(self, entry: Entry, transaction_id: str, resume_count: int) -> None:
         """Add a transaction that was not found."""
+        self.size_bytes += ENTRY_BYTES + CHAR_BYTES * (len(transaction_id) + len(entry.group))
         key: Key = (transaction_id, resume_count)
         entry.key = key
         if self._by_key.setdefault(key, entry) is not entry:
@@ -55,12 +62,28 @@ class Entries:
     def take_over(self, others: Entries) -> None:
         """Become what `others` is, which must not be used any more; this one is empty so far."""
         self._by_key, self._apart = others._by_key, others._apart
+        self.size_bytes = others.size_bytes
 
-    def replace(self, entry: Entry) -> None:
-        """Know `entry` in place of the one that has its key."""
-        self._by_key[entry.key] = entry
+    def replace(self, entry: Entry, successor: Entry) -> None:
+        """Forget `entry`, and know `successor`, which waited for that, by its key."""
+        self._by_key[entry.key] = successor
+        self.size_bytes -= _size_bytes(entry)
 
     def remove(self, entry: Entry) -> None:
-        """Forget a transaction."""
+        """Forget a decided transaction."""
         del self._by_key[entry.key]
         self._apart -= len(entry.key) > _KEY_PARTS
+        self.size_bytes -= _size_bytes(entry)
+
+    def waits(self, successor: Entry) -> None:
+        """Count one that is kept for `replace`."""
+        self.size_bytes += _size_bytes(successor)
+
+
+def _size_bytes(entry: Entry) -> int:
+    """Return what a decided transaction takes."""
+    transaction_id: Any = entry.key[0]
+    size_bytes = ENTRY_BYTES + CHAR_BYTES * (len(transaction_id) + len(entry.group))
+    if type(entry.known) is frozenset:
+        size_bytes += INDEX_BYTES * len(entry.known)
+    return size_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checker.core.protocol import State
+from checker.core.too_large import is_excess
 
 if TYPE_CHECKING:
     from checker.core.events import HalfRead
@@ -36,12 +37,15 @@ class Entry:
         bytes_at: Bytes of half records read before `offset`.
         pending: Message index -> copies written and not read back.
         last_record: Highest half offset of any record that mentions it; -1: none was read.
-        first_append_ms: The broker's append time of its first half record.
+        first_append_ms: The broker's append time of its first half record, or NO_APPEND_MS: then
+            nobody knows its age, and it is never given up for it.
         check_times: Counted UNKNOWN answers.
         due_ms: When the next check is due.
         attempt: Unanswered requests for the current check number, of this ledger.
         first_request_ms: When the first of those was sent.
         discarding: A DISCARD was written and has not been read back.
+        has_excess: One of its messages has an index that no transaction may have; only the first
+            such message is kept.
         op_offset, decided_ms: Where and when it was decided.
     """
 
@@ -55,6 +59,7 @@ class Entry:
         "first_append_ms",
         "first_request_ms",
         "group",
+        "has_excess",
         "key",
         "known",
         "last_record",
@@ -79,15 +84,14 @@ class Entry:
         if metadata.origin_offset < 0:
             # An original that claims to have been checked is forged or broken: it was not.
             self.check_times = 0
-            self.first_append_ms = half.append_ms
         else:
-            # A copy that claims to be older than its original would never fall due.
             self.check_times = metadata.check_times
-            self.first_append_ms = min(metadata.first_append_timestamp, half.append_ms)
+        self.first_append_ms = half.first_append_ms
         self.due_ms = 0
         self.attempt = 0
         self.first_request_ms = 0
         self.discarding = False
+        self.has_excess = is_excess(half)
         self.op_offset = -1
         self.decided_ms = 0
 
@@ -102,7 +106,7 @@ class Entry:
         entry.messages = {}
         entry.bytes_at = entry.check_times = entry.due_ms = 0
         entry.attempt = entry.first_request_ms = 0
-        entry.discarding = False
+        entry.discarding = entry.has_excess = False
         entry.decide(state, op_offset, now_ms)
         return entry
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from checker.core.protocol import State
 from checker.core.settings import RECENT_MAX, RECENT_MS
+from checker.core.weights import INDEX_BYTES
 
 if TYPE_CHECKING:
     from checker.core.entries import Entries
@@ -38,18 +39,28 @@ class Decided:
     def add(self, entry: Entry) -> None:
         """Add an entry that was just decided; op offsets ascend."""
         self._queue.append(entry)
+        if type(entry.known) is frozenset:
+            self._entries.size_bytes += INDEX_BYTES * len(entry.known)
         if entry.state is State.DISCARDED and entry.offset < entry.last_record:
             self._keep_whole(entry.offset, entry.last_record)
 
     def add_again(self, stands: Entry, unseen: Entry) -> None:
         """Add what takes the place of `stands`, a decided entry, when that is forgotten."""
         unseen.key = stands.key
+        self._entries.waits(unseen)
         self._queue.append(unseen)
         self._again[stands.key].append(unseen)
 
     def lowest_op(self, op: int) -> int:
         """Return T: the lowest decision op that a rebuild needs, else O = `op`."""
         return self._queue[0].op_offset if self._queue else op
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def first(self) -> Entry | None:
+        """Return what would be forgotten next."""
+        return self._queue[0] if self._queue else None
 
     def whole(self, half: int) -> int:
         """Return H = `half`, lowered where it would part the messages of a discarded transaction.
@@ -86,7 +97,7 @@ class Decided:
         if again is None:
             self._entries.remove(entry)
             return
-        self._entries.replace(again.popleft())
+        self._entries.replace(entry, again.popleft())
         if not again:
             del self._again[entry.key]
 

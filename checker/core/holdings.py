@@ -24,9 +24,10 @@ class Holdings:
 
     Attributes:
         halves, size_bytes: Undecided half messages, and their bytes.
-        held_bytes: Bytes of the bodies that are in memory.
+        held_bytes: What the bodies take that are in memory.
+        metadata_bytes: What they take in memory besides: an estimate.
         read_bytes: Bytes of all undecided halves ever taken; differences measure the window.
-        by_topic: Real topic -> undecided half messages.
+        by_topic: Real topic -> undecided half messages; none without any.
     """
 
     def __init__(self) -> None:
@@ -38,6 +39,7 @@ class Holdings:
         self.halves = 0
         self.size_bytes = 0
         self.held_bytes = 0
+        self.metadata_bytes = 0
         self.read_bytes = 0
         self.by_topic: Counter[str] = Counter()
 
@@ -60,25 +62,28 @@ class Holdings:
         index = half.metadata.message_index
         before = entry.messages[index]
         self.size_bytes += half.size_bytes - before.size_bytes
-        self.held_bytes += half.size_bytes
+        self.held_bytes += half.body_bytes
         self.read_bytes += half.size_bytes
         if before.body is None:
             self._with_body.append(entry)
             self._body_indices.append(index)
         else:
-            self.held_bytes -= before.size_bytes
+            self.held_bytes -= before.body_bytes
+        self.metadata_bytes += half.metadata_bytes - before.metadata_bytes
+        self._leave_topic(before.metadata.real_topic)
+        self.by_topic[half.metadata.real_topic] += 1
         entry.messages[index] = half
         self._locate(entry, half.offset)
 
     def release(self, entry: Entry) -> None:
         """Let an entry go that is about to be decided."""
         for half in entry.messages.values():
-            size_bytes = half.size_bytes
             self.halves -= 1
-            self.size_bytes -= size_bytes
-            self.by_topic[half.metadata.real_topic] -= 1
+            self.size_bytes -= half.size_bytes
+            self.metadata_bytes -= half.metadata_bytes
+            self._leave_topic(half.metadata.real_topic)
             if half.body is not None:
-                self.held_bytes -= size_bytes
+                self.held_bytes -= half.body_bytes
 
     def lowest(self) -> Entry | None:
         """Return the entry with the lowest offset; those in flight have none."""
@@ -99,7 +104,7 @@ class Holdings:
             half = entry.messages.get(index)
             if half is not None and half.body is not None:
                 entry.messages[index] = half._replace(body=None)
-                self.held_bytes -= half.size_bytes
+                self.held_bytes -= half.body_bytes
         self._sweep()
 
     def _sweep(self) -> None:
@@ -123,11 +128,21 @@ class Holdings:
         self.read_bytes += size_bytes
         self.halves += 1
         self.size_bytes += size_bytes
-        self.by_topic[half.metadata.real_topic] += 1
+        metadata = half.metadata
+        self.metadata_bytes += half.metadata_bytes
+        self.by_topic[metadata.real_topic] += 1
         if half.body is not None:
-            self.held_bytes += size_bytes
+            self.held_bytes += half.body_bytes
             self._with_body.append(entry)
-            self._body_indices.append(half.metadata.message_index)
+            self._body_indices.append(metadata.message_index)
+
+    def _leave_topic(self, topic: str) -> None:
+        """Count one message less; names come from half messages, so none is kept without any."""
+        count = self.by_topic[topic] - 1
+        if count:
+            self.by_topic[topic] = count
+        else:
+            del self.by_topic[topic]
 
     def _locate(self, entry: Entry, offset: int) -> None:
         """Give an entry in flight its offset: what is still to be read back stands above it."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES
+from checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES, REASON_TOO_LARGE
+from checker.core.too_large import is_too_large
+from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from serde.records import COUNT_UNKNOWN, DeadReason, Op, OpSource
 
 if TYPE_CHECKING:
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 _ONE_OR_UNKNOWN = (1, COUNT_UNKNOWN)
 # Indices that one detail text names; a transaction may have a thousand.
 _INDICES_SHOWN = 10
+_DAEMONS_REASONS = {
+    REASON_CHECK_TIMES: DeadReason.CHECK_TIMES,
+    REASON_AGE: DeadReason.AGE,
+    REASON_TOO_LARGE: DeadReason.TOO_LARGE,
+}
 
 
 class Verdict(NamedTuple):
@@ -32,6 +39,7 @@ def judge_commit(
     Messages 0 .. n-1 are delivered, n being the op's message_count, or, where it is not known,
     all of them. With a gap nothing is delivered. Only messages whose original stands at or below
     the op's half_offset count: what was read beyond it by chance must not change the outcome.
+    More messages or bytes than a transaction may have are not delivered either.
     """
     half_offset, count = op.half_offset, op.message_count
     if len(messages) == 1 and count in _ONE_OR_UNKNOWN:
@@ -42,6 +50,7 @@ def judge_commit(
             metadata.message_index == 0
             and only.origin <= half_offset
             and not only.flaw
+            and only.user_bytes <= TRANSACTION_BYTES_MAX
             and allows(metadata.producer_group, metadata.real_topic)
         ):
             return Verdict((only,))
@@ -63,16 +72,20 @@ def judge_commit(
 
 def discard_reason(op: Op) -> DeadReason:
     """Return why a DISCARD dead-letters."""
-    if op.source is OpSource.CHECKER and op.reason == REASON_CHECK_TIMES:
-        return DeadReason.CHECK_TIMES
-    if op.source is OpSource.CHECKER and op.reason == REASON_AGE:
-        return DeadReason.AGE
-    return DeadReason.OPERATOR
+    if op.source is not OpSource.CHECKER:
+        return DeadReason.OPERATOR
+    return _DAEMONS_REASONS.get(op.reason, DeadReason.OPERATOR)
 
 
 def _refusal(
     meant: Sequence[HalfRead], count: int, allows: Callable[[str, str], bool]
 ) -> tuple[DeadReason, str] | None:
+    if is_too_large(meant):
+        return DeadReason.TOO_LARGE, (
+            f"{len(meant)} messages of {sum(half.user_bytes for half in meant)} bytes, the last"
+            f" with index {meant[-1].metadata.message_index}; a transaction has at most"
+            f" {TRANSACTION_MESSAGES_MAX} messages and {TRANSACTION_BYTES_MAX} bytes"
+        )
     # Ascending, unique and not negative: without a gap the last index tells.
     if len(meant) != count or (meant and meant[-1].metadata.message_index != count - 1):
         shown = [half.metadata.message_index for half in meant[:_INDICES_SHOWN]]

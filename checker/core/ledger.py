@@ -13,16 +13,19 @@ from what is committed. Rule numbers are those of DESIGN.md.
 from __future__ import annotations
 
 from collections import deque
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from checker.core.book import Book
 from checker.core.checks import Checks
 from checker.core.events import JunkRead, OpRead
 from checker.core.half_end import HalfEnd
+from checker.core.memory import Memory
 from checker.core.ops import Ops, named
 from checker.core.plan import Check, Count, Plan
 from checker.core.progress import Progress
 from checker.core.rebuild import Rebuild
+from checker.core.weights import CHAR_BYTES, OP_BYTES
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -38,6 +41,10 @@ class Ledger:
         settings: Limits and the policy.
         committed: Progress to rebuild from; the caller reads half records from H and ops from T.
 
+    Attributes:
+        waits_full_ms: When the pair's budget of waiting is full again (`checker.patience`); it goes
+            with the progress.
+
     Not thread-safe: one worker loop owns it.
     """
 
@@ -52,11 +59,17 @@ class Ledger:
         self._half_ms = 0  # the newest append time of a half record read
         self._op_position = committed.ops_from
         self._waiting: deque[OpRead | JunkRead] = deque()
-        self._junk_op_bytes = 0
+        self.memory = Memory(
+            self._book,
+            self._rebuild,
+            bodies_max=settings.ledger_bytes_max,
+            entries_max=settings.entries_bytes_max,
+        )
         self._half_end = HalfEnd()
         # What the plan just taken covers; records may be read before it is committed.
         self._covered = (committed.position, committed.op)
         self._rebuild_to = committed.rebuild_to
+        self.waits_full_ms = committed.waits_full_ms
 
     # --- what was read ---------------------------------------------------------------------
 
@@ -89,13 +102,14 @@ class Ledger:
             self._rebuild.past_op(read)
         else:
             self._waiting.append(read)
+            self.memory.ops_bytes += OP_BYTES + CHAR_BYTES * read.size_bytes
 
     def junk_op(self, record: JunkRead) -> None:
         """Take an op record that cannot be read (rule 8); it is buried in its turn."""
         self._op_position = record.offset + 1
         if self._rebuild is None or record.offset >= self._committed.op:
             self._waiting.append(record)
-            self._junk_op_bytes += record.size_bytes
+            self.memory.junk_op(record)
 
     def op_read_to(self, position: int) -> None:
         """Take that no op below `position` is left to read (PARTITION_EOF)."""
@@ -110,17 +124,14 @@ class Ledger:
         self._checks.applied(self._next_op())
 
     def half_end(self, end: int, token: int) -> None:
-        """Take that half p ended (read_uncommitted) at `end` when `wants_half_end` gave `token`.
+        """Take it as proven that half p ended at `end`, after `wants_half_end` gave `token`.
 
         Rule 1: an op that names a half offset beyond the end waits for nothing that could come.
         It is noted, and applied to what is there: had it no effect, a rebuild that reads it
         could not know that.
         """
-        head = self._waiting[0] if self._waiting else None
-        if head is None or isinstance(head, JunkRead):
-            return
-        is_beyond = head.op.half_offset >= end >= self._position
-        if self._half_end.is_proven(token, is_beyond=is_beyond):
+        is_beyond = bool(self._waiting) and _half_offset(self._waiting[0]) >= end
+        if self._half_end.is_answer(token, is_beyond=is_beyond):
             self._waiting = deque(self._ended(read, end) for read in self._waiting)
 
     # --- what to do ------------------------------------------------------------------------
@@ -141,11 +152,6 @@ class Ledger:
         return len(self._waiting)
 
     @property
-    def junk_op_bytes(self) -> int:
-        """Bytes of the unreadable ones among them; the others are small."""
-        return self._junk_op_bytes
-
-    @property
     def letters_waiting(self) -> int:
         """Half records read that are dead letters of a later plan, or may be before a rebuild."""
         if self._rebuild is not None:
@@ -158,13 +164,13 @@ class Ledger:
         return self._checks.wants_op_end
 
     def wants_half_end(self, now_ms: int) -> int | None:
-        """Return a token for `half_end` when an op has waited so long that it must be asked.
+        """Return a token for `half_end` when an op has waited so long that the end must be proven.
 
         Args:
             now_ms: Monotonic.
         """
         if self._rebuild is not None or not self.waits_for_half:
-            self._half_end.clear()
+            self._half_end.clear(now_ms)
             return None
         return self._half_end.question(self._waiting[0].offset, self._op_position, now_ms)
 
@@ -173,19 +179,33 @@ class Ledger:
         return None if self._rebuild is not None else self._book.schedule.next_due_ms()
 
     def oldest_undecided_ms(self) -> int | None:
-        """Return the first append time of the oldest undecided transaction by offset."""
+        """Return the first append time of the oldest undecided transaction by offset.
+
+        None: there is none, or nobody knows.
+        """
         lowest = self._book.held.lowest()
-        return None if lowest is None else lowest.first_append_ms
+        return None if lowest is None or lowest.first_append_ms < 0 else lowest.first_append_ms
+
+    def oldest_needed_ms(self) -> tuple[int | None, int | None]:
+        """Return the append times of the oldest undecided half record and unapplied op.
+
+        That is what the topics' retention counts from. None: there is none, or nobody knows.
+        """
+        lowest = self._book.held.lowest()
+        half_ms = op_ms = None
+        if lowest is not None:
+            half_ms = min(lowest.messages.values(), key=attrgetter("offset")).append_ms
+        if self._waiting:
+            op_ms = self._waiting[0].append_ms
+        return (
+            None if half_ms is None or half_ms < 0 else half_ms,
+            None if op_ms is None or op_ms < 0 else op_ms,
+        )
 
     @property
     def undecided_halves(self) -> int:
         """Half messages without a decision."""
         return self._book.held.halves
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the bodies in memory."""
-        return self._book.held.held_bytes + self._book.draft.letters.held_bytes
 
     @property
     def halves_by_topic(self) -> Counter[str]:
@@ -210,18 +230,28 @@ class Ledger:
             if not self._rebuild.is_complete(self._position, self._op_position):
                 return Plan()
             self._rebuild.settle(book, now_ms)
-            self._rebuild = None
+            self._rebuild = self.memory.rebuild = None
         book.decided.forget(self._committed.half, self._half_ms)
+        metadata_before, bodies_before = self.memory.messages_bytes, self.memory.bodies_bytes
         book.draft.take_letters(records_max=records_max, size_bytes_max=size_bytes_max)
         self._apply_waiting(now_ms, records_max, size_bytes_max)
-        book.keep_window(self._position, records_max=records_max, size_bytes_max=size_bytes_max)
+        book.keep_window(
+            self._position,
+            self._next_op(),
+            now_ms,
+            records_max=records_max,
+            size_bytes_max=size_bytes_max,
+            ops_max=self.memory.ops_window_max,
+        )
         book.schedule.trim(book.held.halves)
-        letters = book.draft.letters
-        book.held.keep_budget(self._settings.ledger_bytes_max - letters.held_bytes)
-        first = letters.first()
+        first = book.draft.letters.first()
         self._covered = (self._position if first is None else first, self._next_op())
         self._checks.applied(self._covered[1])
-        return book.draft.take()
+        plan = book.draft.take()
+        plan.metadata_bytes = metadata_before - self.memory.messages_bytes
+        plan.body_bytes = bodies_before - self.memory.bodies_bytes
+        self.memory.keep_bodies(plan.body_bytes)
+        return plan
 
     def progress(self, copies_end: int = 0) -> Progress:
         """Return the offsets that go with the plan just taken, whatever was read since.
@@ -237,7 +267,7 @@ class Ledger:
         half = self._book.decided.whole(half)
         self._rebuild_to = max(position, self._rebuild_to, copies_end)
         ops_from = self._book.decided.lowest_op(op)
-        return Progress(half, op, self._rebuild_to, ops_from, position)
+        return Progress(half, op, self._rebuild_to, ops_from, position, self.waits_full_ms)
 
     def committed(self, progress: Progress) -> None:
         """Take that `progress` stands: what only older progress needed is forgotten (rule 7)."""
@@ -246,20 +276,21 @@ class Ledger:
 
     def _apply_waiting(self, now_ms: int, records_max: int, size_bytes_max: int) -> None:
         waiting, draft, position = self._waiting, self._book.draft, self._position
-        plan, apply = draft.plan, self._ops.apply
+        plan, apply, memory = draft.plan, self._ops.apply, self.memory
         while waiting and plan.records < records_max and plan.size_bytes < size_bytes_max:
             read = waiting[0]
             if isinstance(read, JunkRead):
                 draft.bury_junk_op(read)
-                self._junk_op_bytes -= read.size_bytes
+                memory.junk_op_is_gone(read)
             elif read.op.half_offset < position:
                 apply(read, now_ms)
+                memory.ops_bytes -= OP_BYTES + CHAR_BYTES * read.size_bytes
             else:
                 return
             waiting.popleft()
 
     def _ended(self, read: OpRead | JunkRead, end: int) -> OpRead | JunkRead:
-        """Return an op that was read before the end was asked, naming no half offset beyond it."""
+        """Return an op that was read before the question, naming no half offset beyond the end."""
         if isinstance(read, JunkRead) or read.offset >= self._half_end.read_to:
             return read
         if read.op.half_offset < end:

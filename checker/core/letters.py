@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from checker.core.plan import DeadHalf, DeadJunk
+from checker.core.weights import letter_bytes
 
 if TYPE_CHECKING:
     from checker.core.events import HalfRead, JunkRead
@@ -26,12 +27,14 @@ class Letters:
 
     Attributes:
         held_bytes: Bytes of the bodies that are in memory.
+        metadata_bytes: What they take in memory besides: an estimate.
     """
 
     def __init__(self, body_bytes_max: int) -> None:
         self._waiting: deque[Letter] = deque()
         self._body_bytes_max = body_bytes_max
         self.held_bytes = 0
+        self.metadata_bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -40,18 +43,20 @@ class Letters:
         """Take a letter; offsets ascend."""
         record = record_of(letter)
         if record.body is not None:
-            if self.held_bytes + record.size_bytes <= self._body_bytes_max:
-                self.held_bytes += record.size_bytes
+            if self.held_bytes + record.body_bytes <= self._body_bytes_max:
+                self.held_bytes += record.body_bytes
             else:
                 letter = _without_body(letter)
+        self.metadata_bytes += letter_bytes(letter)
         self._waiting.append(letter)
 
     def take(self) -> Letter:
         """Hand the first letter over."""
         letter = self._waiting.popleft()
+        self.metadata_bytes -= letter_bytes(letter)
         record = record_of(letter)
         if record.body is not None:
-            self.held_bytes -= record.size_bytes
+            self.held_bytes -= record.body_bytes
         return letter
 
     def first(self) -> int | None:

@@ -14,6 +14,8 @@ from checker.core.protocol import (
     proves_its_age,
 )
 from checker.core.settings import ALLOWED_MAX
+from checker.core.too_large import is_too_large
+from serde.limits import TOPIC_CHARS_MAX
 from serde.records import OpSource
 
 if TYPE_CHECKING:
@@ -66,8 +68,10 @@ class Ops:
         verdict = judge_commit(entry.in_order(), read.op, self._allows)
         if verdict.deliver:
             draft.deliver(entry, verdict.deliver, read)
-        for half, reason, detail in verdict.dead:
-            draft.bury(entry, half, reason, detail, read)
+        if verdict.dead:
+            by_reference = is_too_large(entry.messages.values())
+            for half, reason, detail in verdict.dead:
+                draft.bury(entry, half, reason, detail, read, by_reference=by_reference)
         self._book.decide(entry, State.COMMITTED, read.offset, now_ms)
 
     def _roll_back(self, entry: Entry, read: OpRead, now_ms: int) -> None:
@@ -85,8 +89,9 @@ class Ops:
             # The last counted answer has no copy that tells a rebuilt ledger of it.
             entry.check_times = max(entry.check_times, op.check_number)
         reason = discard_reason(op)
+        by_reference = is_too_large(entry.messages.values())
         for half in entry.in_order():
-            book.draft.bury(entry, half, reason, op.reason, read)
+            book.draft.bury(entry, half, reason, op.reason, read, by_reference=by_reference)
         book.decide(entry, State.DISCARDED, read.offset, now_ms)
 
     def _answer(self, entry: Entry, read: OpRead, now_ms: int) -> None:
@@ -100,7 +105,7 @@ class Ops:
         entry.check_times += 1
         entry.attempt = 0
         if entry.check_times < settings.check_count_max:
-            book.put_back(entry, PutBackRule.ANSWER)
+            book.put_back(entry, PutBackRule.ANSWER, now_ms)
             book.schedule.add(entry, now_ms + settings.check_interval_ms)
             return
         if not entry.discarding:
@@ -128,9 +133,12 @@ class Ops:
     def _allows(self, group: str, topic: str) -> bool:
         allowed = self._allowed.get((group, topic))
         if allowed is None:
+            allowed = self._book.settings.allows(group, topic)
+            if max(len(group), len(topic)) > TOPIC_CHARS_MAX:
+                return allowed  # of no topic, and of any length: not worth remembering
             if len(self._allowed) >= ALLOWED_MAX:
                 self._allowed.clear()
-            allowed = self._allowed[group, topic] = self._book.settings.allows(group, topic)
+            self._allowed[group, topic] = allowed
         return allowed
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from serde.records import DeadDecision
+
 if TYPE_CHECKING:
     from checker.core.events import HalfRead, JunkRead
     from serde.records import DeadReason, HalfMetadata, Op
@@ -46,7 +48,12 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeadHalf:
-    """A half message for the dead-letter topic."""
+    """A half message for the dead-letter topic.
+
+    Attributes:
+        decision: What decided its transaction; NONE where that is not known.
+        by_reference: The dead letter refers to the half record, and holds nothing of its body.
+    """
 
     half: HalfRead
     reason: DeadReason
@@ -54,6 +61,8 @@ class DeadHalf:
     check_times: int
     op_offset: int
     op_append_ms: int
+    decision: DeadDecision = DeadDecision.NONE
+    by_reference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +109,9 @@ class Plan:
         counts: What was counted.
         notes: Conflicts and refused ops, for the log.
         rolled_back: Real topic -> messages rolled back.
+        metadata_bytes: What it takes in memory at most, apart from bodies: an estimate.
+        body_bytes: What its bodies take that are in memory, but for those of put-backs, which the
+            ledger still holds.
     """
 
     deliveries: list[Delivery] = field(default_factory=list)
@@ -112,3 +124,5 @@ class Plan:
     counts: Counter[Count] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     rolled_back: Counter[str] = field(default_factory=Counter)
+    metadata_bytes: int = 0
+    body_bytes: int = 0

@@ -12,7 +12,8 @@ H, O, R, T and P of one partition pair:
                    recent ones (checker.core.forget)
 
 H and O are the committed offsets themselves; R, T and P travel, with H once more, in the
-metadata of op p's offset: `v1;H;R;T;P;<crc>`.
+metadata of op p's offset: `v1;H;R;T;P;W;<crc>`. W is when the pair's budget of waiting is full
+again (checker.patience).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import zlib
 from dataclasses import dataclass, replace
 
 _VERSION = "v1"
-_FIELDS = 6
+_FIELDS = 7
+# Before there was W, no budget had been spent.
+_FIELDS_BEFORE_W = 6
 
 
 class ProgressError(ValueError):
@@ -43,6 +46,7 @@ class Progress:
         ops_from: T, lowest op offset that a rebuild needs.
         position: P, half records below it had their effect (dead letters of unreadable and late
             ones); P <= R.
+        waits_full_ms: W, partition time; 0 before any wait.
     """
 
     half: int
@@ -50,6 +54,7 @@ class Progress:
     rebuild_to: int
     ops_from: int
     position: int
+    waits_full_ms: int = 0
 
     def metadata(self) -> str:
         """Return the text committed with op p's offset: ASCII, far below Kafka's 4,096 limit.
@@ -58,6 +63,7 @@ class Progress:
         found out.
         """
         text = f"{_VERSION};{self.half};{self.rebuild_to};{self.ops_from};{self.position}"
+        text += f";{self.waits_full_ms}"
         return f"{text};{_checksum(text, self.op)}"
 
 
@@ -83,14 +89,16 @@ def parse_progress(half_offset: int, op_offset: int, metadata: str | None) -> Pr
     parts = metadata.split(";")
     if parts[0] != _VERSION:
         raise ProgressError(f"offset metadata of unknown version {parts[0][:16]!r}")
-    if len(parts) != _FIELDS or parts[5] != _checksum(metadata.rpartition(";")[0], op_offset):
+    is_whole = len(parts) in (_FIELDS_BEFORE_W, _FIELDS)
+    if not is_whole or parts[-1] != _checksum(metadata.rpartition(";")[0], op_offset):
         raise ProgressError(f"offset metadata is damaged or not of this offset: {metadata[:80]!r}")
-    half, rebuild_to, ops_from, position = (int(part) for part in parts[1:5])
+    half, rebuild_to, ops_from, position, *rest = (int(part) for part in parts[1:-1])
+    waits_full_ms = rest[0] if rest else 0
     if half != half_offset:
         raise ProgressError(f"half offset {half_offset} differs from H={half} in the metadata")
     if not half <= position <= rebuild_to or ops_from > op_offset:
         raise ProgressError(f"offset metadata contradicts itself: {metadata!r}, O={op_offset}")
-    return Progress(half, op_offset, rebuild_to, ops_from, position)
+    return Progress(half, op_offset, rebuild_to, ops_from, position, waits_full_ms)
 
 
 def check_against_log(

@@ -67,6 +67,7 @@ _CONFLICT = Effect.CONFLICT
 # Words that a CHECKER's DISCARD gives as its reason.
 REASON_CHECK_TIMES = "CHECK_TIMES"
 REASON_AGE = "AGE"
+REASON_TOO_LARGE = "TOO_LARGE"
 
 
 def effect_of(op: Op, state: State) -> Effect:
@@ -89,8 +90,11 @@ def proves_its_age(op: Op, op_append_ms: int, first_append_ms: int) -> bool:
     """Tell whether an op may take effect; only a discard of the daemon, for age, can fail here.
 
     It names the age that it claims, and its append time proves it or not: so every reader of the
-    log comes to the same answer, whatever its settings are today.
+    log comes to the same answer, whatever its settings are today. Without an append time
+    (NO_APPEND_MS) of either record nothing is proven.
     """
     if op.age_ms <= 0 or op.kind is not OpKind.DISCARD or op.source is not OpSource.CHECKER:
         return True
+    if op_append_ms < 0 or first_append_ms < 0:
+        return False
     return op_append_ms - first_append_ms >= op.age_ms

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from checker.core.entries import Entries
 from checker.core.entry import Entry
-from checker.core.events import JunkRead
+from checker.core.events import NO_APPEND_MS, JunkRead
 from checker.core.protocol import State, decision_of, proves_its_age
+from checker.core.too_large import is_excess
+from checker.core.weights import op_bytes, record_bytes
 
 if TYPE_CHECKING:
     from checker.core.book import Book
@@ -30,10 +32,22 @@ class Rebuild:
 
     def __init__(self, progress: Progress, body_bytes_max: int) -> None:
         self._progress = progress
+        self._body_bytes_max = body_bytes_max
         self._body_bytes_left = body_bytes_max
+        self._metadata_bytes = 0
         self._halves = Entries()
         self._fresh: list[tuple[Entry, HalfRead] | JunkRead] = []
         self._past: list[OpRead] = []
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the bodies in memory, or a little more."""
+        return min(self._body_bytes_max, self._body_bytes_max - self._body_bytes_left)
+
+    @property
+    def entries_bytes(self) -> int:
+        """What all else takes in memory: an estimate."""
+        return self._halves.size_bytes + self._metadata_bytes
 
     def is_complete(self, position: int, op_position: int) -> bool:
         """Tell whether both partitions have been read far enough."""
@@ -45,10 +59,11 @@ class Rebuild:
 
     def half(self, half: HalfRead) -> None:
         """Take a half record; a copy replaces what it is a copy of, another original never."""
-        self._body_bytes_left -= half.size_bytes
+        self._body_bytes_left -= half.body_bytes
         if self._body_bytes_left < 0:
             half = half._replace(body=None)
         metadata = half.metadata
+        self._metadata_bytes += half.metadata_bytes
         transaction_id, resume_count = metadata.transaction_id, metadata.resume_count
         entry = self._halves.find(transaction_id, resume_count, metadata.producer_group)
         if entry is None:
@@ -56,29 +71,39 @@ class Rebuild:
             self._halves.put(entry, transaction_id, resume_count)
         else:
             stands = entry.messages.get(metadata.message_index)
-            if stands is None or half.origin <= stands.origin:
+            is_kept = stands is not None or not (entry.has_excess and is_excess(half))
+            if is_kept and (stands is None or half.origin <= stands.origin):
                 entry.messages[metadata.message_index] = half
+                entry.has_excess = entry.has_excess or is_excess(half)
+                if stands is not None:
+                    self._metadata_bytes -= stands.metadata_bytes
+            else:
+                self._metadata_bytes -= half.metadata_bytes  # it is not kept
             entry.last_record = half.offset
             if metadata.origin_offset >= 0:
                 entry.check_times = max(entry.check_times, metadata.check_times)
-                first_append_ms = metadata.first_append_timestamp
-                entry.first_append_ms = min(entry.first_append_ms, first_append_ms)
+                entry.first_append_ms = _first_of(
+                    entry.first_append_ms, metadata.first_append_timestamp
+                )
         if self._is_fresh(half):
+            self._metadata_bytes += half.metadata_bytes  # once more: it may be kept here only
             self._fresh.append((entry, half))
 
     def junk_half(self, record: JunkRead) -> None:
         """Take an unreadable half record."""
         if record.offset < self._progress.position:
             return
-        self._body_bytes_left -= record.size_bytes
+        self._body_bytes_left -= record.body_bytes
         if self._body_bytes_left < 0:
             record = record._replace(body=None)
+        self._metadata_bytes += record_bytes(record)
         self._fresh.append(record)
 
     def past_op(self, read: OpRead) -> None:
         """Take an op below O; of those only decisions are kept: there may be millions of others."""
         if decision_of(read.op) is not None:
             self._past.append(read)
+            self._metadata_bytes += op_bytes(read)
 
     def settle(self, book: Book, now_ms: int) -> None:
         """Bring `book`, which is empty, to the state that was committed."""
@@ -95,8 +120,11 @@ class Rebuild:
                 book.draft.bury_junk_half(each)
                 continue
             entry, half = each
-            delivers_nothing = entry.state in (State.UNDECIDED, State.ROLLED_BACK)
-            if not delivers_nothing and half.metadata.message_index not in entry.known:
+            index = half.metadata.message_index
+            if entry.state is State.UNDECIDED:
+                if is_excess(half) and index not in entry.messages:
+                    book.draft.bury_excess(entry, half)
+            elif entry.state is not State.ROLLED_BACK and index not in entry.known:
                 book.draft.bury_late(entry, half)
 
     def _decide(self, book: Book, read: OpRead, now_ms: int) -> None:
@@ -119,6 +147,17 @@ class Rebuild:
     def _is_fresh(self, half: HalfRead) -> bool:
         """Tell whether this original has had no effect yet."""
         return half.offset >= self._progress.position and half.metadata.origin_offset < 0
+
+
+def _first_of(append_ms: int, claimed_ms: int) -> int:
+    """Return the first append time, where a copy says one and the originals read another.
+
+    A copy knows the first message, which a rebuild may not have met: nobody knows the age where it
+    says so, whatever a later message tells.
+    """
+    if claimed_ms < 0:
+        return NO_APPEND_MS
+    return claimed_ms if append_ms < 0 else min(append_ms, claimed_ms)
 
 
 def _took_effect(read: OpRead, entry: Entry) -> bool:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 # Due entries sorted out by group at a time, of first checks and of repeats each: enough for fair
 # turns, and a bound on one call when a million fall due at once.
 READY_MAX = 20_000
+# One check in so many is a repeat while both kinds are due. First checks matter more: most of them
+# are answered. But anybody can make first checks due without end, by halves that nobody decides.
+REPEAT_SHARE = 4
 # Decided and moved entries are swept out when they are more than half and more than this.
 REST_MAX = 10_000
 # Due time of an entry that was taken and not added again.
@@ -41,17 +44,17 @@ class CheckSchedule:
     """Undecided transactions by due time.
 
     First checks with the common timeout fall due in the order of their append times, so a queue
-    holds them; all others go through a heap. Decided ones are skipped when they come up.
+    holds them; all others go through a heap, one for first checks and one for repeats. Decided ones
+    are skipped when they come up.
     """
 
     def __init__(self) -> None:
         # Two queues, not one of pairs: a tuple costs 56 bytes, and there may be millions.
         self._in_turn: deque[Entry] = deque()
         self._in_turn_due: deque[int] = deque()
-        self._heap: list[tuple[int, int, Entry]] = []
-        self._pushes = 0
-        self._first = _Turns()
-        self._repeats = _Turns()
+        self._first = _Due()
+        self._repeats = _Due()
+        self._firsts_in_a_row = 0  # taken while repeats were due as well
         self._sorted_out_ms = 0
 
     def add_in_turn(self, entry: Entry, due_ms: int) -> None:
@@ -67,8 +70,8 @@ class CheckSchedule:
     def add(self, entry: Entry, due_ms: int) -> None:
         """Add an entry, or move it: an earlier due time of it no longer counts."""
         entry.due_ms = due_ms
-        self._pushes += 1
-        heapq.heappush(self._heap, (due_ms, self._pushes, entry))
+        due = self._repeats if entry.attempt or entry.check_times else self._first
+        due.push(entry, due_ms)
 
     def trim(self, undecided: int) -> None:
         """Let go of entries that were decided or moved; `undecided` is at least what is left."""
@@ -78,39 +81,44 @@ class CheckSchedule:
             stand = [(entry, due_ms) for entry, due_ms in pairs if _stands(entry, due_ms)]
             self._in_turn = deque(entry for entry, _ in stand)
             self._in_turn_due = deque(due_ms for _, due_ms in stand)
-        if len(self._heap) > 2 * undecided + REST_MAX:
-            self._heap = [each for each in self._heap if _stands(each[2], each[0])]
-            heapq.heapify(self._heap)
+        self._first.trim(undecided)
+        self._repeats.trim(undecided)
 
     def next_due_ms(self) -> int | None:
         """Return when the next entry falls due; None when there is none."""
         if self._first.count or self._repeats.count:
             return 0
         self._skip_moved()
-        dues, heap = self._in_turn_due, self._heap
-        while heap and not _stands(heap[0][2], heap[0][0]):
-            heapq.heappop(heap)
-        if not dues or not heap:
-            return dues[0] if dues else heap[0][0] if heap else None
-        return min(dues[0], heap[0][0])
+        dues = [*self._first.next_due_ms(), *self._repeats.next_due_ms()]
+        if self._in_turn_due:
+            dues.append(self._in_turn_due[0])
+        return min(dues, default=None)
 
     def take(self, confirmed_ms: int, limit: int) -> list[Entry]:
         """Return at most `limit` undecided entries that were due at `confirmed_ms`.
 
-        First checks before repeats; groups in turn. The caller adds each again. Partition time
-        goes back by what two brokers' clocks differ: whoever was due before still has its turn.
+        First checks before repeats, but one in REPEAT_SHARE is a repeat while any is due; groups in
+        turn. The caller adds each again. Partition time goes back by what two brokers' clocks
+        differ: whoever was due before still has its turn.
         """
         self._sort_out(confirmed_ms)
         self._sorted_out_ms = max(self._sorted_out_ms, confirmed_ms)
         taken: list[Entry] = []
-        for turns in (self._first, self._repeats):
-            while turns.count and len(taken) < limit:
-                entry = turns.next()
-                # One that falls due later than all that were sorted out was moved since.
-                if entry.state is _UNDECIDED and entry.due_ms <= self._sorted_out_ms:
-                    entry.due_ms = TAKEN  # it may stand here twice
-                    taken.append(entry)
+        while (self._first.count or self._repeats.count) and len(taken) < limit:
+            is_repeat = self._is_turn_of_repeats()
+            entry = (self._repeats if is_repeat else self._first).next()
+            # One that falls due later than all that were sorted out was moved since.
+            if entry.state is _UNDECIDED and entry.due_ms <= self._sorted_out_ms:
+                entry.due_ms = TAKEN  # it may stand here twice
+                taken.append(entry)
+                waits = self._repeats.count and not is_repeat
+                self._firsts_in_a_row = self._firsts_in_a_row + 1 if waits else 0
         return taken
+
+    def _is_turn_of_repeats(self) -> bool:
+        if not self._first.count or not self._repeats.count:
+            return not self._first.count
+        return self._firsts_in_a_row >= REPEAT_SHARE - 1
 
     def _skip_moved(self) -> None:
         dues, entries = self._in_turn_due, self._in_turn
@@ -119,32 +127,50 @@ class CheckSchedule:
             entries.popleft()
 
     def _sort_out(self, confirmed_ms: int) -> None:
-        dues, heap = self._in_turn_due, self._heap
-        first, repeats = self._first, self._repeats
+        dues, first = self._in_turn_due, self._first
         while dues and first.count < READY_MAX and dues[0] <= confirmed_ms:
             due_ms, entry = dues.popleft(), self._in_turn.popleft()
             if _stands(entry, due_ms):
                 first.add(entry)
-        while (
-            heap
-            and first.count < 2 * READY_MAX
-            and repeats.count < READY_MAX
-            and heap[0][0] <= confirmed_ms
-        ):
-            due_ms, _, entry = heapq.heappop(heap)
-            if _stands(entry, due_ms):
-                turns = repeats if entry.attempt or entry.check_times else first
-                turns.add(entry)
+        first.sort_out(confirmed_ms, 2 * READY_MAX)
+        self._repeats.sort_out(confirmed_ms, READY_MAX)
 
 
-class _Turns:
-    """Due entries by producer group; one of each group in turn."""
+class _Due:
+    """Entries by due time, and those that are due by producer group; one of each group in turn."""
 
     def __init__(self) -> None:
         self.count = 0
         self._by_group: dict[str, deque[Entry]] = {}
+        self._heap: list[tuple[int, int, Entry]] = []
+        self._pushes = 0
+
+    def push(self, entry: Entry, due_ms: int) -> None:
+        self._pushes += 1
+        heapq.heappush(self._heap, (due_ms, self._pushes, entry))
+
+    def trim(self, undecided: int) -> None:
+        if len(self._heap) > 2 * undecided + REST_MAX:
+            self._heap = [each for each in self._heap if _stands(each[2], each[0])]
+            heapq.heapify(self._heap)
+
+    def next_due_ms(self) -> list[int]:
+        """Return the lowest due time in the heap; nothing when there is none."""
+        heap = self._heap
+        while heap and not _stands(heap[0][2], heap[0][0]):
+            heapq.heappop(heap)
+        return [heap[0][0]] if heap else []
+
+    def sort_out(self, confirmed_ms: int, count_max: int) -> None:
+        """Give those that were due at `confirmed_ms` a turn, until `count_max` have one."""
+        heap = self._heap
+        while heap and self.count < count_max and heap[0][0] <= confirmed_ms:
+            due_ms, _, entry = heapq.heappop(heap)
+            if _stands(entry, due_ms):
+                self.add(entry)
 
     def add(self, entry: Entry) -> None:
+        """Give an entry that is due a turn."""
         self._by_group.setdefault(entry.group, deque()).append(entry)
         self.count += 1
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
+from concurrent.futures import (
+    TimeoutError,  # noqa: A004  # its own on 3.10
+    wait,
+)
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +20,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AclOperation, AdminClient, OffsetSpec
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec
 
 from bridge.inquiry.kafka_io import Ends, ask_offsets, offset_of
 from bridge.kafka_io import made
@@ -26,7 +29,7 @@ from checker.clients import QUESTION_S, client_config
 from checker.failures import InputLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from checker.config import CheckerConfig
 
@@ -34,6 +37,9 @@ _log = logging.getLogger("halfbridge.checker")
 
 # How much later than its own limit the client is given up: it knows the reason.
 _CLIENT_GRACE_S = 1.0
+_NO_SUCH_TOPIC = frozenset(
+    (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION)  # an impossible name
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,41 @@ class Ranges:
         except KafkaException as error:
             name = f"{place.topic}[{place.partition}]"
             return InputLostError(f"log end of {name} cannot be read: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsAnswer:
+    """The settings of a topic, or why nobody knows them.
+
+    Attributes:
+        settings: Kafka's name of each setting to its value; None: not known.
+        why: What was said in place of them.
+        is_missing: There is no such topic.
+        is_silent: No broker answered: another time one may.
+    """
+
+    settings: Mapping[str, str] | None
+    why: str = ""
+    is_missing: bool = False
+    is_silent: bool = False
+
+
+class SettingsQuestion:
+    """The settings of topics: a question under way."""
+
+    def __init__(self, admin: Any, topics: Iterable[str]) -> None:
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+        self._futures = admin.describe_configs(resources, request_timeout=QUESTION_S)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `answers` has not to wait."""
+        return all(future.done() for future in self._futures.values())
+
+    def answers(self, wait_s: float = QUESTION_S + _CLIENT_GRACE_S) -> dict[str, SettingsAnswer]:
+        """Return what was said of each topic; blocks for at most about `wait_s`."""
+        wait(self._futures.values(), wait_s)
+        return {resource.name: _settings_of(future) for resource, future in self._futures.items()}
 
 
 class Questions:
@@ -124,6 +165,10 @@ class Questions:
         """Ask up to where partitions can be read, read_committed."""
         return Ends(self._admin, wanted, QUESTION_S, isolation=IsolationLevel.READ_COMMITTED)
 
+    def ask_settings(self, topics: Iterable[str]) -> SettingsQuestion:
+        """Ask for the settings of topics, at least one."""
+        return SettingsQuestion(self._admin, topics)
+
     def partitions(self) -> dict[str, int]:
         """Return topic -> number of partitions, of all topics this daemon may see; blocks.
 
@@ -156,9 +201,27 @@ def _may_write(future: Any) -> bool | None:
     try:
         operations = future.result(QUESTION_S + _CLIENT_GRACE_S).authorized_operations
     except KafkaException as error:
-        if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        code = error.args[0].code()
+        if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return False
+        if code > 0:  # a broker's answer, which says nothing of rights: the topic is gone, say
+            return None
         raise InputLostError(f"rights cannot be read: {error}") from error
     except TimeoutError as error:
         raise InputLostError(f"rights cannot be read: {error}") from error
     return None if operations is None else AclOperation.WRITE in operations
+
+
+def _settings_of(future: Any) -> SettingsAnswer:
+    if not future.done():
+        return SettingsAnswer(None, "no broker answered in time", is_silent=True)
+    error = future.exception()
+    if error is None:
+        return SettingsAnswer({key: str(each.value) for key, each in future.result().items()})
+    code = error.args[0].code() if isinstance(error, KafkaException) else None
+    return SettingsAnswer(
+        None,
+        str(error),
+        is_missing=code in _NO_SUCH_TOPIC,
+        is_silent=code not in _NO_SUCH_TOPIC | {KafkaError.TOPIC_AUTHORIZATION_FAILED},
+    )

@@ -132,7 +132,8 @@ class Transactor:
                 # The broker judges sizes, topic by topic.
                 "message.max.bytes": 1_000_000_000,
                 "error_cb": self._told.on_error,
-                "linger.ms": 1,
+                # All records of a kafka_txn are handed over at once: there is nothing to wait for.
+                "linger.ms": 0,
                 # A topic is looked up before anything is written to it; one that is missing all
                 # the same was deleted, and is not worth the 30 s that a new one is given.
                 "topic.metadata.propagation.max.ms": 5000,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("halfbridge.checker")
 
 _QUEUE_CHECKS_MAX = 20_000
+# Of the requests in that queue, which hold the messages asked about: one batch of a kafka_txn.
+_QUEUE_KIB_MAX = 16_384
 # What a check request is refused for: of several records with timestamps that a broker does not
 # take, librdkafka calls each one invalid, without the reason.
 _UNTIMELY_CODES = frozenset((KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD))
@@ -32,7 +34,9 @@ class CheckSender:
         self._producer = made(
             Producer,
             {
-                "queue.buffering.max.messages": _QUEUE_CHECKS_MAX,  # the user may know better
+                # The user may know better.
+                "queue.buffering.max.messages": _QUEUE_CHECKS_MAX,
+                "queue.buffering.max.kbytes": _QUEUE_KIB_MAX,
                 **client_config(config),
                 "enable.idempotence": True,
                 "message.timeout.ms": 5000,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bridge.config import BridgeConfig
 from halfbridge.bench.config import HEAD_BYTES, BenchConfig
 
 if TYPE_CHECKING:
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 _MESSAGES_MAX = 10_000_000
 _LINGER_MS_FULL_SPEED = 5.0
-_LINGER_MS = 0.5  # BridgeConfig's default
+# What a client needs to be asked for its defaults.
+_NAMED = {"bootstrap_servers": "127.0.0.1:9092", "producer_group": "bench"}
 _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
 
 
@@ -106,7 +108,9 @@ def _linger_ms(values: dict[str, Any]) -> float:
     if values["linger_ms"] is not None:
         return float(values["linger_ms"])
     full_speed = not values["rate"] and not values["threads"]
-    return _LINGER_MS_FULL_SPEED if full_speed else _LINGER_MS
+    return (
+        _LINGER_MS_FULL_SPEED if full_speed else BridgeConfig.from_environ({}, **_NAMED).linger_ms
+    )
 
 
 def _text(result: BenchResult) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bridge.log_text import one_line
 from checker.config import CheckerConfig
 from checker.policy import load_policy
 from halfbridge.cli.options import CONNECTION, load_settings, settings_options
@@ -82,11 +83,12 @@ def init(**values: Any) -> int:
     )
     cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
     plan = init_partition(cluster, config.names, request)
-    _show_plan(plan, values)
+    show_plan(plan, values)
     return 0
 
 
-def _show_plan(plan: Plan, values: dict[str, Any]) -> None:
+def show_plan(plan: Plan, values: dict[str, Any]) -> None:
+    """Print what `init` found and did; ids are whatever was written to the half topic."""
     if values["as_json"]:
         committed = not values["dry_run"]
         body = {"committed": committed, "exact": plan.exact, **dataclasses.asdict(plan)}
@@ -104,6 +106,6 @@ def _show_plan(plan: Plan, values: dict[str, Any]) -> None:
         ("never applied", plan.never),
         ("uncertain", plan.uncertain),
     ):
-        shown = f": {', '.join(ids)}" if ids and word != "applied before" else ""
+        shown = f": {', '.join(map(one_line, ids))}" if ids and word != "applied before" else ""
         click.echo(f"{word:<15} {len(ids)}{shown}")
     click.echo("dry run: nothing committed" if values["dry_run"] else "committed")

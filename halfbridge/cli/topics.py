@@ -11,19 +11,29 @@ import click
 from checker.admin.acls import daemon_acls, producer_acls, sink_acls
 from checker.config import CheckerConfig
 from halfbridge.cli.options import CONNECTION, load_settings, settings_options
+from serde.topics import holds_internal_name
 
 if TYPE_CHECKING:
     from checker.admin.topics import Report
 
-# Half messages must outlive what may still be decided about them (docs/operations.md).
-_RETENTION_AGES = 2
 _SETTINGS = (*CONNECTION, "transaction_age_ms_max")
+
+
+def _checked_groups(
+    _context: click.Context, _option: click.Parameter, groups: tuple[str, ...]
+) -> tuple[str, ...]:
+    for group in groups:
+        if holds_internal_name(group):
+            raise click.BadParameter(f"{group}: a producer group's name must not hold RMQ_SYS_")
+    return groups
+
 
 _group_option = click.option(
     "--producer-group",
     "-g",
     "producer_groups",
     multiple=True,
+    callback=_checked_groups,
     metavar="NAME",
     help="A producer group that needs a check topic. May be repeated.",
 )
@@ -41,6 +51,14 @@ _replication_option = click.option(
     help="Replicas of every topic. [default: 3, or as many as there are brokers]",
 )
 
+_real_option = click.option(
+    "--real-topic",
+    "real_topics",
+    multiple=True,
+    metavar="NAME",
+    help="A topic that transactions deliver to: its limit of sizes is compared with the half"
+    " topic's. May be repeated; those of a --policy-file need not be named.",
+)
 _sink_option = click.option(
     "--spark-sink",
     is_flag=True,
@@ -88,8 +106,9 @@ def create(**values: Any) -> int:
 @_partitions_option
 @_replication_option
 @_sink_option
+@_real_option
 @_json_option
-@settings_options(CheckerConfig, only=_SETTINGS)
+@settings_options(CheckerConfig, only=(*_SETTINGS, "policy_file"))
 def check(**values: Any) -> int:
     """Report every problem of topics and offsets, each with the command that mends it."""
     return _show(_run(values, make=False), as_json=values["as_json"])
@@ -100,6 +119,8 @@ def _run(values: dict[str, Any], *, make: bool) -> Report:
     from checker.admin.kafka_io import Cluster  # noqa: PLC0415
     from checker.admin.shape import HALF_RETENTION_MS  # noqa: PLC0415
     from checker.admin.topics import check_topics, create_topics, plan_layout  # noqa: PLC0415
+    from checker.policy import load_policy, may_deliver  # noqa: PLC0415
+    from checker.topic_flaws import RETENTION_AGES  # noqa: PLC0415
 
     config = load_settings(CheckerConfig, values)
     cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
@@ -108,12 +129,17 @@ def _run(values: dict[str, Any], *, make: bool) -> Report:
         partitions=values["partitions"],
         replication_factor=values["replication_factor"],
         producer_groups=values["producer_groups"],
-        retention_ms=max(HALF_RETENTION_MS, _RETENTION_AGES * config.transaction_age_ms_max),
+        retention_ms=max(HALF_RETENTION_MS, RETENTION_AGES * config.transaction_age_ms_max),
         spark_sink=values["spark_sink"],
     )
     if make:
         return create_topics(cluster, config.names, layout, grow=values["grow"])
-    return check_topics(cluster, config.names, layout)
+    policy = load_policy(config.policy_file, names=config.names)
+
+    def is_real(topic: str) -> bool:
+        return topic in values["real_topics"] or may_deliver(policy, topic)
+
+    return check_topics(cluster, config.names, layout, is_real=is_real)
 
 
 def _show(report: Report, *, as_json: bool) -> int:
@@ -131,6 +157,9 @@ def _show(report: Report, *, as_json: bool) -> int:
     for problem in report.problems:
         word = "problem  " if problem.blocking else "advice   "
         click.echo(f"{word} {problem.subject}: {problem.what}\n          fix: {problem.fix}")
+    if report.retention_left_s is not None:
+        days = report.retention_left_s / 86_400
+        click.echo(f"retention the oldest record that is needed stays for {days:.1f} days")
     click.echo("all well" if report.ok else "not well: see the problems above")
     return 0 if report.ok else 1
 

@@ -36,12 +36,11 @@ class Bounds:
     def is_applied(self, pair: Column, op_at: Column, op_ms: Column) -> Column:
         """Tell whether an op had its effect, and that is visible, before the snapshot."""
         applied = _lookup(self.snapshot.applied, pair, "long")
-        is_old = op_ms <= self.snapshot.taken_ms - self.grace_ms
-        return F.when(applied.isNotNull(), op_at < applied).otherwise(is_old)
+        return F.when(applied.isNotNull(), op_at < applied).otherwise(self.is_overdue(op_ms))
 
     def is_overdue(self, op_ms: Column) -> Column:
-        """Tell whether an op that is not applied has waited for longer than the grace."""
-        return op_ms <= F.lit(self.snapshot.taken_ms - self.grace_ms)
+        """Tell whether an op was appended longer ago than the grace; of one without a time, no."""
+        return (op_ms >= 0) & (op_ms <= self.snapshot.taken_ms - self.grace_ms)
 
     def is_ahead(self, pair: Column, half_to: Column) -> Column:
         """Tell whether an op names half messages beyond those that were read."""
@@ -79,6 +78,11 @@ class Bounds:
         """Tell whether a half message appended at `ms` or before may be below its log's start."""
         return self._is_near_start_of(self.snapshot.names.half, ms)
 
+    def other_half_may_be_deleted(self, ms: Column) -> Column:
+        """Tell the same of half messages of other installations."""
+        until = max(map(self.snapshot.cut_until_ms, self.snapshot.others), default=-1)
+        return _is_near(ms, F.lit(until)) if until >= 0 else F.lit(col=False)
+
     def op_may_be_deleted(self, pair: Column, ms: Column) -> Column:
         """Tell whether an op for a half message of that time may be below its log's start."""
         return _is_near(ms, _lookup(_cut_until(self.snapshot.op), pair, "long"))
@@ -110,8 +114,7 @@ class Bounds:
         """Tell whether an unreadable op or half record had its effect before the snapshot."""
         applied = _lookup(self.snapshot.applied, pair, "long")
         passed = F.when(is_op, applied).otherwise(_lookup(self.snapshot.positions, pair, "long"))
-        is_old = ms <= self.snapshot.taken_ms - self.grace_ms
-        return F.when(passed.isNotNull(), at < passed).otherwise(is_old)
+        return F.when(passed.isNotNull(), at < passed).otherwise(self.is_overdue(ms))
 
     @property
     def are_ops_cut(self) -> bool:
@@ -124,7 +127,10 @@ class Bounds:
 
 
 def _is_near(ms: Column, cut_until: Column) -> Column:
-    """Tell whether a time is before a log's start, or no clock can tell; null: nothing is cut."""
+    """Tell whether a time is before a log's start, or no clock can tell; null: nothing is cut.
+
+    A record without an append time (NO_APPEND_MS) may be that old.
+    """
     return F.coalesce(ms <= cut_until + SKEW_MS, F.lit(col=False))
 
 

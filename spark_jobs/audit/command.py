@@ -21,6 +21,7 @@ from spark_jobs.audit.facts import (
     facts_of_ops,
     facts_of_reals,
 )
+from spark_jobs.audit.others import Others
 from spark_jobs.audit.report import make_report, text_lines
 from spark_jobs.audit.run import audited
 from spark_jobs.errors import JobError
@@ -28,12 +29,14 @@ from spark_jobs.io import read_ranges
 from spark_jobs.session import spark_session
 from spark_jobs.snapshot import Snapshot, read_snapshot
 from spark_jobs.storage import Storage
-from spark_jobs.take_snapshot import SETTLE_S, audit_snapshot, topic_ranges
+from spark_jobs.take_snapshot import SETTLE_S, audit_snapshot, other_halves, topic_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from spark_jobs.snapshot import Range
 
 FINDINGS_SHOWN = 100  # in text and report; a table holds them all
 _APP_NAME = "halfbridge-audit"
@@ -77,6 +80,20 @@ _APP_NAME = "halfbridge-audit"
     metavar="SECONDS",
     help="How long to wait for kafka_txns that are open on real topics.",
 )
+@click.option(
+    "--other-prefix",
+    "other_prefixes",
+    multiple=True,
+    metavar="TEXT",
+    help="Prefix of another installation that delivers to these real topics. May be repeated."
+    "  [default: all installations that the cluster has]",
+)
+@click.option(
+    "--no-others",
+    is_flag=True,
+    help="Nobody else delivers to these real topics: what this half topic does not know is a"
+    " phantom.",
+)
 def main(
     *,
     bootstrap_servers: str,
@@ -90,14 +107,20 @@ def main(
     findings: str | None,
     grace_s: float,
     settle_s: float,
+    other_prefixes: tuple[str, ...],
+    no_others: bool,
 ) -> int:
     """Check that every transaction came out as it was decided, once and unchanged.
 
     Without --topic, all real topics that half messages name are read; that costs one more reading
-    of the half topic. Exit status: 0 clean, 2 findings, 1 error.
+    of the half topic. Where real records have transactions that this half topic does not know, the
+    half topics of other installations are read: what these know is theirs. Exit status: 0 clean,
+    2 findings, 1 error.
     """
     started_s = monotonic()
     _refuse_what_has_no_effect(topics, TopicNames(topic_prefix))
+    if no_others and other_prefixes:
+        raise click.UsageError("--other-prefix names others, and --no-others says there are none")
     source = options.reading_options(bootstrap_servers, kafka)
     given = read_snapshot(snapshot_file.read_text("utf-8")) if snapshot_file else None
     with spark_session(_APP_NAME, options=spark_options) as spark:
@@ -114,10 +137,19 @@ def main(
             settle_s=settle_s,
         )
         bounds = Bounds(snapshot, round(grace_s * 1000))
+
+        def find_others() -> Others:
+            ranges = snapshot.others
+            if given is None and not no_others:
+                where: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
+                ranges = other_halves(spark, snapshot.names, other_prefixes, **where)
+            return _others(spark, ranges, source)
+
         _say(f"reading {snapshot.records():,} offsets of {len(snapshot.topics)} topics")
-        with audited(facts_of(spark, snapshot, source), bounds, told=_say) as audit:
+        facts = facts_of(spark, snapshot, source)
+        with audited(facts, bounds, told=_say, find_others=find_others) as audit:
             shown = [row.asDict() for row in audit.findings.limit(FINDINGS_SHOWN).collect()]
-            made = make_report(audit, bounds, shown, seconds=monotonic() - started_s)
+            made = make_report(audit, shown, seconds=monotonic() - started_s)
             options.write_report(report, made)
             for line in [json.dumps(made)] if as_json else text_lines(made):
                 click.echo(line)
@@ -143,6 +175,16 @@ def facts_of(spark: SparkSession, snapshot: Snapshot, source: Mapping[str, str])
     )
 
 
+def _others(
+    spark: SparkSession, ranges: Mapping[str, Mapping[int, Range]], source: Mapping[str, str]
+) -> Others:
+    if not ranges:
+        return Others()
+    _say(f"reading {', '.join(sorted(ranges))}, for transactions that are not known here")
+    known = facts_of_halves(read_ranges(spark, ranges, source)).select("txn")
+    return Others(ranges, known.where(F.col("txn").isNotNull()))
+
+
 def _refuse_what_has_no_effect(topics: tuple[str, ...], names: TopicNames) -> None:
     """Refuse options that would be passed over: the user means something that does not happen.
 
@@ -158,6 +200,8 @@ def _refuse_what_has_no_effect(topics: tuple[str, ...], names: TopicNames) -> No
         ("topics", "--topic"),
         ("topic_prefix", "--prefix"),
         ("settle_s", "--settle"),
+        ("other_prefixes", "--other-prefix"),
+        ("no_others", "--no-others"),
     ):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"{word} says what to read, and so does --snapshot: give one")

@@ -13,16 +13,28 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.headers import BORN_TIMESTAMP, DEAD, HALF, INTERNAL, RESERVED, TRANSACTION_ID
+from serde.headers import BORN_TIMESTAMP, DEAD, TRANSACTION_ID
+from serde.limits import (
+    METADATA_BYTES_MAX,
+    OP_BYTES_MAX,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_MESSAGES_MAX,
+)
 from serde.records import DeadReason, OpKind, OpSource
+from spark_jobs.audit.half_headers import (
+    half_bytes,
+    half_hash,
+    is_flawed,
+    unread_half,
+    user_bytes,
+)
+from spark_jobs.io import LOG_APPEND_TIME
 from spark_jobs.wire import (
-    BROKEN,
     DEAD_SCHEMAS,
     HALF_SCHEMAS,
     OP_SCHEMAS,
     Encoded,
     content_hash,
-    first_header,
     last_header,
     without,
 )
@@ -40,6 +52,8 @@ IS_JUNK_HALF = 5
 IS_JUNK_OP = 6
 IS_JUNK_LETTER = 7  # a record in the dead-letter topic that is no dead letter
 IS_JUNK_COPY = 8  # a dead letter of something that cannot be read
+# As the ledger has it: append time of a record that has none (checker.core.events).
+NO_APPEND_MS = -1
 NAMES = {
     IS_HALF: "half",
     IS_OP: "op",
@@ -59,7 +73,7 @@ FACTS = {
     "ident": "long",  # hash of pair, resume count and producer group: whose life this is about
     "part": "int",
     "at": "long",
-    "ms": "long",  # append time
+    "ms": "long",  # append time; of half and op NO_APPEND_MS where their writer said the time
     "pair": "int",  # number of half and op partition; of a letter, where its half stood
     "resume": "int",
     "index": "int",  # message index
@@ -69,12 +83,13 @@ FACTS = {
     "hash": "long",  # of all that must arrive unchanged
     "lane": "long",  # of a real record with a key: hash of topic, partition and key
     "flaw": "boolean",  # must never be delivered
+    "bytes": "long",  # of a half: what counts towards the limit of its transaction
     "kind": "string",  # of an op; of a letter its reason; of junk why
     "source": "string",  # who wrote an op; of a letter the topic of what was buried
     "age_ms": "long",  # of an op: it holds only for what is so old; 0: for all
     "half_to": "long",  # half_offset of an op
     "count": "int",  # message_count of an op
-    "first_ms": "long",  # of a half: append time of the original; of a real record: its birth
+    "first_ms": "long",  # of a half: append time of its original, or NO_APPEND_MS; of a real: birth
 }
 
 
@@ -82,27 +97,54 @@ def decoded_halves(records: DataFrame) -> DataFrame:
     """Return rows of the half topic with RMQ_HALF decoded.
 
     Returns:
-        topic, partition, offset, timestamp, key, value, headers; data binary: RMQ_HALF; meta
-        struct: what it says; unread string: why it cannot be read (null: it can).
+        topic, partition, offset, timestamp, timestampType, key, value, headers; data binary:
+        RMQ_HALF; meta struct: what it says; unread string: why it cannot be read (null: it can).
     """
     prepared = records.select(
-        *_PLACE, "key", "value", "headers", _half_bytes(F.col("headers")).alias("data")
+        *_PLACE, "key", "value", "headers", half_bytes(F.col("headers")).alias("data")
     )
-    encoded = Encoded(F.col("data"), HALF_SCHEMAS)
+    encoded = Encoded(F.col("data"), HALF_SCHEMAS, METADATA_BYTES_MAX)
     decoded = prepared.select("*", encoded.decoded().alias("meta"))
-    return decoded.select("*", _unread_half(encoded, F.col("meta")).alias("unread"))
+    return decoded.select("*", unread_half(encoded, F.col("meta")).alias("unread"))
 
 
 def decoded_ops(records: DataFrame) -> DataFrame:
     """Return rows of the op topic decoded.
 
     Returns:
-        topic, partition, offset, timestamp, value; op struct: what it says; unread string: why it
-        cannot be read (null: it can).
+        topic, partition, offset, timestamp, timestampType, value; op struct: what it says; unread
+        string: why it cannot be read (null: it can).
     """
-    encoded = Encoded(F.col("value"), OP_SCHEMAS)
+    encoded = Encoded(F.col("value"), OP_SCHEMAS, OP_BYTES_MAX)
     decoded = records.select(*_PLACE, "value", encoded.decoded().alias("op"))
     return decoded.select("*", encoded.unread(F.col("op"), "transaction_id").alias("unread"))
+
+
+def append_ms() -> Column:
+    """Return the broker's append time of a row; NO_APPEND_MS where its writer said the time."""
+    is_brokers = F.col("timestampType") == LOG_APPEND_TIME
+    return F.when(is_brokers, F.unix_millis("timestamp")).otherwise(NO_APPEND_MS)
+
+
+def first_append_ms(meta: Column) -> Column:
+    """Return what HalfRead.first_append_ms says: a copy's word of its original is believed."""
+    is_copy = meta["origin_offset"] >= 0
+    claimed_ms = F.greatest(meta["first_append_timestamp"], F.lit(NO_APPEND_MS))
+    is_younger = (append_ms() >= 0) & (claimed_ms > append_ms())
+    return F.when(is_copy & ~is_younger, claimed_ms).otherwise(append_ms())
+
+
+def born_ms(original_ms: Column, copied_ms: Column) -> Column:
+    """Return when a transaction's age begins; NO_APPEND_MS: it has none (checker.core.rebuild).
+
+    Args:
+        original_ms: Append time of the first original there is; null: there is none.
+        copied_ms: The least first append time that a copy says; null: there is no copy.
+    """
+    first_ms = F.coalesce(original_ms, F.lit(NO_APPEND_MS))
+    is_by_copy = (copied_ms < 0) | (first_ms < 0)
+    both = F.when(is_by_copy, copied_ms).otherwise(F.least(first_ms, copied_ms))
+    return F.when(copied_ms.isNull(), first_ms).otherwise(both)
 
 
 def claimed_age_ms(op: Column) -> Column:
@@ -115,9 +157,12 @@ def claimed_age_ms(op: Column) -> Column:
 def facts_of_halves(records: DataFrame) -> DataFrame:
     """Return FACTS about the rows of the half topic (in Kafka's columns)."""
     meta = F.col("meta")
+    has_flaw = is_flawed(F.col("headers"))
+    size_bytes = user_bytes(F.col("key"), F.col("value"), F.col("headers"), has_flaw)
+    is_too_large = (meta["message_index"] >= TRANSACTION_MESSAGES_MAX) | (
+        size_bytes > TRANSACTION_BYTES_MAX
+    )
     is_copy = meta["origin_offset"] >= 0
-    append_ms = F.unix_millis("timestamp")
-    first_ms = F.least(meta["first_append_timestamp"], append_ms)
     return _facts(
         decoded_halves(records),
         what=F.when(F.col("unread").isNull(), IS_HALF).otherwise(IS_JUNK_HALF),
@@ -129,10 +174,12 @@ def facts_of_halves(records: DataFrame) -> DataFrame:
         origin=F.when(is_copy, meta["origin_offset"]).otherwise(F.col("offset")),
         topic=_if_read(meta["real_topic"]),
         to_part=meta["real_partition"],
-        hash=_half_hash(meta, F.col("headers")),
-        flaw=_is_flawed(F.col("headers")),
+        hash=half_hash(meta, F.col("headers")),
+        flaw=has_flaw | is_too_large,
+        bytes=size_bytes,
         kind=F.col("unread"),
-        first_ms=F.when(is_copy, first_ms).otherwise(append_ms),
+        ms=append_ms(),
+        first_ms=first_append_ms(meta),
     )
 
 
@@ -147,6 +194,7 @@ def facts_of_ops(records: DataFrame) -> DataFrame:
         pair=F.col("partition"),
         resume=op["resume_count"],
         kind=F.coalesce(F.col("unread"), op["kind"]),
+        ms=append_ms(),
         source=op["source"],
         age_ms=claimed_age_ms(op),
         half_to=op["half_offset"],
@@ -192,10 +240,10 @@ def facts_of_letters(records: DataFrame) -> DataFrame:
         "value",
         F.when(last["key"] == DEAD, last["value"]).alias("letter_data"),
         rest.alias("headers"),
-        _half_bytes(rest).alias("data"),
+        half_bytes(rest).alias("data"),
     )
     letter_encoded = Encoded(F.col("letter_data"), DEAD_SCHEMAS)
-    encoded = Encoded(F.col("data"), HALF_SCHEMAS)
+    encoded = Encoded(F.col("data"), HALF_SCHEMAS, METADATA_BYTES_MAX)
     decoded = prepared.select(
         "*", letter_encoded.decoded().alias("letter"), encoded.decoded().alias("meta")
     )
@@ -203,7 +251,7 @@ def facts_of_letters(records: DataFrame) -> DataFrame:
     judged = decoded.select(
         "*",
         letter_encoded.unread(letter, "reason").alias("no_letter"),
-        _unread_half(encoded, meta).alias("unread"),
+        unread_half(encoded, meta).alias("unread"),
     )
     is_letter = F.col("no_letter").isNull()
     about_half = is_letter & F.col("unread").isNull()
@@ -219,7 +267,8 @@ def facts_of_letters(records: DataFrame) -> DataFrame:
         index=meta["message_index"],
         origin=letter["source_offset"],
         topic=meta["real_topic"],
-        hash=_half_hash(meta, F.col("headers")),
+        # A stub refers to its record, and does not say what that holds.
+        hash=F.when(~letter["is_stub"], half_hash(meta, F.col("headers"))),
         kind=F.coalesce(F.col("no_letter"), letter["reason"]),
         source=letter["source_topic"],
     )
@@ -230,7 +279,7 @@ def all_facts(*frames: DataFrame) -> DataFrame:
     return reduce(DataFrame.unionAll, frames)
 
 
-_PLACE = ("topic", "partition", "offset", "timestamp")
+_PLACE = ("topic", "partition", "offset", "timestamp", "timestampType")
 
 
 def _facts(frame: DataFrame, **given: Column) -> DataFrame:
@@ -252,41 +301,3 @@ def _if_read(column: Column) -> Column:
 
 def _identity(pair: Column, record: Column) -> Column:
     return F.xxhash64(pair, record["resume_count"], record["producer_group"])
-
-
-def _half_bytes(headers: Column) -> Column:
-    """Return RMQ_HALF: the last header where the client puts it, else the first of that name."""
-    last = F.try_element_at(headers, F.lit(-1))
-    return F.when(last["key"] == HALF, last["value"]).otherwise(first_header(headers, HALF))
-
-
-def _unread_half(encoded: Encoded, meta: Column) -> Column:
-    empty = (meta["producer_group"] == "") | (meta["real_topic"] == "")
-    return F.coalesce(
-        encoded.unread(meta, "transaction_id"),
-        F.when((meta["message_index"] < 0) | empty, BROKEN),
-    )
-
-
-def _half_hash(meta: Column, headers: Column) -> Column:
-    return content_hash(
-        topic=meta["real_topic"],
-        key=F.col("key"),
-        value=F.col("value"),
-        headers=without(headers, *INTERNAL),
-        born=meta["born_timestamp"].cast("string"),
-    )
-
-
-def _is_flawed(headers: Column) -> Column:
-    """Tell whether a half must never be delivered.
-
-    It carries an internal header twice, or a reserved name among the user's headers.
-    """
-    user = without(headers, *INTERNAL)
-    forged = F.exists(user, lambda header: header["key"].isin(*sorted(RESERVED)))
-    internal = F.size(headers) - F.size(user)
-    halves = F.size(headers) - F.size(without(headers, HALF))
-    # One RMQ_HALF, and at most one of the other.
-    twice = (halves > 1) | (internal > len(INTERNAL)) | (internal - halves > 1)
-    return F.when(internal > 1, twice).otherwise(F.lit(col=False)) | forged

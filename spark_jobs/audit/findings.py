@@ -101,13 +101,19 @@ def junk_without_letter(facts: DataFrame, bounds: Bounds) -> DataFrame:
 
 def _too_many(surplus: DataFrame, bounds: Bounds) -> DataFrame:
     """Return what is wrong with real records that no message is left for."""
-    may_be_deleted = bounds.half_may_be_deleted(F.least("ms", F.coalesce("first_ms", "ms")))
+    oldest_ms = F.least("ms", F.coalesce("first_ms", "ms"))
+    may_be_deleted = bounds.half_may_be_deleted(oldest_ms)
+    others_may_be_deleted = bounds.other_half_may_be_deleted(oldest_ms)
     told = (
         F.when(F.col("is_blind"), tell(GONE, F.lit("messages of its transaction were deleted")))
         .when(F.col("is_known"), tell(DUPLICATE, F.lit("delivered before")))
         .when(may_be_deleted, tell(GONE, F.lit("its half message was deleted")))
         .when(F.col("has_life"), tell(PHANTOM, F.lit("no message of the transaction is like it")))
-        .otherwise(tell(PHANTOM, F.lit("the half topic does not know the transaction")))
+        .when(
+            others_may_be_deleted,
+            tell(GONE, F.lit("the half message of another installation may have been deleted")),
+        )
+        .otherwise(tell(PHANTOM, F.lit("no half topic knows the transaction")))
     )
     return findings_of(
         surplus.withColumn("told", told),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
+from serde.limits import TRANSACTION_MESSAGES_MAX
 from serde.records import DeadReason
 from spark_jobs.audit.facts import IS_LETTER, IS_REAL
 from spark_jobs.audit.ruling import DELIVER, LIFE, OPEN, UNKNOWN
@@ -136,7 +137,10 @@ def _letters(facts: DataFrame) -> DataFrame:
 
 
 def _with_letters(messages: DataFrame, letters: DataFrame) -> DataFrame:
-    is_aside = F.col("reason").isin(*_ASIDE)
+    # Of messages with indices that no transaction can have, all but the first are buried at once.
+    is_excess = F.col("index") >= TRANSACTION_MESSAGES_MAX
+    is_too_large = F.col("reason") == DeadReason.TOO_LARGE.value
+    is_aside = F.col("reason").isin(*_ASIDE) | (is_excess & is_too_large)
     place = F.when(~is_aside, F.struct("part", "at", "reason"))
     content = F.when(~is_aside, F.col("letter_hash"))
     summed = letters.groupBy(*LIFE, "index").agg(

@@ -22,7 +22,6 @@ from spark_jobs.snapshot import NOTHING_LEFT_MS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from spark_jobs.audit.bounds import Bounds
     from spark_jobs.audit.run import Audit
     from spark_jobs.snapshot import Snapshot
 
@@ -31,16 +30,16 @@ _COMMITTED = (DELIVERED, REFUSED, PENDING, ELSEWHERE, MISSING, EXPIRED)
 
 
 def make_report(
-    audit: Audit, bounds: Bounds, findings: Sequence[Mapping[str, Any]], *, seconds: float
+    audit: Audit, findings: Sequence[Mapping[str, Any]], *, seconds: float
 ) -> dict[str, Any]:
     """Return the report.
 
     Args:
         audit: What it came to.
-        bounds: What was read.
         findings: Those that are shown; `kinds` counts them all.
         seconds: How long it took.
     """
+    bounds = audit.bounds
     states = dict(audit.states)
     rest = {name: states.pop(name, 0) for name in (ROLLED_BACK, DISCARDED, UNDECIDED)}
     committed = {name: states.pop(name, 0) for name in _COMMITTED if name != EXPIRED}
@@ -59,6 +58,10 @@ def make_report(
         },
         "records": audit.records,
         "looked_at": audit.looked_at,
+        "other_installations": {
+            "half_topics": sorted(bounds.snapshot.others),
+            "transactions": audit.of_others,
+        },
         "findings": list(findings),
         "findings_left_out": sum(audit.kinds.values()) - len(findings),
         "hidden_by_open_kafka_txn": list(bounds.snapshot.hidden),
@@ -107,6 +110,12 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
     )
     records = ", ".join(f"{count:,} {name}" for name, count in sorted(report["records"].items()))
     yield f"records: {records or 'none'}"
+    others = report["other_installations"]
+    if others["transactions"]:
+        yield (
+            f"{others['transactions']:,} transactions in the real topics are of other"
+            " installations, whose own audits judge them"
+        )
     for topic in report["hidden_by_open_kafka_txn"]:
         yield f"an open kafka_txn hides rows of {topic}: nothing is said of what is missing there"
     for topic in report["missing_real_topics"]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
+from serde.limits import TRANSACTION_BYTES_MAX
 from serde.records import OpKind, OpSource
-from spark_jobs.audit.facts import IS_HALF, IS_OP
+from spark_jobs.audit.facts import IS_HALF, IS_OP, born_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,8 +57,13 @@ class Ruling:
 
 def rule(facts: DataFrame, bounds: Bounds, settle: Settle) -> Ruling:
     """Return the ruling over `facts`; what is used more than once is computed by `settle`."""
-    messages = _messages(facts)
-    lives = messages.groupBy(*LIFE).agg(F.min("first_ms").alias("born_ms"))
+    told = _messages(facts)
+    messages = told.drop("original", "copied_ms")
+    lives = (
+        told.groupBy(*LIFE)
+        .agg(F.min("original").alias("original"), F.min("copied_ms").alias("copied_ms"))
+        .select(*LIFE, born_ms(F.col("original.first_ms"), F.col("copied_ms")).alias("born_ms"))
+    )
     ops = _deciding(facts)
     known = settle(ops.join(lives, list(LIFE)).where(_holds()))
     first = known.groupBy(*LIFE).agg(
@@ -71,15 +77,27 @@ def rule(facts: DataFrame, bounds: Bounds, settle: Settle) -> Ruling:
 
 
 def _messages(facts: DataFrame) -> DataFrame:
-    """Return one row a message: its first original, else, where that was deleted, a copy of it."""
+    """Return one row a message: its first original, else, where that was deleted, a copy of it.
+
+    Beside it: first_ms, the earliest of all its records; original, where its first original stands
+    and when that was appended; copied_ms, when its copies say that.
+    """
+    is_original = F.col("at") == F.col("origin")
     stands = F.min(
-        F.struct("origin", "at", "hash", "topic", "to_part", "flaw", "ms", "pair", "resume")
+        F.struct(
+            "origin", "at", "hash", "topic", "to_part", "flaw", "bytes", "ms", "pair", "resume"
+        )
     )
     return (
         facts.where(F.col("what") == IS_HALF)
         .groupBy(*LIFE, "index")
-        .agg(stands.alias("half"), F.min("first_ms").alias("first_ms"))
-        .select(*LIFE, "index", "half.*", "first_ms")
+        .agg(
+            stands.alias("half"),
+            F.min("first_ms").alias("first_ms"),
+            F.min(F.when(is_original, F.struct("at", "first_ms"))).alias("original"),
+            F.min(F.when(~is_original, F.col("first_ms"))).alias("copied_ms"),
+        )
+        .select(*LIFE, "index", "half.*", "first_ms", "original", "copied_ms")
     )
 
 
@@ -101,9 +119,10 @@ def _deciding(facts: DataFrame) -> DataFrame:
 
 
 def _holds() -> Column:
-    """Tell whether a decision takes effect: one that claims an age has to prove it."""
+    """Tell whether a decision takes effect, as checker.core.protocol.proves_its_age."""
+    has_times = (F.col("op_ms") >= 0) & (F.col("born_ms") >= 0)
     is_proven = F.col("op_ms") - F.col("born_ms") >= F.col("age_ms")
-    return (F.col("age_ms") == 0) | is_proven
+    return (F.col("age_ms") == 0) | (has_times & is_proven)
 
 
 def _conflicts(known: DataFrame, first: DataFrame) -> DataFrame:
@@ -150,6 +169,7 @@ def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
         meant.withColumn("meant_here", meant_here)
         .withColumn("meant_last", F.max(F.when(F.col("is_meant"), F.col("index"))).over(life))
         .withColumn("has_flaw", F.max(F.col("is_meant") & F.col("flaw")).over(life))
+        .withColumn("bytes_meant", F.sum(F.when(F.col("is_meant"), F.col("bytes"))).over(life))
         .withColumn("index_first", F.min("index").over(life))
     )
     wanted = F.when(F.col("count") >= 0, F.col("count")).otherwise(F.col("meant_here"))
@@ -171,8 +191,10 @@ def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
             OPEN,
         )
         .when(~F.col("is_meant") | F.col("is_gap") | F.col("has_flaw"), BURY)
+        .when(F.col("bytes_meant") > TRANSACTION_BYTES_MAX, BURY)
         .otherwise(DELIVER)
     )
     return judged.withColumn("must", must).drop(
-        "is_late", "is_meant", "meant_here", "meant_last", "has_flaw", "index_first"
+        *("is_late", "is_meant", "meant_here", "meant_last", "has_flaw", "index_first"),
+        *("bytes", "bytes_meant"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
@@ -13,8 +13,9 @@ from spark_jobs.audit import facts as columns
 from spark_jobs.audit.finding import VIOLATIONS
 from spark_jobs.audit.findings import all_findings, junk_without_letter, out_of_order
 from spark_jobs.audit.matching import match
+from spark_jobs.audit.others import Others
 from spark_jobs.audit.ruling import DELIVER, rule
-from spark_jobs.audit.sift import DELIVERED, LANES, sift, suspects
+from spark_jobs.audit.sift import DELIVERED, LANES, STRANGE, sift, suspects
 from spark_jobs.audit.verdict import judge, lives
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Audit:
         records: What was read -> how many rows.
         states: State of a transaction -> how many are in it.
         looked_at: Transaction ids that took a longer look.
+        of_others: Transactions in the real topics that other installations know.
+        bounds: What was read, what the other installations know included.
         kinds: Kind of finding -> how many.
         findings: FINDINGS, violations first; unread until somebody does.
     """
@@ -51,6 +54,8 @@ class Audit:
     records: dict[str, int]
     states: dict[str, int]
     looked_at: int
+    of_others: int
+    bounds: Bounds
     kinds: dict[str, int]
     findings: DataFrame
 
@@ -62,7 +67,11 @@ class Audit:
 
 @contextmanager
 def audited(
-    facts: DataFrame, bounds: Bounds, *, told: Callable[[str], None] = lambda _: None
+    facts: DataFrame,
+    bounds: Bounds,
+    *,
+    told: Callable[[str], None] = lambda _: None,
+    find_others: Callable[[], Others] = Others,
 ) -> Iterator[Audit]:
     """Yield the audit of `facts`, whose findings can be read within the block.
 
@@ -70,6 +79,8 @@ def audited(
         facts: FACTS of half, op and dead-letter topic, and of all real topics together.
         bounds: What was read.
         told: Takes lines that say how far it has come.
+        find_others: Returns what other installations know. Called where there are real records
+            of transactions that this one does not know.
     """
     kept: list[DataFrame] = []
 
@@ -78,7 +89,7 @@ def audited(
         return frame
 
     try:
-        yield _audit(facts, bounds, keep, told)
+        yield _audit(facts, bounds, keep, told, find_others)
     finally:
         for frame in kept:
             frame.unpersist()
@@ -89,6 +100,7 @@ def _audit(
     bounds: Bounds,
     keep: Callable[[DataFrame], DataFrame],
     told: Callable[[str], None],
+    find_others: Callable[[], Others],
 ) -> Audit:
     facts = keep(facts)
     records = _records(facts)
@@ -96,11 +108,21 @@ def _audit(
     sifted = keep(sift(facts, bounds))
     states = {row["state"]: row["count"] for row in sifted.groupBy("state").count().collect()}
     looked_at = states.pop(None, 0)
+    owned, of_others = None, 0
+    if strange := states.pop(STRANGE, 0):
+        others = find_others()
+        bounds = replace(bounds, snapshot=replace(bounds.snapshot, others=others.ranges))
+        if others.ids is not None:
+            ids = sifted.where(F.col("state") == STRANGE).select("txn")
+            owned = keep(ids.join(others.ids, "txn", "left_semi"))
+            of_others = owned.count()
+            told(f"{of_others:,} transactions of other installations")
+        looked_at += strange - of_others
     told(f"{sum(states.values()):,} plain transactions, {looked_at:,} to look at")
     lanes = sifted.where(F.col("state") == DELIVERED).select(*LANES)
     found = out_of_order(lanes, bounds) if not looked_at else None
     if found is None:
-        looked = _settled(suspects(facts, sifted, looked_at))
+        looked = _settled(suspects(facts, sifted, looked_at, owned))
         are_few = looked.count() <= _FEW
         looked = looked.coalesce(1) if are_few else looked
         with _options(facts.sparkSession, _FOR_FEW if are_few else {}):
@@ -111,7 +133,7 @@ def _audit(
         found = found.unionAll(junk_without_letter(facts, bounds))
     found = keep(found)  # before it is sorted: a sort computes what it sorts twice
     kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-    return Audit(records, states, looked_at, kinds, _violations_first(found))
+    return Audit(records, states, looked_at, of_others, bounds, kinds, _violations_first(found))
 
 
 def _looked_at(

@@ -27,6 +27,7 @@ ROLLED_BACK = "rolled_back"
 DISCARDED = "discarded"
 UNDECIDED = "undecided"
 EXPIRED = "expired"
+STRANGE = "strange"  # real records, and nothing else: another installation's, or nobody's
 
 # Where a delivered transaction stands in which order.
 LANES = ("txn", "lane", "pair", "topic_number", "real_part", "real_at", "op_at")
@@ -88,12 +89,27 @@ def sift(facts: DataFrame, bounds: Bounds) -> DataFrame:
         )
         .when((F.col("decisions") == 0) & _came_to_nothing() & (not bounds.are_ops_cut), UNDECIDED)
     )
+    is_strange = (F.col("halves") + F.col("decisions") + F.col("letters") == 0) & (
+        F.col("reals") > 0
+    )
+    state = F.when(is_strange, STRANGE).otherwise(state)
     return sums.select("txn", state.alias("state"), *LANES[1:])
 
 
-def suspects(facts: DataFrame, sifted: DataFrame, count: int) -> DataFrame:
-    """Return the FACTS of the transactions that are not plain, of which there are `count`."""
-    ids = sifted.where(F.col("state").isNull()).select("txn")
+def suspects(
+    facts: DataFrame, sifted: DataFrame, count: int, others: DataFrame | None = None
+) -> DataFrame:
+    """Return the FACTS of the transactions that are not plain.
+
+    Args:
+        facts: As `sift` has them.
+        sifted: What `sift` returned.
+        count: How many they are.
+        others: txn: those of other installations, which are left out; None: there are none.
+    """
+    ids = sifted.where(F.col("state").isNull() | (F.col("state") == STRANGE)).select("txn")
+    if others is not None:
+        ids = ids.join(others, "txn", "left_anti")
     if count <= _BROADCAST_MAX:
         ids = F.broadcast(ids)
     return facts.join(ids, "txn", "left_semi").select(*facts.columns)

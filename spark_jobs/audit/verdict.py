@@ -58,7 +58,10 @@ class Verdicts:
 
 def judge(matched: Matched, bounds: Bounds, settle: Settle) -> Verdicts:
     """Return the verdicts on `matched`."""
-    judged = settle(matched.messages.withColumn("came", _came(bounds)))
+    lacks_late = F.max(_came_behind() & (F.col("must") == DELIVER))
+    lacking = F.coalesce(lacks_late.over(Window.partitionBy(*LIFE)), F.lit(col=False))
+    told = matched.messages.withColumn("lacks_late", lacking)
+    judged = settle(told.withColumn("came", _came(bounds)).drop("lacks_late"))
     by_topic = Window.partitionBy("txn", "topic")
     is_open = F.col("came").isin(MISSING, PENDING)
     waiting = (
@@ -156,17 +159,30 @@ def _came_of_a_delivery(bounds: Bounds, *, waits: Column, letter_gone: Column) -
     topic = F.col("topic")
     is_delivered = F.col("real_at").isNotNull()
     has_letter = F.col("letters") > 0
-    came_behind = (F.col("aside") == DeadReason.LATE.value) & (F.col("ms") >= F.col("op_ms"))
+    # Its op named a half offset that did not exist when it was applied: what it meant was stored
+    # later, and the daemon counted without it.
+    is_incomplete = F.col("lacks_late") & (F.col("letter.reason") == DeadReason.INCOMPLETE.value)
     delivery_gone = bounds.delivery_may_be_deleted(topic, F.col("op_ms"))
     return (
         F.when(is_delivered & has_letter, BOTH)
         .when(is_delivered, DELIVERED)
         .when(has_letter & F.col("letter.reason").isin(*_REFUSALS), REFUSED)
+        .when(has_letter & is_incomplete, REFUSED)
         .when(has_letter, WRONGLY_BURIED)
         .when(F.col("aside") == DeadReason.INVALID.value, REFUSED)
-        .when(came_behind, CAME_LATE)
+        .when(_came_behind(), CAME_LATE)
         .when(~bounds.is_audited(topic), ELSEWHERE)
         .when(waits | bounds.may_hide(topic), PENDING)
         .when(delivery_gone | letter_gone, EXPIRED)
         .otherwise(MISSING)
     )
+
+
+def _came_behind() -> Column:
+    """Tell whether a message was stored after its decision, and buried for that.
+
+    No clock can tell of a record without an append time: the daemon's word is taken then.
+    """
+    has_times = (F.col("ms") >= 0) & (F.col("op_ms") >= 0)
+    may_be_behind = ~has_times | (F.col("ms") >= F.col("op_ms"))
+    return (F.col("aside") == DeadReason.LATE.value) & may_be_behind

@@ -101,7 +101,7 @@ def ingest(
         PySparkException: Spark cannot do it.
         ValueError: `kafka` sets what makes the read right; the caller's mistake.
     """
-    sink = make_sink(spark, job.format, job.output, job.name)
+    sink = make_sink(spark, job.format, job.output, job.name, show)
     checkpoint = Checkpoint(spark, job.checkpoint)
     checkpoint.claim(job.identity(cluster.cluster_id()))
     sink.check(checkpoint)
@@ -126,4 +126,4 @@ def ingest(
         .option("checkpointLocation", job.checkpoint)
         .trigger(**job.trigger.arguments())
     )
-    return run_to_end(writer.start, show)
+    return run_to_end(writer.start, show, not_added=sink.not_added)

@@ -16,6 +16,8 @@ from spark_jobs.storage import Storage, join
 from spark_jobs.tables import DELTA_LOG, is_delta
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -37,7 +39,14 @@ _NO_DICTIONARY = tuple(
 
 
 class Sink(Protocol):
-    """An output of the job."""
+    """An output of the job.
+
+    Attributes:
+        not_added: Numbers of the batches of this run that the output had already: nothing of
+            them was added by it.
+    """
+
+    not_added: set[int]
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Make sure that checkpoint and output belong together.
@@ -50,21 +59,31 @@ class Sink(Protocol):
         """Return a writer that puts each batch of `rows` into the output once."""
 
 
-def make_sink(spark: SparkSession, kind: str, output: str, app_id: str) -> Sink:
+def make_sink(
+    spark: SparkSession, kind: str, output: str, app_id: str, show: Callable[[str], None]
+) -> Sink:
     """Return the sink for a format; sets what its files need in the session.
+
+    Args:
+        spark: The session that writes.
+        kind: One of FORMATS.
+        output: Absolute path or URI of the table.
+        app_id: Under which name a Delta table knows the job.
+        show: Takes a line about a batch that is not added.
 
     Raises:
         JobError: the format's package is not installed; the user must act.
     """
     for name, value in (_PARQUET_TIMES, _OPEN_FILES, *_NO_DICTIONARY):
         spark.conf.set(name, value)
-    return _Delta(spark, output, app_id) if kind == "delta" else _Parquet(spark, output)
+    return _Delta(spark, output, app_id, show) if kind == "delta" else _Parquet(spark, output)
 
 
 class _Parquet:
     """Spark's own file sink: a reader of the directory sees whole batches only."""
 
     def __init__(self, spark: SparkSession, output: str) -> None:
+        self.not_added: set[int] = set()  # Spark's sink says nothing of them
         self._output = output
         self._storage = Storage(spark)
 
@@ -104,7 +123,11 @@ class _Parquet:
 class _Delta:
     """A Delta table: each batch is one transaction that bears the batch's number."""
 
-    def __init__(self, spark: SparkSession, output: str, app_id: str) -> None:
+    def __init__(
+        self, spark: SparkSession, output: str, app_id: str, show: Callable[[str], None]
+    ) -> None:
+        self.not_added: set[int] = set()
+        self._show = show
         self._spark = spark
         self._output = output
         self._app_id = app_id
@@ -134,7 +157,12 @@ class _Delta:
         """Return a writer to the table; a batch without rows is a transaction too."""
 
         def write(batch: DataFrame, number: int) -> None:
-            self._table.append(batch, app_id=self._app_id, version=number)
+            if not self._table.append(batch, app_id=self._app_id, version=number):
+                self.not_added.add(number)
+                self._show(
+                    f"batch {number}: the table has it already, of an earlier run or of one that"
+                    " is under way; nothing was added"
+                )
 
         return rows.writeStream.foreachBatch(write)
 

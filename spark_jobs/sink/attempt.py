@@ -12,6 +12,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from serde.avro import SINK_CONTEXT, half_metadata_series
 from serde.headers import CONTEXT, HALF
 from serde.identity import TRANSACTION_IDS
+from serde.limits import TRANSACTION_BYTES_MAX
 from serde.partitioner import partition_of
 from serde.records import (
     NO_OFFSET,
@@ -26,7 +27,6 @@ from spark_jobs.sink.clients.kafka_io import LOG, text_of
 from spark_jobs.sink.cluster.kafka_io import MS_PER_S, partition_ends
 from spark_jobs.sink.destination import FRAME_BYTES_MAX
 from spark_jobs.sink.errors import RowError, SendError, SinkError
-from spark_jobs.sink.options import TRANSACTION_BYTES_MAX
 from spark_jobs.sink.rows import ContentHash, rows_of
 from spark_jobs.sink.sender.kafka_io import Sender, decide, new_attempts_sender
 
@@ -57,6 +57,7 @@ class AttemptReport(WriterCommitMessage):
         row_count: How many rows it had.
         content_sum: ContentHash.sum of its rows.
         first_append_timestamp: Append time of its oldest half record; -1 without any.
+        query_id: Spark's id of the streaming query; empty for a batch write.
     """
 
     batch_id: int
@@ -64,10 +65,11 @@ class AttemptReport(WriterCommitMessage):
     row_count: int
     content_sum: int
     first_append_timestamp: int
+    query_id: str
 
 
 def write_attempt(
-    options: SinkOptions, batch_id: int, batches: Iterator[pa.RecordBatch]
+    options: SinkOptions, batch_id: int, batches: Iterator[pa.RecordBatch], *, query_id: str = ""
 ) -> AttemptReport:
     """Send all rows as half messages and return once they are durable.
 
@@ -83,7 +85,7 @@ def write_attempt(
     try:
         for batch in batches:
             attempt.send_all(rows_of(batch, topic=options.topic))
-        return attempt.finish()
+        return attempt.finish(query_id)
     except BaseException:
         attempt.roll_back()
         raise
@@ -156,7 +158,7 @@ class _Attempt:
             send(value, key, half_partition, on_delivery[chunk.transaction_id], headers)
             self._row_count += 1
 
-    def finish(self) -> AttemptReport:
+    def finish(self, query_id: str) -> AttemptReport:
         """Wait until all is stored, and return the report.
 
         Raises:
@@ -173,6 +175,7 @@ class _Attempt:
             self._row_count,
             self._content.sum(),
             self._chunks.first_append_timestamp(),
+            query_id,
         )
 
     def roll_back(self) -> None:

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
-import os
 from time import time_ns
 from typing import TYPE_CHECKING
 
 from serde.records import BatchManifest, ManifestKind, OpKind, OpSource
+from spark_jobs.sink.checkpoint import NO_PLAN
 from spark_jobs.sink.chunks import merge_timestamps
 from spark_jobs.sink.clients.kafka_io import LOG, actor_name
 from spark_jobs.sink.cluster.kafka_io import MS_PER_S
-from spark_jobs.sink.errors import (
-    AttemptGivenUpError,
-    BatchOrderError,
-    CommitInDoubtError,
-    ReplayMismatchError,
-    UnknownPastError,
-)
+from spark_jobs.sink.errors import CommitInDoubtError, RefusedError
+from spark_jobs.sink.kept import MARKS_MAX, Kept
 from spark_jobs.sink.log.kafka_io import log_for
-from spark_jobs.sink.manifest import Fate, Replay, compare, rounds, without_transactions
+from spark_jobs.sink.manifest import (
+    Fate,
+    Replay,
+    compare,
+    rounds,
+    without_transactions,
+)
+from spark_jobs.sink.refusals import given_up, refusal_of, replay_refusal_of
 from spark_jobs.sink.rows import ContentHash
 from spark_jobs.sink.sender.kafka_io import decide
+from spark_jobs.sink.watch import RefusedWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from serde.records import ManifestAttempt
     from spark_jobs.sink.attempt import AttemptReport
+    from spark_jobs.sink.checkpoint import BatchPlan
     from spark_jobs.sink.manifest import Found
     from spark_jobs.sink.options import SinkOptions
 
 _NS_PER_MS = 1_000_000
 
 
-# Process, app and cluster -> the latest batch whose COMMITs this process has written.
-_SETTLED: dict[tuple[object, ...], int] = {}
+# App and cluster -> the latest batch whose COMMITs this process has written.
+_SETTLED: Kept[int] = Kept(MARKS_MAX)
 
 
 class BatchCommitter:
@@ -42,71 +46,80 @@ class BatchCommitter:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+        self._watch = RefusedWatch(options, self._winner_of)
 
-    def commit(self, batch_id: int, reports: Sequence[AttemptReport]) -> None:
+    def commit(
+        self, batch_id: int, reports: Sequence[AttemptReport], plan: BatchPlan = NO_PLAN
+    ) -> None:
         """Publish a batch, or find it published; may be repeated, also with other attempts.
 
+        Args:
+            batch_id: Its number.
+            reports: Of its tasks.
+            plan: What the checkpoint says of it.
+
         Raises:
-            ReplayMismatchError, BatchOrderError, UnknownPastError: the text says what to do; no
-                new row was published.
+            ReplayMismatchError, PlanMismatchError, BatchOrderError, UnknownPastError: the text
+                says what to do; no new row was published.
             AttemptGivenUpError: the batch came too late; run again it is published.
             CommitInDoubtError: the brokers do not answer; run again it is settled.
+            RefusedError: rows that were published are dead letters, and fail.on.refused is set.
             SinkSetupError: the manifest topic is missing or too small.
         """
-        winner = self.record(batch_id, reports)
+        winner = self.record(batch_id, reports, plan)
         # First, whatever comes of this commit: the driver that left a winner may never come back,
         # and one whose rows differ fails each time.
-        self.settle(winner)
-        mine = self._manifest(ManifestKind.COMMIT, batch_id, reports)
+        decisions = self.settle(winner)
+        mine = self._manifest(ManifestKind.COMMIT, batch_id, reports, plan)
         replay = compare(winner, mine)
-        if replay is Replay.OWN:
-            return
-        listed = {each.attempt_id for each in winner.attempts}
-        self._roll_back(each for each in mine.attempts if each.attempt_id not in listed)
-        if replay is Replay.DIFFERENT:
-            raise _mismatch(winner, mine)
-        LOG.info(
-            "batch %d of %s was published before; nothing is sent twice", batch_id, mine.app_id
-        )
+        if replay is not Replay.OWN:
+            listed = {each.attempt_id for each in winner.attempts}
+            self._roll_back(each for each in mine.attempts if each.attempt_id not in listed)
+            self._accept(replay, winner, mine, plan)
+        self._watch.after(winner, decisions)
 
-    def record(self, batch_id: int, reports: Sequence[AttemptReport]) -> BatchManifest:
+    def record(
+        self, batch_id: int, reports: Sequence[AttemptReport], plan: BatchPlan = NO_PLAN
+    ) -> BatchManifest:
         """Return the batch's winning manifest: ours if nobody was first. The commit point.
 
         Raises: as commit, but for ReplayMismatchError.
         """
-        mine = self._manifest(ManifestKind.COMMIT, batch_id, reports)
+        mine = self._manifest(ManifestKind.COMMIT, batch_id, reports, plan)
         log = log_for(self._options)
         found = log.find(self._options.app_id, batch_id)
         if found.standing.winner is None:
-            if found.later_batch > batch_id:
+            refusal = refusal_of(
+                mine, found, plan, options=self._options, winner_of=self._winner_of
+            )
+            if refusal is not None:
                 self._roll_back(mine.attempts)
-                raise _out_of_order(mine, found)
-            if self._options.follows_another(batch_id) and not found.follows_the_one_before:
-                self._roll_back(mine.attempts)
-                raise _unknown_past(mine, found, self._options)
-            self._settle_earlier(found.earlier_batch)
-            found = log.append(mine._replace(searched_from=found.searched_from))
+                raise refusal
+            self._settle_earlier(found, plan)
+            found = log.append(self._counted(mine, found))
         winner = found.standing.winner
         if winner is None:
             self._roll_back_lost(mine.attempts, found)
-            raise AttemptGivenUpError(
-                f"batch {batch_id} of {mine.app_id} took too long or was aborted, and was given up"
-                " before this commit: nothing of it was published. Start the query again; the"
-                " batch is run anew"
-            )
+            raise given_up(mine)
         return winner.manifest
 
-    def settle(self, winner: BatchManifest, *, source: OpSource = OpSource.PRODUCER) -> None:
+    def settle(
+        self, winner: BatchManifest, *, source: OpSource = OpSource.PRODUCER
+    ) -> dict[int, int]:
         """Write the decisions of a winning manifest, all of them and in order; may be repeated.
 
         Whoever writes them writes all: of several who do so at a time, each first decision comes
         from one that has written those before it, so the order of rows holds.
 
+        Returns:
+            Half partition -> offset of its last decision.
+
         Raises:
             CommitInDoubtError: not all were acknowledged; repeat it.
         """
-        self._decide(OpKind.COMMIT, winner.attempts, winner.producer_group, source)
-        _SETTLED[self._key] = max(winner.batch_id, _SETTLED.get(self._key, -1))
+        written = self._decide(OpKind.COMMIT, winner.attempts, winner.producer_group, source)
+        _SETTLED.put(self._key, max(winner.batch_id, self._settled))
+        return written
 
     def abort(self, batch_id: int, reports: Sequence[AttemptReport]) -> None:
         """Roll back what no winning manifest lists, and make sure that none ever will.
@@ -159,26 +172,89 @@ class BatchCommitter:
         )
         return log_for(self._options).append(manifest)
 
-    def _settle_earlier(self, batch_id: int) -> None:
-        """Settle the batch before, if this process has not: its driver may have died before it did.
+    def _accept(
+        self, replay: Replay, winner: BatchManifest, mine: BatchManifest, plan: BatchPlan
+    ) -> None:
+        """Take a batch that others have published for this one, where that is right.
+
+        Raises:
+            ReplayMismatchError, PlanMismatchError: it is not.
+        """
+        refusal = replay_refusal_of(replay, winner, mine, plan, options=self._options)
+        if refusal is not None:
+            raise refusal
+        if replay is Replay.DIFFERENT:
+            LOG.warning(
+                "batch %d of %s was published before with %d rows, other ones than the %d of this"
+                " run, by the same plan: the first ones stand (on.mismatch)",
+                *(mine.batch_id, mine.app_id, winner.row_count, mine.row_count),
+            )
+        elif mine.attempts:
+            LOG.info(
+                "batch %d of %s was published before; nothing is sent twice",
+                *(mine.batch_id, mine.app_id),
+            )
+
+    def _settle_earlier(self, found: Found, plan: BatchPlan) -> None:
+        """Settle the latest batch before, unless that is done: its driver may have died before.
 
         Decided later, by a responder or by its driver, its rows would come out behind newer ones.
+        Spark notes a batch as done when its commit has returned, and that settles it: so a process
+        that is new (Spark ends idle ones after a minute) writes nothing again. That says nothing of
+        an older batch, as where a query that wrote to another sink meanwhile has come back.
 
         Raises:
             SinkError: it cannot be; repeat it.
         """
-        if batch_id <= _SETTLED.get(self._key, -1):
+        if found.earlier_batch <= self._settled:
             return
-        winner = self.find(batch_id).standing.winner
+        is_the_one_before = found.earlier_batch == found.batch_id - 1
+        if (
+            plan.is_before_done
+            and is_the_one_before
+            and all(each.query_id == plan.query_id for each in found.earlier_commits)
+        ):
+            return
+        winner = self._winner_of(found.earlier_batch)
         if winner is not None:
-            self.settle(winner.manifest)
+            self.settle(winner)
+
+    def _counted(self, mine: BatchManifest, found: Found) -> BatchManifest:
+        """Return the manifest as it is appended: with where it looked, and what was refused so far.
+
+        Raises:
+            RefusedError: more was, and the query is to fail of that.
+        """
+        try:
+            tally = self._watch.before(found.earlier_commits)
+        except RefusedError:
+            self._roll_back(mine.attempts)
+            raise
+        return mine._replace(
+            searched_from=found.searched_from,
+            refused_count=tally.refused_count,
+            dead_letter_offsets=tally.offsets,
+        )
+
+    def _winner_of(self, batch_id: int) -> BatchManifest | None:
+        winner = self.find(batch_id).standing.winner
+        return None if winner is None else winner.manifest
 
     @property
     def _key(self) -> tuple[object, ...]:
-        return (os.getpid(), self._options.app_id, *self._options.client_key())
+        return (self._options.app_id, *self._options.client_key())
+
+    @property
+    def _settled(self) -> int:
+        settled = _SETTLED.get(self._key)
+        return -1 if settled is None else settled
 
     def _manifest(
-        self, kind: ManifestKind, batch_id: int, reports: Sequence[AttemptReport]
+        self,
+        kind: ManifestKind,
+        batch_id: int,
+        reports: Sequence[AttemptReport],
+        plan: BatchPlan = NO_PLAN,
     ) -> BatchManifest:
         commits = kind is ManifestKind.COMMIT
         content = ContentHash()
@@ -195,6 +271,10 @@ class BatchCommitter:
             age_ms_max=self._options.age_ms_max,
             row_count=sum(report.row_count for report in reports) if commits else 0,
             content_hash=content.hex() if commits else "",
+            query_id=plan.query_id,
+            plan_hash=plan.plan_hash,
+            refused_count=0,
+            dead_letter_offsets=(),
             timestamp=time_ns() // _NS_PER_MS,
             producer_group=self._options.producer_group,
             actor=actor_name(),
@@ -223,11 +303,11 @@ class BatchCommitter:
         attempts: Iterable[ManifestAttempt],
         producer_group: str,
         source: OpSource,
-    ) -> None:
+    ) -> dict[int, int]:
         cut = rounds(attempts)
         if not cut:
-            return
-        decide(
+            return {}
+        return decide(
             self._options,
             kind,
             cut,
@@ -235,38 +315,3 @@ class BatchCommitter:
             source=source,
             timeout_s=self._options.commit_timeout_ms / MS_PER_S,
         )
-
-
-def _mismatch(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchError:
-    return ReplayMismatchError(
-        f"batch {mine.batch_id} of {mine.app_id} was published already, with {winner.row_count}"
-        f" rows (hash {winner.content_hash[:8]}) by {winner.actor}, and now has {mine.row_count}"
-        f" (hash {mine.content_hash[:8]}). No row of this run was published; what was left of the"
-        " earlier ones was. Either the checkpoint was deleted, reset or restored while app.id"
-        " stayed the same: then set a new app.id, or bring the checkpoint back. Or two queries"
-        " share this app.id: give each its own. Or the query is not deterministic (rand,"
-        " current_timestamp, a source that changed): make it so"
-    )
-
-
-def _unknown_past(mine: BatchManifest, found: Found, options: SinkOptions) -> UnknownPastError:
-    known = f"none later than {found.earlier_batch}" if found.earlier_batch >= 0 else "none"
-    return UnknownPastError(
-        f"batch {mine.batch_id} of {mine.app_id}: of the batches before it"
-        f" {options.names.manifest} on {options.bootstrap_servers} knows {known}, so that one may"
-        " have been published under other options. If app.id, halfbridge.prefix or"
-        " kafka.bootstrap.servers were changed, or the topic was made anew: go back to what they"
-        " were. If the query wrote to another sink until now, or has a new app.id for good, see"
-        f" that the rows of batch {mine.batch_id} are not in their topic yet, and set the option"
-        f" first.batch to {mine.batch_id}: it is published then, and those after it. Nothing was"
-        " published now"
-    )
-
-
-def _out_of_order(mine: BatchManifest, found: Found) -> BatchOrderError:
-    return BatchOrderError(
-        f"batch {mine.batch_id} of {mine.app_id} was never published, but batch"
-        f" {found.later_batch} was. Either the checkpoint was deleted or reset: then set a new"
-        " app.id, or bring the checkpoint back. Or a batch write took a batch.id that is not larger"
-        " than that of every write before it. Nothing was published now"
-    )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -15,9 +14,12 @@ from pyspark.sql.datasource import (
 
 from spark_jobs.sink.attempt import AttemptReport, write_attempt
 from spark_jobs.sink.batch import BatchCommitter
+from spark_jobs.sink.checkpoint import DriverAddress, plan_of
 from spark_jobs.sink.clients.kafka_io import LOG
 from spark_jobs.sink.cluster.kafka_io import ensure_topics
+from spark_jobs.sink.daemon_settings.kafka_io import check_age
 from spark_jobs.sink.errors import SinkError, SinkOptionError
+from spark_jobs.sink.kept import MARKS_MAX, Kept
 from spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
 from spark_jobs.sink.rows import check_schema
 
@@ -28,10 +30,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
+_QUERY_PROPERTY = "sql.streaming.queryId"
 
 
 class TxnHalf(DataSource):
-    """Kafka, exactly once: rows become visible when their batch is committed, all or none."""
+    """Kafka, exactly once: rows become visible when their batch is committed, all or none.
+
+    Attributes:
+        driver: Where the driver's JVM can be asked about a checkpoint; `register` sets it.
+    """
+
+    driver: ClassVar[DriverAddress | None] = None
 
     @classmethod
     def name(cls) -> str:
@@ -46,7 +55,7 @@ class TxnHalf(DataSource):
         """
         del overwrite  # output modes append and update both add records
         self._refuse("batch.id", "is of batch writes: a stream has Spark's own")
-        return StreamWriter(self._checked(schema))
+        return StreamWriter(self._checked(schema), self.driver)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001
         """Return the writer of a batch write.
@@ -57,6 +66,7 @@ class TxnHalf(DataSource):
         if overwrite:
             raise SinkOptionError(f'format("{FORMAT}") only adds records: use mode("append")')
         self._refuse("first.batch", "is of streams: a write has its batch.id")
+        self._refuse("on.mismatch", "is of streams: a write has no plan that tells it is the same")
         options = self._checked(schema)
         if options.batch_id is None:
             raise SinkOptionError(
@@ -78,19 +88,32 @@ class TxnHalf(DataSource):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches. Pickled to executors."""
+    """Writes micro-batches. Pickled to executors, but for the driver's address."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, driver: DriverAddress | None = None) -> None:
         self.options = options
+        self.driver = driver
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what executors get: the address opens the driver, and stays there."""
+        return {**self.__dict__, "driver": None}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptReport:
         """Send a task's rows as half messages (on an executor)."""
         context: Any = TaskContext.get()
-        return write_attempt(self.options, int(context.getLocalProperty(_BATCH_PROPERTY)), iterator)
+        return write_attempt(
+            self.options,
+            int(context.getLocalProperty(_BATCH_PROPERTY)),
+            iterator,
+            query_id=context.getLocalProperty(_QUERY_PROPERTY) or "",
+        )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the batch, or find it published (on the driver)."""
-        self.committer().commit(batchId, _all_reports(messages, batchId))
+        reports = _all_reports(messages, batchId)
+        query_id = next((each.query_id for each in reports), "")
+        plan = plan_of(query_id, batchId, address=self.driver, location=self.options.checkpoint)
+        self.committer().commit(batchId, reports, plan)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Roll the batch back, unless it is published already (on the driver)."""
@@ -159,11 +182,12 @@ def _abort(
         LOG.warning("abort of batch %d is left to the check: %s", batch_id, error)
 
 
-_ENSURED: set[tuple[object, ...]] = set()
+_ENSURED: Kept[bool] = Kept(MARKS_MAX)
 
 
 def _ensure_topics_once(options: SinkOptions) -> None:
-    key = (os.getpid(), options.producer_group, *options.client_key())
-    if key not in _ENSURED:
+    key = (options.producer_group, options.age_ms_max, *options.client_key())
+    if not _ENSURED.get(key):
         ensure_topics(options)
-        _ENSURED.add(key)
+        check_age(options)
+        _ENSURED.put(key, True)  # noqa: FBT003 (a mark)

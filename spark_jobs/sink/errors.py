@@ -8,6 +8,9 @@ SinkError
 ├─ CommitInDoubtError  the manifest or a decision was not acknowledged; restarting settles it
 ├─ AttemptGivenUpError the batch took too long and was given up; restarting runs it anew
 ├─ ReplayMismatchError the batch was published with other rows; the text says what to do
+├─ PlanMismatchError   another checkpoint, or another plan in it; the text says what to do
+├─ RefusedError        rows of earlier batches are dead letters; the text says what to do
+├─ SearchLimitError    metrics read no further back; the app's next batch helps
 ├─ BatchOrderError     a later batch is published already; the text says what to do
 └─ UnknownPastError    the batch before is not known; the text says what to do
 """
@@ -45,6 +48,18 @@ class AttemptGivenUpError(SinkError):
 
 class ReplayMismatchError(SinkError):
     """This batch was published already, with other rows than now."""
+
+
+class PlanMismatchError(SinkError):
+    """This batch, or the one before it, was published by another plan than the checkpoint's."""
+
+
+class RefusedError(SinkError):
+    """Rows that were published became dead letters, and fail.on.refused is set."""
+
+
+class SearchLimitError(SinkError):
+    """What was looked for stands further back in the manifest topic than may be read for it."""
 
 
 class BatchOrderError(SinkError):

@@ -39,8 +39,10 @@ class Replay(str, Enum):
     """What a batch that has a winner is, seen by a driver that brings its own attempts."""
 
     OWN = "OWN"  # the winner lists these very attempts
+    OTHER_QUERY = "OTHER_QUERY"  # it was published from another checkpoint
+    OTHER_PLAN = "OTHER_PLAN"  # from this checkpoint, with other offsets
     EQUAL = "EQUAL"  # other attempts, the same rows
-    DIFFERENT = "DIFFERENT"
+    DIFFERENT = "DIFFERENT"  # other rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,25 +119,45 @@ def standing(entries: Iterable[Entry]) -> Standing:
 
 
 def compare(winner: BatchManifest, mine: BatchManifest) -> Replay:
-    """Return what `mine`, which was not appended or came too late, is beside the winner."""
+    """Return what `mine`, which was not appended or came too late, is beside the winner.
+
+    Rows alone do not tell batches apart: a heartbeat's are the same in each. So the checkpoint and
+    the plan in it come first, where both sides know theirs.
+    """
     if {each.attempt_id for each in winner.attempts} == {
         each.attempt_id for each in mine.attempts
     } and bool(winner.attempts):
         return Replay.OWN
+    if differ(winner.query_id, mine.query_id):
+        return Replay.OTHER_QUERY
+    if differ(winner.plan_hash, mine.plan_hash):
+        return Replay.OTHER_PLAN
     same = (winner.row_count, winner.content_hash) == (mine.row_count, mine.content_hash)
     return Replay.EQUAL if same else Replay.DIFFERENT
+
+
+def same_origin(one: BatchManifest, other: BatchManifest) -> bool:
+    """Tell whether two manifests come from one plan of one checkpoint, as far as that is known."""
+    return not (differ(one.query_id, other.query_id) or differ(one.plan_hash, other.plan_hash))
+
+
+def differ(one: str, other: str) -> bool:
+    """Tell whether two things that may be unknown (empty) are known to differ."""
+    return bool(one and other) and one != other
 
 
 def rounds(attempts: Iterable[ManifestAttempt]) -> list[list[ManifestTransaction]]:
     """Return all transactions, cut into rounds: one begins when all of the last are decided.
 
-    A round has one transaction of each half partition at most, and rows of one key are in one
-    half partition. So no decision can overtake one that comes before it on the same keys, not
-    even one that has to be written again because nobody knows whether it is stored.
+    A round has one transaction of each attempt and half partition at most. Rows of one key that
+    have an order are in one attempt and one half partition, so no decision can overtake one that
+    comes before it on the same keys, not even one that has to be written again because nobody
+    knows whether it is stored. Attempts have no order among each other: 200 tasks with three
+    transactions on a half partition each make three rounds.
     """
     cut: list[list[ManifestTransaction]] = []
-    counts: Counter[int] = Counter()
     for attempt in attempts:
+        counts: Counter[int] = Counter()
         for each in attempt.transactions:
             number = counts[each.half_partition]
             counts[each.half_partition] += 1
@@ -156,6 +178,7 @@ class Found:
         later_batch: The latest batch of the app with a COMMIT, later than the one looked for; -1
             for none.
         earlier_batch: The latest one with a COMMIT before it; -1 for none.
+        earlier_commits: Its COMMITs, in no order and without their attempts.
         is_cut: Records that might have mattered were deleted from the log.
     """
 
@@ -164,6 +187,7 @@ class Found:
     searched_from: int
     later_batch: int
     earlier_batch: int
+    earlier_commits: tuple[BatchManifest, ...]
     is_cut: bool
 
     @property
@@ -208,6 +232,7 @@ class Search:
         self._bound: int | None = None
         self._first = end  # lowest offset of this batch or a later one
         self._later = self._earlier = -1
+        self._earlier_commits: list[BatchManifest] = []
         self._found: dict[int, Entry] = {}
 
     def window(self) -> tuple[int, int] | None:
@@ -234,7 +259,7 @@ class Search:
                 if batch > self._batch_id:
                     self._later = max(self._later, batch)
                 elif batch < self._batch_id:
-                    self._earlier = max(self._earlier, batch)
+                    self._note_earlier(entry.manifest)
             if batch == self._batch_id:
                 self._found[entry.offset] = entry
 
@@ -247,5 +272,13 @@ class Search:
             self._first,
             self._later,
             self._earlier,
+            tuple(self._earlier_commits),
             is_cut=needed < self._start,
         )
+
+    def _note_earlier(self, commit: BatchManifest) -> None:
+        if commit.batch_id > self._earlier:
+            self._earlier = commit.batch_id
+            self._earlier_commits.clear()
+        if commit.batch_id == self._earlier:
+            self._earlier_commits.append(commit._replace(attempts=()))

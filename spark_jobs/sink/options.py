@@ -7,7 +7,8 @@ from collections.abc import Mapping  # noqa: TC003 (a field's type)
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from serde.topics import TopicNames
+from serde.limits import TRANSACTION_MESSAGES_MAX
+from serde.topics import TopicNames, holds_internal_name
 from spark_jobs.sink.errors import SinkOptionError
 
 FORMAT = "txn_half"
@@ -25,15 +26,14 @@ _DAEMON_AGE_MS_MAX = 72 * _HOUR_MS  # the daemon's default of transaction_age_ms
 AGE_MS_MAX = 24 * _HOUR_MS
 SEND_TIMEOUT_MS = 120_000  # as delivery.timeout.ms of Spark's own Kafka sink
 COMMIT_TIMEOUT_MS = 60_000
-# What one kafka_txn of the daemon has to carry: the client's limits, as `bridge.message` has them.
-TRANSACTION_MESSAGES_MAX = 1_000
-TRANSACTION_BYTES_MAX = 8 * 1024 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,150}")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{0,50}")
-_BATCH_ID_MAX = (1 << 63) - 1
+BATCH_ID_MAX = (1 << 63) - 1
 # What Spark adds on its own.
-_SPARKS = frozenset(("checkpointlocation", "path"))
+_CHECKPOINT = "checkpointlocation"
+_SPARKS = frozenset((_CHECKPOINT, "path", "queryname"))
+FAIL, KEEP_FIRST = "fail", "keep-first"
 
 # Option -> (least, greatest, default), all whole numbers.
 _NUMBERS = {
@@ -41,9 +41,19 @@ _NUMBERS = {
     "batch.age.max.ms": (1_000, _DAEMON_AGE_MS_MAX // 2, AGE_MS_MAX),
     "send.timeout.ms": (100, _HOUR_MS, SEND_TIMEOUT_MS),
     "commit.timeout.ms": (100, _HOUR_MS, COMMIT_TIMEOUT_MS),
+    "refused.wait.ms": (0, _HOUR_MS, 0),
     "transaction.messages.max": (1, TRANSACTION_MESSAGES_MAX, TRANSACTION_MESSAGES_MAX),
 }
-_TEXTS = ("app.id", "topic", "halfbridge.prefix", "producer.group", "batch.id", "first.batch")
+_TEXTS = (
+    "app.id",
+    "topic",
+    "halfbridge.prefix",
+    "producer.group",
+    "batch.id",
+    "first.batch",
+    "on.mismatch",
+    "fail.on.refused",
+)
 _SERVERS = "kafka.bootstrap.servers"
 OPTIONS = (_SERVERS, *_TEXTS, *_NUMBERS)
 
@@ -89,6 +99,11 @@ class SinkOptions:
         producer_group: Under which the half messages stand and are asked about.
         batch_id: Identity of a batch write; None for a stream, which has Spark's.
         first_batch: Of a stream: no batch before this one was written through this sink.
+        keeps_first: Of a stream: where a batch is run again by the same plan and has other rows,
+            those that were published first stand, and the query goes on.
+        fails_on_refused: Rows that were published and became dead letters fail the query.
+        refused_wait_ms: Longest wait for the daemon to deliver a batch, to count what it refuses.
+        checkpoint: Spark's option checkpointLocation; empty where the session has it.
         immunity_ms: Least age before the first check.
         age_ms_max: Age of half messages at which a batch can be committed no more.
         send_timeout_ms: Longest wait for the brokers to take half messages.
@@ -104,6 +119,10 @@ class SinkOptions:
     producer_group: str
     batch_id: int | None
     first_batch: int
+    keeps_first: bool
+    fails_on_refused: bool
+    refused_wait_ms: int
+    checkpoint: str
     immunity_ms: int
     age_ms_max: int
     send_timeout_ms: int
@@ -147,7 +166,7 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
     _refuse_unknown(options)
     app_id = _name(options, "app.id")
     prefix = options.get("halfbridge.prefix", "")
-    if not _PREFIX.fullmatch(prefix):
+    if not _PREFIX.fullmatch(prefix) or holds_internal_name(prefix):
         raise _wrong("halfbridge.prefix", prefix, "at most 50 letters, digits, '.', '_' and '-'")
     numbers = {name: _number(options, name) for name in _NUMBERS}
     if numbers["batch.age.max.ms"] < numbers["check.immunity.ms"]:
@@ -161,6 +180,10 @@ def parse_options(given: Mapping[str, str]) -> SinkOptions:
         batch_id=_batch_number(options, "batch.id", "larger than that of any earlier write"),
         first_batch=_batch_number(options, "first.batch", "as the refusal of a batch names it")
         or 0,
+        keeps_first=_choice(options, "on.mismatch", FAIL, KEEP_FIRST) == KEEP_FIRST,
+        fails_on_refused=_choice(options, "fail.on.refused", "false", "true") == "true",
+        refused_wait_ms=numbers["refused.wait.ms"],
+        checkpoint=options.get(_CHECKPOINT, ""),
         immunity_ms=numbers["check.immunity.ms"],
         age_ms_max=numbers["batch.age.max.ms"],
         send_timeout_ms=numbers["send.timeout.ms"],
@@ -192,8 +215,8 @@ def _name(options: Mapping[str, str], name: str) -> str:
         name,
         "a name of the query that stays the same over restarts and that no other query has",
     )
-    if not _NAME.fullmatch(value):
-        raise _wrong(name, value, "at most 150 letters, digits, '.', '_' and '-'")
+    if not _NAME.fullmatch(value) or holds_internal_name(value):
+        raise _wrong(name, value, "at most 150 letters, digits, '.', '_' and '-', no RMQ_SYS_")
     return value
 
 
@@ -207,11 +230,19 @@ def _number(options: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
+def _choice(options: Mapping[str, str], name: str, *allowed: str) -> str:
+    """Return one of the words that are allowed, in any case; the first of them is the default."""
+    given = options.get(name) or allowed[0]
+    if given.lower() not in allowed:
+        raise _wrong(name, given, " or ".join(allowed))
+    return given.lower()
+
+
 def _batch_number(options: Mapping[str, str], name: str, which: str) -> int | None:
     text = options.get(name, "")
     if not text:
         return None
-    if not text.isascii() or not text.isdigit() or int(text) > _BATCH_ID_MAX:
+    if not text.isascii() or not text.isdigit() or int(text) > BATCH_ID_MAX:
         raise _wrong(name, text, f"a whole number, {which}")
     return int(text)
 

@@ -13,7 +13,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from serde.records import OpKind, OpSource
-from spark_jobs.audit.facts import claimed_age_ms, decoded_halves, decoded_ops
+from spark_jobs.audit.facts import (
+    append_ms,
+    born_ms,
+    claimed_age_ms,
+    decoded_halves,
+    decoded_ops,
+    first_append_ms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,15 +34,19 @@ STATE = {
     "resume_count": "int",
     "producer_group": "string",
     "pair": "int",  # half and op partition
-    "first_ms": "long",  # append time of its first half message
+    # Time of its first half message, to be shown; of a record without an append time its writer's.
+    "first_ms": "long",
+    "original_at": "long",  # lowest offset of an original
+    "original_ms": "long",  # append time of that original, or NO_APPEND_MS
+    "copied_ms": "long",  # lowest first append time that a copy says
     "half_offset": "long",  # lowest one that is left
     "message_index": "int",  # of the message whose real topic is told: the first
     "real_topic": "string",
     "index_last": "int",
     "checks": "int",  # answered checks that counted
     "op_offset": "long",  # lowest decision
-    "aged_ms": "long",  # highest first_ms of which a discard for age proves the age it claims
-    "last_ms": "long",  # newest append time of any of its records
+    "aged_ms": "long",  # highest birth of which a discard for age proves the age it claims
+    "last_ms": "long",  # newest time of any of its records
 }
 
 
@@ -44,10 +55,14 @@ def state_of_halves(records: DataFrame) -> DataFrame:
     read = decoded_halves(records).where(F.col("unread").isNull())
     meta, ms = F.col("meta"), F.unix_millis("timestamp")
     is_copy = meta["origin_offset"] >= 0
+    claimed_ms = meta["first_append_timestamp"]
     return _state(
         read,
         meta,
-        first_ms=F.when(is_copy, F.least(meta["first_append_timestamp"], ms)).otherwise(ms),
+        first_ms=F.when(is_copy & (claimed_ms >= 0), F.least(claimed_ms, ms)).otherwise(ms),
+        original_at=F.when(~is_copy, F.col("offset")),
+        original_ms=F.when(~is_copy, append_ms()),
+        copied_ms=F.when(is_copy, first_append_ms(meta)),
         half_offset=F.col("offset"),
         message_index=meta["message_index"],
         real_topic=meta["real_topic"],
@@ -60,7 +75,7 @@ def state_of_halves(records: DataFrame) -> DataFrame:
 def state_of_ops(records: DataFrame) -> DataFrame:
     """Return the STATE that each row of the op topic (in Kafka's columns) tells of."""
     read = decoded_ops(records).where(F.col("unread").isNull())
-    op, ms = F.col("op"), F.unix_millis("timestamp")
+    op = F.col("op")
     is_discard = op["kind"] == OpKind.DISCARD.value
     age_ms = claimed_age_ms(op)
     by_daemon = op["source"].isin(OpSource.CHECKER.value, OpSource.OPERATOR.value)
@@ -69,15 +84,18 @@ def state_of_ops(records: DataFrame) -> DataFrame:
         read,
         op,
         op_offset=F.when(decides & (age_ms == 0), F.col("offset")),
-        aged_ms=F.when(age_ms > 0, ms - age_ms),
+        aged_ms=F.when((age_ms > 0) & (append_ms() >= 0), append_ms() - age_ms),
     )
 
 
 def merged(*states: DataFrame) -> DataFrame:
     """Return one row a transaction of frames that have the columns STATE."""
     together = reduce(DataFrame.unionAll, states)
-    return together.groupBy(*LIFE).agg(
+    original = F.struct("original_at", "original_ms")
+    summed = together.groupBy(*LIFE).agg(
         F.min("first_ms").alias("first_ms"),
+        F.min(F.when(F.col("original_at").isNotNull(), original)).alias("original"),
+        F.min("copied_ms").alias("copied_ms"),
         F.min("half_offset").alias("half_offset"),
         F.min("message_index").alias("message_index"),
         F.min_by("real_topic", "message_index").alias("real_topic"),
@@ -87,11 +105,13 @@ def merged(*states: DataFrame) -> DataFrame:
         F.max("aged_ms").alias("aged_ms"),
         F.max("last_ms").alias("last_ms"),
     )
+    return summed.select("*", "original.*").select(*STATE)
 
 
 def is_decided() -> Column:
     """Tell of a merged STATE whether a decision stands."""
-    proven = F.col("first_ms") <= F.col("aged_ms")
+    born = born_ms(F.col("original_ms"), F.col("copied_ms"))
+    proven = (born >= 0) & (born <= F.col("aged_ms"))
     return F.col("op_offset").isNotNull() | F.coalesce(proven, F.lit(col=False))
 
 
@@ -108,7 +128,8 @@ def kept(state: DataFrame, *, keep_ms: int) -> DataFrame:
     forgotten. So decisions are kept for `keep_ms` behind the half messages read so far of their
     own pair, measured in append times.
     """
-    newest = state.groupBy("pair").agg(F.max("first_ms").alias("newest_ms"))
+    appended_ms = F.greatest("original_ms", "copied_ms")
+    newest = state.groupBy("pair").agg(F.max(appended_ms).alias("newest_ms"))
     is_old = F.coalesce(F.col("last_ms") < F.col("newest_ms") - keep_ms, F.lit(col=False))
     return state.join(F.broadcast(newest), "pair").where(~(is_decided() & is_old)).select(*STATE)
 

@@ -1,4 +1,4 @@
-"""Conformance cases 26 to 39, 73, 79, 103, 123, 124 and 126: client and daemon on a real broker."""
+"""Conformance cases 26 to 42, 73, 79, 103, 123, 124, 126: client and daemon on a real broker."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge import Message, Resolution
-from checker.worker import DOZE_S
+from bridge import InvalidMessageError, Message, Resolution
+from checker import stall_watch
+from checker.intake.kafka_io import Input
 from serde.headers import RESERVED
 from serde.records import DeadReason
-from tests.integration.installation import GROUP
-from tests.integration.waiting import until
+from tests.integration.waiting import SETTLED_S, until
 
 if TYPE_CHECKING:
     from bridge import MessageView
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.broker
 
+NEVER_S = 600.0
 QUICK: dict[str, Any] = {
     "transaction_timeout_ms": 500,
     "check_interval_ms": 300,
@@ -45,10 +46,9 @@ def test_case_026_to_029_and_039_one_message_from_half_to_delivery(
         tx = producer.begin()
         tx.send(Message(orders, key=b"k", value=b"\x00body", headers=headers, partition=1))
         (half,) = installation.tail(installation.names.half).to_end()
-        installation.fence(half.partition)
-        assert installation.tail(orders).to_end() == []
+        assert installation.delivered(orders) == []
         tx.commit()
-        (real,) = installation.tail(orders).until(1)
+    (real,) = installation.delivered(orders)
     assert (real.partition, real.key, real.value) == (1, b"k", b"\x00body")
     assert [each for each in real.headers if each[0] not in RESERVED] == headers
     added = {name: value for name, value in real.headers if name in RESERVED}
@@ -56,21 +56,30 @@ def test_case_026_to_029_and_039_one_message_from_half_to_delivery(
         "__transactionId__": tx.id.encode(),
         "__bornTimestamp__": str(half.half.born_timestamp).encode(),
     }
-    daemon.counts("rocketmq_commit_messages_total", 1, topic=orders)
+    wanted = 1 + installation.markers(orders)
+    daemon.counts("rocketmq_commit_messages_total", wanted, topic=orders)
 
 
-def test_case_034_a_delivered_message_sent_again_is_a_plain_message(
+def test_case_034_a_delivered_message_sent_on_is_no_new_half(
     installation: Installation,
 ) -> None:
-    """What a consumer forwards with all its headers makes no new transaction."""
-    orders = installation.real("orders")
-    daemon = installation.start()
+    """With all its headers: plain in a real topic, refused by the client, junk as a half."""
+    orders, again = installation.real("orders"), installation.topic("again")
+    daemon = installation.start(**QUICK)
     installation.pass_through(orders)
     (real,) = installation.tail(orders).until(1)
-    installation.write(orders, real.value, key=real.key, headers=real.headers)
-    assert len(installation.tail(orders).until(2)) == 2
-    installation.fence()
-    daemon.counts("rocketmq_commit_messages_total", 1, topic=orders)
+    with pytest.raises(InvalidMessageError, match="reserved"):
+        Message(again, value=real.value, headers=real.headers)
+    for topic in (again, installation.names.half):
+        installation.write(topic, real.value, key=real.key, headers=real.headers)
+    (letter,) = installation.dead_letters()
+    assert (letter.dead.reason, letter.value) == (DeadReason.INVALID, real.value)
+    assert letter.headers[:-1] == real.headers
+    (resent,) = installation.delivered(again)
+    assert (resent.key, resent.value, resent.headers) == (real.key, real.value, real.headers)
+    assert [each.offset for each in installation.delivered(orders)] == [real.offset]
+    assert installation.asked() == []
+    until("none is held", lambda: not daemon.metric("rocketmq_half_messages"))
 
 
 def test_case_036_compressed_bodies_survive_copies_and_checks(installation: Installation) -> None:
@@ -86,7 +95,8 @@ def test_case_036_compressed_bodies_survive_copies_and_checks(installation: Inst
     installation.start(**QUICK)
     with installation.producer(checker, compression="gzip") as producer:
         producer.begin().send(Message(orders, value=body))
-        (real,) = installation.tail(orders).until(1)
+        installation.tail(orders).until(1)
+    (real,) = installation.delivered(orders)
     assert (seen, real.value) == ([body, body], body)
     assert len(installation.copies()) == 1
 
@@ -106,22 +116,32 @@ def test_case_040_to_042_what_a_checker_answers(installation: Installation) -> N
     with installation.producer(checker) as producer:
         for value in (b"yes", b"no", b"later"):
             producer.begin().send(Message(orders, value=value))
-        delivered = installation.tail(orders).until(2)
+        installation.tail(orders).until(2)
         daemon.counts("rocketmq_rollback_messages_total", 1, topic=orders)
+    delivered = installation.delivered(orders)
     assert sorted(each.value or b"" for each in delivered) == [b"later", b"yes"]
     assert numbers == {1, 2}
 
 
 def test_case_073_after_a_long_silence_the_first_decision_is_applied_at_once(
-    installation: Installation,
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is buffered that only the next one would flush; not even by an idle worker."""
+    monkeypatch.setattr(stall_watch, "LOOK_S", NEVER_S)  # nor found by a look at the log's end
     orders = installation.real("orders")
-    daemon = installation.start()
-    # Nothing signals that the worker dozes; it does so a second after the last record.
-    threading.Event().wait(2 * DOZE_S)
-    assert daemon.status.snapshot().ready
-    installation.pass_through(orders)
+    dozes = threading.Event()
+    doze = Input.doze
+
+    def watched(*given: Any) -> None:
+        doze(*given)
+        dozes.set()
+
+    monkeypatch.setattr(Input, "doze", watched)
+    installation.start()
+    half = installation.half(orders)
+    dozes.clear()
+    assert dozes.wait(SETTLED_S)
+    installation.commit(half)
     installation.tail(orders).until(1)
 
 
@@ -130,12 +150,17 @@ def test_case_079_a_deleted_real_topic_stops_nobody(installation: Installation) 
     orders, gone = installation.real("orders"), installation.topic("gone")
     half = installation.half(gone)
     installation.delete(gone)
-    installation.start(topic_gone_ms=100)
-    installation.commit(half)
-    installation.pass_through(orders)
-    installation.tail(orders).until(1)
-    (dead,) = installation.dead(1)
+    daemon = installation.start(topic_gone_ms=100)
+    op = installation.commit(half)
+    passed = installation.pass_through(orders)
+    (real,) = installation.delivered(orders)
+    assert real.transaction_id == passed.transaction_id
+    (dead,) = installation.dead_letters()
     assert dead.dead.reason is DeadReason.UNDELIVERABLE
+    daemon.stop()
+    progress = installation.progress()
+    assert progress.half > half.offset
+    assert progress.op > op.offset
 
 
 def test_case_103_a_check_names_what_it_is_about(installation: Installation) -> None:
@@ -148,18 +173,6 @@ def test_case_103_a_check_names_what_it_is_about(installation: Installation) -> 
     assert (told.real_topic, told.transaction_id) == (orders, half.transaction_id)
     assert (told.half_partition, told.half_offset) == (1, half.offset)
     assert (told.check_number, told.attempt, request.value) == (1, 1, b"body")
-
-
-def test_case_110_any_living_member_is_found(installation: Installation) -> None:
-    """Members that died without leaving do not stand in the way of one that lives."""
-    orders = installation.real("orders")
-    installation.start(**QUICK)
-    for _ in range(4):
-        with installation.producer(commit_all):
-            pass
-    with installation.producer(commit_all) as producer:
-        producer.begin().send(Message(orders))
-        installation.tail(orders).until(1)
 
 
 def test_case_123_a_mix_of_all_ends(installation: Installation) -> None:
@@ -179,12 +192,14 @@ def test_case_123_a_mix_of_all_ends(installation: Installation) -> None:
                 tx.commit()
             elif number % 5 == 1:
                 tx.rollback()
-        dead = installation.dead(24)
+        installation.dead(24)
         daemon.counts("rocketmq_rollback_messages_total", 48, topic=orders)
-        delivered = installation.tail(orders).until(48)
+        installation.tail(orders).until(48)
+    dead, delivered = installation.dead_letters(), installation.delivered(orders)
     arrived = Counter(int(each.value or b"") for each in delivered)
     assert arrived == Counter(n for n in range(120) if n % 5 in (0, 2))
-    assert {int(each.value or b"") % 5 for each in dead} == {4}
+    buried = Counter(int(each.value or b"") for each in dead)
+    assert buried == Counter(n for n in range(120) if n % 5 == 4)
     assert {each.dead.reason for each in dead} == {DeadReason.CHECK_TIMES}
     until("the gauge is 0", lambda: not daemon.metric("rocketmq_half_messages", topic=orders))
 
@@ -197,30 +212,33 @@ def test_case_124_sixteen_commits_arrive(installation: Installation) -> None:
         for number in range(16):
             with producer.begin() as tx:
                 tx.send(Message(orders, value=b"%d" % number))
-    installation.tail(orders).until(16)
-    installation.fence(0)
-    installation.fence(1)
-    values = [each.value for each in installation.tail(orders).to_end()]
+    values = [each.value for each in installation.delivered(orders)]
     assert sorted(values) == sorted(b"%d" % number for number in range(16))
 
 
 def test_case_126_a_successor_delivers_what_was_open(installation: Installation) -> None:
-    """16 undecided, the worker goes, another on another slot asks, all arrive once."""
+    """16 undecided, both workers go, a third asks: all arrive once, also when the two are back."""
     orders = installation.real("orders")
+    sent = [b"%d" % number for number in range(16)]
     may_commit = threading.Event()
+    settings = {**QUICK, "check_count_max": 1_000, "leave": True}
 
     def checker(_view: MessageView) -> Resolution:
         return Resolution.COMMIT if may_commit.is_set() else Resolution.UNKNOWN
 
-    first = installation.start(**{**QUICK, "check_count_max": 1_000, "leave": True})
+    owners = [installation.launch(slot=slot, **settings) for slot in ("w-0", "w-1")]
     with installation.producer(checker) as producer:
-        for number in range(16):
-            producer.begin().send(Message(orders, value=b"%d" % number))
-        first.counts("halfbridge_discards_total", 0)
-        until("some were asked", lambda: len(installation.copies()) >= 16)
-        first.stop()
+        for value in sent:
+            producer.begin().send(Message(orders, value=value))
+        until("all were asked", lambda: len(installation.copies()) >= len(sent))
+        for each in owners:
+            each.stop()
+        assert installation.tail(orders).to_end() == []
         may_commit.set()
-        installation.start(slot="w-1", **{**QUICK, "check_count_max": 1_000})
-        delivered = installation.tail(orders).until(16)
-    assert sorted(each.value or b"" for each in delivered) == sorted(b"%d" % n for n in range(16))
-    assert {each.check.producer_group for each in installation.checks(1)} == {GROUP}
+        successor = installation.start(slot="w-2", **settings)
+        installation.tail(orders).until(len(sent))
+    assert sorted(each.value or b"" for each in installation.delivered(orders)) == sorted(sent)
+    for slot in ("w-0", "w-1"):
+        installation.launch(slot=slot, **settings)
+    successor.stop()
+    assert sorted(each.value or b"" for each in installation.delivered(orders)) == sorted(sent)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from checker.core.plan import Count
-from checker.core.settings import OP_CONFIRM_MS, OP_WAIT_MS
+from checker.core.settings import OP_WAIT_MS
 from serde.avro import HALF_METADATA, OP
 from serde.errors import DecodeError
 from serde.headers import HALF, parse_half
@@ -14,7 +14,10 @@ from tests.playbook import (
     INTERVAL_MS,
     SECOND_MS,
     TIMEOUT_MS,
+    Counted,
+    Lines,
     Playbook,
+    Step,
     asked,
     commit,
     counted,
@@ -28,6 +31,7 @@ from tests.playbook import (
     metadata,
     nobody_asked,
     nothing,
+    nothing_counted,
     op_end,
     op_record,
     put_back,
@@ -77,15 +81,20 @@ def test_case_043_a_kind_outside_the_enum_cannot_be_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "end", "written"),
-    [(44, commit("A"), delivered("A")), (45, rollback("A"), nothing)],
+    ("end", "written", "counts"),
+    [
+        pytest.param(commit("A"), delivered("A"), nothing_counted, id="44"),
+        pytest.param(rollback("A"), nothing, counted(Count.ROLLED_BACK), id="45"),
+    ],
 )
 def test_case_044_and_045_a_late_decision_of_the_producer_stands(
-    number: int, end: object, written: tuple[str, ...]
+    end: Step, written: Lines, counts: Counted
 ) -> None:
     """D-014: behind the immunity the first decision still wins; RocketMQ refuses it (604)."""
     book = started() >> half("A", immunity_ms=60 * SECOND_MS) >> wait(65 * SECOND_MS)
-    book >> end << written
+    book >> end << written << counts
+    book >> op_end << nobody_asked
+    assert book.ledger.undecided_halves == 0
 
 
 def test_case_046_behind_the_immunity_a_check_decides_too() -> None:
@@ -102,9 +111,12 @@ def test_case_047_without_immunity_a_late_commit_stands() -> None:
 
 def test_case_049_a_decision_without_a_half_has_no_effect() -> None:
     """It is counted as an orphan; a half that comes after it is late, not delivered."""
-    book = started() >> half("B") >> commit("A", half_offset=0) << nothing
-    book << nothing
+    book = started() >> half("B") >> commit("A", half_offset=0)
+    book << nothing << counted(Count.ORPHAN_OP)
     assert book.progress.op == 1
+    book >> half("A") << dead("A", "LATE")
+    book >> restart << nothing
+    assert book.log.written == list(dead("A", "LATE"))
 
 
 def test_case_050_another_group_decides_nothing() -> None:
@@ -128,15 +140,13 @@ def test_case_052_a_decision_below_the_half_delivers_nothing_in_part() -> None:
 
 
 def test_case_053_a_decision_beyond_the_log_is_noted_and_applied() -> None:
-    """It waits for two answers, no longer; then it holds for what is there (rule 1)."""
+    """It waits for the proof, no longer; then it holds for what is there (rule 1)."""
     book = started() >> half("A") >> commit("A", 1, half_offset=99) << nothing
-    for wait_ms in (OP_WAIT_MS, OP_CONFIRM_MS):
-        book << nothing
-        assert book.ledger.wants_half_end(book.now_ms) is None
-        book >> wait(wait_ms)
-        question = book.ledger.wants_half_end(book.now_ms)
-        assert question is not None
-        book.ledger.half_end(book.log.half_end, question)
+    assert book.ledger.wants_half_end(book.now_ms) is None
+    book >> wait(OP_WAIT_MS) << nothing
+    question = book.ledger.wants_half_end(book.now_ms)
+    assert question is not None
+    book.ledger.half_end(book.log.half_end, question)
     book << delivered("A") << nothing
 
 

@@ -126,6 +126,7 @@ def metrics_port(
         world = Installation(kafka_bootstrap_servers, prefix)
         stack.callback(world.close)
         world.make(partitions=PARTITIONS, groups=(GROUP,))
+        world.alter(world.names.half, retention_ms="60000")  # too short: a setting that is wrong
         stack.enter_context(running(command, log, environ))
         until(
             "the daemon is ready",

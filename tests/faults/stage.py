@@ -32,6 +32,7 @@ from halfbridge.testkit.judge import judge
 from halfbridge.testkit.progress import DaemonProgress
 from halfbridge.testkit.reader import load_records, read_all, read_ops
 from serde.topics import TopicNames
+from tests.check_oracle import unexpected_in
 from tests.faults.client import QUIET, READY
 from tests.faults.plan import PRODUCER_GROUP, REAL_TOPICS, Kind
 
@@ -348,6 +349,19 @@ class Stage:
         self.settle(within_s=within_s)
         verdict = self.verdict = self._verdict()
         assert verdict.ok, verdict.describe()
+
+    def unexpected_checks(self) -> list[str]:
+        """Return what is wrong with the requests to producers; see tests/check_oracle.py.
+
+        For one broker, whose clock nobody moved, and a daemon with the limits above.
+        """
+        return unexpected_in(
+            self.direct,
+            self.names,
+            PRODUCER_GROUP,
+            timeout_ms=int(LIMITS["TRANSACTION_TIMEOUT_MS"]),
+            interval_ms=int(LIMITS["CHECK_INTERVAL_MS"]),
+        )
 
     def settle(self, *, within_s: float = SETTLED_S) -> None:
         """Return once every half message is decided and every decision applied and committed."""

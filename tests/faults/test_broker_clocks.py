@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,7 +40,7 @@ def clock(tmp_path: Path) -> MovingClock:
 def broker(clock: MovingClock, tmp_path: Path) -> Iterator[EmbeddedBroker]:
     """Yield a broker whose clock the test moves; what it wrote is kept for a failed test."""
     made = EmbeddedBroker(directory=tmp_path / "broker")
-    with _living_by(clock):
+    with clock.lived_by():
         made.start()
     try:
         yield made
@@ -74,7 +73,7 @@ def test_case_37_the_brokers_clock_jumps(
         )
         if stumbles.is_new():
             stumbles.seen = stumbles.count()
-            with _living_by(clock):
+            with clock.lived_by():
                 broker.restart()
             stage.injected["broker restarted, whose coordinator had stumbled over a jump"] += 1
             stage.await_more(200, within_s=_HEALED_S)
@@ -101,12 +100,3 @@ class _Stumbles:
     def is_new(self) -> bool:
         """Tell whether one is to be looked after."""
         return self.count() > self.seen
-
-
-@contextmanager
-def _living_by(clock: MovingClock) -> Iterator[None]:
-    """Have processes that are started here live by `clock`."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in clock.environ.items():
-            patch.setenv(name, value)
-        yield

@@ -35,4 +35,5 @@ def test_workers_come_and_go_under_load(stage: Stage) -> None:
     stage.await_more(_PROGRESS)
 
     stage.end_judged(clients)
+    assert stage.unexpected_checks() == []
     assert [stage.stop(daemon) for daemon in daemons] == [0, 0]

@@ -6,9 +6,16 @@ import shutil
 import struct
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from halfbridge.testkit.pytest_plugin import leave_out
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _SOURCE = Path(__file__).with_name("wrong_clock.c")
 _LONG = struct.Struct("l")
@@ -40,6 +47,14 @@ class MovingClock:
     def environ(self) -> dict[str, str]:
         """What a process that lives by it is started with."""
         return {"LD_PRELOAD": str(self._library), "WRONG_CLOCK_FILE": str(self._file)}
+
+    @contextmanager
+    def lived_by(self) -> Iterator[None]:
+        """Have processes that are started here live by it."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environ.items():
+                patch.setenv(name, value)
+            yield
 
     def move(self, shift_s: int) -> None:
         """Have it be so many seconds ahead of the true one from now on."""

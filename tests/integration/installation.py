@@ -1,15 +1,21 @@
 """An installation of a test's own: topics, what stands in them, workers and readers.
 
-That something does *not* happen is shown by a fence: a later transaction through the same
-partition, which is decided only after everything before it had its effect, for ops apply in op
-order.
+That something does *not* happen is shown by a fence, a marker behind which it cannot come any more.
+`fence` says that what stands in an op partition had its effect on the daemon. `delivered`,
+`dead_letters` and `asked` are final: they send markers through every pair into every partition
+that is asked about, wait until these have arrived there, and return all that stands beside them. A
+partition's records become visible in order, so what came late, or twice, is among them.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
+from contextlib import contextmanager
+from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -35,10 +41,11 @@ from tests.integration.tail import Record, Stored, Tail
 from tests.integration.waiting import CALL_S, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 GROUP = "orders-service"
 HALF_RETENTION_MS = 7 * 24 * 3_600_000
+MESSAGE_BYTES_MAX = 1_048_588  # Kafka's default
 
 
 class Installation:
@@ -53,6 +60,7 @@ class Installation:
         self.admin: Any = AdminClient({"bootstrap.servers": servers})
         self.daemons: list[Daemon] = []
         self._tails: dict[str, Tail] = {}
+        self._markers: dict[str, set[bytes]] = defaultdict(set)
         self._producer = Producer(
             {
                 "bootstrap.servers": servers,
@@ -121,6 +129,23 @@ class Installation:
         ]
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
         self.admin.incremental_alter_configs([resource])[resource].result()
+
+    @contextmanager
+    def refusing(self, topic: str) -> Iterator[None]:
+        """Have the brokers refuse every record of `topic` while the block runs."""
+        self.refuse(topic)
+        try:
+            yield
+        finally:
+            self.accept(topic)
+
+    def refuse(self, topic: str) -> None:
+        """Have the brokers refuse every record of `topic`, for its size, until `accept`."""
+        self._limit(topic, "1")
+
+    def accept(self, topic: str) -> None:
+        """Have the brokers take records of `topic` again."""
+        self._limit(topic, str(MESSAGE_BYTES_MAX))
 
     # --- writing ---------------------------------------------------------------------------
 
@@ -286,8 +311,66 @@ class Installation:
         return self.tail(self.names.dead).until(count)
 
     def dead_now(self) -> list[Record]:
-        """Return the dead letters there are."""
+        """Return the dead letters there are by now; `dead_letters` returns all there ever are."""
         return self.tail(self.names.dead).to_end()
+
+    def delivered(self, topic: str, *, pairs: Iterable[int] | None = None) -> list[Record]:
+        """Return all that `topic` ever holds of what was decided until now.
+
+        A final fence: committed transactions to each of its partitions, through each pair. They
+        count in the daemon's metrics of that topic, and stay in its `tail`.
+
+        Args:
+            topic: A real topic.
+            pairs: The pairs that are served; None: all.
+        """
+        tail = self.tail(topic)
+        for pair in self._pairs(pairs):
+            for partition in tail.partitions:
+                marker = self._marker(topic)
+                self.pass_through(topic, partition=pair, real_partition=partition, value=marker)
+        return tail.beside(self._markers[topic])
+
+    def markers(self, topic: str) -> int:
+        """Return how many markers were sent to a topic."""
+        return len(self._markers[topic])
+
+    def dead_letters(self, *, pairs: Iterable[int] | None = None) -> list[Record]:
+        """Return all dead letters that there ever are of what was decided until now.
+
+        A final fence: an operator's DISCARD through each pair. The dead-letter topic has one
+        partition; the markers' letters count as OPERATOR.
+        """
+        tail = self.tail(self.names.dead)
+        assert len(tail.partitions) == 1
+        for pair in self._pairs(pairs):
+            half = self.half(self.real("fence"), partition=pair, value=self._marker(tail.topic))
+            self.op(OpKind.DISCARD, half, source=OpSource.OPERATOR, reason="marker")
+        return tail.beside(self._markers[tail.topic])
+
+    def asked(self, group: str = GROUP) -> list[Record]:
+        """Return all check requests to a group about what fell due until now.
+
+        A final fence: undecided transactions of the group in each pair, one for each partition of
+        its check topic, which fall due after whatever was written before them. Once asked about
+        they are rolled back.
+        """
+        tail = self.tail(self.names.check(group))
+        halves = [
+            self.half(
+                self.real("fence"),
+                _asked_first_in(partition, len(tail.partitions)),
+                partition=pair,
+                value=self._marker(tail.topic),
+                producer_group=group,
+            )
+            for pair in self._pairs(None)
+            for partition in tail.partitions
+        ]
+        found = tail.beside(self._markers[tail.topic])
+        for half in halves:
+            self.rollback(half, producer_group=group)
+        return [each for each in found if each.value not in self._markers[tail.topic]]
 
     def checks(self, count: int, group: str = GROUP) -> list[Record]:
         """Return the check requests once there are `count`."""
@@ -338,6 +421,25 @@ class Installation:
                 for future in self.admin.delete_topics(mine).values():
                     future.result(CALL_S)
 
+    def _limit(self, topic: str, size: str) -> None:
+        self.alter(topic, max_message_bytes=size)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+
+        def is_known() -> bool:
+            told = self.admin.describe_configs([resource])[resource].result(CALL_S)
+            return bool(told["max.message.bytes"].value == size)
+
+        until(f"max.message.bytes of {topic} is {size}", is_known)
+
+    def _marker(self, topic: str) -> bytes:
+        marker = b"marker " + uuid.uuid4().hex.encode()
+        self._markers[topic].add(marker)
+        return marker
+
+    def _pairs(self, given: Iterable[int] | None) -> list[int]:
+        known = self.admin.list_topics(self.names.half, timeout=CALL_S).topics[self.names.half]
+        return sorted(known.partitions if given is None else given)
+
     def _append(
         self,
         topic: str,
@@ -370,3 +472,9 @@ class Installation:
                 "enable.auto.commit": False,
             }
         )
+
+
+def _asked_first_in(partition: int, partitions: int) -> str:
+    """Return an id whose first request goes to that partition of a check topic."""
+    ids = (uuid.uuid4().hex for _ in count())
+    return next(each for each in ids if (crc32(each.encode()) + 1) % partitions == partition)

@@ -25,9 +25,9 @@ def expect(
     """Assert that the good were delivered and the bad buried; return their letters."""
     installation.fence()
     letters = installation.dead(len(bad))
-    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    delivered = [each.transaction_id for each in installation.delivered(orders)]
     assert delivered == [each.transaction_id for each in good]
-    assert [each.half.transaction_id for each in installation.dead_now()] == [
+    assert [each.half.transaction_id for each in installation.dead_letters()] == [
         each.transaction_id for each in bad
     ]
     assert {each.dead.reason for each in letters} == {DeadReason.UNDELIVERABLE}

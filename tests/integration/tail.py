@@ -94,6 +94,11 @@ class Tail:
         self._next = dict.fromkeys(known.partitions, 0)
         self._assign()
 
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions of the topic."""
+        return sorted(self._next)
+
     def until(self, count: int, *, within_s: float = SETTLED_S) -> list[Record]:
         """Return the records once there are `count`; more are not waited for."""
         deadline = monotonic() + within_s
@@ -102,14 +107,26 @@ class Tail:
                 f"{self.topic}: {len(self.records)} of {count} records within {within_s:g} s"
             )
             self._take()
-        return self.records
+        return list(self.records)
 
     def to_end(self) -> list[Record]:
         """Return all records there are now."""
         self._ended.clear()
         self._assign()
         until(f"end of {self.topic}", self._took_all)
-        return self.records
+        return list(self.records)
+
+    def beside(self, markers: set[bytes]) -> list[Record]:
+        """Return all records but `markers`, values that come once each, when all these were read.
+
+        What stands behind the last one by then is returned too, as is a marker that comes again.
+        """
+        until(
+            f"{len(markers)} markers in {self.topic}",
+            lambda: self._take() or markers <= {each.value for each in self.records},
+        )
+        awaited = set(markers)
+        return [each for each in self.to_end() if not _remove(awaited, each.value)]
 
     def close(self) -> None:
         """Close the consumer."""
@@ -142,3 +159,11 @@ class Tail:
                     list(message.headers() or ()),
                 )
             )
+
+
+def _remove(values: set[bytes], value: bytes | None) -> bool:
+    """Remove a value from a set; tell whether it was there."""
+    if value not in values:
+        return False
+    values.remove(value)
+    return True

@@ -5,32 +5,35 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
+from halfbridge.testkit.broker import EmbeddedBroker
 from serde.headers import BORN_TIMESTAMP
 from serde.records import DeadReason
-from tests.integration.clock import clock_library
-from tests.integration.installation import GROUP
+from tests.integration.brokers import started
+from tests.integration.clock import MovingClock, clock_library
+from tests.integration.installation import GROUP, Installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 
 ENDED_S = 30
-FOUR_DAYS_MS = 4 * 24 * 3_600_000
+HOUR_MS = 3_600_000
+FOUR_DAYS_MS = 4 * 24 * HOUR_MS
 PRODUCER = """
 import sys
-from bridge import Message, Resolution, TransactionProducer
+from bridge import Message, TransactionProducer
 servers, prefix, group, topic = sys.argv[1:]
 with TransactionProducer(
     bootstrap_servers=servers, producer_group=group, topic_prefix=prefix, topics=[topic],
-    checker=lambda view: Resolution.UNKNOWN,
+    checker=lambda view: None,  # asked while it lives, it says nothing that counts
 ) as producer:
     for _ in range(10):
         with producer.begin() as transaction:
@@ -94,12 +97,75 @@ def test_a_wrong_clock_decides_nothing(installation: Installation, wrong: dict[s
         assert abs(record.timestamp_ms - undecided.append_ms) < 3_600_000
     assert {each.check.transaction_id for each in asked} == {undecided.transaction_id}
     assert {each.check.check_number for each in asked} == {1}
-    assert installation.dead_now() == []
 
     for number in (1, 2, 3):
         while installation.checks(1)[-1].check.check_number != number:
             installation.checks(len(installation.checks(1)) + 1)
         installation.answer_unknown(undecided, number)
-    (letter,) = installation.dead(1)
+    installation.dead(1)
+    (letter,) = installation.dead_letters()
     assert (letter.value, letter.dead.reason) == (b"undecided", DeadReason.CHECK_TIMES)
     assert abs(letter.timestamp_ms - undecided.append_ms) < 3_600_000
+
+
+# --- a broker's clock, which all times are taken from ----------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory: pytest.TempPathFactory) -> MovingClock:
+    """The clock of a broker of its own."""
+    return MovingClock(tmp_path_factory.mktemp("clock"))
+
+
+@pytest.fixture(scope="module")
+def jumping_servers(clock: MovingClock) -> Iterator[str]:
+    """The broker that lives by it."""
+    broker = EmbeddedBroker(heap_mib=512)
+    with clock.lived_by(), started(broker, "no broker of its own"):
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture
+def jumping(jumping_servers: str, topic_prefix: str) -> Iterator[Installation]:
+    """An installation on it."""
+    with closing(Installation(jumping_servers, topic_prefix)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("first_refused", ["dead letter", "transaction"])
+def test_a_clock_that_was_hours_ahead_blames_nobody(
+    jumping: Installation, clock: MovingClock, first_refused: str
+) -> None:
+    """The broker refuses partition time; another clock is found, and nothing is buried for it.
+
+    Who has not decided is asked, too.
+    """
+    installation = jumping
+    installation.make(groups=(GROUP,))
+    orders = installation.topic("orders", message_timestamp_after_max_ms=str(HOUR_MS))
+    daemon = installation.start(
+        transaction_timeout_ms=1000, check_interval_ms=500, check_backoff_ms_max=500
+    )
+    first = installation.pass_through(orders)
+    if first_refused == "transaction":
+        dead_topic = installation.names.dead
+        installation.alter(dead_topic, message_timestamp_after_max_ms=str(10 * HOUR_MS))
+    installation.tail(orders).until(1)
+    clock.move(2 * 3600)
+    junk = installation.write(installation.names.half, b"junk")
+    assert junk.append_ms > first.append_ms + HOUR_MS
+    clock.move(0)
+
+    undecided = installation.half(orders)
+    # Of several records in a batch the broker says that they are invalid, and not why.
+    one = installation.half(orders, real_partition=0)
+    two = installation.half(orders, one.transaction_id, message_index=1, real_partition=0)
+    installation.commit(two, message_count=2)
+    later = [installation.pass_through(orders) for _ in range(5)]
+
+    seen = [each.transaction_id for each in installation.tail(orders).until(8)]
+    assert seen == [each.transaction_id for each in (first, one, two, *later)]
+    assert daemon.metric("halfbridge_kafka_txn_failures_total") > 0
+    check, *_ = installation.checks(1)
+    assert check.check.transaction_id == undecided.transaction_id
+    assert {each.dead.reason for each in installation.dead_letters()} == {DeadReason.INVALID}

@@ -57,7 +57,7 @@ def test_the_last_counted_unknown_discards(installation: Installation) -> None:
         assert letter.dead.reason is DeadReason.CHECK_TIMES
         assert (letter.dead.check_times, letter.dead.op_offset) == (2, discard.offset)
         assert letter.dead.decided_timestamp == discard.timestamp_ms
-    assert installation.tail(orders).to_end() == []
+    assert installation.delivered(orders) == []
     daemon.counts("halfbridge_discards_total", 1, reason="CHECK_TIMES")
     daemon.counts("halfbridge_dead_letters_total", 2, reason="CHECK_TIMES")
 
@@ -77,10 +77,9 @@ def test_what_is_discarded_stays_discarded(installation: Installation) -> None:
 
     installation.start(check_count_max=1)
     installation.commit(half)
-    installation.fence()
 
-    assert installation.tail(orders).to_end() == []
-    assert len(installation.dead_now()) == 1
+    assert installation.delivered(orders) == []
+    assert len(installation.dead_letters()) == 1
 
 
 def test_a_commit_that_stands_first_wins_over_the_discard(installation: Installation) -> None:
@@ -95,7 +94,7 @@ def test_a_commit_that_stands_first_wins_over_the_discard(installation: Installa
     assert len(installation.tail(orders).until(1)) == 1
     installation.fence()
 
-    assert installation.dead_now() == []
+    assert installation.dead_letters() == []
     assert daemon.metric("halfbridge_conflicts_total") == 0
 
 
@@ -112,7 +111,7 @@ def test_age_discards_what_nobody_answers(installation: Installation) -> None:
     effective = [each for each in _discards(installation) if each.offset == letter.dead.op_offset]
     assert effective[0].timestamp_ms - half.append_ms >= AGE_MS
     assert (effective[0].op.reason, effective[0].op.age_ms) == ("AGE", AGE_MS)
-    assert installation.tail(orders).to_end() == []
+    assert installation.delivered(orders) == []
     daemon.counts("halfbridge_dead_letters_total", 1, reason="AGE")
 
 
@@ -129,7 +128,7 @@ def test_age_alone_discards_nothing(installation: Installation) -> None:
 
     assert len(tail.records) > 3
     assert _discards(installation) == []
-    assert installation.dead_now() == []
+    assert installation.dead_letters() == []
 
 
 def test_a_forged_age_discard_has_no_effect(installation: Installation) -> None:
@@ -142,8 +141,6 @@ def test_a_forged_age_discard_has_no_effect(installation: Installation) -> None:
     installation.op(OpKind.DISCARD, half, **by_age)
     installation.commit(half)
 
-    installation.fence()
-
-    assert len(installation.tail(orders).to_end()) == 1
-    assert installation.dead_now() == []
+    assert len(installation.delivered(orders)) == 1
+    assert installation.dead_letters() == []
     daemon.counts("halfbridge_invalid_ops_total", 1)

@@ -95,9 +95,9 @@ def test_junk_is_kept_once_and_stops_nothing(installation: Installation) -> None
     installation.fence()
     letters = installation.dead(len(wanted))
 
-    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    delivered = [each.transaction_id for each in installation.delivered(orders)]
     assert delivered == [before.transaction_id, after.transaction_id]
-    assert _sources(installation.dead_now()) == wanted
+    assert _sources(installation.dead_letters()) == wanted
     assert {each.dead.reason for each in letters} == {DeadReason.INVALID}
     assert all(each.dead.detail for each in letters)
     daemon.counts("halfbridge_dead_letters_total", len(wanted), reason="INVALID")
@@ -146,7 +146,7 @@ def test_more_junk_than_fits_into_memory(installation: Installation) -> None:
     assert [each.dead.source_offset for each in letters] == list(range(len(values) + 1))
     assert [each.value for each in letters] == [*values, b"body"]
     assert [each.headers[:-1] for each in letters] == [[("a", None)]] * len(values) + [[]]
-    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    delivered = [each.transaction_id for each in installation.delivered(orders)]
     assert delivered == [last.transaction_id]
     assert daemon.metric("halfbridge_kafka_txn_failures_total") == 0
 
@@ -167,8 +167,8 @@ def test_junk_stays_one_dead_letter_over_restarts(installation: Installation) ->
     installation.start()
     installation.fence()
 
-    assert _sources(installation.dead_now()) == sorted(wanted)
-    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    assert _sources(installation.dead_letters()) == sorted(wanted)
+    delivered = [each.transaction_id for each in installation.delivered(orders)]
     assert delivered == [undecided.transaction_id]
 
 
@@ -188,7 +188,7 @@ def test_header_names_that_are_not_text(installation: Installation, topic: str) 
     installation.fence()
     letters = installation.dead(WARM + 1)
 
-    assert len(installation.tail(orders).to_end()) == WARM + 1
+    assert len(installation.delivered(orders)) == WARM + 1
     assert [(each.value, each.dead.reason) for each in letters][-1] == (b"body", DeadReason.INVALID)
     assert daemon.metric("halfbridge_kafka_txn_failures_total") == 0
 
@@ -245,7 +245,7 @@ def test_flawed_halves_are_never_delivered(installation: Installation) -> None:
     installation.fence()
     letters = installation.dead(len(wanted))
 
-    assert installation.tail(orders).to_end() == []
+    assert installation.delivered(orders) == []
     assert Counter(each.half.transaction_id for each in letters) == Counter(wanted)
     assert {each.dead.reason for each in letters} == {DeadReason.NOT_ALLOWED}
     assert {TRANSACTION_ID, BORN_TIMESTAMP} <= {

@@ -8,21 +8,41 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge import Message, Resolution
-from bridge.message import TRANSACTION_MESSAGES_MAX
+from checker.core.memory import HALVES_PERCENT
+from checker.core.weights import entry_bytes, message_bytes
+from serde.limits import TRANSACTION_MESSAGES_MAX
 from tests.integration.installation import GROUP
 from tests.integration.waiting import until
+from tests.ledger_log import metadata
 
 if TYPE_CHECKING:
     from tests.integration.installation import Installation
+    from tests.integration.tail import Stored
 
 pytestmark = pytest.mark.broker
 
 MEBIBYTE = 1024 * 1024
+KIBIBYTE = 1024
 UNDECIDED = 3000
 
 
 def _unknown(_: object) -> Resolution:
     return Resolution.UNKNOWN
+
+
+def fitting(topic: str, entries_bytes_max: int) -> int:
+    """Return with how many undecided transactions a pair reads no more that no op waits for."""
+    one = metadata("i" * 32)._replace(producer_group=GROUP, real_topic=topic)
+    weight = entry_bytes(one.transaction_id, GROUP) + message_bytes(one)
+    return entries_bytes_max * HALVES_PERCENT // 100 // weight + 1
+
+
+def fill(
+    installation: Installation, topic: str, entries_bytes_max: int, *, partition: int = 0
+) -> list[Stored]:
+    """Store as many."""
+    count = fitting(topic, entries_bytes_max)
+    return [installation.half(topic, partition=partition) for _ in range(count)]
 
 
 def test_a_message_at_the_size_limit(installation: Installation) -> None:
@@ -74,7 +94,7 @@ def test_a_transaction_of_a_thousand_messages(installation: Installation) -> Non
     ]
     assert {each.transaction_id for each in records} == {receipts[0].transaction_id}
     installation.fence(receipts[0].half_partition)
-    assert len(installation.tail(orders).to_end()) == TRANSACTION_MESSAGES_MAX
+    assert len(installation.delivered(orders)) == TRANSACTION_MESSAGES_MAX
 
 
 def test_more_undecided_bodies_than_fit_into_memory(installation: Installation) -> None:
@@ -109,24 +129,97 @@ def test_more_undecided_bodies_than_fit_into_memory(installation: Installation) 
 
     assert {each.key: each.value for each in records} == bodies
     assert all(each.header("key") == each.key for each in records)
-    installation.fence()
-    assert len(installation.tail(orders).to_end()) == UNDECIDED
+    assert len(installation.delivered(orders)) == UNDECIDED
 
 
 def test_a_pause_ends_with_its_ledger(installation: Installation) -> None:
     """The client keeps it over a rebalance, and the new ledger has to read what was paused."""
     installation.make(partitions=2)
     orders = installation.topic("orders")
-    daemon = installation.start(undecided_halves_max=2)
+    daemon = installation.start(entries_bytes_max=64 * KIBIBYTE)
     for partition in (0, 1):
-        for _ in range(3):
-            installation.half(orders, partition=partition)
-    daemon.counts("rocketmq_half_messages", 6)
+        fill(installation, orders, 32 * KIBIBYTE, partition=partition)
+    daemon.counts("rocketmq_half_messages", 2 * fitting(orders, 32 * KIBIBYTE))
     beyond = [installation.half(orders, partition=partition) for partition in (0, 1)]
 
-    installation.start(slot="w-1", undecided_halves_max=2)
+    installation.start(slot="w-1", entries_bytes_max=64 * KIBIBYTE)
     for half in beyond:
         installation.commit(half)
 
     delivered = {each.transaction_id for each in installation.tail(orders).until(2)}
     assert delivered == {each.transaction_id for each in beyond}
+
+
+def test_bodies_keep_their_budget_while_a_plan_waits(installation: Installation) -> None:
+    """A COMMIT to a missing topic holds a plan for a minute, and half records pour in meanwhile.
+
+    Its own bodies are more than the budget: they are let go too, and read again for the kafka_txn.
+    """
+    installation.make(groups=(GROUP,))
+    orders, missing = installation.topic("orders"), installation.real("missing")
+    daemon = installation.start(
+        ledger_bytes_max=MEBIBYTE, batch_bytes_max=MEBIBYTE, topic_gone_ms=600_000
+    )
+    large = [os.urandom(700_000) for _ in range(2)]
+    bodies = {b"%d" % number: os.urandom(2048) for number in range(UNDECIDED)}
+    first = installation.half(missing, value=large[0])
+    last = installation.half(missing, first.transaction_id, value=large[1], message_index=1)
+    installation.commit(last, message_count=len(large))
+    with installation.producer(_unknown, topics=[orders]) as producer:
+        open_ones = [(producer.begin(), key, body) for key, body in bodies.items()]
+        sent = [
+            transaction.send_async(Message(orders, key=key, value=body))
+            for transaction, key, body in open_ones
+        ]
+        for each in sent:
+            each.result()
+        held = []
+
+        def all_are_read() -> bool:
+            held.append(daemon.metric("halfbridge_ledger_bytes"))
+            return daemon.metric("rocketmq_half_messages", topic=orders) == UNDECIDED
+
+        until("all are read beside the plan that waits", all_are_read)
+        daemon.counts("halfbridge_lag", 0, offset="O")
+        assert max(held) <= MEBIBYTE
+        assert daemon.metric("halfbridge_ledger_bytes") > MEBIBYTE / 2
+        assert daemon.metric("rocketmq_commit_messages_total") == 0
+        installation.create(missing)
+        records = installation.tail(missing).until(len(large))
+        for transaction, _, _ in open_ones:
+            transaction.commit_async()
+        assert producer.flush() == 0
+
+    assert [each.value for each in records] == large
+    delivered = installation.tail(orders).until(UNDECIDED)
+    assert {each.key: each.value for each in delivered} == bodies
+
+
+def test_who_fills_a_pairs_memory_is_told_and_stopped_in_time(installation: Installation) -> None:
+    """Beyond its budget a pair reads on ops, and half records only if an op waits for one."""
+    installation.make()
+    orders = installation.topic("orders")
+    daemon = installation.start(entries_bytes_max=64 * KIBIBYTE)
+    undecided = fill(installation, orders, 64 * KIBIBYTE)
+    daemon.counts("rocketmq_half_messages", len(undecided))
+    until("an operator is told", lambda: "entries_bytes_max" in daemon.healthz()[1]["reason"])
+    assert daemon.healthz()[0] == 503
+    assert daemon.metric("halfbridge_entries_fill_ratio") >= 0.85
+
+    unread = [installation.half(orders) for _ in range(2)]
+    installation.rollback(undecided[0])
+    daemon.counts("rocketmq_half_messages", len(undecided) - 1)
+    installation.commit(unread[0])
+    (record,) = installation.tail(orders).until(1)
+    assert record.transaction_id == unread[0].transaction_id
+
+    half_of_them = len(undecided) // 2
+    for half in undecided[1:half_of_them]:
+        installation.rollback(half)
+    left = (unread[1], *undecided[half_of_them:])
+    daemon.counts("rocketmq_half_messages", len(left))
+    until("it is well again", lambda: daemon.healthz()[0] == 200)
+    for half in left:
+        installation.commit(half)
+    delivered = installation.tail(orders).until(1 + len(left))
+    assert {each.transaction_id for each in delivered[1:]} == {each.transaction_id for each in left}

@@ -5,14 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 
 from serde.records import DeadReason
 from tests.integration.installation import GROUP, Installation
+from tests.integration.waiting import CALL_S
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.broker
+
+PARTITIONS = 6
+KEYS = [f"customer-{number}".encode() for number in range(100)]
+EMPTY = 20  # that all of them go to one partition by chance: 6 ** -19
 
 
 def test_the_policy_file_is_enforced(installation: Installation, tmp_path: Path) -> None:
@@ -34,7 +40,7 @@ def test_the_policy_file_is_enforced(installation: Installation, tmp_path: Path)
     installation.fence()
     letters = installation.dead(4)
 
-    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    delivered = [each.transaction_id for each in installation.delivered(orders)]
     assert delivered == [allowed.transaction_id]
     assert installation.tail(secret).to_end() == []
     assert {each.dead.reason for each in letters} == {DeadReason.NOT_ALLOWED}
@@ -76,3 +82,34 @@ def test_internal_topics_are_never_real(installation: Installation) -> None:
     # The forged ones and the fence, and nothing that the daemon added.
     assert len(installation.tail(names.half).to_end()) == len(forged) + 1
     assert len(installation.tail(names.op).to_end()) == len(forged) + 1
+
+
+@pytest.mark.parametrize("partitioner", ["consistent_random", "murmur2"])
+def test_keys_go_where_other_producers_put_them(
+    installation: Installation, tmp_path: Path, partitioner: str
+) -> None:
+    """A plain confluent-kafka producer, or one told to do as Java does: the same key, the same
+    partition; what librdkafka draws lots for is spread.
+    """  # noqa: D205
+    installation.make()
+    theirs = installation.topic("theirs", partitions=PARTITIONS)
+    ours = installation.topic("ours", partitions=PARTITIONS)
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'default = "allow"\n[partitioners]\n"{ours}" = "{partitioner}"\n', "utf-8")
+    plain = {} if partitioner == "consistent_random" else {"partitioner": "murmur2_random"}
+    producer = Producer({"bootstrap.servers": installation.servers, **plain})
+    for key in KEYS:
+        producer.produce(theirs, b"value", key)
+    assert producer.flush(CALL_S) == 0
+
+    installation.start(policy_file=policy)
+    for key in (*KEYS, *[None] * EMPTY, *[b""] * EMPTY):
+        installation.pass_through(ours, key=key)
+    records = installation.tail(ours).until(len(KEYS) + 2 * EMPTY)
+
+    placed = {each.key: each.partition for each in installation.tail(theirs).until(len(KEYS))}
+    assert len(set(placed.values())) == PARTITIONS
+    assert {each.key: each.partition for each in records if each.key} == placed
+    anywhere = {each.partition for each in records if each.key == b""}
+    assert (len(anywhere) > 1) == (partitioner == "consistent_random")
+    assert sum(each.key is None for each in records) == EMPTY

@@ -68,7 +68,7 @@ def test_an_answer_to_another_check_does_not_count(installation: Installation, n
     installation.fence()
 
     assert installation.copies() == []
-    assert installation.dead_now() == []
+    assert installation.dead_letters() == []
 
 
 def test_all_messages_are_put_back_together_and_delivered_once(
@@ -93,11 +93,10 @@ def test_all_messages_are_put_back_together_and_delivered_once(
     daemon = installation.start()
     installation.commit(last, message_count=3)
     installation.commit(last, message_count=-1, source=OpSource.CHECK)
-    installation.fence()
 
-    assert [each.value for each in installation.tail(orders).to_end()] == [b"0", b"1", b"2"]
+    assert [each.value for each in installation.delivered(orders)] == [b"0", b"1", b"2"]
     assert len(installation.copies()) == 6
-    assert installation.dead_now() == []
+    assert installation.dead_letters() == []
     daemon.counts("halfbridge_duplicates_total", 1)
 
 

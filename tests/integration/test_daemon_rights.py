@@ -90,6 +90,8 @@ def test_no_right_on_the_real_topic(guarded: Installation) -> None:
     daemon = guarded.start()
     expect(guarded, orders, good=good, bad=bad)
     assert daemon.healthz()[0] == 200
+    # Rights are asked for: a kafka_txn that fails has all pairs of its worker read again.
+    assert daemon.metric("halfbridge_kafka_txn_failures_total") == 0
 
 
 def test_no_right_on_the_group_is_told(guarded: Installation) -> None:
@@ -105,6 +107,46 @@ def test_no_right_on_the_group_is_told(guarded: Installation) -> None:
     half = guarded.pass_through(orders)
     assert [each.transaction_id for each in guarded.tail(orders).until(1)] == [half.transaction_id]
     until("health is green", lambda: daemon.healthz()[0] == 200)
+
+
+def test_settings_that_cannot_be_read_stop_nothing(
+    guarded: Installation, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line says so; what is wrong with them is not noticed."""
+    guarded.make()
+    orders, names = guarded.topic("orders"), guarded.names
+    guarded.alter(names.half, retention_ms="1000000")
+    for topic in (names.half, names.op, names.dead):
+        _deny(guarded, ResourceType.TOPIC, topic, AclOperation.DESCRIBE_CONFIGS)
+    daemon = guarded.start()
+    half = guarded.pass_through(orders)
+    assert [each.transaction_id for each in guarded.tail(orders).until(1)] == [half.transaction_id]
+    assert daemon.healthz()[0] == 200
+    (line,) = (text for each in caplog.records if "cannot be read" in (text := each.getMessage()))
+    assert all(topic in line for topic in (names.half, names.op, names.dead))
+
+
+@pytest.mark.parametrize(
+    "operation", [AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE]
+)
+def test_no_right_on_the_settings_topic(
+    guarded: Installation, operation: AclOperation, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The daemon says once what is missing, and delivers; nothing needs an operator."""
+    guarded.make()
+    orders, settings = guarded.topic("orders"), guarded.names.settings
+    _deny(guarded, ResourceType.TOPIC, settings, operation)
+    daemon = guarded.start()
+    guarded.pass_through(orders)
+    guarded.tail(orders).until(1)
+
+    def told() -> list[str]:
+        lines = [each.getMessage() for each in list(caplog.records)]
+        return [line for line in lines if line.startswith("settings record: ")]
+
+    until("it is told", told)
+    assert "TOPIC_AUTHORIZATION_FAILED" in told()[0]
+    assert daemon.healthz()[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -138,7 +180,7 @@ def test_lost_rights_of_its_own_lose_nothing(
         behind.transaction_id,
     ]
     guarded.fence()
-    assert [each.value for each in guarded.dead_now()] == [b"junk"]
+    assert [each.value for each in guarded.dead_letters()] == [b"junk"]
     until("health is green", lambda: not _red(daemon))
 
 

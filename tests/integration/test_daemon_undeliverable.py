@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
-from serde.records import DeadReason
-from tests.integration.installation import GROUP, Installation
 from tests.integration.refusals import around, expect
 from tests.integration.waiting import until
 
+if TYPE_CHECKING:
+    from tests.integration.installation import Installation
+
 pytestmark = pytest.mark.broker
 
-_HOUR_MS = 3_600_000
 _CALL_S = 20.0
 _FAILURES_MAX = 15
 
@@ -35,7 +35,7 @@ def test_too_large_for_the_real_topic(installation: Installation) -> None:
     (letter,) = expect(installation, orders, good=good, bad=bad)
 
     assert letter.value == body
-    assert [each.value for each in installation.tail(small).to_end()] == [b"fits"]
+    assert [each.value for each in installation.delivered(small)] == [b"fits"]
     daemon.counts("halfbridge_dead_letters_total", 1, reason="UNDELIVERABLE")
     assert daemon.healthz()[0] == 200
 
@@ -51,10 +51,9 @@ def test_what_fits_alone_is_not_refused_together(installation: Installation) -> 
     installation.commit(last, message_count=len(bodies))
 
     installation.start()
-    installation.fence()
 
-    assert [each.value for each in installation.tail(small).to_end()] == bodies
-    assert installation.dead_now() == []
+    assert [each.value for each in installation.delivered(small)] == bodies
+    assert installation.dead_letters() == []
 
 
 def test_a_refused_transaction_is_found_beside_a_busy_pair(installation: Installation) -> None:
@@ -95,7 +94,7 @@ def test_a_transaction_is_undeliverable_as_a_whole(installation: Installation) -
 
     letters = installation.dead(2)
     assert [each.half.message_index for each in letters] == [0, 1]
-    delivered = [each.transaction_id for each in installation.tail(orders).to_end()]
+    delivered = [each.transaction_id for each in installation.delivered(orders)]
     assert delivered == [good.transaction_id]
 
 
@@ -129,7 +128,7 @@ def test_a_partition_that_is_new(installation: Installation) -> None:
 
     records = installation.reopen(orders).to_end()
     assert (new.transaction_id, 2) in {(each.transaction_id, each.partition) for each in records}
-    assert installation.dead_now() == []
+    assert installation.dead_letters() == []
 
 
 @pytest.mark.parametrize("name", ["gone", "no such name", "x" * 300, "."])
@@ -177,7 +176,7 @@ def test_a_topic_that_comes_back_in_time(installation: Installation) -> None:
     assert record.transaction_id == awaited.transaction_id
     (record,) = installation.tail(orders).until(1)
     assert record.transaction_id == behind.transaction_id
-    assert installation.dead_now() == []
+    assert installation.dead_letters() == []
 
 
 def test_a_compacted_topic_refuses_a_null_key(installation: Installation) -> None:
@@ -209,63 +208,5 @@ def test_a_dead_letter_topic_that_is_gone_blames_nobody(installation: Installati
 
     assert record.transaction_id == half.transaction_id
     installation.fence()
-    assert [each.value for each in installation.dead_now()] == [b"junk"]
+    assert [each.value for each in installation.dead_letters()] == [b"junk"]
     until("health is green", lambda: daemon.healthz()[0] == 200)
-
-
-@pytest.mark.parametrize("first_refused", ["dead letter", "transaction"])
-def test_a_clock_that_was_hours_ahead_blames_nobody(
-    installation: Installation, first_refused: str
-) -> None:
-    """The broker refuses partition time; another clock is found, and nothing is buried for it.
-
-    Who has not decided is asked, too.
-    """
-    installation.make(groups=(GROUP,))
-    orders = installation.topic("orders", message_timestamp_after_max_ms=str(_HOUR_MS))
-    daemon = installation.start(
-        transaction_timeout_ms=1000, check_interval_ms=500, check_backoff_ms_max=500
-    )
-    first = installation.pass_through(orders)
-    half_topic = installation.names.half
-    if first_refused == "transaction":
-        dead_topic = installation.names.dead
-        installation.alter(dead_topic, message_timestamp_after_max_ms=str(10 * _HOUR_MS))
-    installation.alter(half_topic, message_timestamp_type="CreateTime")
-    installation.alter(half_topic, message_timestamp_after_max_ms=str(10 * _HOUR_MS))
-    ahead_ms = first.append_ms + 2 * _HOUR_MS
-    until("a record has come from the future", lambda: _junk_of(installation, ahead_ms))
-    installation.alter(half_topic, message_timestamp_type="LogAppendTime")
-
-    undecided = installation.half(orders)
-    # Of several records in a batch the broker says that they are invalid, and not why.
-    one = installation.half(orders, real_partition=0)
-    two = installation.half(orders, one.transaction_id, message_index=1, real_partition=0)
-    installation.commit(two, message_count=2)
-    later = [installation.pass_through(orders) for _ in range(5)]
-
-    seen = [each.transaction_id for each in installation.tail(orders).until(8)]
-    assert seen == [each.transaction_id for each in (first, one, two, *later)]
-    assert daemon.metric("halfbridge_kafka_txn_failures_total") > 0
-    installation.fence()
-    assert {each.dead.reason for each in installation.dead_now()} == {DeadReason.INVALID}
-    check, *_ = installation.checks(1)
-    assert check.check.transaction_id == undecided.transaction_id
-
-
-def _junk_of(installation: Installation, append_ms: int) -> bool:
-    """Append junk to the half topic; tell whether it stands there with this append time."""
-    told: list[int] = []
-    producer = Producer({"bootstrap.servers": installation.servers})
-    producer.produce(
-        installation.names.half,
-        b"junk",
-        partition=0,
-        timestamp=append_ms,
-        on_delivery=lambda error, record: told.append(-1 if error else record.timestamp()[1]),
-    )
-    assert producer.flush(_CALL_S) == 0
-    return told == [append_ms]
-
-
-# --- rights, on a broker of its own that checks them ----------------------------------------

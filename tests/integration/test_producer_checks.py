@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from time import monotonic
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
 from bridge import (
+    CheckCounts,
     Message,
     MessageView,
     Resolution,
@@ -22,7 +23,7 @@ from tests.integration.producing import (
     Cluster,
     request_of,
 )
-from tests.integration.waiting import until
+from tests.integration.waiting import SETTLED_S, until
 
 pytestmark = pytest.mark.broker
 
@@ -187,11 +188,40 @@ def test_a_full_pool_refuses_visibly(cluster: Cluster) -> None:
 
     with cluster.producer(checker, check_threads=1, check_queue_max=1) as producer:
         cluster.ask(*(request_of(cluster, number) for number in range(1, 11)))
-        deadline = monotonic() + TIMEOUT_S
-        while producer.check_counts().received < 10:
-            assert monotonic() < deadline
-            threading.Event().wait(0.01)
+        until("all are read", lambda: producer.check_counts().received == 10)
+        cluster.ask(request_of(cluster, 11, producer_group="another"))  # read behind them all
+        until("all were offered to the pool", lambda: producer.check_counts().foreign)
         refused = producer.check_counts().refused
         release.set()
         assert refused in (8, 9)
         cluster.ops(10 - refused)
+
+
+def test_a_member_whose_threads_all_hang_leaves_the_group_to_others(cluster: Cluster) -> None:
+    """Requests that came to it go to another member; it takes part again when a thread returns."""
+    release = threading.Event()
+    heard: SimpleQueue[CheckCounts] = SimpleQueue()
+
+    def hang(view: MessageView) -> Resolution:
+        assert release.wait(2 * SETTLED_S)
+        return Resolution.ROLLBACK
+
+    given = {"check_threads": 1, "check_hung_max": 1, "check_timeout_ms": 50}
+    with cluster.producer(hang, on_hung=heard.put, **given) as hung:
+        cluster.ask(*(request_of(cluster, number) for number in (1, 2, 3)))
+        until("all threads hang", lambda: hung.check_counts().hung == 2)
+        with cluster.producer(lambda _: Resolution.COMMIT) as other:
+            again = range(1, 11)  # the daemon repeats what stays unanswered
+            cluster.ask(*(request_of(cluster, number, attempt=2) for number in again))
+            until("the other answers", lambda: other.check_counts().answered == len(again))
+        counts = hung.check_counts()
+        assert (counts.timed_out, counts.replaced, counts.departures) == (2, 1, 1)
+        assert (counts.received, counts.refused, counts.answered) == (3, 1, 0)
+        assert heard.get(timeout=TIMEOUT_S).hung in (1, 2)
+        release.set()
+        cluster.ask(request_of(cluster, 11))
+        until("it answers again", lambda: hung.check_counts().answered == 3)
+        assert hung.check_counts().hung == 0
+        answered = {(op.transaction_id, op.kind) for _, op in cluster.ops() if op.check_number}
+    committed = {(f"{number:032x}", OpKind.COMMIT) for number in again}
+    assert answered == committed | {(f"{n:032x}", OpKind.ROLLBACK) for n in (1, 2, 11)}

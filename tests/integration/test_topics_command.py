@@ -23,9 +23,11 @@ from serde.avro import HALF_METADATA, OP
 from serde.headers import HALF, TRANSACTION_ID
 from serde.records import HalfMetadata, Op, OpKind, OpSource
 from serde.topics import TopicNames
+from tests.integration.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.broker
 GROUP = "orders-service"
@@ -156,12 +158,13 @@ def _create(installation: Installation, *words: str) -> dict[str, Any]:
 
 
 def test_create_makes_topics_and_first_offsets(installation: Installation) -> None:
-    """All four topics with the settings of docs/operations.md, and a start for every partition."""
+    """All five topics with the settings of docs/operations.md, and a start for every partition."""
     names = installation.names
 
     report = _create(installation)
 
-    assert set(report["created"]) == {names.half, names.op, names.dead, names.check(GROUP)}
+    mine = {names.half, names.op, names.dead, names.check(GROUP), names.settings}
+    assert set(report["created"]) == mine
     assert report["initialised"] == [0, 1, 2, 3]
     assert installation.partitions(names.half) == installation.partitions(names.op) == 4
     assert installation.settings(names.op)["message.timestamp.type"] == "LogAppendTime"
@@ -199,12 +202,60 @@ def test_existing_topic_is_checked_and_not_altered(installation: Installation) -
     assert installation.settings(names.half)["retention.bytes"] == "1000"
 
 
+def test_a_half_topic_that_is_raised_alone_is_told(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """Dead-letter and check topics take less than a copy then, and real topics less than it."""
+    names = installation.names
+    _create(installation)
+    installation.make_real_topic()
+    installation.alter(names.half, "max.message.bytes", "4000000")
+    wanted = {names.dead: 4_000_000 + 131_072, names.check(GROUP): 4_000_000 + 131_072}
+
+    def problems(*words: str) -> dict[str, int]:
+        status, report = installation.run("topics", "check", "--replication-factor", "1", *words)
+        assert status == int(any(each["blocking"] for each in report["problems"]))
+        return {each["subject"]: int(each["fix"].split("=")[-1]) for each in report["problems"]}
+
+    assert problems() == wanted
+    with_real = {**wanted, installation.real: 4_000_000 - 65_536}
+    assert problems("--real-topic", installation.real) == with_real
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'[groups]\n"{GROUP}" = ["{installation.real}"]\n', "utf-8")
+    assert problems("--policy-file", str(policy)) == with_real
+    for topic, limit in wanted.items():
+        installation.alter(topic, "max.message.bytes", str(limit))
+    assert problems("--real-topic", installation.real) == {installation.real: 4_000_000 - 65_536}
+    _create(installation, "--producer-group", "late")
+    assert problems() == {}
+
+
+def test_check_tells_how_long_what_is_needed_stays(installation: Installation) -> None:
+    """From the half message that H stands at; with less than a day, it is a problem."""
+    names = installation.names
+    _create(installation, "--partitions", "1")
+    words = ("topics", "check", "--replication-factor", "1")
+    assert installation.run(*words)[1]["retention_left_s"] is None
+    installation.half("a" * 32)
+    status, report = installation.run(*words)
+    week_s = 7 * 24 * 3600
+    assert status == 0
+    assert week_s - 3600 < report["retention_left_s"] <= week_s + 3600
+    for topic in (names.half, names.op):
+        installation.alter(topic, "retention.ms", str(3_600_000))
+    _, report = installation.run(*words)
+    assert report["retention_left_s"] < 2 * 3600
+    (problem,) = (each for each in report["problems"] if each["subject"] == f"{names.half} 0")
+    assert problem["blocking"]
+    assert problem["fix"].endswith(f"--entity-name {names.half} --add-config retention.ms=-1")
+
+
 def test_check_names_everything_missing(installation: Installation) -> None:
     """On an empty cluster each topic is named, with the command that makes it."""
     status, report = installation.run("topics", "check", "--producer-group", GROUP)
 
     assert status == 1
-    assert len(report["problems"]) == 4
+    assert len(report["problems"]) == 5
     for problem in report["problems"]:
         assert "halfbridge topics create" in problem["fix"]
 
@@ -237,6 +288,8 @@ def test_missing_half_topic_gets_its_twins_partition_count(installation: Install
         [NewTopic(names.op, 3, 1, config={"message.timestamp.type": "LogAppendTime"})]
     )[names.op]
     future.result()
+    known = installation.admin.list_topics
+    until("the broker knows it", lambda: names.op in known(timeout=20).topics)
 
     installation.run("topics", "create", "--replication-factor", "1")
 

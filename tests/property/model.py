@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from checker.core.events import HalfRead, OpRead
+from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from serde.records import COUNT_UNKNOWN, OpKind, OpSource
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ class Truth:
     Attributes:
         delivered: What must have been delivered, in order.
         dead: Dead letters that must be there.
-        perhaps: Dead letters that may be there: duplicates that came after the decision.
+        perhaps: Dead letters that may be there: duplicates that came after the decision, and
+            excess messages behind the first.
         undecided: Transaction -> counted answers.
         decided_by: Transaction -> offset of the op that decided it.
     """
@@ -36,13 +38,17 @@ class Truth:
         for half in log.half:
             if isinstance(half, HalfRead) and half.metadata.origin_offset < 0:
                 known = self.messages.setdefault(key_of(half), {})
-                if known.setdefault(half.metadata.message_index, half) is not half:
+                if is_excess(half) and any(map(is_excess, known.values())):
+                    again.append(half)  # or a duplicate of the one that is kept
+                elif known.setdefault(half.metadata.message_index, half) is not half:
                     again.append(half)
         self.undecided = dict.fromkeys(self.messages, 0)
         for read in log.op:
             if isinstance(read, OpRead) and read.offset < op_end:
                 self._apply(read)
         self.perhaps.update(self.dead_line("LATE", half) for half in again)
+        excess = [half for half in again if is_excess(half)]
+        self.perhaps.update(self.dead_line("TOO_LARGE", half) for half in excess)
 
     def dead_line(self, reason: str, half: HalfRead) -> str:
         """Return a dead letter in words; a discarded one's reason depends on when it was read."""
@@ -72,12 +78,20 @@ class Truth:
                 n = max((half.metadata.message_index + 1 for half in there), default=0)
             self.dead.update(line("EXTRA", h) for h in there if h.metadata.message_index >= n)
             meant = [half for half in there if half.metadata.message_index < n]
-            if [half.metadata.message_index for half in meant] != list(range(n)):
+            size = sum(half.user_bytes for half in meant)
+            if size > TRANSACTION_BYTES_MAX or any(map(is_excess, meant)):
+                self.dead.update(line("TOO_LARGE", half) for half in meant)
+            elif [half.metadata.message_index for half in meant] != list(range(n)):
                 self.dead.update(line("INCOMPLETE", half) for half in meant)
             elif any(half.flaw or half.metadata.real_topic == FORBIDDEN for half in meant):
                 self.dead.update(line("NOT_ALLOWED", half) for half in meant)
             else:
                 self.delivered += [line("delivered", half) for half in meant]
+
+
+def is_excess(half: HalfRead) -> bool:
+    """Tell whether no transaction can have this message."""
+    return half.metadata.message_index >= TRANSACTION_MESSAGES_MAX
 
 
 def key_of(half: HalfRead) -> tuple[str, str]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from serde.limits import TRANSACTION_BYTES_MAX
+from serde.limits import TRANSACTION_MESSAGES_MAX as MESSAGES_MAX
 from serde.records import OpKind, OpSource
 
 # `make test` takes the default; a long run sets the variable.
@@ -78,14 +80,19 @@ _groups = st.sampled_from(("orders", "orders", "orders", "billing"))
 _limits = st.sampled_from((1_000, 1, 2, 5))
 _flaws = st.sampled_from(("", "", "", "", "reserved header RMQ_DEAD"))
 _real_topics = st.sampled_from(("real", "real", "real", "forbidden"))
+# Two messages of the larger size are what a transaction may have, three are more.
+_sizes = st.sampled_from((0, 0, 0, TRANSACTION_BYTES_MAX // 2))
+_indices = st.one_of(
+    st.integers(0, 3), st.integers(0, 3), st.integers(MESSAGES_MAX, MESSAGES_MAX + 2)
+)
 # The longer one outlasts every decision; of two shorter ones only both together do.
 _silences = st.sampled_from((20_000, 6_000, 6_000))
 _nobody_else = st.sampled_from(("", "", "", "", "", "", "billing", "orders"))
 
 _steps = st.one_of(
-    _step("begins", _groups, st.integers(1, 3), _real_topics, _flaws),
-    _step("begins", _groups, st.integers(1, 3), _real_topics, _flaws),
-    _step("stores_more", _which, st.integers(0, 3), _groups),
+    _step("begins", _groups, st.integers(1, 3), _real_topics, _flaws, _sizes),
+    _step("begins", _groups, st.integers(1, 3), _real_topics, _flaws, _sizes),
+    _step("stores_more", _which, _indices, _groups),
     _step("says", _which, said, _nobody_else),
     _step("says", _which, said, _nobody_else),
     _step("is_asked_and_answers", _which, _answers),

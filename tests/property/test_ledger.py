@@ -17,7 +17,9 @@ from hypothesis import given
 from checker.core.events import HalfRead, JunkRead
 from checker.core.progress import START, check_against_log, parse_progress
 from checker.core.protocol import State
+from checker.core.too_large import is_too_large
 from serde.records import COUNT_UNKNOWN, OpKind
+from tests.ledger_weights import counted, weighed
 from tests.playbook import BEGIN_MS, SETTINGS, UNLIMITED, Log, Reader, metadata, op_record
 from tests.property import strategies as some
 from tests.property.model import Truth, key_of, line
@@ -63,12 +65,12 @@ class History:
 
     # --- clients ---------------------------------------------------------------------------
 
-    def begins(self, group: str, count: int, topic: str, flaw: str) -> None:
+    def begins(self, group: str, count: int, topic: str, flaw: str, size: int) -> None:
         """A producer stores the half messages of a new transaction."""
         key = f"T{len(self.keys)}", group
         self.keys.append(key)
         for index in range(count):
-            self._store(key, index, real_topic=topic, flaw=flaw)
+            self._store(key, index, real_topic=topic, flaw=flaw, user_bytes=size)
 
     def stores_more(self, which: int, index: int, other: str) -> None:
         """A message comes twice, late, with a gap before it, or under another group's id."""
@@ -111,7 +113,7 @@ class History:
             log.half.append(JunkRead(log.half_end, self.now_ms, "broken", 100, None))
             log.half_end += 1
         else:
-            log.op.append(JunkRead(log.op_end, self.now_ms, "broken", 100, None))
+            log.op.append(JunkRead(log.op_end, self.now_ms, "broken", 100, "body"))
             log.op_end += 1
 
     # --- time ------------------------------------------------------------------------------
@@ -224,6 +226,10 @@ class History:
         assert more >= 0
         assert rebuilt["decided"][more:] == live["decided"]
 
+    def weighs_rightly(self) -> None:
+        """What is counted as records come and go is what one counts anew."""
+        assert counted(self.reader.ledger) == weighed(self.reader.ledger)
+
     def ends(self) -> None:
         """At the end everything that was decided has had its effect, and nothing else has."""
         self._drain()
@@ -239,7 +245,10 @@ class History:
             if isinstance(record, JunkRead)
         ]
         undecided = {key: told[0] for key, told in _known(self.reader)["undecided"].items()}
-        assert undecided == {key: min(n, ANSWERS_MAX) for key, n in truth.undecided.items()}
+        assert undecided == {
+            key: 0 if is_too_large(truth.messages[key].values()) else min(n, ANSWERS_MAX)
+            for key, n in truth.undecided.items()
+        }
         ledger = self.reader.ledger
         assert ledger.ops_waiting == 0
         assert self.committed.op == self.log.op_end
@@ -253,9 +262,17 @@ class History:
     def _pick(self, which: int) -> tuple[str, str]:
         return self.keys[-1 - which % len(self.keys)]  # the newest is the simplest example
 
-    def _store(self, key: Any, index: int, *, flaw: str = "", real_topic: str = "real") -> None:
+    def _store(
+        self,
+        key: Any,
+        index: int,
+        *,
+        flaw: str = "",
+        real_topic: str = "real",
+        user_bytes: int = 0,
+    ) -> None:
         told = metadata(key[0], index)._replace(producer_group=key[1], real_topic=real_topic)
-        offset = self.log.append_half(told, self.now_ms, flaw=flaw)
+        offset = self.log.append_half(told, self.now_ms, flaw=flaw, user_bytes=user_bytes)
         self.offsets.setdefault(key, {})[index] = offset
 
     def _ask_half_end(self) -> None:
@@ -302,7 +319,9 @@ def _known(reader: Reader) -> dict[str, Any]:
     for entry in book.entries:
         if entry.state is State.UNDECIDED:
             origins = {index: half.origin for index, half in entry.messages.items()}
-            answers = min(entry.check_times, ANSWERS_MAX)
+            # An answer about one that is too large writes a DISCARD: no copy tells of it.
+            is_large = is_too_large(entry.messages.values())
+            answers = 0 if is_large else min(entry.check_times, ANSWERS_MAX)
             undecided[entry.key[0], entry.group] = answers, origins, entry.first_append_ms
     decided = [
         (entry.op_offset, entry.key[0], entry.group, entry.state) for entry in book.decided._queue
@@ -317,4 +336,6 @@ def test_first_decisions_take_effect_once_whatever_happens(steps: list[some.Step
     history = History()
     for name, arguments in steps:
         getattr(history, name)(*arguments)
+        history.weighs_rightly()
     history.ends()
+    history.weighs_rightly()

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from checker.core.progress import Progress
 
 _UNLIMITED = 1 << 60
+# What a leader of a moment ago does not know of.
+OLD_RECORDS = 4
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,13 @@ class KeepsProducersAfterFailure(Worker):
         ]
 
 
+class BelievesAnOldLeader(Worker):
+    """Takes an end that nobody has proven: as a broker tells it that was deposed meanwhile."""
+
+    def _barrier(self, number: int) -> int:
+        return max(0, super()._barrier(number) - OLD_RECORDS)
+
+
 class ReadsUnstableOffsets(Worker):
     """Begins from committed offsets while newer ones are pending."""
 
@@ -332,6 +341,7 @@ MUTATIONS = (
         "rebuild that does not read to R", 300, ((Rebuild, "is_complete", _is_complete_early),)
     ),
     Mutation("ops below O applied again", 300, ((Ledger, "op", _apply_past_ops),)),
+    Mutation("the end of an old leader believed", 100, worker=BelievesAnOldLeader),
     Mutation("ledger kept after a failed kafka_txn", 300, worker=KeepsLedgers),
     Mutation("offsets committed outside of the kafka_txn", 300, worker=CommitsOffsetsApart),
     Mutation("producer reused after a timed-out commit", 1000, worker=KeepsWornProducers),

@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
-from checker.core import forget
+from checker.core import forget, half_end
 from tests.simulation.choices import Choices, shrink
 from tests.simulation.worker import Worker
 from tests.simulation.world import STEPS, World
@@ -23,6 +23,8 @@ SEED_VARIABLE = "HALFBRIDGE_SIM_SEED"  # one seed, and no other
 SEEDS_VARIABLE = "HALFBRIDGE_SIM_SEEDS"  # how many seeds
 # Seeds that one process takes at a time: a second or two of work.
 CHUNK = 100
+# So that a run comes to several proofs of where a half partition ends.
+OP_WAIT_MS = 50
 
 
 class Outcome(NamedTuple):
@@ -63,7 +65,10 @@ def run(
     world.is_verbose = is_verbose
     failure = place = ""
     try:
-        with patch.object(forget, "RECENT_MS", world.remembers_ms):
+        with (
+            patch.object(forget, "RECENT_MS", world.remembers_ms),
+            patch.object(half_end, "OP_WAIT_MS", OP_WAIT_MS),
+        ):
             world.run(steps)
     except Exception as error:  # noqa: BLE001 (a crash of the code under test is a finding too)
         failure = f"{type(error).__name__}: {error}"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from checker.sizes import Sizes
 from serde.topics import TopicNames
 from tests.ledger_log import SETTINGS
 
 NAMES = TopicNames()
+# The model knows no size that a topic refuses.
+SIZES = Sizes(lambda _topic: None)
 PARTITIONS = 2
 GROUPS = ("orders", "billing")
 REAL_TOPICS = {"alpha": 2, "beta": 1, "forbidden": 1}

@@ -52,6 +52,15 @@ def answer(world: World, client: Transaction) -> None:
     world.send_op(client.partition, op._replace(check_number=number, source=OpSource.CHECK))
 
 
+def overreach(world: World, client: Transaction) -> None:
+    """An answer names a half offset that does not exist (yet): it holds up the ops behind it."""
+    if not client.offsets:
+        return
+    beyond = world.broker.partitions[NAMES.half, client.partition].end + world.choices.below(4)
+    op = op_of(world, client.id, client.group, OpKind.UNKNOWN, half_offset=beyond)
+    world.send_op(client.partition, op._replace(check_number=99, source=OpSource.CHECK))
+
+
 def impersonate(world: World, client: Transaction) -> None:
     """Another group decides about a transaction that is not its own."""
     other = GROUPS[client.group == GROUPS[0]]
@@ -108,6 +117,7 @@ SAYINGS: tuple[Callable[[World, Transaction], None], ...] = (
     discard,
     answer,
     answer,
+    *[overreach] * 3,
     impersonate,
     forge,
     repeat,

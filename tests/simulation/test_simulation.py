@@ -22,7 +22,7 @@ LONG_SEEDS = 10_000
 # How many failing seeds are told in full.
 REPORTS_MAX = 2
 # Seeds in which each kind of thing must happen at least once.
-VARIED = range(200)
+VARIED = range(400)
 # What a run must be able to come to, as words of its trace. A simulator that no longer meets one
 # of these proves nothing about it.
 HAPPENINGS = (

@@ -17,7 +17,14 @@ from checker.publish import Publisher
 from tests.ledger_log import outcomes
 from tests.simulation.group import Member, RefusedError
 from tests.simulation.log import OutOfRangeError
-from tests.simulation.settings import BATCH_BYTES, IDLE_COMMIT_S, LEDGER, NAMES, BrokenPromiseError
+from tests.simulation.settings import (
+    BATCH_BYTES,
+    IDLE_COMMIT_S,
+    LEDGER,
+    NAMES,
+    SIZES,
+    BrokenPromiseError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,6 +38,8 @@ COMMIT_RETRIES_MAX = 3
 STABLE_TRIES_MAX = 20
 # How many of what is there one turn reads; 0 stands for all.
 READS = (1_000, 1_000, 0, 1, 1, 3)
+# How many turns of the loop a barrier takes, about.
+ROUND_TURNS = 8
 BATCHES = (1_000, 1_000, 1, 4)
 
 
@@ -127,6 +136,9 @@ class Worker:
             yield from self._start()
             return
         self._read()
+        under_way = {pair.partition for pair, _ in self.work}
+        for number, pair in self.pairs.items():
+            pair.keep_bodies(is_written=number in under_way)
         self._take_answers()
         self._ask()
         if self.under_way is not None:
@@ -183,7 +195,7 @@ class Worker:
             except ProgressError as error:
                 self._accept_if_stale(f"partition {number} stopped: {error}")
                 continue
-            publisher = Publisher(NAMES, number, self.world.routes.refusal)
+            publisher = Publisher(NAMES, number, self.world.routes, SIZES)
             self.pairs[number] = Pair(number, LEDGER, progress, publisher, began=began)
             self._positions[half], self._positions[op] = progress.half, progress.ops_from
         self.world.note(self.instance, "starts", self.assigned)
@@ -250,6 +262,8 @@ class Worker:
                 continue
             if self.choices.fault(self.world.rate):
                 continue  # the answer is under way
+            if place[0] == NAMES.half and self.choices.below(ROUND_TURNS):
+                continue  # a barrier is a kafka_txn: it takes a while
             del self._questions[place]
             pair = self.pairs.get(place[1])
             if pair is not None:
@@ -271,8 +285,16 @@ class Worker:
             if ledger.wants_op_end:
                 self._questions.setdefault((NAMES.op, number), (now_ms, None))
             waiting = ledger.wants_half_end(int(now * 1000))
-            if waiting is not None:
-                self._questions.setdefault((NAMES.half, number), (waiting, None))
+            if waiting is not None and (NAMES.half, number) not in self._questions:
+                self._questions[NAMES.half, number] = waiting, self._barrier(number)
+
+    def _barrier(self, number: int) -> int:
+        """Append a record and abort it: it proves where half p ended (checker/barriers)."""
+        partition = self.broker.partitions[NAMES.half, number]
+        fate = partition.begin()
+        offset = partition.append(None, b"barrier", None, self.world.now_ms, fate)
+        partition.mark(fate, is_aborted=True)
+        return offset
 
     def _is_due(self, pair: Pair, now_ms: int) -> bool:
         due_ms = pair.ledger.next_due_ms()
@@ -296,7 +318,8 @@ class Worker:
                     continue
             pair.held = plan
             if plan.deliveries and self.choices.below(5) == 1:
-                continue  # a real topic is missing: the plan waits
+                pair.ledger.waits_full_ms += 1  # a real topic is missing: the plan waits, and pays
+                continue
             left -= max(plan.records, 1)
             self.work.append((pair, plan))
 

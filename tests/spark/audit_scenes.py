@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from serde import headers as names
+from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from serde.records import DeadReason, OpKind, OpSource
 from tests.spark.tape import NAMES, Half, Tape
 
@@ -177,6 +178,71 @@ def discard_at_the_age(tape: Tape) -> Half:
     return half
 
 
+# Without an append time there is no age, and a discard for age takes no effect.
+
+
+def discarded_in_vain(tape: Tape, half: Half) -> Half:
+    tape.op(OpKind.DISCARD, half, **{**BY_AGE, "age_ms": 1})
+    tape.op(OpKind.COMMIT, half)
+    tape.real(half)
+    return half
+
+
+@scene()
+def discard_for_age_without_append_time(tape: Tape) -> Half:
+    half = tape.half()
+    with tape.create_time(days=4):
+        tape.op(OpKind.DISCARD, half, **BY_AGE)
+    tape.op(OpKind.COMMIT, half)
+    tape.real(half)
+    return half
+
+
+@scene()
+def discard_for_age_of_a_half_without_append_time(tape: Tape) -> Half:
+    with tape.create_time(days=-4):
+        half = tape.half()
+    return discarded_in_vain(tape, half)
+
+
+@scene()
+def discard_for_age_of_a_copy_that_has_none(tape: Tape) -> Half:
+    half = tape.half()
+    tape.half(half.txn, origin_offset=half.at, check_times=1, first_append_timestamp=-1)
+    return discarded_in_vain(tape, half)
+
+
+@scene()
+def discard_for_age_of_a_copy_before_all_times(tape: Tape) -> Half:
+    half = tape.half()
+    tape.half(half.txn, origin_offset=half.at, check_times=1, first_append_timestamp=-(2**63))
+    return discarded_in_vain(tape, half)
+
+
+@scene()
+def discard_for_age_of_what_began_with_an_append_time(tape: Tape) -> Half:
+    first = tape.half()
+    with tape.create_time(days=-4):
+        second = tape.half(first.txn, message_index=1)
+    copy = tape.put_back(first)
+    tape.op(OpKind.DISCARD, copy, half_offset=copy.at, **{**BY_AGE, "age_ms": 1})
+    tape.dead(first, DeadReason.AGE)
+    tape.dead(second, DeadReason.AGE)
+    return first
+
+
+@scene()
+def discard_for_age_that_only_a_later_message_proves(tape: Tape) -> Half:
+    with tape.create_time(days=-4):
+        first = tape.half()
+    second = tape.half(first.txn, message_index=1)
+    tape.op(OpKind.DISCARD, second, **{**BY_AGE, "age_ms": 1})
+    tape.op(OpKind.COMMIT, second)
+    tape.real(first)
+    tape.real(second)
+    return first
+
+
 @scene()
 def not_allowed(tape: Tape) -> Half:
     half = tape.half()
@@ -219,6 +285,15 @@ def late(tape: Tape) -> Half:
     return half
 
 
+@scene("late")
+def an_op_that_named_what_was_stored_later(tape: Tape) -> Half:
+    half = tape.half()
+    tape.op(OpKind.COMMIT, half, half_offset=1 << 40, message_count=2)
+    tape.dead(half, DeadReason.INCOMPLETE)
+    tape.dead(tape.half(half.txn, message_index=1), DeadReason.LATE)
+    return half
+
+
 @scene()
 def another_life_of_the_same(tape: Tape) -> Half:
     half = tape.half()
@@ -236,7 +311,83 @@ def orphan_rollback(tape: Tape) -> Half:
     return half
 
 
+@scene()
+def discarded_with_a_stub(tape: Tape) -> Half:
+    half = tape.half()
+    tape.op(OpKind.DISCARD, half, **CHECKER)
+    tape.dead(half, DeadReason.CHECK_TIMES, is_stub=True)
+    return half
+
+
+@scene()
+def too_many_messages(tape: Tape) -> Half:
+    first = tape.half()
+    last = tape.half(first.txn, message_index=TRANSACTION_MESSAGES_MAX)
+    tape.op(OpKind.COMMIT, last)
+    for half in (first, last):
+        tape.dead(half, DeadReason.TOO_LARGE, is_stub=True)
+    return first
+
+
+@scene()
+def excess_of_an_undecided_one(tape: Tape) -> Half:
+    first = tape.half()
+    tape.half(first.txn, message_index=TRANSACTION_MESSAGES_MAX)
+    excess = tape.half(first.txn, message_index=TRANSACTION_MESSAGES_MAX + 1)
+    tape.dead(excess, DeadReason.TOO_LARGE, is_stub=True)
+    return first
+
+
+@scene()
+def too_many_bytes(tape: Tape) -> Half:
+    half_of_it = TRANSACTION_BYTES_MAX // 2
+    first = tape.half(key=None, value=bytes(half_of_it))
+    last = tape.half(first.txn, message_index=1, key=b"k", value=bytes(half_of_it))
+    tape.op(OpKind.COMMIT, last)
+    for half in (first, last):
+        tape.dead(half, DeadReason.TOO_LARGE, is_stub=True)
+    return first
+
+
+@scene()
+def as_many_bytes_as_may_be(tape: Tape) -> Half:
+    user = [("name", b"value")]
+    return tape.delivered(key=None, value=bytes(TRANSACTION_BYTES_MAX - 9), user=user)
+
+
 # What breaks the law.
+
+
+@scene("phantom")
+def delivered_with_a_byte_too_many(tape: Tape) -> Half:
+    user = [("name", b"value")]
+    return tape.delivered(key=None, value=bytes(TRANSACTION_BYTES_MAX - 8), user=user)
+
+
+@scene("lost")
+def too_large_though_it_is_not(tape: Tape) -> Half:
+    half = tape.half()
+    tape.op(OpKind.COMMIT, half)
+    tape.dead(half, DeadReason.TOO_LARGE, is_stub=True)
+    return half
+
+
+@scene("lost", "lost")
+def incomplete_though_it_is_not(tape: Tape) -> Half:
+    first, second = several(tape, 2)
+    tape.op(OpKind.COMMIT, second)
+    tape.dead(first, DeadReason.INCOMPLETE)
+    tape.dead(second, DeadReason.INCOMPLETE)
+    return first
+
+
+@scene("lost")
+def too_large_without_a_letter(tape: Tape) -> Half:
+    first = tape.half()
+    last = tape.half(first.txn, message_index=TRANSACTION_MESSAGES_MAX)
+    tape.op(OpKind.COMMIT, last)
+    tape.dead(first, DeadReason.TOO_LARGE, is_stub=True)
+    return first
 
 
 @scene("lost")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext, cloudpickle
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from spark_jobs.session import spark_session
 from spark_jobs.sink import register
@@ -58,6 +59,9 @@ def main(given: dict[str, Any]) -> None:
         frame = rows.parquet(given["rows"])
         if given.get("repartition"):
             frame = frame.repartition(given["repartition"], "key")
+        if given.get("random"):
+            tail = F.encode(F.concat(F.lit("-"), F.expr("uuid()")), "utf-8")
+            frame = frame.withColumn("value", F.concat("value", tail))
         if given.get("fail_once"):
             cloudpickle.register_pickle_by_value(sys.modules[fail_once.__module__])
             frame = frame.mapInArrow(fail_once, SCHEMA)

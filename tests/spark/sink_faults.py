@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_jobs.sink.batch import BatchCommitter
+from spark_jobs.sink.checkpoint import NO_PLAN
 from spark_jobs.sink.datasource import StreamWriter, TxnHalf
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from serde.records import BatchManifest
     from spark_jobs.sink.attempt import AttemptReport
+    from spark_jobs.sink.checkpoint import BatchPlan
 
 FORMAT = "txn_half_with_faults"
 BEFORE_MANIFEST = "before-manifest"  # commit raises before it has done anything
@@ -34,10 +36,12 @@ def faulty(directory: Path) -> type[TxnHalf]:
     class Committer(BatchCommitter):
         """Fails where it is told to."""
 
-        def record(self, batch_id: int, reports: Sequence[AttemptReport]) -> BatchManifest:
+        def record(
+            self, batch_id: int, reports: Sequence[AttemptReport], plan: BatchPlan = NO_PLAN
+        ) -> BatchManifest:
             """Fail before or after the manifest."""
             raise_once(BEFORE_MANIFEST)
-            winner = super().record(batch_id, reports)
+            winner = super().record(batch_id, reports, plan)
             raise_once(AFTER_MANIFEST)
             if Path(where, HANG).exists():
                 Path(where, HANGS).touch()

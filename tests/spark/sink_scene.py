@@ -132,12 +132,13 @@ class SinkScene:
         self.rows.mkdir(parents=True, exist_ok=True)
         return self
 
-    def daemon(self) -> Child:
-        """Start a real `halfbridge checker run`."""
+    def daemon(self, *more: str) -> Child:
+        """Start a real `halfbridge checker run`, with more words if given."""
         return self.start(
             "daemon",
             *("-m", "halfbridge", "checker", "run", "--bootstrap-servers", self.servers),
             *("--topic-prefix", self.prefix, "--state-dir", str(self.directory / "state")),
+            *more,
         )
 
     def responder(self, app: str = APP) -> Child:

@@ -7,6 +7,7 @@ it was read and applied, unless told otherwise.
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from spark_jobs.audit.facts import (
     facts_of_ops,
     facts_of_reals,
 )
-from spark_jobs.io import KAFKA_SCHEMA
+from spark_jobs.io import KAFKA_SCHEMA, LOG_APPEND_TIME
 from spark_jobs.snapshot import Range, Snapshot
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ GROUP = "orders-service"
 ORDERS = "orders"
 BORN_MS = 1_699_999_999_000
 START_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
 PAIRS = 2
 NAMES = TopicNames()
 DAEMONS = (names.TRANSACTION_ID, names.BORN_TIMESTAMP)  # headers that it adds
@@ -71,8 +73,17 @@ class Tape:
     def __init__(self) -> None:
         self.rows: dict[tuple[str, int], list[tuple[Any, ...]]] = defaultdict(list)
         self.clock_ms = START_MS
+        self.timestamp_type = LOG_APPEND_TIME
         self.cut: dict[tuple[str, int], int] = {}
         self._count = 0
+
+    @contextmanager
+    def create_time(self, days: int = 0) -> Iterator[None]:
+        """Write records whose times are their writers', with a clock that is `days` ahead."""
+        before_ms, self.timestamp_type = self.clock_ms, 0
+        self.clock_ms += days * DAY_MS
+        yield
+        self.clock_ms, self.timestamp_type = before_ms + 1, LOG_APPEND_TIME
 
     def new_id(self) -> str:
         """Return a transaction id."""
@@ -93,7 +104,7 @@ class Tape:
         rows = self.rows[topic, partition]
         time = datetime.fromtimestamp(self.clock_ms / 1000, timezone.utc)
         given = list(headers) if headers is not None else None
-        rows.append((key, value, topic, partition, len(rows), time, 1, given))
+        rows.append((key, value, topic, partition, len(rows), time, self.timestamp_type, given))
         return len(rows) - 1
 
     def half(
@@ -173,7 +184,7 @@ class Tape:
         return self.write(half.metadata.real_topic, partition, **values)
 
     def dead(self, half: Half, reason: DeadReason, **given: Any) -> int:
-        """Append the dead letter of a message."""
+        """Append the dead letter of a message; with is_stub=True one that only refers to it."""
         letter = DeadLetter(
             **{
                 "reason": reason,
@@ -188,10 +199,12 @@ class Tape:
             }
         )
         headers = [
-            *half.user,
             (names.HALF, HALF_METADATA.encode(half.metadata)),
             (names.DEAD, DEAD_LETTER.encode(letter)),
         ]
+        if letter.is_stub:
+            return self.write(NAMES.dead, 0, headers=headers)
+        headers[:0] = half.user
         return self.write(NAMES.dead, 0, key=half.key, value=half.value, headers=headers)
 
     def delivered(self, partition: int = 0, **given: Any) -> Half:

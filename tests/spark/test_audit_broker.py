@@ -7,7 +7,7 @@ import os
 import random
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -219,6 +219,44 @@ def test_defects_in_the_topics_are_found(spark: SparkSession, installation: Inst
         "conflict": rolled_back.transaction_id,
     }
     assert report["records"]["foreign"] == 1
+
+
+def test_another_installation_on_the_same_topic(
+    spark: SparkSession, installation: Installation, tmp_path: Path
+) -> None:
+    """What it delivered is no finding; what nobody delivered is one in the audit of either.
+
+    A report that knows of the other one comes to the same again, without asking for it.
+    """
+    orders = installation.real("orders")
+    with closing(Installation(installation.servers, f"eu.{installation.names.prefix}")) as other:
+        other.make(partitions=PAIRS, groups=(GROUP,))
+        for each in (installation, other):
+            each.start()
+        for count, each in ((2, installation), (3, other)):
+            for number in range(count):
+                each.pass_through(orders, value=b"%d" % number)
+            each.fence()
+        clean = audit(installation, "--topic", orders, exit_code=0)
+        assert kinds(clean) == {}
+        invented = real_headers([], "f" * 32, 1_700_000_000_000)
+        installation.write(orders, b"invented", headers=invented)
+        path = tmp_path / "report.json"
+        report = audit(installation, "--topic", orders, "--report", str(path), exit_code=2)
+        again = audit(installation, "--snapshot", str(path), exit_code=2)
+        others = audit(other, "--topic", orders, exit_code=2)
+        named = ("--topic", orders, "--other-prefix", other.names.prefix)
+        assert kinds(audit(installation, *named, exit_code=2)) == {"phantom": 1}
+        alone = audit(installation, "--topic", orders, "--no-others", exit_code=2)
+    for each, delivered, of_others in ((report, 2, 3), (others, 3, 2)):
+        assert kinds(each) == {"phantom": 1}
+        assert each["findings"][0]["transaction_id"] == "f" * 32
+        assert each["other_installations"]["transactions"] == of_others
+        assert each["transactions"]["committed"]["delivered"] == delivered
+    assert kinds(alone) == {"phantom": 1 + 3}
+    for each in (report, again):
+        del each["seconds"]
+    assert again == report
 
 
 def test_open_and_aborted_kafka_txns(spark: SparkSession, installation: Installation) -> None:

@@ -6,13 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from checker.core.events import HalfRead, append_ms_of
 from serde import headers as names
 from serde.avro import HALF_METADATA, OP, Codec
-from serde.headers import parse_half
+from serde.errors import DecodeError
+from serde.headers import parse_half, user_bytes
+from serde.limits import (
+    IDENTITY_BYTES_MAX,
+    METADATA_BYTES_MAX,
+    OP_BYTES_MAX,
+    ORIGINAL_METADATA_BYTES_MAX,
+)
 from serde.records import DeadReason, OpKind
 from spark_jobs import wire
 from spark_jobs.audit import facts as columns
-from spark_jobs.audit.facts import FACTS, facts_of_halves, facts_of_reals
+from spark_jobs.audit.facts import (
+    FACTS,
+    facts_of_halves,
+    facts_of_ops,
+    facts_of_reals,
+)
+from spark_jobs.io import LOG_APPEND_TIME
 from tests.spark.tape import BORN_MS, GROUP, NAMES, ORDERS, Tape
 
 if TYPE_CHECKING:
@@ -26,6 +40,9 @@ pytestmark = [
 
 
 BROKEN = bytes(10)
+NOT_TEXT = b"\xff" * len(GROUP)
+# The last two take five bytes: Java reads 0 and 3 instead.
+BEYOND_32_BITS = (1 << 40, -(1 << 40), 1 << 32, (1 << 32) + 3)
 
 
 def read(spark: SparkSession, tape: Tape) -> list[Row]:
@@ -79,6 +96,32 @@ def test_every_field_of_half_op_real_and_dead_letter(spark: SparkSession) -> Non
     assert (letter["kind"], letter["origin"], letter["source"]) == ("EXTRA", 1, NAMES.half)
 
 
+def test_append_times_are_those_of_the_ledger(spark: SparkSession) -> None:
+    """A half, copy or op has what the ledger says; a writer's time is no append time."""
+    tape = Tape()
+    claims = (-1, 0, 5, tape.clock_ms + 10**9, 2**63 - 1, -(2**63))
+    for kind in (LOG_APPEND_TIME, 0, -1):
+        tape.timestamp_type = kind
+        half = tape.half()
+        for claimed_ms in claims:
+            tape.half(half.txn, origin_offset=half.at, first_append_timestamp=claimed_ms)
+        tape.half(first_append_timestamp=5)
+        tape.op(OpKind.COMMIT, half)
+    # Kafka's own numbers are one higher than Spark's.
+    reads = [
+        HalfRead(at, append_ms_of(kind + 1, round(time.timestamp() * 1000)), meta, "", 0, None)
+        for (at, meta, *_), (*_, time, kind, _) in zip(
+            tape.halves(), tape.read(NAMES.half), strict=True
+        )
+    ]
+    rows = facts_of_halves(tape.frame(spark, NAMES.half)).collect()
+    assert [(row["ms"], row["first_ms"]) for row in rows] == [
+        (read.append_ms, read.first_append_ms) for read in reads
+    ]
+    ops = facts_of_ops(tape.frame(spark, NAMES.op)).collect()
+    assert [row["ms"] >= 0 for row in ops] == [True, False, False]
+
+
 def test_every_byte_counts(spark: SparkSession) -> None:
     """Null and empty, key and value, header names, order and repetition: no two are alike."""
     tape = Tape()
@@ -123,9 +166,23 @@ def test_unreadable_halves_are_kept_with_the_reason(spark: SparkSession) -> None
         ([(names.HALF, good[:-1])], wire.BROKEN),
         ([(names.HALF, good + b"\x00")], wire.BROKEN),
         ([(names.HALF, good[:10])], wire.BROKEN),
+        ([(names.HALF, tape_half(transaction_id=""))], wire.BROKEN),
         ([(names.HALF, tape_half(producer_group=""))], wire.BROKEN),
+        ([(names.HALF, tape_half(producer_group="RMQ_SYS_TRANS"))], wire.BROKEN),
         ([(names.HALF, tape_half(real_topic=""))], wire.BROKEN),
         ([(names.HALF, tape_half(message_index=-1))], wire.BROKEN),
+        ([(names.HALF, good.replace(GROUP.encode(), NOT_TEXT))], wire.BROKEN),
+        (
+            [(names.HALF, tape_half(real_topic=GROUP).replace(GROUP.encode(), NOT_TEXT))],
+            wire.BROKEN,
+        ),
+        *(
+            ([(names.HALF, tape_half(**{name: number}))], wire.BROKEN)
+            for name in ("resume_count", "message_index", "real_partition", "check_times")
+            for number in BEYOND_32_BITS
+        ),
+        ([(names.HALF, tape_half(producer_group="g" * METADATA_BYTES_MAX))], wire.TOO_LONG),
+        ([(names.CONTEXT, bytes(METADATA_BYTES_MAX + 1)), (names.HALF, good)], wire.TOO_LONG),
     ]
     tape = Tape()
     for headers, _ in junk:
@@ -166,6 +223,49 @@ def test_a_context_is_not_delivered(spark: SparkSession) -> None:
     assert len({row["hash"] for row in read(spark, tape)}) == 1
 
 
+def test_bytes_are_counted_as_by_the_daemon(spark: SparkSession) -> None:
+    """Key, value and the user's headers in UTF-8; of a flawed record the internal ones too."""
+    tape = Tape()
+    tape.half(key=None, value=None)
+    tape.half(user=[("trace", None), ("\u00e4\u00f6", b"\xff\xff")])
+    tape.half(user=[(names.CONTEXT, b"not counted")])
+    tape.half(user=[(names.HALF, tape_half()), ("n", b"")])
+    rows = facts_of_halves(tape.frame(spark, NAMES.half)).collect()
+    wanted = [
+        user_bytes(key, value, headers, has_flaw=bool(parse_half(headers)[1]))
+        for key, value, *_, headers in tape.all()
+    ]
+    assert [row["bytes"] for row in rows] == wanted
+
+
+def test_the_longest_metadata_context_and_op(spark: SparkSession) -> None:
+    """As many bytes as may be are read, one more makes a record unreadable."""
+    tape = Tape()
+    # The length of the topic's name takes a byte more.
+    spare = ORIGINAL_METADATA_BYTES_MAX - len(tape_half(real_topic="t")) - 1
+    for more in (0, 1):
+        half = tape.half(real_topic="t" * (1 + spare + more), user=[(names.CONTEXT, bytes(4_000))])
+        short = len(tape.rows[NAMES.half, 0][-1][-1][-1][1])
+        assert short == ORIGINAL_METADATA_BYTES_MAX + more
+        assert half.at == more
+    spare = IDENTITY_BYTES_MAX - 32  # an id
+    for more in (0, 1):
+        tape.half(producer_group="g" * (spare + more))
+    tape.half(user=[(names.CONTEXT, bytes(METADATA_BYTES_MAX))])
+    op = tape.half()
+    tape.op(OpKind.COMMIT, op)
+    spare = OP_BYTES_MAX - len(tape.rows[NAMES.op, 0][-1][1]) - 1
+    for more in (0, 1):
+        tape.op(OpKind.COMMIT, op, actor="tape" + "a" * (spare + more))
+        assert len(tape.rows[NAMES.op, 0][-1][1]) == OP_BYTES_MAX + more
+    rows = read(spark, tape)
+    assert [row["what"] for row in rows] == [
+        *(columns.IS_HALF, columns.IS_JUNK_HALF, columns.IS_HALF, columns.IS_JUNK_HALF),
+        *(columns.IS_HALF, columns.IS_HALF),
+        *(columns.IS_OP, columns.IS_OP, columns.IS_JUNK_OP),
+    ]
+
+
 def test_unreadable_ops_and_dead_letters(spark: SparkSession) -> None:
     """They are facts of their own, a dead letter of something unreadable with what it is of."""
     tape = Tape()
@@ -183,6 +283,25 @@ def test_unreadable_ops_and_dead_letters(spark: SparkSession) -> None:
         columns.IS_LETTER, columns.IS_JUNK_COPY,
     ]  # fmt: skip
     assert (rows[-1]["source"], rows[-1]["pair"], rows[-1]["origin"]) == (NAMES.half, 0, half.at)
+
+
+def test_ops_that_the_daemon_refuses(spark: SparkSession) -> None:
+    """A text that is none, in any field, and an int of more than 32 bits."""
+    tape = Tape()
+    half = tape.half(producer_group="others")
+    for name in ("producer_group", "actor", "reason"):
+        tape.op(OpKind.COMMIT, half, **{name: GROUP})
+        data = tape.rows[NAMES.op, 0].pop()[1].replace(GROUP.encode(), NOT_TEXT)
+        tape.write(NAMES.op, 0, value=data)
+    for name in ("resume_count", "message_count", "check_number"):
+        for number in BEYOND_32_BITS:
+            tape.op(OpKind.COMMIT, half, **{name: number})
+    values = [row[1] for row in tape.read(NAMES.op)]
+    for data in values:
+        with pytest.raises(DecodeError):
+            OP.decode(data)
+    rows = facts_of_ops(tape.frame(spark, NAMES.op)).collect()
+    assert [row["kind"] for row in rows] == [wire.BROKEN] * len(values)
 
 
 def test_foreign_real_records(spark: SparkSession) -> None:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serde.records import OpKind
+from serde.records import DeadReason, OpKind
 from spark_jobs.audit.bounds import SKEW_MS, Bounds
 from spark_jobs.audit.run import audited
+from spark_jobs.take_snapshot import first_times
 from tests.spark.tape import NAMES, ORDERS, Half, Tape
 
 if TYPE_CHECKING:
@@ -139,3 +140,28 @@ def test_an_op_that_names_what_was_never_there_is_applied_all_the_same(spark: Sp
     half = tape.half()
     tape.op(OpKind.COMMIT, half, half_offset=99)
     assert found(spark, tape) == {("lost", half.txn)}
+
+
+def test_a_writers_clock_does_not_tell_when_a_log_begins(spark: SparkSession) -> None:
+    """Append times do; of what the daemon writes its records, whatever their topic's type is."""
+    tape = Tape()
+    with tape.create_time(days=-365):
+        old = tape.delivered()
+        tape.write(ORDERS, 1)
+        tape.write(NAMES.dead, 0)
+    begins_ms = tape.clock_ms
+    half = tape.half()
+    tape.op(OpKind.COMMIT, half)
+    with tape.create_time():
+        tape.real(half, 1)
+        tape.half(pair=1)
+        tape.dead(half, DeadReason.NOT_ALLOWED)
+    rows = tape.frame(spark, NAMES.half, NAMES.op, NAMES.dead, ORDERS)
+    told = first_times(rows, [ORDERS])
+    assert told == {
+        (NAMES.half, 0): begins_ms + 1,
+        (NAMES.op, 0): begins_ms + 2,
+        (ORDERS, 0): old.ms + 2,
+        (ORDERS, 1): begins_ms + 3,
+        (NAMES.dead, 0): begins_ms + 5,
+    }

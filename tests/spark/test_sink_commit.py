@@ -140,6 +140,18 @@ def test_foreign_records_and_markers_are_passed_over(sink: Sink) -> None:
     assert sink.decided(report) == {OpKind.COMMIT}
 
 
+def test_a_record_without_a_value_is_passed_over(sink: Sink) -> None:
+    """Under the app's own key, too: it is no manifest, and stops no query."""
+    producer = Producer({"bootstrap.servers": sink.scene.servers})
+    for partition in range(MANIFEST_PARTITIONS):
+        producer.produce(sink.scene.names.manifest, None, sink.options.app_id, partition)
+    assert producer.flush(60) == 0
+    report = sink.attempt()
+    sink.committer.commit(0, [report])
+    sink.committer.commit(0, [sink.attempt()])
+    assert sink.decided(report) == {OpKind.COMMIT}
+
+
 def test_batches_that_go_back_are_refused(sink: Sink) -> None:
     """One that was never published cannot be once a later one was."""
     sink.options = replace(sink.options, batch_id=5)  # writes: a stream would not get so far
@@ -250,6 +262,19 @@ def test_a_manifest_that_is_too_large(
         sink.alter(sink.scene.names.manifest, "max.message.bytes", wanted)
         sink.committer.commit(0, reports)
         assert sink.decided(reports[0]) == {OpKind.COMMIT}
+
+
+def test_manifests_are_compressed(
+    kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    """They are kept for ever: the broker takes one that is larger than its limit before that."""
+    with sink_parts(kafka_bootstrap_servers, topic_prefix, tmp_path) as sink:
+        sink.committer.commit(0, [sink.attempt()])
+        sink.alter(sink.scene.names.manifest, "max.message.bytes", "6000")
+        report = sink.attempt(1, rows=2_000)
+        sink.committer.commit(1, [report])
+        assert sink.decided(report) == {OpKind.COMMIT}
+        assert len(BATCH_MANIFEST.encode(sink.scene.manifests()[1])) > 7_000
 
 
 def test_a_manifest_topic_that_lost_its_beginning(sink: Sink) -> None:

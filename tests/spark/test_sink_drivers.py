@@ -21,12 +21,13 @@ from spark_jobs.jvm import JavaNotFoundError
 from spark_jobs.session import find_spark_java
 from tests.spark.sink_driver import DONE, READY
 from tests.spark.sink_faults import FORMAT, HANG, HANGS
-from tests.spark.sink_scene import SinkScene, check_exactly_once, until
+from tests.spark.sink_scene import SinkScene, check_exactly_once, until, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfbridge.testkit.children import Child
+    from halfbridge.testkit.history import ReadRecord
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -105,6 +106,41 @@ def test_killed_between_manifest_and_decisions(scene: SinkScene) -> None:
     check_exactly_once(scene.settled(), first + second)
     assert scene.undecided() == set()
     assert scene.children.stop(responder) == 0
+
+
+@pytest.mark.spark_long
+@pytest.mark.timeout(1_800)
+def test_a_killed_driver_of_random_rows(scene: SinkScene) -> None:
+    """SIGKILL behind the manifest: run again, the batch has other rows, and fails each time.
+
+    The error names the option by which the first rows stand; with it each row is there once.
+    """
+    numbers = scene.add_file(60) + scene.add_file(40)
+    (scene.directory / HANG).touch()
+    more: dict[str, Any] = {"faults": str(scene.directory), "random": True}
+    driver = drive(scene, FORMAT, **more)
+    hangs = scene.directory / HANGS
+    until("the commit hangs", lambda: said(driver, READY) and hangs.exists(), within_s=PROCESS_S)
+    scene.children.kill(driver)
+    (scene.directory / HANG).unlink()
+
+    driver = drive(scene, **more)
+    driver.process.wait(PROCESS_S)
+    assert driver.process.returncode != 0
+    assert "set the option on.mismatch to keep-first" in driver.errors.read_text()
+    first = scene.settled()
+    assert sorted(bare(each) for each in first) == [value_of(each) for each in numbers[:60]]
+
+    finish(drive(scene, **more, options={"on.mismatch": "keep-first"}))
+    until("nothing is left", lambda: not scene.undecided())
+    came = scene.settled()
+    assert sorted(bare(each) for each in came) == [value_of(each) for each in numbers]
+    assert {each.value for each in first} < {each.value for each in came}
+
+
+def bare(record: ReadRecord) -> bytes:
+    """Return a row's value without what is random in it."""
+    return (record.value or b"")[: len(value_of(0))]
 
 
 @pytest.mark.spark_long

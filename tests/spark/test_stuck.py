@@ -93,6 +93,36 @@ def test_a_discard_that_proves_the_age(spark: SparkSession) -> None:
     assert waiting(spark, tape) == [young.txn]
 
 
+def test_a_discard_for_age_without_append_times_decides_nothing(spark: SparkSession) -> None:
+    """Whatever the writers' clocks say, and a copy that says -1; as for the daemon."""
+    tape = Tape()
+    with tape.create_time(days=-4):
+        first = tape.half()
+        second = tape.half(message_index=0)
+    tape.half(second.txn, message_index=1)
+    third, fourth, fifth, sixth = (tape.half() for _ in range(4))
+    for half, claimed_ms in ((fourth, -1), (fifth, -(2**63))):
+        copy = {"check_times": 1, "first_append_timestamp": claimed_ms}
+        tape.half(half.txn, origin_offset=half.at, **copy)
+    with tape.create_time(days=4):
+        tape.half(sixth.txn, message_index=1)
+        by_age = {"source": OpSource.CHECKER, "reason": "AGE"}
+        tape.op(OpKind.DISCARD, third, age_ms=AGE_MS, **by_age)
+    for half in (first, second, fourth, fifth, sixth):
+        tape.op(OpKind.DISCARD, half, age_ms=1, **by_age)
+    wanted = sorted(half.txn for half in (first, second, third, fourth, fifth))
+    assert waiting(spark, tape) == wanted
+
+
+def test_a_clock_that_is_ahead_lets_no_decision_be_forgotten(spark: SparkSession) -> None:
+    """How far a pair was read is told by append times alone."""
+    tape = Tape()
+    tape.op(OpKind.COMMIT, tape.half())
+    with tape.create_time(days=4):
+        tape.half()
+    assert kept(merged(states(spark, tape)), keep_ms=KEEP_MS).count() == 2
+
+
 def test_age_counts_from_the_original(spark: SparkSession) -> None:
     """A copy is as old as what it is a copy of, also when only the copy is left."""
     tape = Tape()

@@ -5,17 +5,15 @@ Clients are kept for the life of a process: Spark uses its Python workers again,
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from threading import Lock
-from time import monotonic, time_ns
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, Producer
 
 from serde.acknowledgements import Acknowledgements
-from serde.avro import OP
-from serde.records import Op, OpKind, OpSource
+from serde.records import OpKind, OpSource
 from spark_jobs.sink.clients.kafka_io import (
     INFERRED,
     actor_name,
@@ -27,6 +25,8 @@ from spark_jobs.sink.clients.kafka_io import (
 from spark_jobs.sink.cluster.kafka_io import half_shape, settings_of, topics_of
 from spark_jobs.sink.destination import ANY_BYTES, Destination
 from spark_jobs.sink.errors import CommitInDoubtError, RowError, SendError, SinkSetupError
+from spark_jobs.sink.kept import CLIENTS_MAX, Kept
+from spark_jobs.sink.sender.decision import decision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from spark_jobs.sink.options import SinkOptions
     from spark_jobs.sink.rows import Row
 
-_NS_PER_MS = 1_000_000
 _MS_PER_S = 1_000
 _ROOM_S = 0.1
 _PURGE_S = 1.0
@@ -143,8 +142,11 @@ class Sender:
         source: OpSource = OpSource.PRODUCER,
         reason: str = "",
         timeout_s: float,
-    ) -> None:
+    ) -> dict[int, int]:
         """Write decisions round by round; each is proven to be stored before the next begins.
+
+        Returns:
+            Half partition -> offset of its last decision in the op topic.
 
         Args:
             kind: What is decided, of all of them.
@@ -159,16 +161,22 @@ class Sender:
                 was written.
         """
         failed: list[Any] = []
+        last: dict[int, int] = {}
 
         def written(error: Any, record: Any) -> None:
             error = error or self.not_proven(record)
             if error is not None:
                 failed.append(error)
+            else:
+                partition, offset = record.partition(), record.offset()
+                last[partition] = max(last.get(partition, offset), offset)
 
         for transactions in rounds:
             try:
                 for each in transactions:
-                    op = self._decision(kind, each, producer_group, source, reason)
+                    op = decision(
+                        kind, each, producer_group, source, actor=self._actor, reason=reason
+                    )
                     key, partition = each.transaction_id.encode(), each.half_partition
                     self._produce(self._names.op, op, key, partition, written, headers=None)
                 self.flush(timeout_s)
@@ -177,6 +185,7 @@ class Sender:
             if failed:
                 self._discard()
                 raise CommitInDoubtError(f"decisions were not acknowledged: {text_of(failed[0])}")
+        return last
 
     def flush(self, timeout_s: float) -> None:
         """Return once every record is acknowledged or has failed, as its callback tells.
@@ -208,29 +217,6 @@ class Sender:
             "compact" in settings.get("cleanup.policy", ""),
         )
         return self._destinations[topic]
-
-    def _decision(
-        self,
-        kind: OpKind,
-        transaction: ManifestTransaction,
-        producer_group: str,
-        source: OpSource,
-        reason: str,
-    ) -> bytes:
-        op = Op(
-            transaction.transaction_id,
-            time_ns() // _NS_PER_MS,
-            transaction.half_offset,
-            0,
-            producer_group,
-            kind,
-            transaction.message_count,
-            0,
-            source,
-            self._actor,
-            reason,
-        )
-        return OP.encode(op)
 
     def _produce(
         self,
@@ -287,18 +273,19 @@ class Sender:
                 kafka.flush(_PURGE_S)
 
 
-_SENDERS: dict[tuple[object, ...], Sender] = {}
-_DECIDING: dict[tuple[object, ...], Lock] = {}
+_SENDERS: Kept[Sender] = Kept(CLIENTS_MAX)
+# One of them for all that is sent to a cluster; others share it only by chance.
+_DECIDING = tuple(Lock() for _ in range(CLIENTS_MAX))
 
 
-def decide(options: SinkOptions, *decision: Any, **more: Any) -> None:
+def decide(options: SinkOptions, *decision: Any, **more: Any) -> dict[int, int]:
     """Decide by this process's Sender, as `Sender.decide`.
 
     Several threads of a responder may call it. One waits for the other, and has a client of its
     own where the other's has failed.
     """
-    with _DECIDING.setdefault(_key(options), Lock()):
-        sender_for(options).decide(*decision, **more)
+    with _DECIDING[hash(options.client_key()) % len(_DECIDING)]:
+        return sender_for(options).decide(*decision, **more)
 
 
 def new_attempts_sender(options: SinkOptions) -> Sender:
@@ -308,9 +295,9 @@ def new_attempts_sender(options: SinkOptions) -> Sender:
 
     Raises: as Sender.
     """
-    sender = _SENDERS.get(_key(options))
+    sender = _SENDERS.get(options.client_key())
     if sender is not None and sender.is_outdated:
-        del _SENDERS[_key(options)]
+        _SENDERS.drop(options.client_key())
     return sender_for(options)
 
 
@@ -319,12 +306,8 @@ def sender_for(options: SinkOptions) -> Sender:
 
     Raises: as Sender.
     """
-    key = _key(options)
+    key = options.client_key()
     sender = _SENDERS.get(key)
     if sender is None or sender.is_broken:
-        sender = _SENDERS[key] = Sender(options)
+        sender = _SENDERS.put(key, Sender(options))
     return sender
-
-
-def _key(options: SinkOptions) -> tuple[object, ...]:
-    return (os.getpid(), *options.client_key())

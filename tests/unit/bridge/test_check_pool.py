@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
-from threading import Event
+from threading import Event, current_thread
+from threading import enumerate as all_threads
 from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.check_pool import CheckPool, Outcome
+from bridge.check_pool import CheckPool, Outcome, PoolState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -18,9 +19,16 @@ PAUSE_S = 0.01
 
 
 def _pool(
-    work: Callable[[int], object], *, threads: int = 1, queue_max: int = 10, timeout_s: float = 60.0
+    work: Callable[[int], object],
+    *,
+    threads: int = 1,
+    hung_max: int = 0,
+    queue_max: int = 10,
+    timeout_s: float = 60.0,
 ) -> CheckPool[int]:
-    pool = CheckPool(work, threads=threads, queue_max=queue_max, timeout_s=timeout_s)
+    pool = CheckPool(
+        work, threads=threads, hung_max=hung_max, queue_max=queue_max, timeout_s=timeout_s
+    )
     pool.start()
     return pool
 
@@ -115,3 +123,112 @@ def test_stop_does_not_wait_for_a_task_that_hangs(queued: int) -> None:
     pool.stop(0.01)
     assert list(pool.outcomes(pause_s=PAUSE_S)) == []
     never.set()
+
+
+class _Hanging:
+    """Work that does not return before it is released; each task says that it began."""
+
+    def __init__(self, tasks: int) -> None:
+        self.began = [Event() for _ in range(tasks)]
+        self.release = [Event() for _ in range(tasks)]
+
+    def __call__(self, task: int) -> int:
+        self.began[task].set()
+        assert self.release[task].wait(TIMEOUT_S)
+        return task
+
+
+def _overdue(outcomes: Iterator[list[Outcome[int]]], task: int) -> None:
+    while Outcome(task, is_overdue=True) not in next(outcomes):
+        pass
+
+
+def _answered(outcomes: Iterator[list[Outcome[int]]], task: int) -> None:
+    while Outcome(task, task) not in next(outcomes):
+        pass
+
+
+def _counted(state: PoolState) -> tuple[int, int, int, int]:
+    return state.able, state.hung, state.timed_out, state.replaced
+
+
+def test_hung_threads_are_replaced_up_to_a_bound() -> None:
+    """One thread and two in reserve: the third that hangs leaves nobody, and nothing is begun."""
+    work = _Hanging(4)
+    pool = _pool(work, hung_max=2, timeout_s=0.0)
+    outcomes = pool.outcomes(pause_s=PAUSE_S)
+    for task, able in ((0, 1), (1, 1), (2, 0)):
+        pool.submit(task)
+        assert work.began[task].wait(TIMEOUT_S)
+        _overdue(outcomes, task)
+        assert _counted(pool.state()) == (able, task + 1, task + 1, min(task + 1, 2))
+    assert pool.state().hung_s > 0
+    pool.submit(3)
+    assert pool.drop_waiting() == [3]
+    assert pool.submit(3)
+    work.release[1].set()
+    assert work.began[3].wait(TIMEOUT_S), "a thread that returned does not go on"
+    for each in work.release:
+        each.set()
+    _answered(outcomes, 3)
+    pool.stop(TIMEOUT_S)
+
+
+def test_a_thread_whose_place_is_taken_ends_when_it_returns() -> None:
+    """Three threads hang, and all return: two of them are too many, and run nothing any more."""
+    work = _Hanging(3)
+    names = []
+
+    def named(task: int) -> int:
+        if task < len(work.began):
+            return work(task)
+        names.append(current_thread().name)
+        return task
+
+    pool = _pool(named, hung_max=2, timeout_s=0.0)
+    outcomes = pool.outcomes(pause_s=PAUSE_S)
+    for task in range(3):
+        pool.submit(task)
+        assert work.began[task].wait(TIMEOUT_S)
+        _overdue(outcomes, task)
+    for task in (2, 1, 0):  # the last one takes its place back, the others find it taken
+        work.release[task].set()
+        _answered(outcomes, task)
+    assert _counted(pool.state()) == (1, 0, 3, 2)
+    for task in range(3, 10):
+        pool.submit(task)
+        _answered(outcomes, task)
+    assert len(set(names)) == 1
+    pool.stop(TIMEOUT_S)
+
+
+def test_a_process_without_threads_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that cannot be started is missed, and started when it can be."""
+    work = _Hanging(2)
+    pool = _pool(work, hung_max=1, timeout_s=0.0)
+    outcomes = pool.outcomes(pause_s=PAUSE_S)
+    pool.submit(0)
+    assert work.began[0].wait(TIMEOUT_S)
+    with monkeypatch.context() as patch:
+        patch.setattr("bridge.check_pool.Thread", _no_thread)
+        _overdue(outcomes, 0)
+        assert _counted(pool.state()) == (0, 1, 1, 0)
+    pool.submit(1)
+    _overdue(outcomes, 1)
+    assert pool.state().replaced == 1
+    for each in work.release:
+        each.set()
+    pool.stop(TIMEOUT_S)
+
+
+def _no_thread(**_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_stop_ends_every_thread_that_waits() -> None:
+    """More threads than the queue has room for: each wakes the next."""
+    before = set(all_threads())
+    pool = _pool(lambda task: task, threads=5, queue_max=1)
+    assert len(set(all_threads()) - before) == 5
+    pool.stop(TIMEOUT_S)
+    assert set(all_threads()) - before == set()

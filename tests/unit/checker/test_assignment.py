@@ -7,17 +7,22 @@ from typing import Any, cast
 
 import pytest
 
-from checker import assignment
 from checker.assignment import Assignment
 from checker.config import CheckerConfig
 from checker.core.events import JunkRead
+from checker.core.memory import ALARM_PERCENT, HALVES_PERCENT
+from checker.core.plan import Plan
 from checker.core.progress import START
 from checker.pair import Pair
 from checker.publish import Publisher
+from checker.routes import Routes
+from checker.sizes import Sizes
 from serde.topics import TopicNames
 from tests.ledger_log import SETTINGS, UNLIMITED
+from tests.playbook import Playbook, half, nothing, rollback
 
 NAMES = TopicNames()
+SIZES = Sizes(lambda _topic: None)
 
 
 class Paused:
@@ -56,10 +61,11 @@ def served(intake: Paused) -> Assignment:
         SETTINGS,
         intake=cast("Any", intake),
         questions=nobody,
-        routes=nobody,
+        new_publisher=nobody,
+        guard=nobody,
         status=nobody,
     )
-    given.pairs[0] = Pair(0, SETTINGS, START, Publisher(NAMES, 0, lambda _: ""), began=0.0)
+    given.pairs[0] = Pair(0, SETTINGS, START, Publisher(NAMES, 0, Routes(0), SIZES), began=0.0)
     plan(given)
     return given
 
@@ -80,8 +86,9 @@ def read_junk(served: Assignment, count: int, *, size_bytes: int = 1, is_op: boo
 
 def test_the_pairs_of_a_worker_share_its_memory() -> None:
     """Four ledgers held four times what the setting allows."""
-    settings = replace(SETTINGS, ledger_bytes_max=1000)
-    assert settings.shared_by(4) == replace(SETTINGS, ledger_bytes_max=250)
+    settings = replace(SETTINGS, ledger_bytes_max=1000, entries_bytes_max=2000)
+    quarter = replace(SETTINGS, ledger_bytes_max=250, entries_bytes_max=500)
+    assert settings.shared_by(4) == quarter
     assert settings.shared_by(1) == settings
 
 
@@ -96,19 +103,6 @@ def test_letters_stop_the_reading_until_none_is_left(served: Assignment, intake:
         assert intake.topics == {NAMES.half}
         assert plan(served, records_max) == records_max
         assert bool(served.pairs[0].ledger.letters_waiting) is is_left
-    served.pause_or_resume()
-    assert not intake.topics
-
-
-def test_unreadable_ops_are_bounded_by_their_bytes(
-    served: Assignment, intake: Paused, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """50,000 of them may be of a megabyte each."""
-    monkeypatch.setattr(assignment, "JUNK_OP_BYTES_MAX", 1_000)
-    read_junk(served, 2, size_bytes=501, is_op=True)
-    served.pause_or_resume()
-    assert intake.topics == {NAMES.op}
-    assert plan(served) == 2
     served.pause_or_resume()
     assert not intake.topics
 
@@ -135,3 +129,31 @@ def test_what_is_read_ahead_of_a_commit_is_bounded(
     assert not served.is_far_ahead
     read_junk(served, 1, size_bytes=size_bytes, is_op=is_op)
     assert served.is_far_ahead
+
+
+def test_what_a_pair_may_hold_is_kept_by_reading_no_more(
+    served: Assignment, intake: Paused
+) -> None:
+    """Of halves first, of ops last; and an operator is told before."""
+    settings = replace(SETTINGS, entries_bytes_max=100_000)
+    book = Playbook(entries_bytes_max=100_000) << nothing
+    pair = Pair(0, settings, START, Publisher(NAMES, 0, lambda _: "", SIZES), began=0.0)
+    pair.ledger = book.ledger
+    served.pairs[0] = pair
+    count = 0
+    for percent, topics in ((ALARM_PERCENT, set()), (HALVES_PERCENT, {NAMES.half})):
+        assert bool(served.memory_trouble()) is (percent > ALARM_PERCENT)
+        while pair.fill_percent < percent:
+            book >> half(f"T{count}")
+            count += 1
+        served.pause_or_resume()
+        assert intake.topics == topics
+    assert f"{count} undecided" in served.memory_trouble()
+    for number in range(count // 2):
+        book >> rollback(f"T{number}")
+    book << nothing
+    served.pause_or_resume()
+    assert not intake.topics
+    pair.held = Plan(metadata_bytes=100_000)  # of names as long as they may be
+    served.pause_or_resume(pair)
+    assert intake.topics == {NAMES.half}

@@ -6,21 +6,30 @@ from typing import Any, cast
 
 import pytest
 
-from checker.blame import Blame
+from checker.blame import Batch, Blame
+from checker.core.plan import Plan
 from checker.failures import KafkaTxnFailedError
+from checker.publish import Outgoing
 from checker.routes import Routes
+from checker.sizes import Sizes, bytes_alone
 from serde.topics import TopicNames
 from tests.playbook import UNLIMITED, Playbook, Step, commit, half, junk_half, restart, unread
 
+NAMES = TopicNames()
 LIMIT_MAX = 1_000
 ROUNDS = 50
+
+
+def _blame(routes: Routes, sizes: Sizes | None = None) -> Blame:
+    sizes = sizes or Sizes(lambda _topic: None)
+    return Blame(NAMES, routes, sizes, cast("Any", None), limit_max=LIMIT_MAX)
 
 
 def _rounds_until_blamed(beside: list[Step]) -> int:
     """Have the broker refuse A, naming nothing, while B and `beside` come in each round."""
     routes = Routes(0)
     routes.update({"real": 1}, 0)
-    blame = Blame(TopicNames(), routes, cast("Any", None), limit_max=LIMIT_MAX)
+    blame = _blame(routes)
     book = Playbook() >> unread(half("A"), commit("A"))
     for number in range(ROUNDS):
         book >> unread(half(f"B{number}"), commit(f"B{number}"), *beside)
@@ -51,7 +60,7 @@ def test_dead_letters_do_not_hide_a_refused_transaction(junk: int) -> None:
 
 def test_deliveries_make_the_batches_larger_again() -> None:
     """Twice as large each time, so that a refused transaction costs its pair little."""
-    blame = Blame(TopicNames(), Routes(0), cast("Any", None), limit_max=LIMIT_MAX)
+    blame = _blame(Routes(0))
     book = Playbook() >> half("A") >> half("B") >> commit("A") >> commit("B")
     book.take_plan()
     blame.failed(KafkaTxnFailedError("invalid", permanent=True), {0: book.plan}, 0)
@@ -60,3 +69,41 @@ def test_deliveries_make_the_batches_larger_again() -> None:
         blame.succeeded({0: book.plan})
         limits.append(blame.limit(0))
     assert limits == [125, 250, 500, 1000]
+
+
+def _too_large(topic: str) -> KafkaTxnFailedError:
+    return KafkaTxnFailedError("too large", permanent=True, too_large=True, topic=topic)
+
+
+def _refused(blame: Blame, topic: str, *sizes_bytes: int) -> list[Batch]:
+    """Have `topic` refuse a record of a batch until each goes alone and its size is learned."""
+    records = [Outgoing(topic, 0, None, b"v" * each, [], 0) for each in sizes_bytes]
+    seen = []
+    for _ in range(3):
+        seen.append(blame.batch)
+        assert list(blame.watched(iter(records))) == records
+        blame.failed(_too_large(topic), {0: Plan()}, 0)
+    return seen
+
+
+@pytest.mark.parametrize("topic", ["real", NAMES.half])
+def test_the_largest_record_alone_tells_what_a_topic_takes(topic: str) -> None:
+    """Each record went alone and one was refused: the largest is, and smaller ones may fit."""
+    sizes = Sizes(lambda _topic: None)
+    blame = _blame(Routes(0), sizes)
+    assert _refused(blame, topic, 10, 900, 30) == [Batch.USUAL, Batch.SMALL, Batch.ONE_RECORD]
+    assert blame.batch is Batch.USUAL
+    assert sizes.limit(topic) == bytes_alone(None, b"v" * 900, []) - 1
+
+
+def test_of_dead_letters_half_the_size_is_tried_next() -> None:
+    """A stub takes the place of a larger one, and that costs nothing but room."""
+    sizes = Sizes(lambda _topic: None)
+    _refused(_blame(Routes(0), sizes), NAMES.dead, 100_000)
+    assert sizes.limit(NAMES.dead) == bytes_alone(None, b"v" * 100_000, []) // 2
+
+
+def test_where_nothing_goes_alone_nothing_is_measured() -> None:
+    """As long as all is well no record is weighed on its way."""
+    records = iter([Outgoing("real", 0, None, b"v", [], 0)])
+    assert _blame(Routes(0)).watched(records) is records

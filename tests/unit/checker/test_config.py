@@ -95,6 +95,7 @@ def test_unsafe_kafka_property_is_refused_by_name(key: str) -> None:
     [
         ("bootstrap_servers", " "),
         ("topic_prefix", "a b"),
+        ("topic_prefix", "RMQ_SYS_TRANS_CHECK_x"),
         ("log_level", "loud"),
         ("transactional_producers", 5),
         ("workers", 0),

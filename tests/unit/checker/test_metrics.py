@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from checker.metrics import LATENCY_BUCKETS_S, OTHER_TOPICS, TOPICS_MAX, Metrics, observe_many
+from checker.metrics import LATENCY_BUCKETS_S, Metrics
+from checker.series import OTHER_TOPICS, TOPICS_MAX, observe_many
 
 NAMES = (
     "rocketmq_half_messages",
@@ -31,6 +32,9 @@ NAMES = (
     "halfbridge_partitions_stopped",
     "halfbridge_partitions_waiting",
     "halfbridge_ledger_bytes",
+    "halfbridge_entries_bytes",
+    "halfbridge_entries_fill_ratio",
+    "halfbridge_settings_disagree",
 )
 
 
@@ -59,6 +63,8 @@ def _touch_all(metrics: Metrics) -> None:
     metrics.partitions_stopped(1)
     metrics.partitions_waiting(1)
     metrics.ledger_bytes(1024)
+    metrics.entries_bytes(2048, fullest=0.5)
+    metrics.settings_disagree(True)
 
 
 def test_every_metric_of_the_design_is_served() -> None:
@@ -105,6 +111,31 @@ def test_many_topics_end_in_one_series() -> None:
     assert metrics.registry.get_sample_value("rocketmq_commit_messages_total", other) == 5
 
 
+def test_names_beyond_the_limit_are_not_kept() -> None:
+    """Ever new names cost no memory, and the gauge of the others is their sum."""
+    metrics = Metrics()
+
+    for start in range(0, 3 * TOPICS_MAX, TOPICS_MAX):
+        metrics.half_messages({f"t{start + n}": 2 for n in range(TOPICS_MAX)})
+    metrics.half_messages({"t0": 1, "u": 3, "v": 4, "w" * 5_000: 5})
+
+    value = metrics.registry.get_sample_value
+    assert value("rocketmq_half_messages", {"topic": OTHER_TOPICS}) == 3 + 4 + 5
+    assert value("rocketmq_half_messages", {"topic": "t0"}) == 1
+    assert value("rocketmq_half_messages", {"topic": "t1"}) == 0
+    assert len(metrics._half._children) == TOPICS_MAX + 1
+
+
+def test_a_name_that_no_topic_can_have_is_one_of_the_others() -> None:
+    """A label of 4 KB would stand in every scrape."""
+    metrics = Metrics()
+
+    metrics.check_topic_missing("g" * 4_000)
+
+    other = {"group": OTHER_TOPICS}
+    assert metrics.registry.get_sample_value("halfbridge_checks_without_topic_total", other) == 1
+
+
 def test_many_groups_end_in_one_series() -> None:
     """The same where a metric has several labels."""
     metrics = Metrics()
@@ -148,13 +179,24 @@ def test_revoked_partition_leaves_no_lag_behind() -> None:
     metrics.lag(0, "H", records=7)
     metrics.lag(1, "O", records=8)
 
+    for partition in (0, 1):
+        metrics.retention_left_s(partition, 5.0)
     metrics.forget_partition(0)
 
     value = metrics.registry.get_sample_value
     assert value("halfbridge_lag", {"partition": "0", "offset": "H"}) is None
     assert value("halfbridge_lag", {"partition": "1", "offset": "O"}) == 8
+    assert value("halfbridge_retention_left_seconds", {"partition": "0"}) is None
+    assert value("halfbridge_retention_left_seconds", {"partition": "1"}) == 5
 
 
 def _lines(metrics: Metrics) -> list[str]:
     text = generate_latest(metrics.registry).decode()
     return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def test_a_partition_that_was_never_measured_is_forgotten_too() -> None:
+    """A pair may be dropped before it was rebuilt, whatever prometheus-client says of that."""
+    metrics = Metrics()
+    metrics.forget_partition(3)
+    metrics.forget_partition(3)

@@ -8,6 +8,7 @@ import pytest
 
 from bridge.errors import ConfigError
 from checker.policy import Policy, load_policy
+from serde.partitioner import Partitioner
 from serde.topics import TopicNames
 
 if TYPE_CHECKING:
@@ -98,3 +99,50 @@ def test_missing_file_is_an_error(tmp_path: Path) -> None:
     """A policy file that is not there never means that everything is allowed."""
     with pytest.raises(ConfigError, match="policy_file"):
         load_policy(tmp_path / "absent.toml", names=NAMES)
+
+
+def test_keys_are_placed_by_murmur2_unless_the_file_says_otherwise(tmp_path: Path) -> None:
+    """Topics match as a whole; of several patterns the first one in the file holds."""
+    policy = _policy(
+        tmp_path,
+        """
+        default = "allow"
+        [partitioners]
+        "legacy-new" = "murmur2"
+        "legacy-*" = "consistent_random"
+        "orders" = "consistent_random"
+        """,
+    )
+
+    assert policy.partitioner("legacy-") is Partitioner.CONSISTENT_RANDOM
+    assert policy.partitioner("legacy-orders") is Partitioner.CONSISTENT_RANDOM
+    assert policy.partitioner("orders") is Partitioner.CONSISTENT_RANDOM
+    assert policy.partitioner("legacy-new") is Partitioner.MURMUR2
+    assert policy.partitioner("orders-2") is Partitioner.MURMUR2
+    assert policy.partitioner("my-legacy-1") is Partitioner.MURMUR2
+    assert policy.allows("any", "orders")
+    assert load_policy(None, names=NAMES).partitioner("orders") is Partitioner.MURMUR2
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('[groups]\n[partitioners]\norders = "crc32"', "orders = 'crc32'"),
+        ("[groups]\n[partitioners]\norders = 1", "orders = 1"),
+        ('[groups]\n[partitioners]\n"a b" = "murmur2"', "partitioners: 'a b'"),
+        ('partitioners = "murmur2"\n[groups]', "partitioners = 'murmur2'"),
+    ],
+)
+def test_a_wrong_partitioner_is_named(tmp_path: Path, text: str, named: str) -> None:
+    """The operator reads what is wrong, and what is allowed."""
+    with pytest.raises(ConfigError) as raised:
+        _policy(tmp_path, text)
+    assert named in str(raised.value)
+
+
+def test_partitioners_alone_do_not_refuse_all_deliveries(tmp_path: Path) -> None:
+    """A file without `default` denies, which somebody who adds a partitioner may not expect."""
+    text = '[partitioners]\norders = "consistent_random"'
+    with pytest.raises(ConfigError, match='default = "allow" or "deny"'):
+        _policy(tmp_path, text)
+    assert _policy(tmp_path, f'default = "allow"\n{text}').allows("any", "orders")

@@ -49,6 +49,14 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
+def test_a_group_with_an_internal_name_is_refused() -> None:
+    """It would be asked in the daemon's own consumer group."""
+    result = _invoke("topics", "create", "--producer-group", "RMQ_SYS_TRANS")
+
+    assert result.exit_code != 0
+    assert "RMQ_SYS_TRANS: a producer group's name must not hold RMQ_SYS_" in result.output
+
+
 def test_help_lists_every_command() -> None:
     """--help shows all of them, with a line each."""
     result = _invoke("--help")

@@ -16,6 +16,8 @@ from serde.avro import (
     MARKER,
     OP,
     SINK_CONTEXT,
+    TAIL_BYTES_MAX,
+    TAILS_BYTES_MAX,
     TAILS_MAX,
     Codec,
     half_metadata_series,
@@ -25,8 +27,10 @@ from serde.avro import (
     write_long,
 )
 from serde.errors import DecodeError, UnknownSchemaError
+from serde.limits import METADATA_BYTES_MAX, OP_BYTES_MAX
 from serde.records import (
     CheckRequest,
+    DeadDecision,
     DeadLetter,
     DeadReason,
     HalfMetadata,
@@ -89,6 +93,9 @@ DEAD_V1 = DeadLetter(
     source_partition=3,
     source_offset=42,
 )
+DEAD_V2 = DEAD_V1._replace(
+    reason=DeadReason.TOO_LARGE, detail="", decision=DeadDecision.COMMIT, is_stub=True
+)
 
 # Never changed: what was written once must be readable for ever. A new schema version adds one.
 GOLDEN = [
@@ -117,10 +124,10 @@ GOLDEN = [
     ),
     pytest.param(
         DEAD_LETTER,
-        DEAD_V1,
-        "c3012ed8e5a7acd3610e0014313520616e73776572731ee6d0abfef9629a0130524d515f5359535f5452"
-        "414e535f48414c465f544f5049430654",
-        id="dead_letter.v1",
+        DEAD_V2,
+        "c3019b8dca6988fd484f12001ee6d0abfef9629a0130524d515f5359535f5452414e535f48414c465f54"
+        "4f50494306540201",
+        id="dead_letter.v2",
     ),
     pytest.param(
         SINK_CONTEXT,
@@ -128,6 +135,16 @@ GOLDEN = [
         "c3012cb8b4713b1f49a70c6f7264657273224030313939663063306135633837613062386633653264316330"
         "62396138383737",
         id="sink_context.v1",
+    ),
+]
+# Versions that are read and no longer written, as the newest record: what they lack has defaults.
+OLDER = [
+    pytest.param(
+        DEAD_LETTER,
+        DEAD_V1,
+        "c3012ed8e5a7acd3610e0014313520616e73776572731ee6d0abfef9629a0130524d515f5359535f5452"
+        "414e535f48414c465f544f5049430654",
+        id="dead_letter.v1",
     ),
 ]
 RECORDS = [pytest.param(*case.values[:2], id=case.id) for case in GOLDEN]
@@ -138,6 +155,29 @@ def test_each_version_has_its_bytes(codec: Codec[Any], record: Any, golden: str)
     """What is written and what is read does not change within a schema version."""
     assert codec.encode(record).hex() == golden
     assert codec.decode(bytes.fromhex(golden)) == record
+
+
+@pytest.mark.parametrize(("codec", "record", "golden"), OLDER)
+def test_the_version_before_is_read(codec: Codec[Any], record: Any, golden: str) -> None:
+    """A reader of version n reads n-1, and writes n."""
+    assert codec.decode(bytes.fromhex(golden)) == record
+    assert codec.encode(record).hex() != golden
+
+
+@pytest.mark.parametrize(
+    ("codec", "record", "bytes_max"),
+    [(HALF_METADATA, HALF_V1, METADATA_BYTES_MAX), (OP, OP_V1, OP_BYTES_MAX)],
+)
+def test_what_is_longer_than_the_limit_is_not_decoded(
+    codec: Codec[Any], record: Any, bytes_max: int
+) -> None:
+    """A record of exactly the limit is read, one byte more is refused."""
+    room = bytes_max - len(codec.encode(record)) - 1  # the text's length takes a byte more
+    longest = record._replace(producer_group=record.producer_group + "x" * room)
+    assert len(codec.encode(longest)) == bytes_max
+    assert codec.decode(codec.encode(longest)) == longest
+    with pytest.raises(DecodeError, match=f"{bytes_max + 1} bytes, at most {bytes_max}"):
+        codec.decode(codec.encode(longest._replace(producer_group=longest.producer_group + "x")))
 
 
 @pytest.mark.parametrize(("codec", "record", "golden"), GOLDEN)
@@ -236,6 +276,30 @@ def test_a_long_never_grows_beyond_64_bits() -> None:
     HALF_METADATA.encode(HALF_METADATA.decode(forged))
 
 
+@pytest.mark.parametrize(("codec", "record"), RECORDS)
+def test_an_int_never_grows_beyond_32_bits(codec: Codec[Any], record: Any) -> None:
+    """Others refuse it or read another number; one that just fits is read. No memo lets it by."""
+    ints = [each["name"] for each in codec.schema["fields"] if each["type"] == "int"]
+    assert len(ints) >= (0 if record._fields == SinkContext._fields else 2)
+    for name in ints:
+        for number in (-(1 << 31), (1 << 31) - 1):
+            fits = record._replace(**{name: number})
+            assert codec.decode(codec.encode(fits)) == fits
+        for number in (-(1 << 31) - 1, 1 << 31, 1 << 33, (1 << 63) - 1):
+            forged = codec.encode(record._replace(**{name: number}))
+            for _ in range(2):
+                with pytest.raises(DecodeError, match="an int of more than 32 bits") as caught:
+                    codec.decode(forged)
+                assert caught.value.data == forged
+
+
+@pytest.mark.parametrize(("codec", "longs"), [(HALF_METADATA, 1), (OP, 2)])
+def test_what_stands_before_the_tail_are_longs(codec: Codec[Any], longs: int) -> None:
+    """The memo reads them itself, and looks at no limit of an int."""
+    types = [field["type"] for field in codec.schema["fields"]]
+    assert types[: 1 + longs] == ["string", *["long"] * longs]
+
+
 @pytest.mark.parametrize(
     ("value", "data"),
     [
@@ -277,6 +341,21 @@ def test_the_memo_never_grows_without_bound() -> None:
         assert codec.decode(codec.encode(op)) == op
     assert max(len(codec._tail_bytes), len(codec._tail_rows)) <= TAILS_MAX
     assert max(len(codec._stamp_bytes), len(codec._stamps)) <= TAILS_MAX
+
+
+def test_the_memo_is_bounded_in_bytes_too() -> None:
+    """Names come from whoever may write: 8,192 tails of 4 KB would be 32 MB, four times over."""
+    codec: Codec[Op] = Codec(Op, ("op.v1",), memo_longs=2)
+    fits, too_long = "r" * (TAIL_BYTES_MAX - 60), "r" * TAIL_BYTES_MAX
+    for number in range(TAILS_BYTES_MAX // TAIL_BYTES_MAX + 200):
+        op = OP_V1._replace(reason=f"{number:05}{fits}")
+        assert codec.decode(codec.encode(op)) == op
+        assert max(codec._tail_bytes.size_bytes, codec._tail_rows.size_bytes) <= TAILS_BYTES_MAX
+    assert sum(map(len, codec._tail_rows)) == codec._tail_rows.size_bytes > 0
+    tails = list(codec._tail_rows)
+    op = OP_V1._replace(reason=too_long)
+    assert codec.decode(codec.encode(op)) == op
+    assert list(codec._tail_rows) == tails
 
 
 def test_a_series_is_what_the_codec_writes() -> None:

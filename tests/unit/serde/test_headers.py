@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serde.avro import HALF_METADATA
+from serde.avro import HALF_METADATA, OP
 from serde.errors import DecodeError
 from serde.headers import (
     BORN_TIMESTAMP,
@@ -20,6 +20,8 @@ from serde.headers import (
     user_headers,
     without_half,
 )
+from serde.limits import IDENTITY_BYTES_MAX, ORIGINAL_METADATA_BYTES_MAX
+from serde.records import Op, OpKind, OpSource
 from tests.playbook import metadata
 
 METADATA = metadata("A")
@@ -54,14 +56,22 @@ def test_a_half_without_metadata_is_told(headers: list[tuple[str, bytes | None]]
 
 
 @pytest.mark.parametrize(
-    "fields", [{"message_index": -1}, {"producer_group": ""}, {"real_topic": ""}]
+    "fields",
+    [{"transaction_id": ""}, {"message_index": -1}, {"producer_group": ""}, {"real_topic": ""}],
 )
 def test_metadata_that_names_nothing_is_told(fields: dict[str, object]) -> None:
-    """Without index, group or real topic nothing could ever be done with it."""
+    """Without id, index, group or real topic nothing could ever be done with it."""
     data = HALF_METADATA.encode(METADATA._replace(**fields))
-    with pytest.raises(DecodeError, match="names no message index") as caught:
+    with pytest.raises(DecodeError, match="names no transaction, message index") as caught:
         parse_half([(HALF, data)])
     assert caught.value.data == data
+
+
+def test_a_group_that_cannot_be_asked_is_told() -> None:
+    """Its check topic or group would be one of the daemon's own, here or elsewhere."""
+    data = HALF_METADATA.encode(METADATA._replace(producer_group="RMQ_SYS_TRANS"))
+    with pytest.raises(DecodeError, match="cannot be asked"):
+        parse_half([(HALF, data)])
 
 
 def test_broken_metadata_is_told() -> None:
@@ -124,3 +134,38 @@ def test_a_header_name_that_is_no_text_is_told(error: Exception) -> None:
     with pytest.raises(DecodeError, match="not UTF-8") as caught:
         headers_of(_Record(error))
     assert caught.value.__cause__ is error
+
+
+def test_a_half_message_leaves_room_for_its_copy_and_its_discard() -> None:
+    """What the daemon writes about it has to be readable in turn."""
+    longest = METADATA._replace(transaction_id="i" * (IDENTITY_BYTES_MAX - 1), producer_group="g")
+    assert parse_half([(HALF, HALF_METADATA.encode(longest))])[0] == longest
+    with pytest.raises(DecodeError, match=f"id and group of {IDENTITY_BYTES_MAX + 1} bytes"):
+        parse_half([(HALF, HALF_METADATA.encode(longest._replace(producer_group="gg")))])
+    room = ORIGINAL_METADATA_BYTES_MAX - len(HALF_METADATA.encode(METADATA))
+    full = METADATA._replace(real_topic=METADATA.real_topic + "t" * (room - 1))
+    assert len(HALF_METADATA.encode(full)) == ORIGINAL_METADATA_BYTES_MAX
+    assert parse_half([(HALF, HALF_METADATA.encode(full))])[0] == full
+    largest = (1 << 31) - 1, (1 << 63) - 1, (1 << 63) - 1
+    copy = full._replace(
+        check_times=largest[0], first_append_timestamp=largest[1], origin_offset=largest[2]
+    )
+    assert parse_half([(HALF, HALF_METADATA.encode(copy))])[0] == copy
+    more = full._replace(real_topic=full.real_topic + "t")
+    with pytest.raises(DecodeError, match=f"at most {ORIGINAL_METADATA_BYTES_MAX}"):
+        parse_half([(HALF, HALF_METADATA.encode(more))])
+    op = Op(
+        transaction_id=longest.transaction_id,
+        timestamp=largest[1],
+        half_offset=largest[1],
+        resume_count=largest[0],
+        producer_group=longest.producer_group,
+        kind=OpKind.DISCARD,
+        message_count=-1,
+        check_number=largest[0],
+        source=OpSource.CHECKER,
+        actor="a" * 500,
+        reason="CHECK_TIMES",
+        age_ms=largest[1],
+    )
+    assert OP.decode(OP.encode(op)) == op

@@ -1,12 +1,14 @@
-"""Keys go to the partition that Kafka's Java client gives them."""
+"""Keys go to the partition that Kafka's Java client gives them, or librdkafka does."""
 
 from __future__ import annotations
+
+from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serde.partitioner import murmur2, partition_of
+from serde.partitioner import murmur2, partition_by_crc, partition_of
 
 
 @pytest.mark.parametrize(
@@ -31,9 +33,21 @@ def test_partition_of_golden_key() -> None:
     assert partition_of(b"21", 7) == (-973932308 & 0x7FFFFFFF) % 7
 
 
+def test_librdkafka_places_keys_otherwise() -> None:
+    """What docs/client.md says of its default, which takes zlib's CRC32 modulo the partitions."""
+    keys = [b"customer-%d" % number for number in range(1_000)]
+    assert sum(partition_of(key, 6) == crc32(key) % 6 for key in keys) == 159
+
+
 @given(st.binary(max_size=200), st.integers(1, 1000))
 def test_partition_in_range_and_stable(key: bytes, partitions: int) -> None:
     """Every key, short enough to be remembered or not, has one partition in range."""
     partition = partition_of(key, partitions)
     assert 0 <= partition < partitions
     assert partition == partition_of(key, partitions) == (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def test_the_other_hash_is_crc_32() -> None:
+    """Unsigned, by the check value of its definition; what librdkafka does with it is tested."""
+    assert partition_by_crc(b"123456789", 1_000) == 0xCBF43926 % 1_000
+    assert {partition_by_crc(bytes([n]), 3) for n in range(100)} == {0, 1, 2}

@@ -58,3 +58,13 @@ def test_a_look_that_found_nothing_is_no_batch() -> None:
     source = {"endOffset": None, "latestOffset": None}
     assert totals.add(report(1, 1, sources=[source]))
     assert totals.offsets_behind == 0
+
+
+def test_rows_that_another_run_added_are_not_counted() -> None:
+    """The batch was done; its rows are in the other run's report."""
+    not_added: set[int] = set()
+    totals = Totals(not_added=not_added)
+    totals.add(report(0, 3))
+    not_added.add(1)
+    assert totals.add(report(1, 4))
+    assert (totals.batches, totals.rows, totals.quarantined) == (2, 3, 1)

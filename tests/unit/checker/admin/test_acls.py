@@ -23,17 +23,31 @@ def test_only_the_daemon_reads_half_and_op_topics() -> None:
         ("User:d", NAMES.half),
         ("User:d", NAMES.op),
         ("User:g", NAMES.check("g")),
+        ("User:d", NAMES.settings),
+        ("User:g", NAMES.settings),
     }
+
+
+def test_only_the_daemon_writes_its_limits() -> None:
+    """Clients warn by them, and the Spark sink refuses to start by them."""
+    writers = {
+        acl.principal
+        for acl in (*DAEMON, *PRODUCER, *SINK)
+        if acl.name == NAMES.settings and "Write" in acl.operations
+    }
+
+    assert writers == {"User:d"}
 
 
 def test_only_the_daemon_writes_real_topics() -> None:
     """A producer group needs no more than to see that its real topic exists."""
     grants = {acl.principal: acl.operations for acl in (*DAEMON, *PRODUCER) if acl.name == "orders"}
 
-    assert grants == {"User:d": ("Write", "Describe"), "User:g": ("Describe",)}
+    written = ("Write", "Describe", "DescribeConfigs")
+    assert grants == {"User:d": written, "User:g": ("Describe",)}
 
 
-def test_the_spark_sink_reads_manifests_and_its_checks_only() -> None:
+def test_the_spark_sink_reads_what_is_said_to_it_and_no_messages_but_dead_ones() -> None:
     """It writes manifests too; half and op topic it writes only, real topics it sees."""
     topics: dict[str, set[str]] = {}
     for acl in SINK:
@@ -44,6 +58,8 @@ def test_the_spark_sink_reads_manifests_and_its_checks_only() -> None:
     assert {name for name, operations in topics.items() if "Read" in operations} == {
         NAMES.manifest,
         NAMES.check("spark-feed"),
+        NAMES.settings,
+        NAMES.dead,
     }
     assert {name for name, operations in topics.items() if "Write" in operations} == {
         NAMES.half,
@@ -51,7 +67,11 @@ def test_the_spark_sink_reads_manifests_and_its_checks_only() -> None:
         NAMES.manifest,
     }
     assert topics["orders"] == {"Describe", "DescribeConfigs"}
-    assert groups == {NAMES.check_group("spark-feed"): ("Read",), NAMES.manifest_group: ("Read",)}
+    assert groups == {
+        NAMES.check_group("spark-feed"): ("Read",),
+        NAMES.manifest_group: ("Read",),
+        NAMES.daemon_group: ("Describe",),
+    }
 
 
 def test_the_spark_sink_has_no_transactional_id() -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from checker.admin.reinit import Choice, Evidence, Plan, plan
 from checker.core.events import HalfRead, OpRead
+from checker.core.ledger import Ledger
 from checker.core.progress import Progress
-from checker.core.protocol import REASON_AGE
+from checker.core.protocol import REASON_AGE, State
 from serde.records import HalfMetadata, Op, OpKind, OpSource
+from tests.ledger_log import SETTINGS, UNLIMITED
 
 GROUP = "orders-service"
 AGE_MS_MAX = 1000
@@ -307,3 +309,67 @@ def test_position_leaves_late_halves_to_be_dead_lettered(log: Log) -> None:
 
     assert found.progress.position <= 2
     assert found.progress.rebuild_to == 2
+
+
+def test_h_does_not_part_a_transaction_discarded_for_age(log: Log) -> None:
+    """A rebuild that met only its last message would find it too young, and bring it back."""
+    log.half("old", index=0, append_ms=0)
+    log.half("passed", append_ms=0)
+    undecided = log.half("undecided", append_ms=AGE_MS_MAX - 1)
+    log.half("old", index=1, append_ms=AGE_MS_MAX - 1)
+    log.op("passed", append_ms=AGE_MS_MAX)
+    source = OpSource.CHECKER
+    log.op(
+        "old",
+        OpKind.DISCARD,
+        append_ms=AGE_MS_MAX,
+        source=source,
+        reason=REASON_AGE,
+        age_ms=AGE_MS_MAX,
+    )
+    found = log.plan(Evidence(delivered={"passed"}, dead={("old", 0)}))
+
+    assert undecided == 2
+    assert found.exact
+    assert found.progress == Progress(half=0, op=2, rebuild_to=4, ops_from=0, position=4)
+    assert _undecided_after(log, found) == {"undecided"}
+
+
+def test_h_stays_below_all_discarded_transactions_that_overlap(log: Log) -> None:
+    """One that is not parted at first is, once H was lowered for another."""
+    for name, index in (("a", 0), ("b", 0), ("a", 1), ("undecided", 0), ("b", 1)):
+        log.half(name, index=index, append_ms=0)
+    for name in "ab":
+        log.op(name, OpKind.DISCARD, append_ms=AGE_MS_MAX, source=OpSource.OPERATOR)
+    found = log.plan(Evidence(dead={("a", 0), ("b", 0)}))
+
+    assert (found.progress.half, found.progress.ops_from) == (0, 0)
+
+
+def test_a_copy_above_h_tells_the_age(log: Log) -> None:
+    """Then H is not lowered: from the first message on there may be much to read."""
+    log.half("old", append_ms=0)
+    log.half("undecided", append_ms=0)
+    log.half("old", append_ms=AGE_MS_MAX, origin=0)
+    age = {"reason": REASON_AGE, "age_ms": AGE_MS_MAX}
+    log.op("old", OpKind.DISCARD, append_ms=AGE_MS_MAX, source=OpSource.CHECKER, **age)
+    found = log.plan(Evidence(dead={("old", 0)}))
+
+    assert found.progress.half == 1
+    assert _undecided_after(log, found) == {"undecided"}
+
+
+def _undecided_after(log: Log, found: Plan) -> set[str]:
+    """Return what a ledger that begins where `found` says holds for undecided."""
+    ledger = Ledger(SETTINGS, found.progress)
+    for half in log.halves[found.progress.half :]:
+        ledger.half(half)
+    for op in log.ops[found.progress.ops_from :]:
+        ledger.op(op)
+    ledger.plan(AGE_MS_MAX, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
+    return {
+        half.metadata.transaction_id
+        for entry in ledger._book.entries
+        if entry.state is State.UNDECIDED
+        for half in entry.messages.values()
+    }

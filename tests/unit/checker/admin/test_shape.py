@@ -74,6 +74,26 @@ def test_manifests_are_kept_for_ever() -> None:
     )
 
 
+def test_an_installation_without_settings_topic_is_whole() -> None:
+    """Clients assume the daemon's defaults then; `topics check` advises to make it."""
+    seen = _as_wanted()
+    del seen[NAMES.settings]
+    (problem,) = _problems(seen)
+    assert (problem.subject, problem.what) == (NAMES.settings, "the topic is missing")
+    assert problem.fix == "halfbridge topics create --bootstrap-servers k:1 --topic-prefix eu."
+    assert not problem.blocking
+
+
+def test_settings_are_kept_compacted_and_small() -> None:
+    """The last record of each key stays; nobody can make readers read more than 17 KiB at once."""
+    (shape,) = (shape for shape in WANTED if shape.name == NAMES.settings)
+    settings = {wanted.key: wanted.value for wanted in shape.settings}
+    assert shape.partitions == 1
+    assert settings["cleanup.policy"] == "compact"
+    assert settings["max.message.bytes"] == str(17 * 1024)
+    assert settings["min.insync.replicas"] == "2"
+
+
 def test_two_in_sync_replicas_are_only_asked_of_three() -> None:
     """On a small cluster, two in sync would stop the topic at the first lost broker."""
     shapes = wanted_topics(NAMES, replace(LAYOUT, replication_factor=2))
@@ -96,6 +116,8 @@ def test_what_is_as_wanted_has_no_problem() -> None:
         (NAMES.op, "min.insync.replicas", "1", True),
         (NAMES.check("g"), "max.message.bytes", "1048588", True),
         (NAMES.dead, "retention.ms", "1000", False),
+        (NAMES.settings, "cleanup.policy", "delete", False),
+        (NAMES.settings, "max.message.bytes", "1000", False),
     ],
 )
 def test_deviation_comes_with_its_command(topic: str, key: str, value: str, blocking: bool) -> None:

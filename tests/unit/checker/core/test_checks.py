@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from checker.core.events import NO_APPEND_MS, HalfRead
 from checker.core.plan import Count
+from checker.core.protocol import State
+from checker.core.schedule import REST_MAX
 from tests.playbook import (
     HOUR_MS,
     INTERVAL_MS,
@@ -17,6 +22,8 @@ from tests.playbook import (
     delivered,
     discard_written,
     half,
+    half_without_time,
+    metadata,
     nobody_asked,
     nothing,
     op_end,
@@ -226,3 +233,58 @@ def test_one_age_discard_is_written_while_it_is_on_its_way() -> None:
     book.now_ms += 10 * MINUTE_MS
     book.ledger.op_end(0, book.now_ms)
     book << nobody_asked << nothing
+
+
+# --- records without an append time --------------------------------------------------------
+
+
+@pytest.mark.parametrize(("immunity_ms", "after_ms"), [(-1, TIMEOUT_MS), (HOUR_MS, HOUR_MS)])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_what_has_no_append_time_is_asked_about_as_if_it_came_now(
+    immunity_ms: int, after_ms: int, *, is_restarted: bool
+) -> None:
+    """Sooner might be before its local transaction ends; never would hold it up for good."""
+    book = Playbook() >> half("B") >> commit("B") << delivered("B") >> wait(100 * HOUR_MS)
+    book >> half_without_time("A", immunity_ms=immunity_ms) << nothing
+    if is_restarted:
+        book >> restart << nothing
+    book >> op_end << nothing << nobody_asked
+    book >> wait(after_ms - 1) >> op_end << nothing << nobody_asked
+    book >> wait(1) >> op_end << nothing << asked("A")
+
+
+def test_another_message_may_put_the_first_check_off() -> None:
+    """As it may where append times are known."""
+    book = Playbook() >> half_without_time("A") >> op_end << nothing << nobody_asked
+    book >> half_without_time("A", 1, immunity_ms=HOUR_MS) >> op_end << nothing << nobody_asked
+    book >> wait(HOUR_MS - 1) >> op_end << nothing << nobody_asked
+    book >> wait(1) >> op_end << nothing << asked("A")
+
+
+def test_nothing_without_an_append_time_is_asked_about_before_time_is_known() -> None:
+    """A pair that has read no append time has no clock yet."""
+    book = Playbook() >> half_without_time("A")
+    assert book.ledger.checks(0, 9) == []
+    assert book.ledger.next_due_ms() is None
+    book >> op_end << nothing << nobody_asked
+    assert book.ledger.next_due_ms() == book.now_ms + TIMEOUT_MS
+
+
+def test_what_is_decided_is_not_kept_until_time_is_known() -> None:
+    """Memory is for what is undecided."""
+    book = Playbook()
+    for number in range(REST_MAX + 2):
+        book.reader.ledger.half(HalfRead(number, NO_APPEND_MS, metadata(str(number)), "", 1, None))
+    book << nothing
+    for entry in list(book.ledger._book.entries):
+        book.ledger._book.decide(entry, State.ROLLED_BACK, 0, 0)
+    book.ledger.checks(0, 9)
+    assert book.ledger._book.unaged == []
+
+
+def test_without_an_append_time_nothing_is_given_up_for_its_age() -> None:
+    """Nobody knows it; it is asked about all the same, again and again."""
+    book = Playbook(readiness_before_discard_ms=0) >> half_without_time("A") >> op_end << nothing
+    for attempt in range(1, 20):
+        book << nobody_asked >> wait(50 * HOUR_MS) >> op_end << nothing
+        book << asked("A", attempt=attempt) << nothing

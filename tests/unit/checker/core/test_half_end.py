@@ -1,12 +1,17 @@
-"""When the end of a half partition is asked, and what its answers prove."""
+"""When it is to be proven where a half partition ends, and which ops an answer is about."""
 
 from __future__ import annotations
 
 from checker.core.half_end import HalfEnd
-from checker.core.settings import OP_CONFIRM_MS, OP_WAIT_MS
+from checker.core.settings import (
+    OP_ALERT_MS,
+    OP_WAIT_ALERT_MS,
+    OP_WAIT_ALERT_MS_MAX,
+    OP_WAIT_MS,
+)
 
 
-def _asked(doubt: HalfEnd, op_offset: int, now_ms: int, wait_ms: int) -> int:
+def _asked(doubt: HalfEnd, op_offset: int, now_ms: int, wait_ms: int = OP_WAIT_MS) -> int:
     """Let an op wait for `wait_ms` and return the token of the question that comes then."""
     assert doubt.question(op_offset, 9, now_ms) is None
     assert doubt.question(op_offset, 9, now_ms + wait_ms - 1) is None
@@ -15,67 +20,87 @@ def _asked(doubt: HalfEnd, op_offset: int, now_ms: int, wait_ms: int) -> int:
     return token
 
 
-def test_two_answers_with_time_between_them_prove() -> None:
-    """The second question comes a good while after the first answer was taken."""
+def test_a_question_stays_open_until_it_is_answered() -> None:
+    """Whoever was to answer may have failed: it is the same question when it is asked again."""
     doubt = HalfEnd()
-    assert not doubt.is_proven(_asked(doubt, 7, 0, OP_WAIT_MS), is_beyond=True)
-    assert doubt.is_proven(_asked(doubt, 7, 2_000, OP_CONFIRM_MS), is_beyond=True)
+    token = _asked(doubt, 7, 0)
+    assert doubt.question(7, 20, 9_000) == token
+    assert doubt.read_to == 9
+    assert doubt.is_answer(token, is_beyond=True)
+    assert not doubt.is_answer(token, is_beyond=True)
 
 
-def test_an_answer_twice_is_one() -> None:
-    """Two questions of the same moment, or one that was answered late."""
+def test_an_answer_is_about_ops_that_had_been_read_before_the_question() -> None:
+    """Those that were read while it was under way may name what was stored in between."""
     doubt = HalfEnd()
-    first = _asked(doubt, 7, 0, OP_WAIT_MS)
-    assert not doubt.is_proven(first, is_beyond=True)
-    _asked(doubt, 7, 2_000, OP_CONFIRM_MS)
-    assert not doubt.is_proven(first, is_beyond=True)
-
-
-def test_one_answer_to_the_contrary_begins_anew() -> None:
-    """The half message is there: whoever said otherwise knew less."""
-    doubt = HalfEnd()
-    assert not doubt.is_proven(_asked(doubt, 7, 0, OP_WAIT_MS), is_beyond=True)
-    assert not doubt.is_proven(_asked(doubt, 7, 2_000, OP_CONFIRM_MS), is_beyond=False)
-    assert not doubt.is_proven(_asked(doubt, 7, 9_000, OP_WAIT_MS), is_beyond=True)
+    assert doubt.question(7, 9, 0) is None
+    token = doubt.question(7, 20, OP_WAIT_MS)
+    assert token is not None
+    assert doubt.question(7, 30, OP_WAIT_MS + 5) == token
+    assert doubt.is_answer(token, is_beyond=True)
+    assert doubt.read_to == 20
 
 
 def test_each_op_begins_anew() -> None:
-    """Answers about one op that waited say nothing of the next one, nor after a pause."""
+    """An answer about one op that waited says nothing of the next one, nor after a pause."""
     doubt = HalfEnd()
-    first = _asked(doubt, 7, 0, OP_WAIT_MS)
-    second = _asked(doubt, 8, 1_000, OP_WAIT_MS)
-    assert not doubt.is_proven(first, is_beyond=True)
-    assert not doubt.is_proven(second, is_beyond=True)
-    doubt.clear()
-    assert not doubt.is_proven(_asked(doubt, 8, 3_000, OP_WAIT_MS), is_beyond=True)
+    first = _asked(doubt, 7, 0)
+    second = _asked(doubt, 8, 1_000)
+    assert not doubt.is_answer(first, is_beyond=True)
+    assert doubt.is_answer(second, is_beyond=False)
+    third = _asked(doubt, 8, 3_000)
+    doubt.clear(4_000)
+    assert not doubt.is_answer(third, is_beyond=True)
+    _asked(doubt, 8, 5_000)
 
 
 def test_an_answer_to_the_ledger_before_says_nothing() -> None:
     """It was dropped while the question was under way; the same op waits in the new one."""
     old, new = HalfEnd(), HalfEnd()
-    token = _asked(old, 7, 0, OP_WAIT_MS)
+    token = _asked(old, 7, 0)
     assert new.question(7, 9, 2_000) is None
-    assert not new.is_proven(token, is_beyond=True)
+    assert not new.is_answer(token, is_beyond=True)
     mine = new.question(7, 9, 2_000 + OP_WAIT_MS)
     assert mine is not None
-    assert not new.is_proven(mine, is_beyond=True)
+    assert new.is_answer(mine, is_beyond=True)
 
 
-def test_what_is_proven_is_proven_once() -> None:
-    """An op that still waits afterwards, for less, is proven anew, by two answers."""
+def test_after_a_first_one_it_is_asked_at_once_for_an_hour() -> None:
+    """Somebody writes such ops: each one is settled in the time of a round."""
     doubt = HalfEnd()
-    assert not doubt.is_proven(_asked(doubt, 7, 0, OP_WAIT_MS), is_beyond=True)
-    assert doubt.is_proven(_asked(doubt, 7, 2_000, OP_CONFIRM_MS), is_beyond=True)
-    assert not doubt.is_proven(_asked(doubt, 7, 9_000, OP_WAIT_MS), is_beyond=True)
-    assert doubt.is_proven(_asked(doubt, 7, 11_000, OP_CONFIRM_MS), is_beyond=True)
+    token = _asked(doubt, 7, 0)
+    assert doubt.is_answer(token, is_beyond=True)
+    again = _asked(doubt, 8, 5_000, OP_WAIT_ALERT_MS)
+    assert doubt.is_answer(again, is_beyond=True)
+    last = again + OP_ALERT_MS
+    _asked(doubt, 9, last - OP_WAIT_ALERT_MS - 1, OP_WAIT_ALERT_MS)
+    _asked(doubt, 10, last)
 
 
-def test_what_the_first_question_covers() -> None:
-    """Ops that had been read by then, not those that were read while it was proven."""
+def test_an_op_whose_half_message_is_there_is_not_asked_about_at_once_again() -> None:
+    """The consumer lags: a round for each turn of the loop would make it worse."""
     doubt = HalfEnd()
-    assert not doubt.is_proven(_asked(doubt, 7, 0, OP_WAIT_MS), is_beyond=True)
-    assert doubt.question(7, 20, 2_000) is None
-    token = doubt.question(7, 20, 2_000 + OP_CONFIRM_MS)
-    assert token is not None
-    assert doubt.is_proven(token, is_beyond=True)
-    assert doubt.read_to == 9
+    assert doubt.is_answer(_asked(doubt, 7, 0), is_beyond=True)
+    honest = _asked(doubt, 8, 2_000, OP_WAIT_ALERT_MS)
+    assert doubt.is_answer(honest, is_beyond=False)
+    assert doubt.is_answer(_asked(doubt, 8, 3_000, OP_WAIT_MS), is_beyond=False)
+    _asked(doubt, 9, 5_000, OP_WAIT_ALERT_MS)
+
+
+def _honest(doubt: HalfEnd, waited_ms: int, times: int) -> None:
+    """Have ops wait whose half messages come."""
+    for _ in range(times):
+        assert doubt.question(100, 200, 0) is None
+        doubt.clear(waited_ms)
+
+
+def test_where_half_messages_come_late_they_are_given_longer() -> None:
+    """On a slow machine each op would be asked about, and each round slows the readers down."""
+    doubt = HalfEnd()
+    assert doubt.is_answer(_asked(doubt, 7, 0), is_beyond=True)
+    _honest(doubt, 20, 100)
+    assert doubt.is_answer(_asked(doubt, 8, 5_000, 2 * 20), is_beyond=True)
+    _honest(doubt, 900, 1_000)
+    assert doubt.is_answer(_asked(doubt, 9, 9_000, OP_WAIT_ALERT_MS_MAX), is_beyond=True)
+    _honest(doubt, 0, 1_000)
+    assert doubt.is_answer(_asked(doubt, 10, 9_500, OP_WAIT_ALERT_MS), is_beyond=True)

@@ -10,7 +10,7 @@ from tests.playbook import Playbook, commit, delivered, half, metadata, nothing,
 
 
 def _half(offset: int, *, size_bytes: int = 10, index: int = 0) -> HalfRead:
-    return HalfRead(offset, 0, metadata("A", index), "", size_bytes, "body")
+    return HalfRead(offset, 0, metadata("A", index), "", size_bytes, "body", body_bytes=size_bytes)
 
 
 def test_the_oldest_bodies_are_let_go_beyond_the_budget() -> None:
@@ -19,25 +19,25 @@ def test_the_oldest_bodies_are_let_go_beyond_the_budget() -> None:
     for name in "ABC":
         book >> half(name, size_bytes=100)
     book << nothing
-    assert book.ledger.held_bytes == 200
+    assert book.ledger.memory.bodies_bytes == 200
     book >> commit("A") >> commit("B") << delivered("A") + delivered("B")
     bodies = [each.messages[0].body for each in book.plan.deliveries]
     assert bodies == [None, ("body", 1)]
-    assert book.ledger.held_bytes == 100
+    assert book.ledger.memory.bodies_bytes == 100
 
 
 def test_a_copy_brings_its_body_back() -> None:
     """A body that was let go counts again when its copy is read."""
     book = Playbook(ledger_bytes_max=150) >> half("A") >> half("B") << nothing
-    assert book.ledger.held_bytes == 100
+    assert book.ledger.memory.bodies_bytes == 100
     book >> unread(unknown("A", 1))
     book.reader.read_op()
     assert book.take_plan().put_backs[0].half.body is None
     book.commit()
     book.reader.read()
-    assert book.ledger.held_bytes == 200
+    assert book.ledger.memory.bodies_bytes == 200
     book << nothing
-    assert book.ledger.held_bytes == 100
+    assert book.ledger.memory.bodies_bytes == 100
 
 
 def test_a_copy_of_another_size_keeps_the_totals_right() -> None:

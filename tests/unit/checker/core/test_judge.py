@@ -6,14 +6,17 @@ import pytest
 
 from checker.core.events import HalfRead
 from checker.core.judge import discard_reason, judge_commit
-from checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES
+from checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES, REASON_TOO_LARGE
+from serde.limits import TRANSACTION_BYTES_MAX
 from serde.records import COUNT_UNKNOWN, DeadReason, OpKind, OpSource
 from tests.playbook import metadata, op_record
 
 
-def _half(index: int, offset: int, *, flaw: str = "", topic: str = "real") -> HalfRead:
+def _half(
+    index: int, offset: int, *, flaw: str = "", topic: str = "real", user_bytes: int = 0
+) -> HalfRead:
     told = metadata("A", index)._replace(real_topic=topic)
-    return HalfRead(offset, 1, told, flaw, 10, None)
+    return HalfRead(offset, 1, told, flaw, 10, None, user_bytes)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,46 @@ def test_all_or_nothing(
     assert buried == sorted(dead)
 
 
+@pytest.mark.parametrize(
+    ("messages", "count", "half_offset", "outcome"),
+    [
+        # (index, offset, bytes) of each message; count; half_offset -> what becomes of all
+        ([(0, 5, TRANSACTION_BYTES_MAX)], 1, 5, "delivered"),
+        ([(0, 5, TRANSACTION_BYTES_MAX + 1)], 1, 5, "TOO_LARGE"),
+        ([(0, 1, TRANSACTION_BYTES_MAX), (1, 2, 0)], 2, 2, "delivered"),
+        ([(0, 1, TRANSACTION_BYTES_MAX), (1, 2, 1)], 2, 2, "TOO_LARGE"),
+        # Too large, and incomplete: its size is judged first.
+        ([(0, 1, TRANSACTION_BYTES_MAX + 1)], 2, 2, "TOO_LARGE"),
+        ([(number, number, 1) for number in range(1_000)], 1_000, 999, "delivered"),
+        ([(number, number, 1) for number in range(1_001)], 1_001, 1_000, "TOO_LARGE"),
+        ([(number, number, 1) for number in range(1_001)], COUNT_UNKNOWN, 1_000, "TOO_LARGE"),
+        ([(5_000, 1, 1)], COUNT_UNKNOWN, 1, "TOO_LARGE"),
+    ],
+)
+def test_what_is_too_large_is_not_delivered(
+    messages: list[tuple[int, int, int]], count: int, half_offset: int, outcome: str
+) -> None:
+    """A transaction has at most 1,000 messages and 8 MiB, whoever wrote it."""
+    op = op_record("A", OpKind.COMMIT, half_offset=half_offset)._replace(message_count=count)
+    halves = [_half(index, offset, user_bytes=size) for index, offset, size in messages]
+    verdict = judge_commit(halves, op, lambda _group, _topic: True)
+    assert len(verdict.deliver) == (len(halves) if outcome == "delivered" else 0)
+    assert {why.value for _, why, _ in verdict.dead} == ({outcome} - {"delivered"})
+
+
+def test_only_what_the_decision_covers_is_weighed() -> None:
+    """Messages beyond the count, or stored after the decision, make no transaction too large."""
+    op = op_record("A", OpKind.COMMIT, half_offset=5)._replace(message_count=1)
+    halves = [
+        _half(0, 1, user_bytes=1),
+        _half(1, 2, user_bytes=TRANSACTION_BYTES_MAX),
+        _half(1_000, 6),
+    ]
+    verdict = judge_commit(halves, op, lambda _group, _topic: True)
+    assert verdict.deliver == (halves[0],)
+    assert [why for _, why, _ in verdict.dead] == [DeadReason.EXTRA, DeadReason.LATE]
+
+
 def test_a_forged_count_costs_nothing() -> None:
     """A count of two thousand million is a gap, found without counting that far."""
     op = op_record("A", OpKind.COMMIT, half_offset=5)._replace(message_count=(1 << 31) - 1)
@@ -87,11 +130,13 @@ def test_a_single_message_is_refused_likewise() -> None:
     [
         (OpSource.CHECKER, REASON_CHECK_TIMES, DeadReason.CHECK_TIMES),
         (OpSource.CHECKER, REASON_AGE, DeadReason.AGE),
+        (OpSource.CHECKER, REASON_TOO_LARGE, DeadReason.TOO_LARGE),
+        (OpSource.CHECKER, "something else", DeadReason.OPERATOR),
         (OpSource.OPERATOR, REASON_AGE, DeadReason.OPERATOR),
         (OpSource.OPERATOR, "ticket 7", DeadReason.OPERATOR),
     ],
 )
 def test_a_discard_says_why(source: OpSource, reason: str, expected: DeadReason) -> None:
-    """The daemon's two words are its own; whatever else is said came from an operator."""
+    """The daemon's three words are its own; whatever else is said came from an operator."""
     op = op_record("A", OpKind.DISCARD, half_offset=5)._replace(source=source, reason=reason)
     assert discard_reason(op) is expected

@@ -6,22 +6,28 @@ import pytest
 
 from checker.core.progress import START, Progress, ProgressError, check_against_log, parse_progress
 
-PROGRESS = Progress(half=3, op=9, rebuild_to=8, ops_from=5, position=7)
+PROGRESS = Progress(half=3, op=9, rebuild_to=8, ops_from=5, position=7, waits_full_ms=12)
 
 
 def test_the_text_is_short_readable_ascii() -> None:
-    """The metadata names version, H, R, T, P and a checksum."""
-    assert PROGRESS.metadata() == "v1;3;8;5;7;fb35cda1"
-    assert START.metadata().startswith("v1;0;0;0;0;")
-    largest = Progress(*[(1 << 63) - 1] * 5)
+    """The metadata names version, H, R, T, P, W and a checksum."""
+    assert PROGRESS.metadata() == "v1;3;8;5;7;12;29a8dfdd"
+    assert START.metadata().startswith("v1;0;0;0;0;0;")
+    largest = Progress(*[(1 << 63) - 1] * 6)
     assert largest.metadata().isascii()
-    assert len(largest.metadata()) < 100
+    assert len(largest.metadata()) < 120
 
 
 def test_what_was_committed_is_read_back() -> None:
     """Parsing returns the progress that was written."""
     assert parse_progress(3, 9, PROGRESS.metadata()) == PROGRESS
     assert parse_progress(0, 0, START.metadata()) == START
+
+
+def test_what_was_committed_before_there_was_w_is_read() -> None:
+    """A worker that is upgraded goes on, with nothing spent of its budget of waiting."""
+    before = Progress(half=3, op=9, rebuild_to=8, ops_from=5, position=7)
+    assert parse_progress(3, 9, "v1;3;8;5;7;fb35cda1") == before
 
 
 @pytest.mark.parametrize(
@@ -32,9 +38,9 @@ def test_what_was_committed_is_read_back() -> None:
         (3, 9, None, "without metadata"),
         (3, 9, "", "without metadata"),
         (3, 9, "v2;3;8;5;7;0", "unknown version 'v2'"),
-        (3, 9, "v1;3;8;5;fb35cda1", "damaged"),
-        (3, 9, "v1;3;8;5;7;fb35cda2", "damaged"),
-        (3, 9, "v1;3;8;5;6;fb35cda1", "damaged"),
+        (3, 9, "v1;3;8;5;7;29a8dfdd", "damaged"),
+        (3, 9, "v1;3;8;5;7;12;29a8dfd0", "damaged"),
+        (3, 9, "v1;3;8;5;7;13;29a8dfdd", "damaged"),
         (3, 10, PROGRESS.metadata(), "not of this offset"),
         (4, 9, PROGRESS.metadata(), "differs from H=3"),
         (8, 9, Progress(8, 9, 7, 5, 7).metadata(), "contradicts itself"),

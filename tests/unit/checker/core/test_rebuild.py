@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
+from checker.core.events import NO_APPEND_MS
 from checker.core.plan import Count
-from serde.records import OpSource
+from serde.records import OpKind, OpSource
 from tests.playbook import (
+    BEGIN_MS,
     HOUR_MS,
     Playbook,
     commit,
@@ -18,11 +21,13 @@ from tests.playbook import (
     discard,
     discard_for_age,
     half,
+    half_without_time,
     junk_buried,
     junk_half,
     junk_op,
     killed_before_commit,
     nothing,
+    op_record,
     put_back,
     read_half,
     read_ops,
@@ -32,6 +37,11 @@ from tests.playbook import (
     unread,
     wait,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.playbook import Step
 
 
 def test_a_plan_that_was_not_committed_is_taken_again() -> None:
@@ -220,9 +230,49 @@ def test_bodies_beyond_the_budget_are_let_go_while_it_rebuilds() -> None:
     book = Playbook(ledger_bytes_max=250) >> half("A") >> half("B") >> half("C") >> half("D")
     book << nothing >> restart << nothing
     assert book.ledger.is_rebuilt
-    assert book.ledger.held_bytes == 200
+    assert book.ledger.memory.bodies_bytes == 200
     book >> unread(commit("A"), commit("D"), read_ops) << delivered("A") + delivered("D")
     bodies = [each.messages[0].body for each in book.plan.deliveries]
     assert bodies == [("body", 0), None]
-    assert book.ledger.held_bytes == 100
+    assert book.ledger.memory.bodies_bytes == 100
     assert book.ledger.undecided_halves == 2
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_nothing_proves_the_age_of_what_has_no_append_time(*, is_copied: bool) -> None:
+    """A discard for age has no effect on it, before a restart or after, copied or not."""
+    book = Playbook() >> half("X") >> half_without_time("A") << nothing >> wait(HOUR_MS)
+    if is_copied:
+        book >> unknown("A", 1) << put_back("A", "answer", 1) >> wait(HOUR_MS)
+        book >> rollback("X") << nothing
+        assert book.progress.half > book.log.half[1].offset
+    book >> discard_for_age("A", 1) << nothing << counted(Count.INVALID_OP)
+    book >> restart << nothing >> discard_for_age("A", 1) << nothing << counted(Count.INVALID_OP)
+    book >> commit("A") << delivered("A")
+
+
+def test_a_discard_without_an_append_time_proves_no_age() -> None:
+    """Its timestamp is its writer's."""
+    book = Playbook() >> half("X") >> half("A") >> wait(HOUR_MS)
+    op = op_record("A", OpKind.DISCARD, half_offset=1)
+    book.log.append_op(op._replace(source=OpSource.CHECKER, age_ms=1), NO_APPEND_MS)
+    book >> wait(0) << nothing << counted(Count.INVALID_OP) >> restart << nothing
+    book >> commit("A") << delivered("A")
+
+
+@pytest.mark.parametrize("first", [half, half_without_time])
+def test_a_copy_keeps_what_is_known_of_the_age(first: Callable[[str], Step]) -> None:
+    """The first message decides, although a rebuild meets the second one first."""
+    is_known = first is half
+    book = Playbook() >> first("A") >> half("X")
+    book >> (half_without_time if is_known else half)("A", 1) >> wait(HOUR_MS)
+    book >> unknown("A", 1) << put_back("A", "answer", 1) + put_back("A", "answer", 1, 1)
+    entry = book.ledger._book.entries.find("A", 0, "orders")
+    assert entry is not None
+    assert entry.first_append_ms == (BEGIN_MS if is_known else NO_APPEND_MS)
+    assert book.log.half[-1].metadata.first_append_timestamp == entry.first_append_ms
+    book >> restart << nothing
+    again = book.ledger._book.entries.find("A", 0, "orders")
+    assert again is not None
+    assert again is not entry
+    assert again.first_append_ms == entry.first_append_ms

@@ -10,7 +10,14 @@ from checker.core import schedule as module
 from checker.core.entry import Entry
 from checker.core.events import HalfRead
 from checker.core.protocol import State
-from checker.core.schedule import READY_MAX, REST_MAX, CheckSchedule, backoff_ms, first_due_ms
+from checker.core.schedule import (
+    READY_MAX,
+    REPEAT_SHARE,
+    REST_MAX,
+    CheckSchedule,
+    backoff_ms,
+    first_due_ms,
+)
 from tests.playbook import metadata
 
 
@@ -121,7 +128,7 @@ def test_a_million_due_at_once_are_sorted_out_in_parts() -> None:
         schedule._in_turn.append(entry)
         schedule._in_turn_due.append(10)
         if number % 4 == 0:
-            schedule._heap.append((10, number, entry))
+            schedule._first._heap.append((10, number, entry))
     entry.due_ms = 10
     began = process_time()
     assert schedule.take(10, 3) == [entry]
@@ -143,6 +150,49 @@ def test_first_checks_find_room_beside_a_million_repeats() -> None:
     assert schedule.take(1 << 40, 1) == [newcomer]
 
 
+def _repeat(group: str = "orders") -> Entry:
+    entry = _entry(group)
+    entry.attempt = 1
+    return entry
+
+
+@pytest.mark.parametrize("limit", [1, 3, 1_000])
+def test_repeats_do_not_starve_behind_first_checks(limit: int) -> None:
+    """One check in four is a repeat, however many first checks are due, and however few fit."""
+    schedule = CheckSchedule()
+    for number in range(8 * REPEAT_SHARE):
+        schedule.add_in_turn(_entry(), 5)
+        schedule.add(_entry(), 5)  # with an immunity of its own
+        if number < 4:
+            schedule.add(_repeat(), 10)
+    taken: list[Entry] = []
+    while len(taken) < 4 * REPEAT_SHARE:
+        taken += schedule.take(20, min(limit, 4 * REPEAT_SHARE - len(taken)))
+    repeats = [number for number, entry in enumerate(taken) if entry.attempt]
+    assert repeats == [3, 7, 11, 15]
+
+
+def test_the_share_of_repeats_goes_from_group_to_group() -> None:
+    """As first checks do: a group with many repeats leaves the others theirs."""
+    schedule = CheckSchedule()
+    for _ in range(40):
+        schedule.add_in_turn(_entry(), 5)
+    for group in ("many", "many", "many", "few"):
+        schedule.add(_repeat(group), 10)
+    taken = [entry.group for entry in schedule.take(20, 2 * REPEAT_SHARE) if entry.attempt]
+    assert taken == ["many", "few"]
+
+
+def test_repeats_find_room_beside_a_million_first_checks() -> None:
+    """First checks with an immunity of their own fill their own waiting room only."""
+    schedule = CheckSchedule()
+    for number in range(2 * READY_MAX + 10):
+        schedule.add(_entry(), number)
+    repeat = _repeat()
+    schedule.add(repeat, 1 << 39)
+    assert repeat in schedule.take(1 << 40, REPEAT_SHARE)
+
+
 def test_decided_entries_are_swept_out() -> None:
     """Behind an undecided head the rest does not pile up, in the queue or in the heap."""
     schedule = CheckSchedule()
@@ -157,7 +207,7 @@ def test_decided_entries_are_swept_out() -> None:
     schedule.trim(2)
     assert list(schedule._in_turn) == [head]
     assert len(schedule._in_turn_due) == 1
-    assert [each for _, _, each in schedule._heap] == [moved]
+    assert [each for _, _, each in schedule._first._heap] == [moved]
     head.state = State.COMMITTED
     schedule.trim(2)
     assert not schedule._in_turn

@@ -36,6 +36,8 @@ def snapshot(tmp_path: Path) -> str:
         (("--snapshot", "SNAPSHOT", "--topic", "orders"), "--topic says what to read, and so does"),
         (("--snapshot", "SNAPSHOT", "--prefix", "p-"), "--prefix says what to read, and so does"),
         (("--snapshot", "SNAPSHOT", "--settle", "0"), "--settle says what to read, and so does"),
+        (("--snapshot", "SNAPSHOT", "--no-others"), "--no-others says what to read, and so does"),
+        (("--other-prefix", "eu.", "--no-others"), "--no-others says there are none"),
     ],
 )
 def test_wrong_usage_is_one_line(words: tuple[str, ...], text: str, snapshot: str) -> None:

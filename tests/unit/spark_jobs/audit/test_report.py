@@ -17,8 +17,16 @@ NOON_MS = 1_700_000_000_000
 def report(topics: dict[str, dict[int, Range]]) -> dict[str, Any]:
     """Return the report of an audit that found nothing in these topics."""
     snapshot = Snapshot(prefix="", taken_ms=NOON_MS, topics=topics, real_topics=("orders",))
-    audit = Audit(records={}, states={}, looked_at=0, kinds={}, findings=None)  # type: ignore[arg-type]
-    return make_report(audit, Bounds(snapshot), [], seconds=1.0)
+    audit = Audit(
+        records={},
+        states={},
+        looked_at=0,
+        of_others=0,
+        bounds=Bounds(snapshot),
+        kinds={},
+        findings=None,  # type: ignore[arg-type]
+    )
+    return make_report(audit, [], seconds=1.0)
 
 
 def test_what_was_deleted_is_told_topic_by_topic() -> None:

@@ -15,7 +15,7 @@ _BATCH = 7
 
 
 def _report(batch_id: int) -> AttemptReport:
-    return AttemptReport(batch_id, ManifestAttempt("attempt", ()), 0, 0, -1)
+    return AttemptReport(batch_id, ManifestAttempt("attempt", ()), 0, 0, -1, "query")
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,5 @@ def test_numbers_of_batches_are_refused_where_they_mean_nothing() -> None:
         TxnHalf({"batch.id": "7"}).streamWriter(schema, overwrite=False)
     with pytest.raises(SinkOptionError, match=r"first\.batch is of streams"):
         TxnHalf({"batch.id": "7", "first.batch": "3"}).writer(schema, overwrite=False)
+    with pytest.raises(SinkOptionError, match=r"on\.mismatch is of streams"):
+        TxnHalf({"batch.id": "7", "on.mismatch": "fail"}).writer(schema, overwrite=False)

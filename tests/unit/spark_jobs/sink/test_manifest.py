@@ -26,6 +26,8 @@ def manifest(
     rows: int = 1,
     content: str = "aa",
     first: int = 100,
+    query: str = "",
+    plan: str = "",
 ) -> BatchManifest:
     """Return a manifest that may live for 1,000 ms."""
     return BatchManifest(
@@ -37,6 +39,10 @@ def manifest(
         age_ms_max=1_000,
         row_count=rows,
         content_hash=content,
+        query_id=query,
+        plan_hash=plan,
+        refused_count=0,
+        dead_letter_offsets=(),
         timestamp=0,
         producer_group="g",
         actor="a",
@@ -110,6 +116,38 @@ def test_a_batch_without_rows_never_expires() -> None:
 def test_a_batch_run_again_is_compared(mine: BatchManifest, verdict: Replay) -> None:
     """The same attempts, other attempts with the same rows, or other rows."""
     assert compare(manifest("a", "b"), mine) is verdict
+
+
+HEARTBEAT = manifest("a", query="q", plan="p")
+
+
+@pytest.mark.parametrize(
+    ("mine", "verdict"),
+    [
+        (manifest("b", query="q", plan="p"), Replay.EQUAL),
+        (manifest("b", query="r", plan="p"), Replay.OTHER_QUERY),
+        (manifest("b", query="q", plan="o"), Replay.OTHER_PLAN),
+        (manifest("b", query="q"), Replay.EQUAL),
+        (manifest("b", query="q", plan="p", rows=2), Replay.DIFFERENT),
+        (manifest("a", query="q", plan="o"), Replay.OWN),
+    ],
+)
+def test_equal_rows_of_another_plan_are_other_rows(mine: BatchManifest, verdict: Replay) -> None:
+    """A heartbeat is the same in each batch: after a reset of the checkpoint it is a new one."""
+    assert compare(HEARTBEAT, mine) is verdict
+
+
+def test_the_commits_of_the_batch_before_are_told() -> None:
+    """All of them, for a driver that lost has left one too; not those further back."""
+    entries = log(
+        manifest("a", batch=3, plan="1"),
+        manifest("b", batch=4, plan="2"),
+        manifest("c", batch=4, plan="3"),
+        manifest("d", batch=3, plan="4"),
+    )
+    found = searched(entries, 5)[0].result()
+    assert {each.plan_hash for each in found.earlier_commits} == {"2", "3"}
+    assert found.earlier_batch == 4
 
 
 def searched(entries: list[Entry], batch: int, *, start: int = 0) -> tuple[Search, int]:
@@ -204,8 +242,25 @@ def test_feeding_a_finished_search_is_a_bug() -> None:
 
 def test_no_decision_is_under_way_behind_another_of_its_half_partition() -> None:
     """Rows of one key may be in both: one round has the first, the next one the second."""
-    first = [ManifestTransaction(name, int(name[0]), 1, 0) for name in ("0a", "0b", "1a", "0c")]
-    second = [ManifestTransaction(name, int(name[0]), 1, 0) for name in ("1b", "0d")]
-    attempts = [ManifestAttempt("first", tuple(first)), ManifestAttempt("second", tuple(second))]
-    cut = [[each.transaction_id for each in one] for one in rounds(attempts)]
-    assert cut == [["0a", "1a"], ["0b", "1b"], ["0c"], ["0d"]]
+    names = ("0a", "0b", "1a", "0c")
+    first = [ManifestTransaction(name, int(name[0]), 1, 0) for name in names]
+    cut = [
+        [each.transaction_id for each in one] for one in rounds([ManifestAttempt("a", (*first,))])
+    ]
+    assert cut == [["0a", "1a"], ["0b"], ["0c"]]
+
+
+def test_the_rounds_of_200_tasks_are_those_of_one() -> None:
+    """Tasks have no order among each other: a round trip each would take a batch minutes."""
+    attempts = [
+        ManifestAttempt(
+            f"{task}", tuple(ManifestTransaction(f"{task}-{n}", n % 2, 1, 0) for n in range(6))
+        )
+        for task in range(200)
+    ]
+    cut = rounds(attempts)
+    assert [len(one) for one in cut] == [400, 400, 400]
+    for task in range(200):
+        order = [each.transaction_id for one in cut for each in one]
+        own = [each for each in order if each.startswith(f"{task}-")]
+        assert own == [f"{task}-{n}" for n in range(6)]

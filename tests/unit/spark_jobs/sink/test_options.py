@@ -28,6 +28,9 @@ def test_names_are_taken_in_any_case_and_sparks_own_are_let_pass() -> None:
             **LEAST,
             "Topic": "orders",
             "checkpointLocation": "/c",
+            "queryName": "orders",
+            "on.mismatch": "Keep-First",
+            "fail.on.refused": "true",
             "halfbridge.prefix": "eu.",
             "producer.group": "g",
             "batch.id": "20261121",
@@ -38,6 +41,7 @@ def test_names_are_taken_in_any_case_and_sparks_own_are_let_pass() -> None:
     )
     assert (options.topic, options.prefix, options.producer_group) == ("orders", "eu.", "g")
     assert (options.batch_id, options.first_batch, options.immunity_ms) == (20261121, 17, 5_000)
+    assert (options.checkpoint, options.keeps_first, options.fails_on_refused) == ("/c", True, True)
     assert options.kafka == {"security.protocol": "SSL"}
     assert options.names.half.startswith("eu.")
 
@@ -55,6 +59,8 @@ def test_options_travel_to_executors_and_hide_passwords() -> None:
         ({"app.id": ""}, r"needs the option app\.id"),
         ({"app.id": "a b"}, r"option app\.id is 'a b'"),
         ({"kafka.bootstrap.servers": ""}, r"needs the option kafka\.bootstrap\.servers"),
+        ({"on.mismatch": "first"}, r"on\.mismatch is 'first'; allowed: fail or keep-first"),
+        ({"fail.on.refused": "1"}, r"fail\.on\.refused is '1'; allowed: false or true"),
         ({"app_id": "x"}, r"no option app_id; did you mean app\.id"),
         ({"zzz": "x"}, "no option zzz; known: "),
         ({"kafka.acks": "1"}, r"kafka\.acks cannot be set: a half message must be durable"),
@@ -67,6 +73,7 @@ def test_options_travel_to_executors_and_hide_passwords() -> None:
         ({"batch.id": str(1 << 63)}, "larger than that of any earlier write"),
         ({"halfbridge.prefix": "a/b"}, r"option halfbridge\.prefix"),
         ({"producer.group": "a b"}, r"option producer\.group"),
+        ({"producer.group": "RMQ_SYS_TRANS"}, r"option producer\.group"),
     ],
 )
 def test_what_is_wrong_is_refused_with_what_to_do(change: dict[str, str], text: str) -> None:

@@ -1,0 +1,152 @@
+"""What the client knows of the daemon's limits, and how its own settings differ from them.
+
+The record is read once, in a thread of its own, when a producer starts: nobody waits for it, and
+what it says changes nothing that the client does. It only warns.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from bridge import kafka_io
+from bridge.errors import BridgeError
+from bridge.settings_topic.kafka_io import read_settings
+from bridge.trouble import tell
+from serde.limits import (
+    METADATA_BYTES_MAX,
+    OP_BYTES_MAX,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_MESSAGES_MAX,
+)
+from serde.records import DaemonSettings
+
+if TYPE_CHECKING:
+    from bridge.config import BridgeConfig
+    from bridge.settings_topic.kafka_io import Said
+
+_LOG = logging.getLogger("halfbridge.bridge")
+# How long `close` waits for a reader; it notices within a tenth of a second.
+_STOP_S = 2.0
+# What this client may write, by the name of the daemon's limit of it.
+_WRITTEN_MAX = {
+    "metadata_bytes_max": METADATA_BYTES_MAX,
+    "op_bytes_max": OP_BYTES_MAX,
+    "transaction_messages_max": TRANSACTION_MESSAGES_MAX,
+    "transaction_bytes_max": TRANSACTION_BYTES_MAX,
+}
+
+
+class DaemonLimits:
+    """The daemon's limits as one producer knows them. Thread-safe.
+
+    Args:
+        config: The producer's.
+    """
+
+    def __init__(self, config: BridgeConfig) -> None:
+        self._config = config
+        self._known: DaemonSettings | None = None  # until it was looked for
+        self._has_warned_of_immunity = False
+        self._stopping = Event()
+        self._reader = Thread(target=self._read, name="halfbridge-settings", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read the record; returns at once."""
+        self._reader.start()
+
+    def stop(self) -> None:
+        """End the reading, whether it is over or not."""
+        self._stopping.set()
+        if self._reader.ident is not None:
+            self._reader.join(_STOP_S)
+
+    def check_immunity(self, immunity_ms: int) -> None:
+        """Warn, once, of a message whose first check the daemon may come to too late."""
+        known = self._known
+        if known is None or self._has_warned_of_immunity:
+            return
+        if 2 * immunity_ms <= known.transaction_age_ms_max:
+            return
+        self._has_warned_of_immunity = True
+        tell(
+            _LOG.warning,
+            "a message asks for an immunity of %d ms, and the daemon discards undecided"
+            " transactions after %d ms: shorten the immunity to half of that, or raise the"
+            " daemon's transaction_age_ms_max",
+            immunity_ms,
+            known.transaction_age_ms_max,
+        )
+
+    def _read(self) -> None:
+        topic = self._config.names.settings
+        try:
+            client = kafka_io.reader_settings(self._config)
+            said, _ = read_settings(client, topic, stop=self._stopping)
+        except BridgeError as error:
+            if not self._stopping.is_set():
+                tell(_LOG.info, "the daemon's limits are not known, defaults assumed: %s", error)
+            return
+        except BaseException:  # noqa: BLE001 (a hint that cannot be read stops nobody)
+            tell(_LOG.exception, "the daemon's limits are not known, defaults assumed")
+            return
+        self._take(said[-1] if said else None)
+
+    def _take(self, last: Said | None) -> None:
+        self._known = DaemonSettings()
+        if last is None or (last.settings is None and not last.problem):
+            tell(_LOG.info, "the daemon has not said its limits, defaults assumed")
+        elif last.settings is None:
+            tell(
+                _LOG.warning,
+                "the daemon's limits cannot be read, defaults assumed (offset %d of %s: %s);"
+                " where the daemon is newer than this client, upgrade the client",
+                last.offset,
+                self._config.names.settings,
+                last.problem,
+            )
+        else:
+            self._known = last.settings
+            tell(_LOG.debug, "the daemon's limits are %r", last.settings)
+            for difference in differences(self._config, last.settings):
+                tell(_LOG.warning, "%s", difference)
+
+
+def differences(config: BridgeConfig, daemon: DaemonSettings) -> list[str]:
+    """Return what a client with `config` assumes and the daemon does otherwise.
+
+    Each is one sentence that says who has to change what. Limits of the daemon that are wider than
+    what this client may write are none.
+    """
+    found = []
+    for name, consequence in (
+        ("transaction_timeout_ms", "until then `late` in receipts is wrong"),
+        ("transaction_age_ms_max", _age_consequence(config, daemon)),
+    ):
+        mine, theirs = getattr(config, name), getattr(daemon, name)
+        if mine != theirs:
+            found.append(
+                f"{name} is {mine} in this client and {theirs} in the daemon: set {name}={theirs}"
+                f" (HALFBRIDGE_{name.upper()}) in this client, or change the daemon's; "
+                f"{consequence}"
+            )
+    found += [
+        f"{name} is {most} in this client and {getattr(daemon, name)} in the daemon, which does not"
+        " deliver what is larger: run client and daemon of the same version"
+        for name, most in _WRITTEN_MAX.items()
+        if most > getattr(daemon, name)
+    ]
+    return found
+
+
+def _age_consequence(config: BridgeConfig, daemon: DaemonSettings) -> str:
+    if config.transaction_age_ms_max < daemon.transaction_age_ms_max:
+        return (
+            f"until then messages with an immunity of more than {config.immunity_ms_max} ms are"
+            " refused, which the daemon would take"
+        )
+    return (
+        f"until then messages with an immunity of more than {daemon.transaction_age_ms_max // 2} ms"
+        " may be discarded before anybody is asked"
+    )

@@ -1,0 +1,1 @@
+"""Where half partitions end, proven by a write."""

@@ -1,0 +1,24 @@
+"""What no transaction may have: limits of the protocol, whoever wrote the messages. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from checker.core.events import HalfRead
+
+
+def is_excess(half: HalfRead) -> bool:
+    """Tell whether a message's index is beyond those that a transaction may have."""
+    return half.metadata.message_index >= TRANSACTION_MESSAGES_MAX
+
+
+def is_too_large(messages: Collection[HalfRead]) -> bool:
+    """Tell whether `messages` are more than a transaction may have, in number or in bytes."""
+    if any(map(is_excess, messages)):
+        return True
+    return sum(half.user_bytes for half in messages) > TRANSACTION_BYTES_MAX

@@ -1,0 +1,1 @@
+"""The settings topic, read and written."""

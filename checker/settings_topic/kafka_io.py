@@ -1,0 +1,82 @@
+"""The settings topic, as a worker reads it and writes its limits into it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException, Producer
+
+from bridge.errors import RetriableError
+from bridge.kafka_io import made, map_error
+from bridge.settings_topic.kafka_io import Said, read_settings
+from bridge.trouble import Troubles
+from checker.clients import client_config, unjoined
+from serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
+
+if TYPE_CHECKING:
+    from threading import Event
+
+    from checker.config import CheckerConfig
+    from serde.records import DaemonSettings
+
+_log = logging.getLogger("halfbridge.checker")
+
+# One record of 150 bytes; longer means that no broker takes it now, and the next look tries again.
+WRITE_S = 10.0
+_PARTITION = 0
+
+
+class SettingsTopic:
+    """The installation's settings topic. Its clients live as long as one call."""
+
+    def __init__(self, config: CheckerConfig) -> None:
+        self._config = config
+        self._topic = config.names.settings
+
+    def read(self, stop: Event) -> tuple[list[Said], int]:
+        """Return what the records say, in offset order, and where the log ends.
+
+        Raises:
+            BridgeError: as `read_settings`.
+        """
+        client = {**client_config(self._config), **unjoined(self._config), **self._told()}
+        return read_settings(client, self._topic, stop=stop)
+
+    def write(self, settings: DaemonSettings) -> None:
+        """Append the record of the daemon's limits; return once it is stored.
+
+        Raises:
+            TopicSetupError: no such topic, or no right to write to it; an operator acts.
+            BridgeError: it may not be stored.
+        """
+        outcomes: list[Any] = []
+        producer = made(
+            Producer,
+            {
+                **client_config(self._config),
+                **self._told(),
+                "enable.idempotence": True,
+                "message.timeout.ms": int(WRITE_S * 1000),
+                "linger.ms": 0,
+            },
+        )
+        try:
+            producer.produce(
+                self._topic,
+                encode_daemon_settings(settings),
+                DAEMON_KEY,
+                _PARTITION,
+                on_delivery=lambda error, _: outcomes.append(error),
+            )
+            producer.flush(WRITE_S)
+        except KafkaException as error:
+            raise map_error(error) from error
+        if not outcomes:
+            producer.purge()
+            raise RetriableError(f"{self._topic}: no acknowledgement in {WRITE_S:g} s")
+        if outcomes[0] is not None:
+            raise map_error(outcomes[0])
+
+    def _told(self) -> dict[str, Any]:
+        return {"error_cb": Troubles(_log).note}

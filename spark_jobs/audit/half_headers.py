@@ -1,0 +1,107 @@
+"""What stands in a half record's headers, as columns: judged as serde.headers judges it."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from serde.headers import CONTEXT, HALF, INTERNAL, RESERVED
+from serde.limits import (
+    IDENTITY_BYTES_MAX,
+    METADATA_BYTES_MAX,
+    ORIGINAL_METADATA_BYTES_MAX,
+)
+from serde.topics import DEAD_LETTERS, SYSTEM
+from spark_jobs.wire import BROKEN, TOO_LONG, Encoded, content_hash, first_header, without
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+def half_bytes(headers: Column) -> Column:
+    """Return RMQ_HALF: the last header where the client puts it, else the first of that name."""
+    last = F.try_element_at(headers, F.lit(-1))
+    return F.when(last["key"] == HALF, last["value"]).otherwise(first_header(headers, HALF))
+
+
+def unread_half(encoded: Encoded, meta: Column) -> Column:
+    """Return why a half record with these `headers` cannot be read; null when it can."""
+    names = (meta["transaction_id"], meta["producer_group"], meta["real_topic"])
+    empty = reduce(or_, (name == "" for name in names))
+    return F.coalesce(
+        encoded.unread(meta, "transaction_id"),
+        F.when(_is_context_too_long(F.col("headers")), TOO_LONG),
+        F.when(_has_no_room(encoded.data, meta), TOO_LONG),
+        F.when((meta["message_index"] < 0) | empty | _is_internal(meta["producer_group"]), BROKEN),
+    )
+
+
+def half_hash(meta: Column, headers: Column) -> Column:
+    """Return the hash of all that must arrive unchanged of a half record with `key` and `value`."""
+    return content_hash(
+        topic=meta["real_topic"],
+        key=F.col("key"),
+        value=F.col("value"),
+        headers=without(headers, *INTERNAL),
+        born=meta["born_timestamp"].cast("string"),
+    )
+
+
+def is_flawed(headers: Column) -> Column:
+    """Tell whether a half must never be delivered.
+
+    It carries an internal header twice, or a reserved name among the user's headers.
+    """
+    user = without(headers, *INTERNAL)
+    forged = F.exists(user, lambda header: header["key"].isin(*sorted(RESERVED)))
+    internal = F.size(headers) - F.size(user)
+    halves = F.size(headers) - F.size(without(headers, HALF))
+    # One RMQ_HALF, and at most one of the other.
+    twice = (halves > 1) | (internal > len(INTERNAL)) | (internal - halves > 1)
+    return F.when(internal > 1, twice).otherwise(F.lit(col=False)) | forged
+
+
+def user_bytes(key: Column, value: Column, headers: Column, has_flaw: Column) -> Column:
+    """Return the bytes that count towards a transaction's limit, as serde.headers.user_bytes."""
+    counted = F.when(has_flaw, _sizes(headers)).otherwise(_sizes(headers, *INTERNAL))
+    return (
+        F.coalesce(F.octet_length(key), F.lit(0))
+        + F.coalesce(F.octet_length(value), F.lit(0))
+        + F.when(F.size(headers) > 1, counted).otherwise(0)
+    )
+
+
+def _sizes(headers: Column, *but: str) -> Column:
+    """Return the bytes of names and values, but of the headers of these names."""
+
+    def added(total: Column, header: Column) -> Column:
+        in_value = F.coalesce(F.octet_length(header["value"]), F.lit(0))
+        size_bytes = F.octet_length(header["key"]) + in_value
+        return total + F.when(header["key"].isin(*but), 0).otherwise(size_bytes)
+
+    return F.aggregate(headers, F.lit(0).cast("long"), added)
+
+
+def _is_context_too_long(headers: Column) -> Column:
+    return F.array_contains(headers["key"], CONTEXT) & F.exists(
+        headers,
+        lambda header: (
+            (header["key"] == CONTEXT) & (F.octet_length(header["value"]) > METADATA_BYTES_MAX)
+        ),
+    )
+
+
+def _has_no_room(data: Column, meta: Column) -> Column:
+    """Tell whether a copy or a DISCARD could not be read in turn, as serde.headers judges it."""
+    is_original = meta["origin_offset"] < 0
+    identity_bytes = F.octet_length(meta["transaction_id"]) + F.octet_length(meta["producer_group"])
+    is_long = is_original & (F.octet_length(data) > ORIGINAL_METADATA_BYTES_MAX)
+    return is_long | (identity_bytes > IDENTITY_BYTES_MAX)
+
+
+def _is_internal(name: Column) -> Column:
+    """Do as holds_internal_name."""
+    return name.contains(SYSTEM) | name.endswith(DEAD_LETTERS)

@@ -1,0 +1,261 @@
+"""What the checkpoint of a stream says of its batches: `offsets/N` is the plan of batch N.
+
+Its first line is a version, its second one has the time of day and settings, and one line a source
+follows: up to where the batch reads it. Two plans with the same offsets are one plan here.
+
+Spark calls `commit` in a Python worker process on the driver's machine, which has no session, and
+tells it the number of the batch only. The worker therefore asks the driver's JVM through Py4J, at
+the address that `register` leaves in the data source. Where there is no such address (Spark
+Connect), a checkpoint on a local file system is read as files.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+from spark_jobs.sink.clients.kafka_io import LOG
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# The first two lines of a plan are its version and Spark's settings; one line a source follows.
+_OFFSETS_FROM_LINE = 2
+_NO_OFFSET = "-"
+
+
+class DriverAddress(NamedTuple):
+    """Where the driver's JVM listens for Py4J, on its own machine. Stays on the driver."""
+
+    port: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """What is known of the plan of a batch; all of it is empty for a batch write.
+
+    Attributes:
+        query_id: Spark's id of the query, which its checkpoint keeps.
+        plan_hash: SHA-256 of the sources' offsets in the file `offsets/N`, its lines from the third
+            on, in hexadecimal; empty: they could not be read.
+        hash_before: The same of `offsets/N-1`; empty also where there is none.
+        is_before_done: `commits/N-1` is there: Spark has seen the commit of that batch return.
+        departure: How the plan that this driver runs departs from the files; empty: not at all,
+            or not known.
+    """
+
+    query_id: str = ""
+    plan_hash: str = ""
+    hash_before: str = ""
+    is_before_done: bool = False
+    departure: str = ""
+
+
+NO_PLAN = BatchPlan()
+
+
+class Files(Protocol):
+    """The files of one checkpoint."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return what stands in a file, by its name below the checkpoint; None without it."""
+
+    def exists(self, name: str) -> bool:
+        """Tell whether there is such a file."""
+
+
+def address_of(spark: SparkSession) -> DriverAddress | None:
+    """Return where the session's JVM can be asked; None in a Spark Connect client."""
+    try:
+        given: Any = spark.sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]  # noqa: SLF001
+        return DriverAddress(int(given.port), str(given.auth_token))
+    except Exception as error:  # noqa: BLE001  # Spark Connect has no context; it raises its own
+        LOG.info("the driver's JVM cannot be asked about the checkpoint: %r", error)
+        return None
+
+
+def plan_of(
+    query_id: str, batch_id: int, *, address: DriverAddress | None, location: str
+) -> BatchPlan:
+    """Return the plan of a batch that this driver has run; without what cannot be read.
+
+    Args:
+        query_id: Spark's id of the query.
+        batch_id: Number of the batch.
+        address: Where the driver's JVM can be asked.
+        location: The option checkpointLocation; empty where the session has it.
+    """
+    try:
+        if address is not None:
+            return _by_the_driver(query_id, batch_id, address)
+        if (files := _local(location, query_id)) is not None:
+            return read_plan(files, query_id, batch_id)
+    except Exception as error:  # noqa: BLE001  # Py4J, Hadoop, whatever store: none may fail a batch
+        LOG.warning("the plan of batch %d cannot be read: %r", batch_id, error)
+        return BatchPlan(query_id=query_id)
+    LOG.warning(
+        "the plan of batch %d cannot be read, for the driver's JVM cannot be asked: two drivers on"
+        " one checkpoint are not told apart. Spark Connect has no other way; else, register the"
+        " sink with the session that starts the query",
+        batch_id,
+    )
+    return BatchPlan(query_id=query_id)
+
+
+def read_plan(
+    files: Files,
+    query_id: str,
+    batch_id: int,
+    *,
+    starts_at: list[str] | None = None,
+    ends_at: list[str] | None = None,
+) -> BatchPlan:
+    """Return the plan of a batch as the checkpoint has it, held against what the driver runs.
+
+    Args:
+        files: Of the checkpoint.
+        query_id: Spark's id of the query.
+        batch_id: Number of the batch.
+        starts_at: Offsets, a source each, at which the driver began the batch; None: not known.
+        ends_at: Those at which it ended.
+    """
+    plan = files.read(f"offsets/{batch_id}")
+    before = files.read(f"offsets/{batch_id - 1}") if batch_id else None
+    departure = ""
+    if ends_at is not None and plan is not None and _offsets(plan) != _parsed(ends_at):
+        departure = f"offsets/{batch_id} does not end where this driver's batch ends"
+    elif starts_at is not None and before is not None and _offsets(before) != _parsed(starts_at):
+        departure = f"offsets/{batch_id - 1} does not end where this driver's batch begins"
+    return BatchPlan(
+        query_id=query_id,
+        plan_hash="" if plan is None else _hash(plan),
+        hash_before="" if before is None else _hash(before),
+        is_before_done=batch_id > 0 and files.exists(f"commits/{batch_id - 1}"),
+        departure=departure,
+    )
+
+
+def _hash(plan: bytes) -> str:
+    """Return the hash of what a plan reads; empty for a file that has no offsets.
+
+    The lines before are left out, for they have the time of day: two drivers that plan the same
+    rows differ in it, and each would be taken for one that publishes others.
+    """
+    offsets = plan.split(b"\n")[_OFFSETS_FROM_LINE:]
+    return sha256(b"\n".join(offsets)).hexdigest() if offsets else ""
+
+
+def _offsets(plan: bytes) -> list[Any]:
+    return _parsed(plan.decode().split("\n")[_OFFSETS_FROM_LINE:])
+
+
+def _parsed(offsets: list[str]) -> list[Any]:
+    """Return offsets so that they compare however a version of Spark writes them."""
+    return [None if each == _NO_OFFSET else json.loads(each) for each in offsets]
+
+
+def _by_the_driver(query_id: str, batch_id: int, address: DriverAddress) -> BatchPlan:
+    from py4j.java_gateway import (  # type: ignore[import-untyped]  # noqa: PLC0415
+        GatewayParameters,
+        JavaGateway,
+    )
+
+    gateway: Any = JavaGateway(
+        gateway_parameters=GatewayParameters(port=address.port, auth_token=address.token)
+    )
+    try:
+        return _asked(gateway.jvm, query_id, batch_id)
+    finally:
+        gateway.close()
+
+
+def _asked(jvm: Any, query_id: str, batch_id: int) -> BatchPlan:
+    """Return what the driver's JVM says of a batch.
+
+    The JVM keeps what it has handed out until it is told that it is not needed, which Py4J does
+    when the last name for it is gone: here, on return, while there is a connection yet.
+    """
+    session = jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
+    # Queries of all sessions, for the default one need not be the query's.
+    running = session.sharedState().activeStreamingQueries()
+    query = running.get(jvm.java.util.UUID.fromString(query_id))
+    if query is None:
+        raise LookupError(f"no query {query_id} runs in this driver")
+    context = query.getLatestExecutionContext()
+    is_this = context.batchId() == batch_id
+    return read_plan(
+        _HadoopFiles(jvm, query),
+        query_id,
+        batch_id,
+        starts_at=_running_offsets(query, context.startOffsets()) if is_this else None,
+        ends_at=_running_offsets(query, context.endOffsets()) if is_this else None,
+    )
+
+
+def _running_offsets(query: Any, progress: Any) -> list[str] | None:
+    """Return a running query's offsets, a source each; None at its very beginning."""
+    sources = query.sources()
+    found = [progress.get(sources.apply(at)) for at in range(sources.size())]
+    if not any(each.isDefined() for each in found):
+        return None
+    return [str(each.get().json()) if each.isDefined() else _NO_OFFSET for each in found]
+
+
+class _HadoopFiles:
+    """The checkpoint of a running query, with its session's credentials."""
+
+    def __init__(self, jvm: Any, query: Any) -> None:
+        self._jvm = jvm
+        self._root = query.resolvedCheckpointRoot()
+        self._settings = query.sparkSession().sessionState().newHadoopConf()
+
+    def read(self, name: str) -> bytes | None:
+        path, system = self._at(name)
+        if not system.exists(path):
+            return None
+        stream = system.open(path)
+        try:
+            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def exists(self, name: str) -> bool:
+        path, system = self._at(name)
+        return bool(system.exists(path))
+
+    def _at(self, name: str) -> tuple[Any, Any]:
+        path = self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{name}")
+        return path, path.getFileSystem(self._settings)
+
+
+class _LocalFiles:
+    """A checkpoint on a file system of the driver's machine."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def read(self, name: str) -> bytes | None:
+        try:
+            return (self._root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def exists(self, name: str) -> bool:
+        return (self._root / name).exists()
+
+
+def _local(location: str, query_id: str) -> Files | None:
+    """Return a checkpoint's files if they are here, which its own id must show."""
+    parts = urlsplit(location)
+    if not location or parts.scheme not in ("", "file"):
+        return None
+    files = _LocalFiles(Path(unquote(parts.path) if parts.scheme else location))
+    metadata = files.read("metadata")
+    if metadata is None or json.loads(metadata).get("id") != query_id:
+        return None
+    return files

@@ -1,0 +1,1 @@
+"""The daemon's limits, as far as the sink relies on them."""

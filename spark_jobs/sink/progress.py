@@ -1,0 +1,156 @@
+"""How far an app of the sink has come, and what was refused of it: for metrics and notebooks.
+
+Spark 4.1 has no place for a Python sink's own numbers in a query's progress. They stand in the
+manifests, where any process can read them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from serde.errors import SerdeError
+from spark_jobs.sink.clients.kafka_io import LOG
+from spark_jobs.sink.errors import SinkError
+from spark_jobs.sink.kept import MARKS_MAX, Kept
+from spark_jobs.sink.log.kafka_io import log_for
+from spark_jobs.sink.options import BATCH_ID_MAX, parse_options
+from spark_jobs.sink.tally import newest_tally
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from prometheus_client.core import Metric
+
+    from serde.records import BatchManifest
+
+_PREFIX = "halfbridge_spark_sink_"
+# Read of the manifest partition in one search, at each scrape. A manifest has 1 KB to 235 KB
+# (docs/spark_sink.md has the arithmetic), so 5,000 are 5 MB to 1 GB. One app with a batch each ten
+# seconds writes them in half a day.
+RECORDS_MAX = 5_000
+# App and cluster -> the manifest that was shown last, without its attempts. A winner stays one, and
+# its manifest may have 70,000 transactions, which are decoded once.
+_WINNERS: Kept[BatchManifest] = Kept(MARKS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkProgress:
+    """What the newest manifest of an app says.
+
+    Attributes:
+        app_id: The app.
+        batch_id: Its newest batch; -1: none yet.
+        row_count: Rows of that batch.
+        published_ms: When its driver wrote the manifest, epoch milliseconds; -1 without one.
+        refused_count: Messages of earlier batches that became dead letters, of those that the
+            daemon had delivered when the newest one was committed.
+        is_counted: Whether the dead letters may be read: if not, refused_count says nothing.
+    """
+
+    app_id: str
+    batch_id: int = -1
+    row_count: int = 0
+    published_ms: int = -1
+    refused_count: int = 0
+    is_counted: bool = False
+
+
+def sink_progress(options: Mapping[str, str]) -> SinkProgress:
+    """Return how far an app has come.
+
+    Args:
+        options: The sink's: app.id, kafka.bootstrap.servers, halfbridge.prefix, kafka.*.
+
+    Raises:
+        SinkOptionError: one is wrong; correct it.
+        SearchLimitError: the app has written nothing among the newest RECORDS_MAX records of its
+            partition of the manifest topic; its next batch helps.
+        SinkError: the manifest topic cannot be read; repeat it.
+        DecodeError: a manifest of the app is damaged, or of a newer version; upgrade this reader.
+    """
+    parsed = parse_options(options)
+    log = log_for(parsed)
+    found = log.find(parsed.app_id, BATCH_ID_MAX, records_max=RECORDS_MAX)
+    tally = newest_tally(found.earlier_commits)
+    progress = SinkProgress(
+        parsed.app_id, refused_count=tally.refused_count, is_counted=bool(tally.offsets)
+    )
+    # COMMITs of drivers that came second say other numbers, and those that came too late publish
+    # nothing: what is shown is the winner, of the latest batch that has one.
+    key = (parsed.app_id, *parsed.client_key())
+    shown = _WINNERS.get(key)
+    while found.earlier_batch >= 0:
+        if shown is None or shown.batch_id != found.earlier_batch:
+            found = log.find(parsed.app_id, found.earlier_batch, records_max=RECORDS_MAX)
+            if (entry := found.standing.winner) is None:
+                continue
+            shown = _WINNERS.put(key, entry.manifest._replace(attempts=()))
+        return replace(
+            progress,
+            batch_id=shown.batch_id,
+            row_count=shown.row_count,
+            published_ms=shown.timestamp,
+        )
+    return progress
+
+
+class SinkMetrics(Collector):
+    """Reads the newest manifest of each app at each scrape.
+
+    Args:
+        sinks: Options of sinks, as `sink_progress` takes them.
+    """
+
+    def __init__(self, sinks: Sequence[Mapping[str, str]]) -> None:
+        self._sinks = sinks
+
+    def describe(self) -> Iterator[Metric]:
+        """Yield the metrics without asking anybody: registering must not fail."""
+        yield from self._families()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what the manifests say now; an app whose manifests cannot be read is left out."""
+        batch, rows, published, refused, answered = self._families()
+        for options in self._sinks:
+            app = options.get("app.id", "")
+            try:
+                progress = sink_progress(options)
+            except (SinkError, SerdeError) as error:
+                LOG.info("no progress of %s: %s", app, error)
+                answered.add_metric((app,), 0)
+                continue
+            answered.add_metric((app,), 1)
+            batch.add_metric((app,), progress.batch_id)
+            rows.add_metric((app,), progress.row_count)
+            published.add_metric((app,), progress.published_ms / 1_000)
+            if progress.is_counted:
+                refused.add_metric((app,), progress.refused_count)
+        yield from (batch, rows, published, refused, answered)
+
+    def _families(
+        self,
+    ) -> tuple[
+        GaugeMetricFamily,
+        GaugeMetricFamily,
+        GaugeMetricFamily,
+        CounterMetricFamily,
+        GaugeMetricFamily,
+    ]:
+        def gauge(name: str, text: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"{_PREFIX}{name}", text, labels=("app",))
+
+        return (
+            gauge("batch_id", "Newest batch that was published; -1: none yet."),
+            gauge("batch_rows", "Rows of that batch."),
+            gauge("batch_timestamp_seconds", "When it was published."),
+            CounterMetricFamily(
+                f"{_PREFIX}refused_messages",
+                "Messages of published batches that became dead letters.",
+                labels=("app",),
+            ),
+            gauge("lookup_ok", "1 when the manifest topic told it."),
+        )

@@ -1,0 +1,1 @@
+"""The dead-letter topic, as far as the sink reads it."""

@@ -1,0 +1,134 @@
+"""Watches for published rows that became dead letters, which Spark would never hear of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from serde.errors import SerdeError
+from spark_jobs.sink.clients.kafka_io import LOG
+from spark_jobs.sink.errors import RefusedError, SinkError
+from spark_jobs.sink.refused.kafka_io import await_delivery, dead_letters_for
+from spark_jobs.sink.tally import Refused, Tally, newest_tally, refused_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from serde.records import BatchManifest
+    from spark_jobs.sink.options import SinkOptions
+
+
+class RefusedWatch:
+    """Counts the refused messages of an app. The count goes on in its manifests.
+
+    Args:
+        options: Of the sink.
+        winner_of: Batch -> its winning manifest.
+    """
+
+    def __init__(
+        self, options: SinkOptions, winner_of: Callable[[int], BatchManifest | None]
+    ) -> None:
+        self._options = options
+        self._winner_of = winner_of
+
+    def before(self, earlier: Sequence[BatchManifest]) -> Tally:
+        """Return the tally that the next manifest carries: of the batches before it.
+
+        Args:
+            earlier: COMMITs of the batch before; empty for the first one, which begins to count
+                where the dead-letter topic ends.
+
+        Raises:
+            RefusedError: there are new ones, and the option fail.on.refused is set.
+        """
+        since = newest_tally(earlier)
+        if not since.offsets:
+            return Tally(since.refused_count, dead_letters_for(self._options).ends())
+        batch_id = max(each.batch_id for each in earlier)
+        return self._look(since, batch_id)
+
+    def after(self, winner: BatchManifest, decisions: Mapping[int, int]) -> None:
+        """Look once more when the daemon has delivered a batch, as far as it does so in time.
+
+        Args:
+            winner: Manifest of the batch.
+            decisions: Half partition -> offset of its last COMMIT.
+
+        Raises:
+            RefusedError: as `before`; also for the batch itself.
+        """
+        wait_ms = self._options.refused_wait_ms
+        if not wait_ms or not winner.dead_letter_offsets:
+            return
+        if not await_delivery(self._options, decisions, timeout_ms=wait_ms):
+            LOG.warning(
+                "batch %d of %s: after %d ms the daemon has not delivered it, or its dead letters"
+                " are not visible; what is refused of it is counted with a later batch",
+                *(winner.batch_id, winner.app_id, wait_ms),
+            )
+        self._look(Tally(winner.refused_count, winner.dead_letter_offsets), winner.batch_id)
+
+    def _look(self, since: Tally, newest_batch: int) -> Tally:
+        """Return the tally that a look leaves; the one before where it cannot be had now."""
+        look = dead_letters_for(self._options).read(since.offsets)
+        if look is None:
+            return since
+        refused = Refused({}, "", 0)
+        if look.letters:
+            try:
+                refused = refused_by(look.letters, self._winner_of, newest_batch=newest_batch)
+            except (SinkError, SerdeError) as error:  # counting fails no batch
+                LOG.warning(
+                    "refused messages of %s are counted with a later batch, for their manifests"
+                    " cannot be read: %s",
+                    *(self._options.app_id, error),
+                )
+                return since
+        tally = Tally(since.refused_count + refused.messages, look.offsets)
+        self._tell(refused, tally, look.unread)
+        if (refused.messages or refused.unverified) and self._options.fails_on_refused:
+            raise RefusedError(self._failure(refused))
+        return tally
+
+    def _failure(self, refused: Refused) -> str:
+        """Return what happened to rows that were refused, and what to do."""
+        app, topic = self._options.app_id, self._options.names.dead
+        said = []
+        if refused.messages:
+            said.append(
+                f"{_words(refused)} of {app} were published, and the daemon has put them into"
+                f" {topic} ({refused.why}): no consumer sees them"
+            )
+        if refused.unverified:
+            said.append(
+                f"{refused.unverified} transactions in {topic} say that they are of {app} or of its"
+                " producer group, and whether they were published was not looked up (they are of"
+                " too many or too old batches, or name none): see there"
+            )
+        return (
+            f"{'. '.join(said)}. Mend the cause (the daemon's policy, the real topic) and send"
+            " these rows once more. To go on, start the query with fail.on.refused=false until one"
+            " new batch is published, which notes them as counted; from then on true fails on new"
+            " ones only"
+        )
+
+    def _tell(self, refused: Refused, tally: Tally, unread: int) -> None:
+        app = self._options.app_id
+        if refused.messages:
+            LOG.warning(
+                "%s of %s are dead letters (%s); %d in all, of batches delivered so far",
+                *(_words(refused), app, refused.why, tally.refused_count),
+            )
+        if refused.unverified:
+            LOG.warning(
+                "%d transactions among the dead letters say that they are of %s or of its producer"
+                " group; whether they were published was not looked up",
+                *(refused.unverified, app),
+            )
+        if unread:
+            LOG.info("%d offsets of dead letters are left for the next batch of %s", unread, app)
+
+
+def _words(refused: Refused) -> str:
+    batches = ", ".join(f"{count} of batch {batch}" for batch, count in refused.by_batch.items())
+    return f"{refused.messages} messages ({batches})"

@@ -1,0 +1,37 @@
+"""The settings of topics as a broker tells them."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checker.config import CheckerConfig
+from checker.inquiry.kafka_io import Questions
+from checker.topic_settings import TopicSettings
+from tests.integration.waiting import until
+
+if TYPE_CHECKING:
+    from tests.integration.installation import Installation
+
+pytestmark = pytest.mark.broker
+
+
+def test_limits_of_internal_and_real_topics(installation: Installation) -> None:
+    """A topic's own limit, a default of the broker, and none of a topic that is missing."""
+    installation.make()
+    names = installation.names
+    installation.alter(names.half, max_message_bytes="2000000")
+    small = installation.topic("small", max_message_bytes="1000")
+    missing = installation.real("missing")
+    config = CheckerConfig(bootstrap_servers=installation.servers, topic_prefix=names.prefix)
+    settings = TopicSettings(Questions(config), (names.half, names.dead))
+
+    def found() -> list[int | None]:
+        settings.look(monotonic())
+        topics = (names.half, names.dead, small, installation.real("fence"), missing)
+        return [settings.max_bytes(topic) for topic in topics]
+
+    wanted = [2_000_000, 1_048_588 + 128 * 1024, 1_000, 1_048_588, None]
+    until("all limits are known", lambda: found() == wanted)

@@ -1,0 +1,83 @@
+"""Another engine at work on tables that ingest made: Spark with Delta's own source.
+
+python tests/spark/delta_engine.py DIRECTORY
+
+It makes the tables of TABLES below DIRECTORY, each with ROWS rows of which DELETED were deleted;
+then it dedupes `vectors` in the same session, and prints the counts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_jobs.dedupe.job import dedupe
+from spark_jobs.ivy import resolve
+from spark_jobs.session import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = 2_000  # of half as many messages
+DELETED = 224
+COORDINATES = ("io.delta:delta-spark_4.1_2.13:4.1.0", "io.delta:delta-storage:4.1.0")
+VECTORS = "vectors"
+PURGED = "purged"
+RENAMED = "renamed"
+TABLES: Mapping[str, Mapping[str, str]] = {
+    VECTORS: {"delta.enableDeletionVectors": "true"},
+    PURGED: {"delta.enableDeletionVectors": "true"},
+    RENAMED: {"delta.columnMapping.mode": "name"},
+}
+SESSION = {
+    "spark.master": "local[2]",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def ingested(spark: SparkSession) -> DataFrame:
+    """Return rows as ingest writes them: each message of a transaction was delivered twice."""
+    headers = "array<struct<key:string,value:binary>>"
+    return spark.range(ROWS, numPartitions=2).selectExpr(
+        "'orders' as topic",
+        "0 as partition",
+        "id as offset",
+        f"timestamp_seconds(1795219200 + id div {ROWS // 2}) as timestamp",
+        "0 as timestamp_type",
+        "cast('k' as binary) as key",
+        f"cast(cast(id % {ROWS // 2} as string) as binary) as value",
+        f"cast(array() as {headers}) as headers",
+        f"concat('t', id % {ROWS // 2}) as transaction_id",
+        "date'2026-11-21' as publish_date",
+        "false as quarantined",
+    )
+
+
+def make(spark: SparkSession, directory: Path) -> None:
+    """Make the tables."""
+    rows = ingested(spark)
+    for name, properties in TABLES.items():
+        table = f"delta.`{directory / name}`"
+        writer = rows.write.format("delta").partitionBy("publish_date", "quarantined")
+        writer.options(**properties).save(str(directory / name))
+        # The two deliveries of half as many messages.
+        spark.sql(f"delete from {table} where offset % {ROWS // 2} < {DELETED // 2}")
+        if name == PURGED:
+            spark.sql(f"reorg table {table} apply (purge)")
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    jars = ",".join(jar.as_uri() for jar in resolve(COORDINATES, transitive=False))
+    with spark_session("delta-engine", options={**SESSION, "spark.jars": jars}) as session:
+        make(session, place)
+        done = dedupe(session, str(place / VECTORS), str(place / "deduped"), "parquet")
+    print(json.dumps(done.to_json()))  # noqa: T201 (whoever started it reads it)

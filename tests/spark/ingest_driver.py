@@ -1,0 +1,56 @@
+"""An ingest of its own, held at its first batch between the writing of files and the commit.
+
+python tests/spark/ingest_driver.py DIRECTORY ARGUMENT...
+
+It makes DIRECTORY/held when it is there, and goes on once DIRECTORY/go is there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spark_jobs.delta import DeltaWriter
+from spark_jobs.ingest import main
+from spark_jobs.storage import Storage
+
+if TYPE_CHECKING:
+    from spark_jobs.storage import StoredFile
+
+HELD = "held"
+GO = "go"
+HELD_S_MAX = 600.0
+_POLL_S = 0.05
+
+
+class HeldStorage(Storage):
+    """Lists the files of a batch once it is told to."""
+
+    directory: Path
+
+    def files(self, directory: str, suffix: str) -> list[StoredFile]:
+        """Wait, then list the files."""
+        (self.directory / HELD).touch()
+        deadline_s = time.monotonic() + HELD_S_MAX
+        while not (self.directory / GO).exists() and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)
+        return super().files(directory, suffix)
+
+
+def hold(directory: Path) -> None:
+    """Have every DeltaWriter of this process held in `directory`."""
+    HeldStorage.directory = directory
+    begin = DeltaWriter.__init__
+
+    def held(writer: DeltaWriter, *words: object) -> None:
+        begin(writer, *words)  # type: ignore[arg-type]
+        writer._storage = HeldStorage(writer._spark)
+
+    DeltaWriter.__init__ = held  # type: ignore[assignment, method-assign]
+
+
+if __name__ == "__main__":
+    hold(Path(sys.argv[1]))
+    main(sys.argv[2:])

@@ -1,0 +1,174 @@
+"""Estimates of memory against what Python takes: never too low, and not far too high."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from checker.core.events import HalfRead, JunkRead, OpRead
+from checker.core.ledger import Ledger
+from checker.core.plan import DeadHalf, DeadJunk
+from checker.core.progress import START
+from checker.core.weights import letter_bytes, message_bytes
+from serde.avro import HALF_METADATA, OP
+from serde.records import DeadReason, OpKind
+from tests.ledger_log import SETTINGS, UNLIMITED, metadata, op_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COUNT = 3_000
+BORN_MS = 1_700_000_000_000
+# How far above the truth an estimate may be: texts of ASCII are weighed four times.
+TOO_HIGH = 2.0
+# Dataclasses are made in code without a file.
+OURS = ("*/checker/*", "*/serde/*", "*/tests/ledger_log.py", __file__, "<string>")
+# Names as one meets them, and the longest that a header of 4 KB holds, in Python's widest text.
+NAMES = pytest.mark.parametrize("text", ["", "x" * 1_200, "\N{GRINNING FACE}" + "x" * 1_200])
+
+
+def rebuilt() -> Ledger:
+    """Return a ledger that is rebuilt."""
+    ledger = Ledger(SETTINGS, START)
+    ledger.plan(0, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
+    return ledger
+
+
+def measured(take: Callable[[], None]) -> int:
+    """Return how many bytes of memory `take` leaves behind, allocated in the code under test.
+
+    Threads that other tests left behind allocate too, in other files.
+    """
+    gc.collect()
+    tracemalloc.start()
+    try:
+        take()
+        gc.collect()
+        ours = [tracemalloc.Filter(inclusive=True, filename_pattern=each) for each in OURS]
+        traces = tracemalloc.take_snapshot().filter_traces(ours).traces
+        return sum(trace.size for trace in traces)
+    finally:
+        tracemalloc.stop()
+
+
+def halves(text: str, *, messages: int = 1) -> list[bytes]:
+    """Return encoded metadata of transactions; each has names of its own if `text` is given."""
+    told = []
+    for number in range(COUNT // messages):
+        for index in range(messages):
+            one = metadata(f"{number:032}", index)._replace(born_timestamp=BORN_MS + number)
+            if text:
+                one = one._replace(producer_group=text + str(number), real_topic=str(number) + text)
+            told.append(HALF_METADATA.encode(one))
+            HALF_METADATA.decode(told[-1])  # the codec's memo has its own bound
+    return told
+
+
+def read_halves(ledger: Ledger, encoded: list[bytes]) -> None:
+    """Have the ledger read half records whose bodies are not in memory."""
+    for offset, data in enumerate(encoded):
+        told = HALF_METADATA.decode(data)
+        weight = message_bytes(told)
+        ledger.half(
+            HalfRead(
+                offset,
+                BORN_MS + offset,
+                told,
+                "",
+                1_000 + offset,
+                None,
+                1_001 + offset,
+                weight,
+                1_002 + offset,
+            )
+        )
+
+
+@NAMES
+def test_undecided_transactions(text: str) -> None:
+    """With their metadata, and their places in all tables and queues."""
+    ledger, encoded = rebuilt(), halves(text)
+    real = measured(lambda: read_halves(ledger, encoded))
+    assert real <= ledger.memory.entries_bytes
+    assert (text.isascii() and text) or ledger.memory.entries_bytes <= TOO_HIGH * real
+
+
+def test_messages_of_one_transaction() -> None:
+    """Each after the first one."""
+    ledger, encoded = rebuilt(), halves("", messages=100)
+    real = measured(lambda: read_halves(ledger, encoded))
+    assert real <= ledger.memory.entries_bytes <= TOO_HIGH * real
+
+
+@NAMES
+def test_ops_that_wait(text: str) -> None:
+    """For a half record that was not read yet."""
+    ledger = rebuilt()
+    encoded = [
+        OP.encode(
+            op_record(f"{n:032}", OpKind.COMMIT, half_offset=n)._replace(
+                timestamp=BORN_MS + n, reason=text + str(n) if text else ""
+            )
+        )
+        for n in range(COUNT)
+    ]
+    for data in encoded:
+        OP.decode(data)  # the codec's memo has its own bound
+
+    def take() -> None:
+        for offset, data in enumerate(encoded):
+            ledger.op(OpRead(offset, BORN_MS + offset, OP.decode(data), len(data)))
+
+    real = measured(take)
+    assert real <= ledger.memory.ops_bytes == ledger.memory.entries_bytes
+    assert (text.isascii() and text) or ledger.memory.ops_bytes <= TOO_HIGH * real
+
+
+@pytest.mark.parametrize("has_gap", [False, True])
+def test_decided_transactions(*, has_gap: bool) -> None:
+    """Of which a rebuild needs the decisions, for one that is not decided stands before them.
+
+    One whose messages had a gap is known by each of their indices.
+    """
+    ledger = rebuilt()
+    indices = range(0, 200, 2) if has_gap else range(1)
+    told = []
+    for number in range(COUNT // len(indices)):
+        for index in indices:
+            one = metadata(f"{number:032}", index)._replace(born_timestamp=BORN_MS + number)
+            told.append(HALF_METADATA.encode(one))
+    ops = [
+        OP.encode(op_record(f"{n:032}", OpKind.ROLLBACK, half_offset=0)._replace(timestamp=BORN_MS))
+        for n in range(1, COUNT // len(indices))
+    ]
+
+    def take() -> None:
+        read_halves(ledger, told)
+        for offset, data in enumerate(ops):
+            ledger.op(OpRead(offset, BORN_MS + offset, OP.decode(data), len(data)))
+        ledger.plan(BORN_MS, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
+        ledger.plan(BORN_MS, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
+
+    real = measured(take)
+    assert ledger.undecided_halves == len(indices)
+    assert real <= ledger.memory.entries_bytes <= TOO_HIGH * real
+
+
+def test_letters() -> None:
+    """Late and unreadable records that wait for a batch with room."""
+    letters: list[DeadHalf | DeadJunk] = []
+
+    def take() -> None:
+        for number in range(COUNT):
+            told = metadata(f"{number:032}")
+            weight = message_bytes(told)
+            one = HalfRead(number, BORN_MS, told, "", 1_000, None, metadata_bytes=weight)
+            letters.append(DeadHalf(one, DeadReason.LATE, f"{number} was late", 0, number, -1))
+            record = JunkRead(number, BORN_MS, f"{number} is broken", 1_000, None)
+            letters.append(DeadJunk(record, is_op=False))
+
+    real = measured(take)
+    assert real <= sum(map(letter_bytes, letters)) <= TOO_HIGH * real

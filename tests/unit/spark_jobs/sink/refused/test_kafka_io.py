@@ -1,0 +1,217 @@
+"""How the dead-letter topic is read, with a Kafka client that answers as it is told."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka.admin import OffsetSpec
+
+from serde.avro import DEAD_LETTER, HALF_METADATA
+from serde.headers import DEAD, HALF
+from serde.records import DeadLetter, DeadReason, HalfMetadata
+from spark_jobs.sink.clients import kafka_io as clients
+from spark_jobs.sink.kept import Kept
+from spark_jobs.sink.options import parse_options
+from spark_jobs.sink.refused import kafka_io
+from spark_jobs.sink.refused.kafka_io import DeadLetters, await_delivery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from serde.headers import Headers
+
+OPTIONS = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app"})
+TOPIC = OPTIONS.names.dead
+NOT_UTF_8 = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+
+def letter(transaction_id: str) -> Headers:
+    """Return the headers of a dead letter of the app."""
+    half = HalfMetadata(transaction_id, 0, 0, 0, "spark-app", "orders", -1, 0, 0, -1, -1)
+    dead = DeadLetter(DeadReason.NOT_ALLOWED, "", 0, 0, 0, "half", 0, 0)
+    return [(HALF, HALF_METADATA.encode(half)), (DEAD, DEAD_LETTER.encode(dead))]
+
+
+@dataclass
+class Record:
+    """A record as the Kafka client hands it over."""
+
+    at: int
+    told: Headers | Exception
+
+    def headers(self) -> Headers:
+        """Return its headers, or fail as the client does."""
+        if isinstance(self.told, Exception):
+            raise self.told
+        return self.told
+
+    def error(self) -> None:
+        """Return none: it is a record."""
+
+    def partition(self) -> int:
+        """Return its partition."""
+        return 0
+
+    def offset(self) -> int:
+        """Return its offset."""
+        return self.at
+
+    def __len__(self) -> int:
+        """Return the bytes of its value."""
+        return 10
+
+
+@dataclass
+class Kafka:
+    """A dead-letter topic of one partition, and the clients that reach it.
+
+    Attributes:
+        told: Headers of each record, or the error that asking for them raises.
+        end: What the leader says for read_committed; None: the records' own.
+        ends_at_s: When it says the records' own end.
+        error: What asking for the topics raises.
+        connects_s: How long the first record takes.
+        now_s: The clock, which goes on while somebody waits.
+    """
+
+    told: list[Headers | Exception] = field(default_factory=list)
+    end: int | None = None
+    ends_at_s: float = float("inf")
+    error: KafkaException | None = None
+    connects_s: float = 0.0
+    now_s: float = 0.0
+    position: int = 0
+
+    def list_topics(self, timeout: float) -> Any:
+        """Return the topic, with its partition."""
+        if self.error is not None:
+            raise self.error
+        partition = SimpleNamespace(replicas=[1])
+        topic = SimpleNamespace(error=None, partitions={0: partition})
+        return SimpleNamespace(topics={TOPIC: topic}, timeout=timeout)
+
+    def list_offsets(
+        self, places: dict[Any, OffsetSpec], *, isolation_level: IsolationLevel, **_: float
+    ) -> dict[Any, Future[Any]]:
+        """Return where the partition begins or ends."""
+        answers = {}
+        for place, where in places.items():
+            answers[place] = Future[Any]()
+            offset = self._end(isolation_level) if where is OffsetSpec.latest() else 0
+            answers[place].set_result(SimpleNamespace(offset=offset))
+        return answers
+
+    def assign(self, places: list[Any]) -> None:
+        """Read from there on."""
+        self.position = places[0].offset
+
+    def committed(self, places: list[Any], timeout: float) -> list[Any]:
+        """Return the daemon's place: behind all decisions."""
+        assert timeout > 0
+        return [SimpleNamespace(partition=each.partition, offset=1_000) for each in places]
+
+    def poll(self, timeout: float) -> Record | None:
+        """Return the next record; without one the time is up."""
+        if self.now_s < self.connects_s or self.position >= len(self.told):
+            self.now_s += timeout
+            return None
+        self.position += 1
+        return Record(self.position - 1, self.told[self.position - 1])
+
+    def consume(self, *_: float) -> list[Record]:
+        """Return nothing: `poll` has it all."""
+        return []
+
+    def close(self) -> None:
+        """Close."""
+
+    def _end(self, level: IsolationLevel) -> int:
+        is_whole = level is IsolationLevel.READ_UNCOMMITTED or self.now_s >= self.ends_at_s
+        return len(self.told) if is_whole or self.end is None else self.end
+
+
+Letters = tuple[Kafka, DeadLetters]
+
+
+@pytest.fixture
+def letters(monkeypatch: pytest.MonkeyPatch) -> Letters:
+    """A dead-letter topic, and what reads it."""
+    kafka = Kafka()
+
+    def client(_: dict[str, Any], **__: object) -> Kafka:
+        return kafka
+
+    clock: Callable[[], float] = lambda: kafka.now_s  # noqa: E731
+    monkeypatch.setattr(clients, "AdminClient", client)
+    monkeypatch.setattr(kafka_io, "Consumer", client)
+    monkeypatch.setattr(kafka_io, "monotonic", clock)
+    monkeypatch.setattr(kafka_io, "_DEAD_LETTERS", Kept(1))
+    return kafka, DeadLetters(OPTIONS)
+
+
+def test_a_record_whose_headers_cannot_be_read_is_nobodys(letters: Letters) -> None:
+    """Anybody who may write the topic can write one: it stops no sink, and hides no dead letter."""
+    kafka, dead = letters
+    kafka.told = [NOT_UTF_8, letter("a"), SystemError("returned a result with an exception set")]
+    look = dead.read((0,))
+    assert look is not None
+    assert [each.transaction_id for each in look.letters] == ["a"]
+    assert (look.offsets, look.unread) == ((3,), 0)
+
+
+def test_brokers_that_do_not_answer_fail_no_batch(
+    letters: Letters, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The dead letters are not counted now, the log says so, and the next look goes on."""
+    kafka, dead = letters
+    kafka.told = [letter("a")]
+    kafka.error = KafkaException(KafkaError(KafkaError._TRANSPORT))
+    with caplog.at_level("INFO"):
+        assert dead.read((0,)) is None
+    assert "was not read: no broker answers" in caplog.text
+    kafka.error = None
+    look = dead.read((0,))
+    assert look is not None
+    assert look.offsets == (1,)
+
+
+def test_offsets_never_go_back(letters: Letters) -> None:
+    """A leader that was deposed tells an older end: what was counted is not read again."""
+    kafka, dead = letters
+    kafka.told = [letter(f"{n}") for n in range(10)]
+    kafka.end = 8
+    look = dead.read((10,))
+    assert look == ((), (10,), 0)
+
+
+@pytest.mark.parametrize(("connects_s", "is_read"), [(9.0, True), (11.0, False)])
+def test_a_look_begins_when_the_brokers_answer(
+    letters: Letters, *, connects_s: float, is_read: bool
+) -> None:
+    """A handshake that takes longer than a look does not leave dead letters unread for ever."""
+    kafka, dead = letters
+    kafka.told = [letter("a")]
+    kafka.connects_s = connects_s
+    look = dead.read((0,))
+    assert look is not None
+    assert (len(look.letters), look.unread) == ((1, 0) if is_read else (0, 1))
+
+
+@pytest.mark.parametrize(("ends_at_s", "is_visible"), [(5.0, True), (11.0, False)])
+def test_dead_letters_that_are_not_visible_yet_are_waited_for(
+    letters: Letters, *, ends_at_s: float, is_visible: bool
+) -> None:
+    """The daemon's place is told; its kafka_txn ends later in the dead-letter topic."""
+    kafka, dead = letters
+    kafka.told = [letter("a")]
+    kafka.position = 1
+    kafka.end = 0
+    kafka.ends_at_s = ends_at_s
+    assert await_delivery(OPTIONS, {0: 7}, timeout_ms=10_000) is is_visible
+    assert dead.ends() == ((1,) if is_visible else (0,))
+    assert kafka.now_s >= (ends_at_s if is_visible else 10.0)

@@ -1,0 +1,147 @@
+"""What a checkpoint says of a batch, and what a driver that runs another plan is told."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spark_jobs.sink.checkpoint import BatchPlan, DriverAddress, plan_of, read_plan
+from spark_jobs.sink.datasource import StreamWriter
+from spark_jobs.sink.options import parse_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUERY = "f117c46c-c849-4aac-860a-537877b2f388"
+
+
+def write_plan(checkpoint: Path, batch: int, *offsets: str) -> str:
+    """Write a plan as Spark does; return its hash."""
+    planned = "\n".join(offsets)
+    plan = "\n".join(["v1", json.dumps({"batchTimestampMs": batch}), planned])
+    (checkpoint / "offsets").mkdir(exist_ok=True)
+    (checkpoint / "offsets" / str(batch)).write_text(plan)
+    return sha256(planned.encode()).hexdigest()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint of QUERY."""
+    (tmp_path / "metadata").write_text(json.dumps({"id": QUERY}))
+    return tmp_path
+
+
+def plan(location: str, batch: int, query: str = QUERY) -> BatchPlan:
+    """Return the plan of a batch as it is read without a driver."""
+    return plan_of(query, batch, address=None, location=location)
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_a_local_checkpoint_is_read_as_files(checkpoint: Path, scheme: str) -> None:
+    """Where the driver's JVM cannot be asked; with the batch before, and whether that is done."""
+    first, second = (write_plan(checkpoint, batch, '{"at":1}') for batch in range(2))
+    assert plan(f"{scheme}{checkpoint}", 0) == BatchPlan(QUERY, first)
+    assert plan(f"{scheme}{checkpoint}", 1) == BatchPlan(QUERY, second, first)
+    (checkpoint / "commits").mkdir()
+    (checkpoint / "commits" / "0").touch()
+    assert plan(f"{scheme}{checkpoint}", 1).is_before_done
+
+
+@pytest.mark.parametrize(
+    ("of_one", "of_other", "is_same"),
+    [
+        (("v1", "1", '{"at":7}', "-"), ("v1", "2", '{"at":7}', "-"), True),
+        (("v1", "1", '{"at":7}', "-"), ("v1", "1", '{"at":8}', "-"), False),
+        (("v1", "1", '{"at":7}', "-"), ("v1", "1", '{"at":7}', "3"), False),
+    ],
+    ids=["another moment", "another range", "another source"],
+)
+def test_two_drivers_that_plan_the_same_range_have_one_plan(
+    checkpoint: Path, of_one: tuple[str, ...], of_other: tuple[str, ...], *, is_same: bool
+) -> None:
+    """They plan at different moments, and the file of one may replace that of the other."""
+    (checkpoint / "offsets").mkdir()
+    plans = []
+    for lines in (of_one, of_other):
+        (checkpoint / "offsets" / "0").write_text("\n".join(lines))
+        plans.append(plan(str(checkpoint), 0))
+    assert (plans[0] == plans[1]) is is_same
+    assert all(each.plan_hash for each in plans)
+
+
+@pytest.mark.parametrize("damaged", ["", "v1", "v1\n{}"])
+def test_a_file_without_offsets_is_no_plan(checkpoint: Path, damaged: str) -> None:
+    """It compares with everything: a file that was cut short is not told apart from a plan."""
+    (checkpoint / "offsets").mkdir()
+    (checkpoint / "offsets" / "0").write_text(damaged)
+    assert plan(str(checkpoint), 0) == BatchPlan(QUERY)
+
+
+@pytest.mark.parametrize("location", ["", "s3a://lake/checkpoint", "/nowhere"])
+def test_what_cannot_be_read_is_not_known(location: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The batch goes on with the query's id, and the log says what is not told apart."""
+    assert plan(location, 1) == BatchPlan(QUERY)
+    assert "not told apart" in caplog.text
+
+
+def test_a_directory_of_another_query_is_not_read(checkpoint: Path) -> None:
+    """The path may be one of a distributed file system, with something else at its place here."""
+    write_plan(checkpoint, 0)
+    assert plan(str(checkpoint), 0, "another").plan_hash == ""
+
+
+def test_a_driver_that_cannot_be_asked_fails_no_batch(caplog: pytest.LogCaptureFixture) -> None:
+    """It is told in the log, as a driver's address is of use to nobody else."""
+    nowhere = DriverAddress(1, "secret")
+    assert plan_of(QUERY, 0, address=nowhere, location="") == BatchPlan(QUERY)
+    assert "cannot be read" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_the_drivers_address_does_not_leave_it() -> None:
+    """Whoever has it can run code in the driver: executors get the writer without."""
+    options = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app"})
+    writer = StreamWriter(options, DriverAddress(1, "secret"))
+    assert writer.__getstate__() == {"options": options, "driver": None}
+
+
+class Files:
+    """A checkpoint in memory."""
+
+    def __init__(self, **plans: str) -> None:
+        self._files = {
+            f"offsets/{name[1:]}": f"v1\n{{}}\n{offsets}".encode()
+            for name, offsets in plans.items()
+        }
+
+    def read(self, name: str) -> bytes | None:
+        """Return a file."""
+        return self._files.get(name)
+
+    def exists(self, name: str) -> bool:
+        """Tell whether there is one."""
+        return name in self._files
+
+
+@pytest.mark.parametrize(
+    ("starts_at", "ends_at", "departure"),
+    [
+        (['{"t":{"0":100}}', "-"], ['{"t":{"0":250,"1":7}}', "3"], ""),
+        (['{"t": {"0": 100}}', "-"], ['{"t": {"1": 7, "0": 250}}', "3"], ""),
+        (['{"t":{"0":100}}', "-"], ['{"t":{"0":200,"1":7}}', "3"], "offsets/7 does not end"),
+        (['{"t":{"0":90}}', "-"], ['{"t":{"0":250,"1":7}}', "3"], "offsets/6 does not end"),
+        (None, None, ""),
+    ],
+    ids=["the same", "written otherwise", "ends elsewhere", "begins elsewhere", "not known"],
+)
+def test_a_plan_that_another_driver_wrote_over_is_told(
+    starts_at: list[str] | None, ends_at: list[str] | None, departure: str
+) -> None:
+    """This driver ran [100, 200); the other has written [100, 250) in its place."""
+    files = Files(_6='{"t":{"0":100}}\n-', _7='{"t":{"0":250,"1":7}}\n3')
+    plan = read_plan(files, QUERY, 7, starts_at=starts_at, ends_at=ends_at)
+    assert plan.departure.startswith(departure)
+    assert bool(plan.departure) == bool(departure)
