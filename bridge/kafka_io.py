@@ -17,8 +17,9 @@ from confluent_kafka import (
     KafkaException,
     Producer,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
+from bridge.admin_client.kafka_io import AdminClient
 from bridge.errors import (
     AbortableError,
     BridgeError,

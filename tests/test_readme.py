@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
+from bridge.admin_client.kafka_io import AdminClient
 from halfbridge.testkit.jars import kafka_version
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, OffsetSpec
 
+from bridge.admin_client.kafka_io import AdminClient
 from bridge.inquiry.kafka_io import ask_offsets, offset_of
 from bridge.kafka_io import made
 from bridge.trouble import Reasons

@@ -20,8 +20,9 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka.admin import AclOperation, ConfigResource, OffsetSpec
 
+from bridge.admin_client.kafka_io import AdminClient
 from bridge.inquiry.kafka_io import Ends, ask_offsets, offset_of
 from bridge.kafka_io import made
 from bridge.trouble import Troubles

@@ -13,7 +13,8 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
+
+from bridge.admin_client.kafka_io import AdminClient
 
 _METADATA_S = 20.0
 _ADMIN_S = 30.0

@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+
+from bridge.admin_client.kafka_io import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -20,9 +20,9 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from bridge import TransactionProducer
+from bridge.admin_client.kafka_io import AdminClient
 from checker.admin.kafka_io import Cluster
 from checker.admin.shape import HALF_RETENTION_MS, TopicShape
 from checker.admin.topics import create_topics, plan_layout

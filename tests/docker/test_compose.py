@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
+from bridge.admin_client.kafka_io import AdminClient
 from halfbridge import Message, Resolution, TransactionProducer
 from halfbridge.demo.plan import BRINK, TOPICS, Kind, make_plan
 from halfbridge.testkit.containers import IMAGE_VARIABLE

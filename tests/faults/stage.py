@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
+from bridge.admin_client.kafka_io import AdminClient
 from checker.admin.kafka_io import Cluster
 from checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
 from checker.admin.topics import create_topics

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from bridge import Message, Resolution, TransactionProducer
+from bridge.admin_client.kafka_io import AdminClient
 from tests.faults.mass import Mass, Worker
 from tests.faults.stage import until
 

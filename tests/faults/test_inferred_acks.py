@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from bridge import (
     HalfNotStoredError,
@@ -20,6 +20,7 @@ from bridge import (
     Resolution,
     TransactionProducer,
 )
+from bridge.admin_client.kafka_io import AdminClient
 from checker.failures import KafkaTxnFailedError
 from checker.outlet.kafka_io import Transactor
 from checker.publish import Outgoing

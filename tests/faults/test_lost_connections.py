@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
+from bridge.admin_client.kafka_io import AdminClient
 from checker.admin.kafka_io import Cluster as Admin
 from checker.errors import AdminError
 from checker.failures import InputLostError, KafkaTxnFailedError

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
+from bridge.admin_client.kafka_io import AdminClient
 from checker.admin.kafka_io import Cluster
 from checker.core.progress import parse_progress
 from checker.errors import AdminError

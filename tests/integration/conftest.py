@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
+from bridge.admin_client.kafka_io import AdminClient
 from serde import TopicNames
 from tests.integration.installation import Installation
 from tests.integration.producing import GROUP, PARTITIONS, TIMEOUT_S, Cluster

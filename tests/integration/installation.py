@@ -18,15 +18,10 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-)
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from bridge import TransactionProducer
+from bridge.admin_client.kafka_io import AdminClient
 from checker.admin.kafka_io import Cluster
 from checker.admin.shape import Layout
 from checker.admin.topics import create_topics

@@ -7,13 +7,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import NewPartitions, NewTopic
 
 from bridge import (
     MessageView,
     Resolution,
     TransactionProducer,
 )
+from bridge.admin_client.kafka_io import AdminClient
 from serde import CHECK_REQUEST, OP, CheckRequest, Op, TopicNames
 from serde.headers import CHECK
 

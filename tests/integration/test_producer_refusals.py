@@ -6,7 +6,6 @@ import os
 import threading
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from bridge import (
     BackpressureError,
@@ -21,6 +20,7 @@ from bridge import (
     TopicSetupError,
     TransactionProducer,
 )
+from bridge.admin_client.kafka_io import AdminClient
 from serde import TopicNames
 from tests.integration.producing import GROUP, TIMEOUT_S, Cluster
 

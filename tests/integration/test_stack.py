@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
+from bridge.admin_client.kafka_io import AdminClient
 from bridge.errors import ConfigError
 from halfbridge import Message, MessageView, Resolution
 from halfbridge.testkit.daemon import DaemonError

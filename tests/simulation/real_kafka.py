@@ -13,8 +13,9 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import NewTopic, OffsetSpec
 
+from bridge.admin_client.kafka_io import AdminClient
 from tests.simulation.contract import WasRefusedError
 
 if TYPE_CHECKING:

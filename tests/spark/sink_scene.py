@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka.admin import AdminClient
 
 from bridge import Message, Resolution, TransactionProducer
+from bridge.admin_client.kafka_io import AdminClient
 from checker.admin.kafka_io import Cluster
 from checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
 from checker.admin.topics import create_topics

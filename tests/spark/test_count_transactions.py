@@ -14,8 +14,9 @@ import pyspark
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
+from bridge.admin_client.kafka_io import AdminClient
 from serde.headers import real_headers
 from spark_jobs import count_transactions as job
 from spark_jobs.count_transactions import count_transactions, main

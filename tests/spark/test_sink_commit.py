@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
+from bridge.admin_client.kafka_io import AdminClient
 from serde.avro import SINK_CONTEXT
 from serde.headers import CONTEXT, INTERNAL, parse_half
 from serde.manifest import BATCH_MANIFEST

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from prometheus_client import generate_latest
 
+from bridge.admin_client.kafka_io import AdminClient
 from serde.avro import DEAD_LETTER, HALF_METADATA, SINK_CONTEXT
 from serde.headers import CONTEXT, DEAD, HALF
 from serde.partitioner import partition_of

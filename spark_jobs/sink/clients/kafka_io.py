@@ -8,8 +8,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
+from bridge.admin_client.kafka_io import AdminClient
 from serde.topics import MANIFEST_BYTES_MAX
 from spark_jobs.sink.errors import SinkOptionError
 
