@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ForkedProcessError,
         HalfNotStoredError,
         InvalidMessageError,
+        NoAnswerError,
         OutcomeUnknownError,
         ProducerClosedError,
         ProducerFencedError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     )
     from bridge.futures import DecisionFuture, SendFuture
     from bridge.message import (
+        Answer,
         DecisionReceipt,
         Message,
         MessageView,
@@ -56,6 +58,7 @@ _HOMES = {
         "ForkedProcessError",
         "HalfNotStoredError",
         "InvalidMessageError",
+        "NoAnswerError",
         "OutcomeUnknownError",
         "ProducerClosedError",
         "ProducerFencedError",
@@ -63,6 +66,7 @@ _HOMES = {
         "TopicSetupError",
     ),
     "bridge.message": (
+        "Answer",
         "DecisionReceipt",
         "Message",
         "MessageView",
@@ -79,6 +83,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AbortableError",
+    "Answer",
     "BackpressureError",
     "BridgeConfig",
     "BridgeError",
@@ -93,6 +98,7 @@ __all__ = [
     "InvalidMessageError",
     "Message",
     "MessageView",
+    "NoAnswerError",
     "OutcomeUnknownError",
     "ProducerClosedError",
     "ProducerFencedError",

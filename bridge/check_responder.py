@@ -19,7 +19,7 @@ from bridge.check_pool import CheckPool
 from bridge.check_requests import CheckRequests
 from bridge.errors import BridgeError
 from bridge.hung_checkers import HungCheckers
-from bridge.message import MessageView, Resolution, view_of
+from bridge.message import Answer, MessageView, Resolution, view_of
 from bridge.trouble import shown, tell
 from serde.avro import CHECK_REQUEST, OP
 from serde.errors import DecodeError
@@ -55,7 +55,7 @@ class CheckResponder:
     def __init__(
         self,
         shared: Shared,
-        checker: Callable[[MessageView], Resolution],
+        checker: Callable[[MessageView], Resolution | Answer],
         *,
         knows: Callable[[str], bool],
         on_hung: Callable[[CheckCounts], object] | None = None,
@@ -247,8 +247,14 @@ class CheckResponder:
         )
         answer = outcome.answer
         if isinstance(answer, Resolution):
-            kind = OpKind[answer.value]
-            return unknown._replace(kind=kind, check_number=request.check_number)
+            answer = Answer(answer)
+        if isinstance(answer, Answer):
+            kind, count = OpKind[answer.resolution.value], answer.message_count
+            return unknown._replace(
+                kind=kind,
+                check_number=request.check_number,
+                message_count=COUNT_UNKNOWN if count is None else count,
+            )
         # Only an explicit UNKNOWN counts: a database that is down must not discard.
         if outcome.is_overdue:
             reason = f"checker still runs after {self._shared.config.check_timeout_ms} ms"

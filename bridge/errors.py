@@ -10,6 +10,7 @@ BridgeError
 │  ├─ ProducerFencedError    another instance holds the transactional id
 │  ├─ ProducerClosedError    used before start or after close
 │  └─ ForkedProcessError     made before a fork; make one in the child
+├─ NoAnswerError             raised by a checker that cannot tell now: the daemon asks again
 ├─ TopicSetupError           an operator makes topics; the text names the command
 ├─ InvalidMessageError       (also ValueError) the caller changes the message
 └─ ConfigError               (also ValueError) whoever wrote the configuration corrects it
@@ -63,6 +64,14 @@ class OutcomeUnknownError(BridgeError):
     def __init__(self, message: str, *, transaction_id: str = "") -> None:
         super().__init__(message)
         self.transaction_id = transaction_id
+
+
+class NoAnswerError(BridgeError):
+    """A checker cannot tell now how a local transaction ended, and says why.
+
+    For checkers to raise. Nothing is decided and nothing is counted: the daemon asks again, up to
+    its transaction_age_ms_max. UNKNOWN is something else: fifteen of them end a transaction.
+    """
 
 
 class FatalError(BridgeError):

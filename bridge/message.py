@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bridge.errors import BridgeError, InvalidMessageError
 from serde.headers import CONTEXT, RESERVED
+from serde.limits import TRANSACTION_MESSAGES_MAX
 from serde.records import DEFAULT_IMMUNITY, PARTITION_BY_KEY
 
 if TYPE_CHECKING:
@@ -32,6 +33,40 @@ class Resolution(str, Enum):
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
     UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a checker may return in place of a bare Resolution: how many messages were meant too.
+
+    Attributes:
+        resolution: As a bare Resolution.
+        message_count: With COMMIT: how many messages the transaction has, as its sender knew it
+            when the local transaction ran. Where one of them is missing, the daemon delivers
+            none and makes dead letters of them all (INCOMPLETE). None: all that are there.
+
+    Raises:
+        InvalidMessageError: no Resolution, or a count that no transaction has; the checker's
+            author corrects it.
+    """
+
+    resolution: Resolution
+    message_count: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no op can say."""
+        if not isinstance(self.resolution, Resolution):
+            raise InvalidMessageError(
+                f"resolution must be a Resolution, not {self.resolution!r}", field="resolution"
+            )
+        if self.message_count is not None:
+            check_whole_number("message_count", self.message_count)
+            if not 1 <= self.message_count <= TRANSACTION_MESSAGES_MAX:
+                raise InvalidMessageError(
+                    f"message_count must be 1 to {TRANSACTION_MESSAGES_MAX}, "
+                    f"not {self.message_count}",
+                    field="message_count",
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +105,9 @@ class Message:
         if self.headers != ():
             object.__setattr__(self, "headers", _checked_headers(self.headers))
         if self.partition is not None:
-            _check_number("partition", self.partition)
+            check_whole_number("partition", self.partition)
         if self.immunity_ms is not None:
-            _check_number("immunity_ms", self.immunity_ms)
+            check_whole_number("immunity_ms", self.immunity_ms)
 
     @property
     def real_partition(self) -> int:
@@ -208,6 +243,18 @@ def view_of(request: CheckRequest, record: Any, headers: list[Any]) -> MessageVi
     )
 
 
+def check_whole_number(field: str, value: object) -> None:
+    """Refuse what is no whole number, or is below 0.
+
+    Raises:
+        InvalidMessageError: the caller corrects `field`.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidMessageError(
+            f"{field} must be a whole number, at least 0, or None, not {value!r}", field=field
+        )
+
+
 def _not_bytes(field: str, value: object) -> InvalidMessageError:
     hint = f": encode it, for example {field}.encode()" if isinstance(value, str) else ""
     return InvalidMessageError(
@@ -246,10 +293,3 @@ def _checked_header(header: object) -> Header:
             f"header name {name!r} has no UTF-8 form", field="headers"
         ) from error
     return name, value
-
-
-def _check_number(field: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidMessageError(
-            f"{field} must be a whole number, at least 0, or None, not {value!r}", field=field
-        )

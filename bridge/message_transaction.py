@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from threading import Lock
-from time import monotonic, time_ns
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from bridge import kafka_io
-from bridge.errors import InvalidMessageError, RetriableError
+from bridge.errors import RetriableError
 from bridge.futures import DecisionFuture, SendFuture
 from bridge.message import Resolution
 from bridge.transaction import Event, State, step
-from serde.avro import HALF_METADATA, OP
-from serde.headers import HALF
+from bridge.transaction_records import (
+    checked_context,
+    decision,
+    half_headers,
+    half_partition,
+    immunity_of,
+    transaction_full,
+)
 from serde.identity import TRANSACTION_IDS
 from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
-from serde.partitioner import partition_of
-from serde.records import NO_OFFSET, NO_TIMESTAMP, HalfMetadata, Op, OpKind, OpSource
+from serde.records import DEFAULT_IMMUNITY, NO_OFFSET, NO_TIMESTAMP, OpKind
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -24,7 +29,6 @@ if TYPE_CHECKING:
     from bridge.message import DecisionReceipt, Message, SendReceipt
     from bridge.shared import Shared
 
-_NS_PER_MS = 1_000_000
 _MS_PER_S = 1_000
 _RESOLUTIONS = {Event.COMMIT: Resolution.COMMIT, Event.ROLLBACK: Resolution.ROLLBACK}
 _KINDS = {Event.COMMIT: OpKind.COMMIT, Event.ROLLBACK: OpKind.ROLLBACK}
@@ -39,9 +43,8 @@ class Transaction:
     As a context manager: leaving normally commits if anything was sent and nothing was decided.
     Leaving by an exception (BaseException too) decides nothing, because the local transaction
     may have committed although its call raised; the check decides, unless `rollback` was called.
-
-    All sends precede the local transaction. Every send must have returned (or its future be
-    done) before `commit`.
+    All sends precede the local transaction, and have returned (or their futures are done) before
+    `commit`.
 
     Attributes:
         id: Transaction id; store it with the local transaction so that a check can look it up.
@@ -49,11 +52,13 @@ class Transaction:
 
     __slots__ = (
         "_bytes",
+        "_context",
         "_count",
         "_decided",
         "_decision",
         "_first_timestamp",
         "_immunity_ms",
+        "_immunity_on_wire",
         "_last_offset",
         "_lock",
         "_outstanding",
@@ -64,8 +69,12 @@ class Transaction:
         "shared",
     )
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(
+        self, shared: Shared, *, immunity_ms: int | None = None, context: bytes | None = None
+    ) -> None:
         self.shared = shared
+        self._context = checked_context(context)
+        self._immunity_on_wire = DEFAULT_IMMUNITY if immunity_ms is None else immunity_ms
         self.id = TRANSACTION_IDS.next()
         self.half_partition = -1
         self._lock = Lock()
@@ -84,6 +93,21 @@ class Transaction:
     def state(self) -> State:
         """Where the transaction stands; see bridge/transaction.py."""
         return self._state
+
+    @property
+    def message_count(self) -> int:
+        """How many messages were sent so far, acknowledged or not."""
+        return self._count
+
+    def seal(self) -> None:
+        """Refuse further sends: the local transaction, which begins, knows `message_count`.
+
+        Raises:
+            IllegalTransitionError: nothing was sent, a send is outstanding or has failed, or a
+                decision was sent; nothing changed.
+        """
+        with self._lock:
+            self._state = step(self._state, Event.SEAL, transaction_id=self.id)
 
     def send(self, message: Message, timeout: float | None = None) -> SendReceipt:
         """Store a half message durably and return where it stands. Blocks.
@@ -168,7 +192,7 @@ class Transaction:
             after = step(self._state, Event.SEND, transaction_id=self.id)
             size = self._bytes + message.body_bytes + message.header_bytes
             if self._count >= TRANSACTION_MESSAGES_MAX or size > TRANSACTION_BYTES_MAX:
-                raise _transaction_full(self.id)
+                raise transaction_full(self.id)
             index = self._count
             if not index:
                 self._place(message)
@@ -180,20 +204,13 @@ class Transaction:
             future.transaction = self
             future.index = index
             self._sends.append(future)
-        metadata = HALF_METADATA.encode(
-            HalfMetadata(
-                self.id,
-                time_ns() // _NS_PER_MS,
-                0,
-                index,
-                shared.producer_group,
-                message.topic,
-                message.real_partition,
-                0,
-                message.immunity_on_wire,
-                NO_TIMESTAMP,
-                NO_OFFSET,
-            )
+        headers = half_headers(
+            message,
+            transaction_id=self.id,
+            producer_group=shared.producer_group,
+            index=index,
+            immunity_ms=immunity_of(message, self._immunity_on_wire),
+            context=None if index else self._context,
         )
         try:
             shared.produce(
@@ -202,7 +219,7 @@ class Transaction:
                 message.key,
                 self.half_partition,
                 future.on_delivery,
-                headers=[*message.headers, (HALF, metadata)],
+                headers=headers,
                 pipelined=pipelined,
             )
         except RetriableError as error:
@@ -236,23 +253,18 @@ class Transaction:
                 return future
             self._state = after
             self._decision = future
-        op = Op(
-            self.id,
-            time_ns() // _NS_PER_MS,
-            half_offset,
-            0,
-            shared.producer_group,
+        op = decision(
             _KINDS[event],
-            self._count,
-            0,
-            OpSource.PRODUCER,
-            shared.actor,
-            "",
+            transaction_id=self.id,
+            producer_group=shared.producer_group,
+            half_offset=half_offset,
+            message_count=self._count,
+            actor=shared.actor,
         )
         try:
             shared.produce(
                 shared.op_topic,
-                OP.encode(op),
+                op,
                 self.id.encode(),
                 self.half_partition,
                 future.on_delivery,
@@ -319,12 +331,8 @@ class Transaction:
 
     def _place(self, message: Message) -> None:
         """Choose the half partition by the first message, for all of them."""
-        partitions = self.shared.partitions
-        if message.key is not None:
-            self.half_partition = partition_of(message.key, partitions)
-        else:  # the id's last digits are random
-            self.half_partition = int(self.id[-8:], 16) % partitions
-        self._immunity_ms = message.immunity_ms or 0
+        self.half_partition = half_partition(self.id, message.key, self.shared.partitions)
+        self._immunity_ms = max(0, immunity_of(message, self._immunity_on_wire))
 
     def _not_sent(self, future: SendFuture, error: BaseException) -> None:
         with self._lock:
@@ -350,11 +358,3 @@ class Transaction:
         step(self._state, Event.ROLLBACK, transaction_id=self.id)
         known = self._last_offset
         return self.shared.half_end(self.half_partition) if known == NO_OFFSET else known
-
-
-def _transaction_full(transaction_id: str) -> InvalidMessageError:
-    return InvalidMessageError(
-        f"transaction {transaction_id} is full: at most {TRANSACTION_MESSAGES_MAX} messages and "
-        f"{TRANSACTION_BYTES_MAX // (1024 * 1024)} MiB",
-        field="value",
-    )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from bridge.message import Message, MessageView
+    from bridge.message import Answer, Message, MessageView
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _CLOSE_TIMEOUT_S = 10.0
@@ -39,9 +39,10 @@ class TransactionProducer:
 
     Args:
         checker: Called with a MessageView when a transaction of the group stays undecided, in a
-            thread of its own; returns a Resolution by looking at the local database. Any live
-            member of the group may be asked about any transaction of the group. "No row" is
-            UNKNOWN, unless answering ROLLBACK makes a late local commit fail.
+            thread of its own; returns a Resolution, or an Answer, by looking at the local
+            database. Any live member of the group may be asked about any transaction of the
+            group. "No row" is UNKNOWN, unless answering ROLLBACK makes a late local commit fail.
+            A checker that cannot tell now raises NoAnswerError.
         topics: Real topics this producer may send to and is asked about; empty: any, checked at
             each send.
         on_hung: Called with CheckCounts while checkers run longer than check_timeout_ms, every
@@ -61,7 +62,7 @@ class TransactionProducer:
     def __init__(
         self,
         *,
-        checker: Callable[[MessageView], Resolution],
+        checker: Callable[[MessageView], Resolution | Answer],
         topics: Sequence[str] = (),
         on_hung: Callable[[CheckCounts], object] | None = None,
         config: BridgeConfig | None = None,
@@ -132,17 +133,25 @@ class TransactionProducer:
         if left:
             _LOG.warning("closed with %d records in doubt; checks settle them", left)
 
-    def begin(self) -> Transaction:
+    def begin(self, *, immunity_ms: int | None = None, context: bytes | None = None) -> Transaction:
         """Return a new message transaction; many may be open at a time.
 
+        Args:
+            immunity_ms: Least age before the first check, for messages that do not say it
+                themselves; None: the daemon's transaction_timeout_ms.
+            context: What the checker is to be shown as `MessageView.context`; never delivered.
+
         Raises:
+            InvalidMessageError: immunity or context is too long; nothing was begun.
             ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork.
         """
         shared = self._shared
         if shared is None:
             raise ProducerClosedError("this producer is not started; use `with` or start()")
         shared.check_open()
-        return Transaction(shared)
+        if immunity_ms is not None:
+            shared.check_immunity(immunity_ms)
+        return Transaction(shared, immunity_ms=immunity_ms, context=context)
 
     def send_in_transaction(
         self,

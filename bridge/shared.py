@@ -21,6 +21,7 @@ from bridge.errors import (
     ProducerClosedError,
 )
 from bridge.inquiry.kafka_io import Ends, half_end
+from bridge.message import check_whole_number
 from serde.acknowledgements import Acknowledgements
 from serde.records import NO_OFFSET
 
@@ -107,8 +108,23 @@ class Shared:
             )
         immunity = message.immunity_ms
         if immunity is not None:
-            self._check_immunity(immunity)
+            self.check_immunity(immunity)
         self._destinations.check(message)
+
+    def check_immunity(self, immunity_ms: int) -> None:
+        """Check that a transaction may ask for so long a time before its first check.
+
+        Raises:
+            InvalidMessageError: no number, below 0 or too long; the caller shortens it.
+        """
+        check_whole_number("immunity_ms", immunity_ms)
+        if immunity_ms > self.config.immunity_ms_max:
+            raise InvalidMessageError(
+                f"immunity_ms {immunity_ms} is more than {self.config.immunity_ms_max}, half of "
+                "transaction_age_ms_max",
+                field="immunity_ms",
+            )
+        self.daemon_limits.check_immunity(immunity_ms)
 
     def wait_for_room(self) -> None:
         """Return once fewer than in_flight_max records are unacknowledged.
@@ -219,15 +235,6 @@ class Shared:
     def forked(self) -> None:
         """Note that this is a copy in a child process."""
         self._closed = self._closing = ForkedProcessError
-
-    def _check_immunity(self, immunity_ms: int) -> None:
-        if immunity_ms > self.config.immunity_ms_max:
-            raise InvalidMessageError(
-                f"immunity_ms {immunity_ms} is more than {self.config.immunity_ms_max}, half of "
-                "transaction_age_ms_max",
-                field="immunity_ms",
-            )
-        self.daemon_limits.check_immunity(immunity_ms)
 
     def _asker_for(self, failed: Any) -> Any:
         """Return the client that asks for ends, a new one in place of `failed`.

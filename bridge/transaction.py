@@ -16,6 +16,7 @@ class State(str, Enum):
     INIT = "INIT"
     HALF_SENDING = "HALF_SENDING"
     HALF_SENT = "HALF_SENT"
+    SEALED = "SEALED"
     SEND_FAILED = "SEND_FAILED"
     COMMIT_SENT = "COMMIT_SENT"
     COMMIT_IN_DOUBT = "COMMIT_IN_DOUBT"
@@ -31,6 +32,7 @@ class Event(str, Enum):
     SEND = "SEND"
     SENDS_ACKED = "SENDS_ACKED"  # the last outstanding half message was acknowledged
     SEND_LOST = "SEND_LOST"  # a half message failed, or its ack did not come in time
+    SEAL = "SEAL"  # the local transaction begins with the count of messages in it: no more sends
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
     DECISION_ACKED = "DECISION_ACKED"
@@ -67,6 +69,12 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     },
     State.HALF_SENT: {
         Event.SEND: State.HALF_SENDING,
+        Event.SEAL: State.SEALED,
+        Event.COMMIT: State.COMMIT_SENT,
+        Event.ROLLBACK: State.ROLLBACK_SENT,
+    },
+    State.SEALED: {
+        Event.SEAL: State.SEALED,
         Event.COMMIT: State.COMMIT_SENT,
         Event.ROLLBACK: State.ROLLBACK_SENT,
     },
@@ -127,13 +135,16 @@ def step(state: State, event: Event, *, transaction_id: str = "") -> State:
 
 
 def _why(state: State, event: Event) -> str:
+    if event is Event.SEND and state is State.SEALED:
+        return "the local transaction has begun; send all messages before it"
     if event is Event.SEND and state is not State.SEND_FAILED:
         return "a decision was sent; begin another transaction"
-    if event in (Event.SEND, Event.COMMIT, Event.ROLLBACK):
+    if event in _CALLS:
         return _ONLY[state]
     return "no such write is outstanding"
 
 
+_CALLS = frozenset((Event.SEND, Event.SEAL, Event.COMMIT, Event.ROLLBACK))
 _ONLY = {
     State.INIT: "nothing was sent yet",
     State.HALF_SENDING: "a half message is not acknowledged yet; wait for its send first",

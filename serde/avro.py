@@ -25,7 +25,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from serde.errors import DecodeError, UnknownSchemaError
 from serde.limits import METADATA_BYTES_MAX, OP_BYTES_MAX
-from serde.records import CheckRequest, DeadLetter, HalfMetadata, Op, SinkContext
+from serde.records import CheckRequest, DeadLetter, FenceContext, HalfMetadata, Op, SinkContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -305,4 +305,5 @@ HALF_METADATA: Codec[HalfMetadata] = Codec(
 OP: Codec[Op] = Codec(Op, ("op.v1",), memo_longs=2, bytes_max=OP_BYTES_MAX)
 CHECK_REQUEST: Codec[CheckRequest] = Codec(CheckRequest, ("check_request.v1",))
 DEAD_LETTER: Codec[DeadLetter] = Codec(DeadLetter, ("dead_letter.v1", "dead_letter.v2"))
+FENCE_CONTEXT: Codec[FenceContext] = Codec(FenceContext, ("fence_context.v1",))
 SINK_CONTEXT: Codec[SinkContext] = Codec(SinkContext, ("sink_context.v1",))

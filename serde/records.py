@@ -158,6 +158,12 @@ class SinkContext(NamedTuple):
     attempt_id: str
 
 
+class FenceContext(NamedTuple):
+    """Header RMQ_CONTEXT of the first half record of a fenced transaction."""
+
+    table_id: str
+
+
 class ManifestTransaction(NamedTuple):
     """One transaction of an attempt."""
 

@@ -12,6 +12,7 @@ from bridge import (
     BridgeError,
     HalfNotStoredError,
     IllegalTransitionError,
+    InvalidMessageError,
     Message,
     OutcomeUnknownError,
     Resolution,
@@ -19,7 +20,7 @@ from bridge import (
     TopicSetupError,
 )
 from serde import HALF_METADATA, OpKind, OpSource
-from serde.headers import HALF
+from serde.headers import CONTEXT, HALF
 from serde.partitioner import partition_of
 from tests.integration.producing import GROUP, PARTITIONS, Cluster
 
@@ -92,6 +93,49 @@ def test_a_decision_later_than_the_first_check_says_so(cluster: Cluster) -> None
         assert late.commit().late
         assert not soon.commit().late
         assert first.transaction_id == late.id
+
+
+def test_a_transactions_context_and_immunity_stand_in_its_half_records(cluster: Cluster) -> None:
+    """RMQ_CONTEXT in the first one only; a message's own immunity wins over the transaction's."""
+    with cluster.producer() as producer:
+        tx = producer.begin(immunity_ms=7_000, context=b"\x00c")
+        tx.send(Message(cluster.orders, key=b"k", headers=[("h", b"1")]))
+        tx.send(Message(cluster.orders, key=b"k", immunity_ms=9_000))
+        assert tx.message_count == 2
+        tx.rollback()
+        with pytest.raises(InvalidMessageError, match="4096") as caught:
+            producer.begin(context=b"x" * 4097)
+        assert caught.value.field == "context"
+        for wrong in (-1, 10**12):
+            with pytest.raises(InvalidMessageError, match="immunity_ms"):
+                producer.begin(immunity_ms=wrong)
+    first, second = (record.headers() for record in cluster.read(cluster.names.half))
+    assert [name for name, _ in first] == ["h", CONTEXT, HALF]
+    assert dict(first)[CONTEXT] == b"\x00c"
+    assert [name for name, _ in second] == [HALF]
+    metadata = [HALF_METADATA.decode(dict(each)[HALF]) for each in (first, second)]
+    assert [each.immunity_ms for each in metadata] == [7_000, 9_000]
+
+
+def test_a_sealed_transaction_takes_no_more_messages(cluster: Cluster) -> None:
+    """Sealed once all sends are acknowledged; what was sealed is decided as ever."""
+    with cluster.producer() as producer:
+        tx = producer.begin()
+        with pytest.raises(IllegalTransitionError, match="nothing was sent"):
+            tx.seal()
+        tx.send(Message(cluster.orders))
+        tx.seal()
+        tx.seal()
+        with pytest.raises(IllegalTransitionError, match="local transaction has begun"):
+            tx.send(Message(cluster.orders))
+        assert (tx.state, tx.message_count) == (State.SEALED, 1)
+        tx.commit()
+        with pytest.raises(IllegalTransitionError, match="a commit was sent"):
+            tx.seal()
+        with producer.begin() as block:
+            block.send(Message(cluster.orders))
+            block.seal()
+        assert block.state is State.COMMITTED
 
 
 def test_leaving_the_block_commits_once(cluster: Cluster) -> None:

@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from bridge import (
+    Answer,
     CheckCounts,
     Message,
     MessageView,
+    NoAnswerError,
     Resolution,
 )
 from serde import OpKind, OpSource
 from serde.headers import CHECK
+from serde.records import COUNT_UNKNOWN
 from tests.integration.producing import (
     ASKED_PARTITION,
     GROUP,
@@ -59,8 +62,28 @@ def test_an_explicit_answer_is_written_and_echoes_the_number(
     assert (view.attempt, view.born_timestamp, view.producer_group) == (1, 77, GROUP)
 
 
+@pytest.mark.parametrize("count", [None, 3])
+def test_an_answer_with_a_count_says_how_many_messages_there_are(
+    cluster: Cluster, count: int | None
+) -> None:
+    """The op of the answer has the count, or that it is not known."""
+    with cluster.producer(lambda view: Answer(Resolution.COMMIT, message_count=count)):
+        cluster.ask(request_of(cluster))
+        ((_, op),) = cluster.ops(1)
+    assert (op.kind, op.check_number) == (OpKind.COMMIT, 3)
+    assert op.message_count == (COUNT_UNKNOWN if count is None else count)
+
+
 @pytest.mark.parametrize(
-    "answer", [ValueError("database down"), SystemExit("database down"), None, "COMMIT", True]
+    "answer",
+    [
+        ValueError("database down"),
+        SystemExit("database down"),
+        NoAnswerError("database down"),
+        None,
+        "COMMIT",
+        True,
+    ],
 )
 def test_a_failing_checker_is_an_uncounted_unknown(cluster: Cluster, answer: object) -> None:
     """Conformance 20, 21: number 0 and the reason; the responder goes on."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import BridgeError, InvalidMessageError
-from bridge.message import Message, view_of
+from bridge.message import Answer, Message, Resolution, view_of
 from serde.headers import CHECK, CONTEXT, HALF, RESERVED
 from serde.records import CheckRequest
 
@@ -51,6 +51,17 @@ def test_wrong_parts_are_refused(arguments: dict[str, Any], field: str, text: st
         Message("t", **arguments)
     assert caught.value.field == field
     assert isinstance(caught.value, BridgeError)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1_001, True, 1.0, "1"])
+def test_an_answer_has_a_count_that_a_transaction_can_have(count: Any) -> None:
+    """1 to 1,000, or none; and a Resolution."""
+    with pytest.raises(InvalidMessageError, match="message_count") as caught:
+        Answer(Resolution.COMMIT, count)
+    assert caught.value.field == "message_count"
+    assert Answer(Resolution.COMMIT, 1_000).message_count == 1_000
+    with pytest.raises(InvalidMessageError, match="resolution"):
+        Answer("COMMIT")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("topic", ["", b"t", None])

@@ -1,0 +1,134 @@
+"""The records of one message transaction: what stands in its half records and in its decision."""
+
+from __future__ import annotations
+
+from time import time_ns
+from typing import TYPE_CHECKING
+
+from bridge.errors import InvalidMessageError
+from serde.avro import HALF_METADATA, OP
+from serde.headers import CONTEXT, HALF
+from serde.limits import METADATA_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from serde.partitioner import partition_of
+from serde.records import NO_OFFSET, NO_TIMESTAMP, HalfMetadata, Op, OpKind, OpSource
+
+if TYPE_CHECKING:
+    from bridge.message import Header, Message
+
+_NS_PER_MS = 1_000_000
+
+
+def half_headers(
+    message: Message,
+    *,
+    transaction_id: str,
+    producer_group: str,
+    index: int,
+    immunity_ms: int,
+    context: bytes | None,
+) -> list[Header]:
+    """Return the headers of a half record: the user's, then RMQ_CONTEXT if any, then RMQ_HALF.
+
+    Args:
+        message: What is sent.
+        transaction_id: Its message transaction.
+        producer_group: The group that is asked about the transaction.
+        index: The message's place in the transaction, from 0.
+        immunity_ms: As the wire says it: -1 for the daemon's default.
+        context: What the sender leaves for its checker; None: nothing.
+    """
+    metadata = HALF_METADATA.encode(
+        HalfMetadata(
+            transaction_id,
+            time_ns() // _NS_PER_MS,
+            0,
+            index,
+            producer_group,
+            message.topic,
+            message.real_partition,
+            0,
+            immunity_ms,
+            NO_TIMESTAMP,
+            NO_OFFSET,
+        )
+    )
+    if context is None:
+        return [*message.headers, (HALF, metadata)]
+    return [*message.headers, (CONTEXT, context), (HALF, metadata)]
+
+
+def decision(
+    kind: OpKind,
+    *,
+    transaction_id: str,
+    producer_group: str,
+    half_offset: int,
+    message_count: int,
+    actor: str,
+) -> bytes:
+    """Return the value of the op record by which a producer decides."""
+    return OP.encode(
+        Op(
+            transaction_id,
+            time_ns() // _NS_PER_MS,
+            half_offset,
+            0,
+            producer_group,
+            kind,
+            message_count,
+            0,
+            OpSource.PRODUCER,
+            actor,
+            "",
+        )
+    )
+
+
+def immunity_of(message: Message, default: int) -> int:
+    """Return a message's immunity as the wire says it.
+
+    Args:
+        message: May say it itself.
+        default: Of its transaction; -1: the daemon's.
+    """
+    return default if message.immunity_ms is None else message.immunity_ms
+
+
+def half_partition(transaction_id: str, key: bytes | None, partitions: int) -> int:
+    """Return the half partition of a transaction whose first message has this key.
+
+    Args:
+        transaction_id: 32 hexadecimal digits; the last eight are random, and choose where there
+            is no key.
+        key: Of the first message.
+        partitions: How many the half topic has.
+    """
+    if key is None:
+        return int(transaction_id[-8:], 16) % partitions
+    return partition_of(key, partitions)
+
+
+def checked_context(context: object) -> bytes | None:
+    """Return `context`.
+
+    Raises:
+        InvalidMessageError: it is not bytes, or longer than the daemon takes (METADATA_BYTES_MAX).
+    """
+    if context is None:
+        return None
+    if isinstance(context, bytes) and len(context) <= METADATA_BYTES_MAX:
+        return context
+    shown = f"{len(context)} bytes" if isinstance(context, bytes) else type(context).__name__
+    raise InvalidMessageError(
+        f"context must be bytes, at most {METADATA_BYTES_MAX}, or None, not {shown}",
+        field="context",
+    )
+
+
+def transaction_full(transaction_id: str) -> InvalidMessageError:
+    """Return the refusal of a message for which its transaction has no room."""
+    return InvalidMessageError(
+        f"transaction {transaction_id} is full: at most {TRANSACTION_MESSAGES_MAX} messages and "
+        f"{TRANSACTION_BYTES_MAX // (1024 * 1024)} MiB",
+        field="value",
+    )
