@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -13,6 +14,8 @@ from confluent_kafka import admin
 _unused: SimpleQueue[Any] = SimpleQueue()
 _start_lock = Lock()
 _closer: Thread | None = None
+# Once the interpreter ends no other thread runs Python: the main thread destroys what is left.
+_is_ending = False
 
 
 class AdminClient(admin.AdminClient):  # type: ignore[misc]
@@ -30,7 +33,8 @@ class AdminClient(admin.AdminClient):  # type: ignore[misc]
 
     def __del__(self) -> None:
         """Live on until the closing thread has closed this."""
-        _unused.put(self)
+        if not _is_ending:
+            _unused.put(self)
 
 
 def _start() -> None:
@@ -39,6 +43,12 @@ def _start() -> None:
         if _closer is None or not _closer.is_alive():
             _closer = Thread(target=_close_unused, name="halfbridge-admin-close", daemon=True)
             _closer.start()
+
+
+@atexit.register
+def _end() -> None:
+    global _is_ending  # noqa: PLW0603  (the interpreter ends once)
+    _is_ending = True
 
 
 def _close_unused() -> None:
