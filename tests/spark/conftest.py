@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.pytest_plugin import leave_out
 from spark_jobs.ivy import JarsError
 from spark_jobs.jvm import JavaNotFoundError
 from spark_jobs.session import spark_session
+from spark_jobs.sink import register
 from tests.spark.sink_parts import sink_parts
+from tests.spark.sink_scene import SinkScene
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +51,18 @@ def spark() -> Iterator[SparkSession]:
         except (JarsError, JavaNotFoundError) as error:
             leave_out(str(error))
         yield session
+
+
+@pytest.fixture
+def scene(
+    spark: SparkSession, kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
+) -> Iterator[SinkScene]:
+    """An installation with a running daemon."""
+    register(spark)
+    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
+        scene = SinkScene(kafka_bootstrap_servers, topic_prefix, tmp_path, children).make()
+        scene.daemon()
+        yield scene
 
 
 @pytest.fixture(scope="module")

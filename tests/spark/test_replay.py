@@ -10,17 +10,12 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
 
-from halfbridge.testkit.children import Children, Interrupts
 from serde.headers import RESERVED
 from spark_jobs.replay import main
 from spark_jobs.replay.rows import REPLAY_ID
-from spark_jobs.sink import register
 from tests.spark.sink_scene import SinkScene, check_exactly_once, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from click.testing import Result
     from pyspark.sql import SparkSession
 
@@ -31,18 +26,12 @@ CALL_S = 60.0
 
 
 @pytest.fixture
-def scene(
-    spark: SparkSession, kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
-) -> Iterator[SinkScene]:
+def scene(spark: SparkSession, scene: SinkScene) -> SinkScene:
     """An installation with a running daemon and rows in its real topic."""
-    register(spark)
-    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
-        scene = SinkScene(kafka_bootstrap_servers, topic_prefix, tmp_path, children).make()
-        scene.daemon()
-        scene.add_file(ROWS)
-        scene.run(scene.stream(spark))
-        scene.settled()
-        yield scene
+    scene.add_file(ROWS)
+    scene.run(scene.stream(spark))
+    scene.settled()
+    return scene
 
 
 def replay(scene: SinkScene, *words: str, source: str = "") -> Result:

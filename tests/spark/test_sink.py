@@ -11,34 +11,17 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from halfbridge.testkit.children import Children, Interrupts
 from serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
 from serde.records import ManifestKind, OpKind
 from spark_jobs.audit import main as audit
-from spark_jobs.sink import register
 from tests.spark import sink_faults
 from tests.spark.sink_faults import AFTER_MANIFEST, BEFORE_MANIFEST, faulty
 from tests.spark.sink_scene import SCHEMA, SinkScene, check_exactly_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
-
-
-@pytest.fixture
-def scene(
-    spark: SparkSession, kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
-) -> Iterator[SinkScene]:
-    """An installation with a running daemon."""
-    register(spark)
-    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
-        scene = SinkScene(kafka_bootstrap_servers, topic_prefix, tmp_path, children).make()
-        scene.daemon()
-        yield scene
 
 
 def faults(spark: SparkSession, scene: SinkScene, fault: str) -> None:

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from halfbridge.testkit.children import Children, Interrupts
 from serde.records import OpKind
-from spark_jobs.sink import register
 from spark_jobs.sink.checkpoint import BatchPlan
 from spark_jobs.sink.errors import BatchOrderError, PlanMismatchError, ReplayMismatchError
 from spark_jobs.sink.kept import MARKS_MAX, Kept
@@ -179,18 +177,6 @@ def test_an_empty_batch_is_not_said_to_be_there_before(
 
 
 # --- in Spark -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def scene(
-    spark: SparkSession, kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
-) -> Iterator[SinkScene]:
-    """An installation with a running daemon."""
-    register(spark)
-    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
-        scene = SinkScene(kafka_bootstrap_servers, topic_prefix, tmp_path, children).make()
-        scene.daemon()
-        yield scene
 
 
 def write_over(checkpoint: Path, batch: int) -> None:
