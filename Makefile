@@ -14,8 +14,10 @@ STAMP := $(VENV)/.installed
 EXTRAS := delta,dev,embedded,spark,testcontainers
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --messages 200000
-# Tests at once, file by file (tests/conftest.py); 0: one after the other, with all they print.
-TEST_LANES ?= 2
+# Tests at once, file by file (tests/conftest.py); 0: one after the other, with all they print. A lane
+# whose process ends is not started anew: xdist gives the new one nothing to do, and waits for it.
+# Spark computes in one of them; the others mostly wait, for brokers and for what times out.
+TEST_LANES ?= 3
 # Fault tests at once: most of them wait most of the time, for what heals or times out.
 FAULT_LANES ?= 2
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -58,7 +60,7 @@ logs:  ## Follow what the containers say
 ##@ Test
 .PHONY: test
 test: $(STAMP)  ## All tests but the long ones, on a real broker that is started for them
-	$(BIN)/pytest -n $(TEST_LANES) --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(TEST_LANES) --dist loadgroup --max-worker-restart 0 $(PYTEST_ARGS)
 
 .PHONY: test-fast
 test-fast: $(STAMP)  ## Only what needs no broker

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import settings
 
 # Directories whose tests share more than a file's: a Spark session, the ports of a compose file.
-_LANES = tuple(Path(__file__).with_name(name) for name in ("spark", "docker"))
+_SPARK = Path(__file__).with_name("spark")
+_LANES = (_SPARK, Path(__file__).with_name("docker"))
 
 
 # No test asserts on absolute time: on a busy machine an example takes as long as it takes.
@@ -30,8 +31,10 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark `on_kafka` what meets the Kafka that was chosen, and no broker of its own.
 
-    Where tests run in lanes, those of a file share one, for their brokers' sake.
+    Where tests run in lanes, those of a file share one, for their brokers' sake. Spark's come
+    first: they are the longest lane, and must not begin when the others end.
     """
+    items.sort(key=lambda item: not item.path.is_relative_to(_SPARK))  # stable
     for item in items:
         lane = next((each for each in _LANES if item.path.is_relative_to(each)), item.path)
         item.add_marker(pytest.mark.xdist_group(str(lane)))
