@@ -60,6 +60,21 @@ def test_a_program_that_is_there_is_found(tmp_path: Path) -> None:
     assert tools.tool("promtool", package="prometheus") == str(program)
 
 
+def test_a_program_beside_path_is_found_the_newest_first(tmp_path: Path) -> None:
+    """As Debian keeps PostgreSQL's, one directory a version; PATH comes first."""
+    for each in ("15/bin", "17/bin", "."):
+        program = tmp_path / each / "postgres"
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text("#!/bin/sh\n", "utf-8")
+        program.chmod(0o755)
+    places = [f"{tmp_path.relative_to('/')}/{each}" for each in ("nowhere", "*/bin")]
+    first = tools.tool("postgres", package="postgresql", places=places)
+    assert first == str(tmp_path / "postgres")
+    Path(first).unlink()
+    then = tools.tool("postgres", package="postgresql", places=places)
+    assert then == str(tmp_path / "17" / "bin" / "postgres")
+
+
 def test_where_nothing_can_be_fetched_everything_is_named(tmp_path: Path) -> None:
     """Without a package manager the run goes on: the names go to the tests, the reason to a human.
 

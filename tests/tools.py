@@ -5,20 +5,31 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from halfbridge.testkit.pytest_plugin import leave_out
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # What could not be had, by name; .ci/tools prints it. Everything else must be there in CI.
 WITHOUT_VARIABLE = "HALFBRIDGE_TEST_WITHOUT"
 _CALL_S_MAX = 60.0
 
 
-def tool(name: str, *, package: str) -> str:
-    """Return where a program is; leave the test out, or fail it in CI, when it is missing."""
+def tool(name: str, *, package: str, places: Sequence[str] = ()) -> str:
+    """Return where a program is; leave the test out, or fail it in CI, when it is missing.
+
+    `places` are patterns of directories below / to look in after those of PATH; of several that
+    match one pattern the last by name comes first, as that is the newest version.
+    """
     found = shutil.which(name)
+    for place in places:
+        beside = os.pathsep.join(map(str, sorted(Path("/").glob(place), reverse=True)))
+        found = found or shutil.which(name, path=beside)
     if found is None:
         _leave_out(name, package)
     return found

@@ -1,0 +1,71 @@
+"""Fixtures of databases: SQLite, PostgreSQL and MariaDB, each as real as a user's."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import make_url
+
+from tests.sql.databases import OwnDatabase, shared_database, sqlite_database
+from tests.sql.servers import MariaDbServer, PostgresServer, Template
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.sql.databases import Database
+
+
+@pytest.fixture(scope="session")
+def postgresql_template() -> Iterator[Template]:
+    """A data directory that servers begin with."""
+    with closing(Template(PostgresServer)) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def mariadb_template() -> Iterator[Template]:
+    """A data directory that servers begin with."""
+    with closing(Template(MariaDbServer)) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def postgresql_server(postgresql_template: Template) -> Iterator[PostgresServer]:
+    """The session's server: many databases, not durable, not to be killed."""
+    with PostgresServer(postgresql_template, durable=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server(mariadb_template: Template) -> Iterator[MariaDbServer]:
+    """The session's server: many databases, not durable, not to be killed."""
+    with MariaDbServer(mariadb_template, durable=False) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    """An empty database of this test's own, on each kind in turn.
+
+    For some kinds only: `@pytest.mark.parametrize("database", ["mariadb"], indirect=True)`.
+    """
+    if request.param == "sqlite":
+        with closing(sqlite_database(tmp_path)) as made:
+            yield made
+        return
+    server = request.getfixturevalue(f"{request.param}_server")
+    with closing(shared_database(server)) as made:
+        yield made
+    server.drop_database(make_url(made.url).database)
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def own_database(request: pytest.FixtureRequest) -> Iterator[OwnDatabase]:
+    """A durable server with one database of this test's own, to be killed and restarted."""
+    kind = {each.name: each for each in (PostgresServer, MariaDbServer)}[request.param]
+    template = request.getfixturevalue(f"{request.param}_template")
+    with kind(template, durable=True) as server, closing(OwnDatabase(server)) as made:
+        yield made

@@ -1,0 +1,86 @@
+"""Databases of a test's own, and the engines that a test opens on them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import create_engine
+from sqlalchemy.exc import DBAPIError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from sqlalchemy import Engine
+
+    from tests.sql.servers import Server
+
+
+class Database:
+    """An empty database.
+
+    Attributes:
+        name: SQLAlchemy's name of the dialect: sqlite, postgresql or mariadb.
+        url: SQLAlchemy's address, without a password, for a user who owns this database only and
+            may read the server's log.
+        admin_url: The same for who may do everything.
+    """
+
+    def __init__(self, name: str, url: str, admin_url: str) -> None:
+        self.name = name
+        self.url = url
+        self.admin_url = admin_url
+        self._engines: list[Engine] = []
+
+    def engine(self, **options: Any) -> Engine:
+        """Return a new engine; the fixture disposes of it. `options` go to `create_engine`."""
+        return self._opened(self.url, options)
+
+    def admin_engine(self, **options: Any) -> Engine:
+        """Return a new engine of a user who may do everything."""
+        return self._opened(self.admin_url, options)
+
+    def close(self) -> None:
+        """Dispose of all engines."""
+        for engine in self._engines:
+            with suppress(DBAPIError):  # its server may be dead
+                engine.dispose()
+
+    def _opened(self, url: str, options: dict[str, Any]) -> Engine:
+        engine = create_engine(url, **options)
+        self._engines.append(engine)
+        return engine
+
+
+class OwnDatabase(Database):
+    """The only database of a server that no other test uses, and whose commits are durable."""
+
+    def __init__(self, server: Server) -> None:
+        database = server.create_database()
+        super().__init__(server.name, server.url(database), server.url(database, user=server.admin))
+        self.server = server
+
+    @property
+    def port(self) -> int:
+        """Return the server's port on the loopback interface; a restart keeps it."""
+        return self.server.port
+
+    def kill(self) -> None:
+        """SIGKILL the whole server, as a power cut would; the data stays. Idempotent."""
+        self.server.kill()
+
+    def restart(self) -> None:
+        """Start the server again on the same port and data, ending it in order first if it runs."""
+        self.server.restart()
+
+
+def sqlite_database(directory: Path) -> Database:
+    """Return a database in a file that its first connection makes."""
+    url = f"sqlite:///{directory / 'database.sqlite'}"
+    return Database("sqlite", url, url)
+
+
+def shared_database(server: Server) -> Database:
+    """Return a new database of a server; whoever asked drops it."""
+    database = server.create_database()
+    return Database(server.name, server.url(database), server.url(database, user=server.admin))
