@@ -1,0 +1,69 @@
+"""Local transactions in SQL databases: `from halfbridge.sql import Fence`.
+
+Names are loaded when they are used; SQLAlchemy, of the extra `sql`, is imported here only.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from halfbridge.sql.errors import (
+        CommitUnknownError,
+        FencedError,
+        FenceUsageError,
+        NotDurableError,
+        Outcome,
+        SqlError,
+        TableError,
+        TransactionEndedError,
+    )
+    from halfbridge.sql.fence import Fence
+
+HINT = "SQLAlchemy is not installed: pip install 'halfbridge[sql]' brings it, with drivers"
+
+_HOMES = {
+    "halfbridge.sql.errors": (
+        "CommitUnknownError",
+        "FenceUsageError",
+        "FencedError",
+        "NotDurableError",
+        "Outcome",
+        "SqlError",
+        "TableError",
+        "TransactionEndedError",
+    ),
+    "halfbridge.sql.fence": ("Fence",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CommitUnknownError",
+    "Fence",
+    "FenceUsageError",
+    "FencedError",
+    "NotDurableError",
+    "Outcome",
+    "SqlError",
+    "TableError",
+    "TransactionEndedError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        value = getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        if error.name != "sqlalchemy":
+            raise
+        raise ModuleNotFoundError(HINT, name=error.name) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

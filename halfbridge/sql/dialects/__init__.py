@@ -1,0 +1,35 @@
+"""What differs between databases: one class each says how a promise is kept there."""
+
+from __future__ import annotations
+
+from bridge.errors import ConfigError
+from halfbridge.sql.dialects.base import CHECK_WAIT_MS, COUNTED, Database
+from halfbridge.sql.dialects.mariadb import MariaDB
+from halfbridge.sql.dialects.postgresql import PostgreSQL
+from halfbridge.sql.dialects.sqlite import SQLite
+
+__all__ = ["CHECK_WAIT_MS", "COUNTED", "Database", "database_of"]
+
+_DATABASES: dict[str, Database] = {
+    "postgresql": PostgreSQL(),
+    "mariadb": MariaDB(),
+    "mysql": MariaDB(),
+    "sqlite": SQLite(),
+}
+
+
+def database_of(dialect_name: str) -> Database:
+    """Return the kind of database that SQLAlchemy calls `dialect_name`.
+
+    Raises:
+        ConfigError: none that halfbridge knows; give another URL.
+    """
+    found = _DATABASES.get(dialect_name)
+    if found is None:
+        raise ConfigError(
+            field="url",
+            value=dialect_name,
+            origin="the engine's dialect",
+            allowed=", ".join(sorted(_DATABASES)),
+        )
+    return found

@@ -1,0 +1,120 @@
+"""MariaDB.
+
+Sources: MariaDB Server documentation (SQL statements that cause an implicit commit, InnoDB system
+variables, SAVEPOINT, mixed and statement-based binary logs).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import insert, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from halfbridge.sql.dialects.base import CHECK_WAIT_MS, MARK, Database, autocommit_error
+from halfbridge.sql.errors import NotDurableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from sqlalchemy import Connection, Table
+
+_MS_PER_S = 1_000
+
+
+class MariaDB(Database):
+    """MariaDB with InnoDB (and MySQL, which is not tested)."""
+
+    name = "mariadb"
+    # Not READ COMMITTED: with binlog_format=STATEMENT the server refuses its writes. No snapshot
+    # is taken before the first SELECT, which follows the insert.
+    own_isolation = "REPEATABLE READ"
+    _DUPLICATE, _DEADLOCK, _NO_SAVEPOINT = 1062, 1213, 1305
+
+    def check_commit(self, connection: Connection) -> None:
+        """Refuse AUTOCOMMIT, and a server that writes its log once a second."""
+        query = text("SELECT @@autocommit, @@innodb_flush_log_at_trx_commit")
+        autocommit, flush = connection.execute(query).one()
+        if autocommit:
+            raise autocommit_error()
+        if flush == 0:
+            raise NotDurableError(
+                "innodb_flush_log_at_trx_commit is 0: a server that is killed forgets what it"
+                " committed in the last second; set it to 1"
+            )
+
+    def mark(self, connection: Connection) -> str:
+        """Mark the transaction by a savepoint: each commit and rollback ends it, DDL's too."""
+        connection.execute(text(f"SAVEPOINT {MARK}"))
+        return MARK
+
+    def is_marked(self, connection: Connection, mark: str) -> bool:
+        """Tell whether the savepoint is still there."""
+        try:
+            connection.execute(text(f"RELEASE SAVEPOINT {mark}"))
+        except DBAPIError as error:
+            if _number(error.orig) == self._NO_SAVEPOINT:
+                return False
+            raise
+        return True
+
+    @contextmanager
+    def short_waits(self, connection: Connection) -> Iterator[None]:
+        """Wait for rows and for the table (metadata locks wait a day) at most CHECK_WAIT_MS."""
+        names = ("innodb_lock_wait_timeout", "lock_wait_timeout")
+        before = connection.execute(text("SELECT " + ", ".join(f"@@{n}" for n in names))).one()
+        limit_s = CHECK_WAIT_MS // _MS_PER_S
+        _set(connection, dict.fromkeys(names, limit_s))
+        try:
+            yield
+        finally:
+            try:
+                _set(connection, dict(zip(names, before, strict=True)))
+            except BaseException:
+                connection.invalidate()  # not given back to the pool as it is
+                raise
+
+    def _is_rollback(self, error: Any) -> bool:
+        return _number(error) == self._DEADLOCK  # what a cluster tells whose certification failed
+
+    def insert_if_absent(
+        self, connection: Connection, table: Table, values: Mapping[str, Any]
+    ) -> bool:
+        """Insert a row unless its key is there; not INSERT IGNORE, which hides other errors."""
+        try:
+            connection.execute(insert(table).values(**values))
+        except IntegrityError as error:
+            if _number(error.orig) == self._DUPLICATE:
+                return False
+            raise
+        return True
+
+    def engine_of(self, connection: Connection, table: Table) -> str:
+        """Return the storage engine of a table that is not InnoDB's."""
+        query = text(
+            "SELECT engine FROM information_schema.tables WHERE table_name = :name"
+            " AND table_schema = COALESCE(:schema, DATABASE())"
+        )
+        found = connection.execute(query, {"name": table.name, "schema": table.schema}).scalar()
+        return "" if found is None or found.lower() == "innodb" else str(found)
+
+    def forgets(self, connection: Connection) -> str:
+        """Return which settings trade commits for speed."""
+        query = text("SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog")
+        flush, has_binlog, sync = connection.execute(query).one()
+        told = [] if flush == 1 else [f"innodb_flush_log_at_trx_commit is {flush}, not 1"]
+        if has_binlog and sync != 1:
+            told.append(f"sync_binlog is {sync}, not 1")
+        return "; ".join(told)
+
+
+def _number(error: Any) -> int | None:
+    """Return the number of a MariaDB error."""
+    arguments = getattr(error, "args", ())
+    return arguments[0] if arguments and isinstance(arguments[0], int) else None
+
+
+def _set(connection: Connection, values: Mapping[str, int]) -> None:
+    told = ", ".join(f"SESSION {name} = {value}" for name, value in values.items())
+    connection.execute(text(f"SET {told}"))

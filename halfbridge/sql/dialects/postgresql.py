@@ -1,0 +1,74 @@
+"""PostgreSQL.
+
+Sources: PostgreSQL 15 documentation (runtime-config-client, functions-info, errcodes).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import text
+from sqlalchemy.dialects import postgresql
+
+from halfbridge.sql.dialects.base import (
+    CHECK_WAIT_MS,
+    COUNTED,
+    Database,
+    autocommit_error,
+    driver_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from sqlalchemy import Connection, Table
+
+
+class PostgreSQL(Database):
+    """PostgreSQL 13 or newer."""
+
+    name = "postgresql"
+    own_isolation = "READ COMMITTED"
+    # The top-level id, so that the user's savepoints do not matter. synchronous_commit=off would
+    # forget the last commits of a server that is killed, after their messages were delivered.
+    _STANDING = text(
+        "SELECT pg_current_xact_id_if_assigned()::text, CASE WHEN"
+        " current_setting('synchronous_commit') = 'off'"
+        " THEN set_config('synchronous_commit', 'on', true) END"
+    )
+
+    def check_commit(self, connection: Connection) -> None:
+        """Refuse AUTOCOMMIT; `mark` sees to durability."""
+        if driver_of(connection).autocommit:
+            raise autocommit_error()
+
+    def make_durable(self, connection: Connection) -> None:
+        """Turn synchronous_commit on for the open transaction."""
+        connection.execute(self._STANDING)
+
+    def mark(self, connection: Connection) -> str:
+        """Mark the database transaction by its id, which its first row has given it."""
+        return str(connection.execute(self._STANDING).one()[0])
+
+    def is_marked(self, connection: Connection, mark: str) -> bool:
+        """Tell whether the open transaction has the id; raises in one that has failed."""
+        return bool(connection.execute(self._STANDING).one()[0] == mark)
+
+    @contextmanager
+    def short_waits(self, connection: Connection) -> Iterator[None]:
+        """Wait for locks at most CHECK_WAIT_MS; ends with the transaction."""
+        connection.execute(text(f"SET LOCAL lock_timeout = {CHECK_WAIT_MS}"))
+        yield
+
+    def _is_rollback(self, error: Any) -> bool:
+        state = str(getattr(error, "sqlstate", None) or "")
+        # A constraint that was deferred; a rollback that the server tells, 40003 being "unknown".
+        return state[:2] in ("23", "40") and state != "40003"
+
+    def insert_if_absent(
+        self, connection: Connection, table: Table, values: Mapping[str, Any]
+    ) -> bool:
+        """Insert a row unless its key is there; tell whether it was inserted."""
+        statement = postgresql.insert(table).values(**values).on_conflict_do_nothing()
+        return connection.execute(statement, execution_options=COUNTED).rowcount == 1

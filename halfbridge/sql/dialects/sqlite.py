@@ -1,0 +1,103 @@
+"""SQLite, by Python's sqlite3.
+
+Sources: SQLite documentation (lang_transaction, lang_savepoint, pragma), Python's sqlite3
+(transaction control).
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import DBAPIError
+
+from halfbridge.sql.dialects.base import (
+    CHECK_WAIT_MS,
+    COUNTED,
+    MARK,
+    Database,
+    autocommit_error,
+    driver_of,
+)
+from halfbridge.sql.errors import NotDurableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from sqlalchemy import Connection, Table
+
+
+class SQLite(Database):
+    """SQLite 3.25 or newer in a file, by Python's sqlite3."""
+
+    name = "sqlite"
+    _OFF, _NORMAL = 0, 1
+    _BUSY = "SQLITE_BUSY"
+
+    def check_commit(self, connection: Connection) -> None:
+        """Refuse AUTOCOMMIT, and PRAGMA synchronous = OFF.
+
+        A driver without an isolation level leaves BEGIN to an event of the engine's, as
+        SQLAlchemy's documentation has it; then a transaction is open by now.
+        """
+        driver = driver_of(connection)
+        if driver.isolation_level is None and not driver.in_transaction:
+            raise autocommit_error()
+        if connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == self._OFF:
+            raise NotDurableError(
+                "PRAGMA synchronous is OFF on this connection: a crash may lose what was committed,"
+                " or the whole file; leave it at FULL"
+            )
+
+    def begin(self, connection: Connection) -> None:
+        """Begin now, for writing: the driver's own BEGIN waits for the first INSERT or UPDATE."""
+        if not driver_of(connection).in_transaction:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def mark(self, connection: Connection) -> str:
+        """Mark the transaction by a savepoint; executescript() commits, for example."""
+        connection.exec_driver_sql(f"SAVEPOINT {MARK}")
+        return MARK
+
+    def is_marked(self, connection: Connection, mark: str) -> bool:
+        """Tell whether the savepoint is still there."""
+        try:
+            connection.exec_driver_sql(f"RELEASE SAVEPOINT {mark}")
+        except DBAPIError as error:
+            if "no such savepoint" in str(error.orig):
+                return False
+            raise
+        return True
+
+    @contextmanager
+    def short_waits(self, connection: Connection) -> Iterator[None]:
+        """Wait for the file's lock at most CHECK_WAIT_MS."""
+        before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {CHECK_WAIT_MS}")
+        try:
+            yield
+        finally:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
+
+    def _is_rollback(self, error: Any) -> bool:
+        # Busy: nothing was written, and the rollback that follows ends the transaction. A
+        # constraint: a foreign key that was deferred.
+        name = getattr(error, "sqlite_errorname", None) or ""  # Python 3.11
+        busy = name.startswith(self._BUSY) or "database is locked" in str(error)
+        return busy or "constraint failed" in str(error)
+
+    def insert_if_absent(
+        self, connection: Connection, table: Table, values: Mapping[str, Any]
+    ) -> bool:
+        """Insert a row unless its key is there; tell whether it was inserted."""
+        statement = sqlite.insert(table).values(**values).on_conflict_do_nothing()
+        return connection.execute(statement, execution_options=COUNTED).rowcount == 1
+
+    def forgets(self, connection: Connection) -> str:
+        """Return which pragma trades commits for speed."""
+        level = connection.exec_driver_sql("PRAGMA synchronous").scalar_one()
+        mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()).lower()
+        if level == self._OFF:
+            return "PRAGMA synchronous is OFF"
+        return "PRAGMA synchronous is NORMAL with WAL" if (level, mode) == (1, "wal") else ""

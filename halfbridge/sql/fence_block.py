@@ -1,0 +1,232 @@
+"""The block that gets the order right: sends, database transaction, message commit."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from bridge.errors import BridgeError, NoAnswerError
+from bridge.transaction import IllegalTransitionError, State
+from halfbridge.sql.errors import (
+    CommitUnknownError,
+    FenceUsageError,
+    Outcome,
+    SqlError,
+    TransactionEndedError,
+)
+from halfbridge.sql.fence_guard import guard_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bridge import Transaction, TransactionProducer
+    from halfbridge.sql.fence import Fence
+    from halfbridge.sql.fence_guard import Guard
+
+_LOG = logging.getLogger("halfbridge.sql")
+_ROLLED_BACK = frozenset((State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK))
+_COMMIT_INSIDE = (
+    "only the block commits: take commit(), and `with connection.begin()`, out of it; nothing of"
+    " the block was committed"
+)
+_SENDS_FIRST = "a message was sent after the first statement of the block: send all messages first"
+_ROLLED_BACK_INSIDE = (
+    "the message transaction was rolled back inside of the block; raise an exception instead, which"
+    " rolls back both"
+)
+_SECOND_TRANSACTION = (
+    "a second database transaction begins inside of the block: it holds one, in one database, and"
+    " ends it itself"
+)
+
+Handle = TypeVar("Handle", Connection, Session)
+
+
+@contextmanager
+def fenced_connection(
+    fence: Fence, producer: TransactionProducer, *, immunity_ms: int | None
+) -> Iterator[tuple[Transaction, Connection]]:
+    """Yield a message transaction and a connection; see Fence.transaction."""
+    tx = producer.begin(immunity_ms=immunity_ms, context=fence.context())
+    connection = fence.engine.connect()
+    block = _Block(fence, tx, connection)
+    block.watch(connection)
+    with block.leaving():
+        yield tx, connection
+
+
+@contextmanager
+def fenced_session(
+    fence: Fence,
+    producer: TransactionProducer,
+    session_factory: Callable[[], Session],
+    *,
+    immunity_ms: int | None,
+) -> Iterator[tuple[Transaction, Session]]:
+    """Yield a message transaction and a session; see Fence.transaction."""
+    session = session_factory()
+    fence.check_session(session)
+    if session.in_transaction():
+        raise FenceUsageError("the session's transaction has begun already: give a new session")
+    tx = producer.begin(immunity_ms=immunity_ms, context=fence.context())
+    block = _Block(fence, tx, session)
+    event.listen(session, "after_begin", lambda _session, _begun, each: block.watch(each))
+    with block.leaving():
+        yield tx, session
+
+
+class _Block(Generic[Handle]):
+    """One block: what was begun in it, and how it is left."""
+
+    def __init__(self, fence: Fence, tx: Transaction, handle: Handle) -> None:
+        self._fence = fence
+        self._tx = tx
+        self._handle: Handle = handle
+        self._connection: Connection | None = None
+        self._guard: Guard | None = None
+        self._has_begun = False  # a statement was about to run
+        self._mark: str | None = None  # set once the fence row was written
+        self._failure: Exception | None = None
+
+    def watch(self, connection: Connection) -> None:
+        """Take note of the connection that the block works on."""
+        if self._connection is None:
+            self._connection = connection
+            self._guard = guard_of(connection, self._fence.database)
+            self._guard.watch(self._before_statement)
+        elif self._connection is not connection:
+            raise FenceUsageError(_SECOND_TRANSACTION)
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Run the body, then end both transactions by how it is left."""
+        try:
+            yield
+            if self._is_begun():
+                self._commit()
+        except BaseException as error:
+            self._abandon(error)
+            raise
+        self._close()
+        if self._tx.message_count:
+            self._tx.commit()
+
+    def _before_statement(self, connection: Connection) -> None:
+        """Write the fence row before the first statement."""
+        if self._failure is not None:
+            raise self._failure
+        guard = self._armed()
+        if self._has_begun:
+            if guard.is_over:
+                raise FenceUsageError(_SECOND_TRANSACTION)
+            return
+        self._has_begun = True
+        try:
+            if self._tx.message_count:
+                self._mark = self._fence.write(connection, self._tx)
+            else:
+                guard.arm(self._tx.id)
+        except Exception as error:
+            self._failure = error
+            raise
+        guard.refuse(FenceUsageError(_COMMIT_INSIDE))
+
+    def _is_begun(self) -> bool:
+        """Begin, where messages were sent and no statement ran; tell whether there is work.
+
+        Raises:
+            SqlError, SQLAlchemyError: neither transaction may commit.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._tx.state in _ROLLED_BACK:
+            raise FenceUsageError(_ROLLED_BACK_INSIDE)
+        if isinstance(self._handle, Session):
+            self._handle.flush()
+        if not self._tx.message_count:
+            return self._has_begun
+        if not self._has_begun:
+            self._begin()
+        if self._mark is None:
+            raise FenceUsageError(_SENDS_FIRST)
+        return True
+
+    def _begin(self) -> None:
+        """Begin the database transaction of a block that ran no statement."""
+        if isinstance(self._handle, Session):
+            connection = self._fence.connection_of(self._handle)
+        else:
+            connection = self._handle
+            if not connection.in_transaction():
+                connection.begin()
+        if not self._has_begun:
+            self._armed().before_statement(connection)
+
+    def _commit(self) -> None:
+        """Commit the database transaction.
+
+        Raises:
+            CommitUnknownError: its outcome is not known.
+            TransactionEndedError: it is not the one any more that was begun.
+        """
+        guard = self._armed()
+        if guard.is_over:
+            raise TransactionEndedError(transaction_id=self._tx.id)
+        guard.pass_with(self._mark)
+        try:
+            self._handle.commit()
+        except BaseException as error:
+            if guard.is_commit_sent and not self._fence.database.is_rollback(error):
+                raise CommitUnknownError(transaction_id=self._tx.id) from error
+            raise
+        if not guard.is_commit_sent:  # of a session that leaves the commit to somebody else
+            raise CommitUnknownError(transaction_id=self._tx.id)
+
+    def _abandon(self, error: BaseException) -> None:
+        """Roll back what the block has begun; say in `error` what stands, where that is open."""
+        try:
+            self._handle.rollback()
+        except SQLAlchemyError as trouble:  # the connection is gone, and the transaction with it
+            _LOG.info("rolling back %s: %s", self._tx.id, trouble)
+        self._close()
+        if isinstance(error, CommitUnknownError) or not self._tx.message_count:
+            return
+        outcome = self._outcome()
+        if isinstance(error, TransactionEndedError):
+            error.outcome = outcome
+        if outcome is None:
+            return
+        decide = self._tx.commit if outcome is Outcome.COMMITTED else self._tx.rollback
+        try:
+            decide()
+        except (BridgeError, IllegalTransitionError) as trouble:
+            _LOG.warning("deciding %s failed, a check settles it: %s", self._tx.id, trouble)
+
+    def _outcome(self) -> Outcome | None:
+        """Return how the local transaction ended, for good; None where nobody can tell now."""
+        if not self._has_begun:
+            return Outcome.ROLLED_BACK  # no row was tried, and the block is left
+        try:
+            is_rolled_back = self._fence.roll_back(self._tx.id)
+        except (SQLAlchemyError, SqlError, NoAnswerError) as trouble:
+            text = "how %s ended is not known, a check settles it: %s"
+            _LOG.warning(text, self._tx.id, trouble)
+            return None
+        return Outcome.ROLLED_BACK if is_rolled_back else Outcome.COMMITTED
+
+    def _close(self) -> None:
+        """Give the connection back before anything is waited for."""
+        if self._guard is not None:
+            self._guard.watch(None)
+        with suppress(SQLAlchemyError):
+            self._handle.close()
+
+    def _armed(self) -> Guard:
+        if self._guard is None:
+            raise FenceUsageError("the session has begun no transaction of the fence's database")
+        return self._guard

@@ -1,0 +1,44 @@
+"""Which checks a fence may answer: of transactions that were begun under that very table."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from bridge.errors import NoAnswerError
+from serde.avro import FENCE_CONTEXT
+from serde.errors import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bridge import MessageView
+
+_UUID7 = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
+
+
+def check_context(view: MessageView, *, producer_group: str, table_id: Callable[[], str]) -> None:
+    """Refuse what was not sent under this fence: want of a row proves nothing there.
+
+    Args:
+        view: What the check shows.
+        producer_group: The fence's.
+        table_id: Returns the UUID of the fence's table.
+
+    Raises:
+        NoAnswerError: says why.
+    """
+    whose = f"{view.transaction_id} of {view.producer_group}"
+    if view.producer_group != producer_group:
+        raise NoAnswerError(f"{whose}: the fence is of group {producer_group}")
+    if not _UUID7.fullmatch(view.transaction_id):
+        raise NoAnswerError(f"{whose}: no id that halfbridge makes")
+    if view.context is None:
+        raise NoAnswerError(f"{whose} was begun without a fence: a missing row proves nothing")
+    try:
+        theirs = FENCE_CONTEXT.decode(view.context).table_id
+    except DecodeError as error:
+        raise NoAnswerError(f"{whose}: its context is of no fence: {error}") from error
+    mine = table_id()
+    if theirs != mine:
+        raise NoAnswerError(f"{whose} is fenced by table {theirs}; this one is {mine}")
