@@ -142,8 +142,9 @@ class _Block(Generic[Handle]):
         Raises:
             SqlError, SQLAlchemyError: neither transaction may commit.
         """
-        if self._failure is not None:
-            raise self._failure
+        failure = self._failure or (self._guard.refused if self._guard is not None else None)
+        if failure is not None:
+            raise failure
         if self._tx.state in _ROLLED_BACK:
             raise FenceUsageError(_ROLLED_BACK_INSIDE)
         if isinstance(self._handle, Session):

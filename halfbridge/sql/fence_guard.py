@@ -26,6 +26,7 @@ class Guard:
         is_commit_sent: Whether COMMIT has been handed to the driver: from then on its outcome
             may be unknown.
         is_over: Whether the guarded transaction has ended.
+        refused: What a commit was refused with; None: none was, yet.
     """
 
     def __init__(self, connection: Connection, database: Database) -> None:
@@ -37,6 +38,7 @@ class Guard:
         self._is_busy = False
         self.is_commit_sent = False
         self.is_over = True
+        self.refused: Exception | None = None
         event.listen(connection, "commit", self._on_commit)
         event.listen(connection, "rollback", self._on_rollback)
         event.listen(connection, "before_cursor_execute", self.before_statement)
@@ -84,6 +86,7 @@ class Guard:
         if self.is_over:
             return
         if self._refusal is not None:
+            self.refused = self._refusal
             raise self._refusal
         mark, self._mark = self._mark, None
         if mark is not None and not self._database.is_marked(connection, mark):
@@ -93,7 +96,7 @@ class Guard:
     def _on_rollback(self, connection: Connection) -> None:
         del connection
         self.is_over = True
-        self._refusal = None  # its traceback holds the connection
+        self._refusal = self.refused = None  # its traceback holds the connection
 
 
 # A guard holds no connection, or none for long: what it calls is taken off it, by the block, and

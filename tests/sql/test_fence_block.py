@@ -1,0 +1,563 @@
+"""fence.transaction: each way through the block, on each database and a real Kafka."""
+
+# ruff: noqa: PT012  (what the body of a block does is what is tested)
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.orm import Session, sessionmaker
+
+from bridge import IllegalTransitionError, OutcomeUnknownError, Resolution
+from bridge.errors import ConfigError, HalfNotStoredError
+from halfbridge.sql import (
+    CommitUnknownError,
+    FencedError,
+    FenceUsageError,
+    Outcome,
+    TransactionEndedError,
+)
+from serde import TopicNames
+from serde.headers import parse_half
+from tests.integration.producing import GROUP, PARTITIONS, Cluster
+from tests.sql.fence_scene import Scene, kill_session, new_id, work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.sql.databases import Database
+
+pytestmark = pytest.mark.broker
+
+HELD_BACK = {"linger_ms": 1_000}  # records wait a second: none is acknowledged before
+
+
+class BrokenError(Exception):
+    """What goes wrong in a block."""
+
+
+@pytest.fixture(scope="module")
+def cluster(kafka_bootstrap_servers: str) -> Cluster:
+    """An installation that this file's tests share."""
+    made = Cluster(kafka_bootstrap_servers, TopicNames(f"t{secrets.token_hex(4)}-"))
+    made.create(
+        (made.names.half, PARTITIONS),
+        (made.names.op, PARTITIONS),
+        (made.names.check(GROUP), 1),
+        (made.orders, 1),
+    )
+    return made
+
+
+@pytest.fixture(scope="module")
+def producer(cluster: Cluster) -> Iterator[Any]:
+    """A started producer that this file's tests share."""
+    with cluster.producer() as made:
+        yield made
+
+
+@pytest.fixture
+def scene(database: Database, cluster: Cluster, producer: Any) -> Scene:
+    """A service on one database."""
+    return Scene(database, cluster=cluster, producer=producer)
+
+
+def on(*names: str) -> pytest.MarkDecorator:
+    """Run a test on some databases only."""
+    return pytest.mark.parametrize("database", names, indirect=True)
+
+
+def test_left_normally_the_database_commits_and_then_the_messages(scene: Scene) -> None:
+    """The row has the count of messages, and so has the op; the half names the fence's table."""
+    with scene.fence.transaction(scene.producer) as (tx, connection):
+        tx.send(scene.message())
+        tx.send(scene.message(b"a hat"))
+        work(connection, 1)
+        work(connection, 2)
+    assert scene.worked() == [1, 2]
+    assert scene.fenced(tx.id) == ("committed", 2)
+    assert scene.decisions(tx.id) == [("COMMIT", 2)]
+    assert scene.context_sent(tx.id) == scene.fence.table_id()
+
+
+def test_a_session_of_the_users_own(scene: Scene) -> None:
+    """As a connection; savepoints inside may be rolled back."""
+    with scene.fence.transaction(scene.producer, session_factory=sessionmaker(scene.engine)) as (
+        tx,
+        session,
+    ):
+        assert isinstance(session, Session)
+        tx.send(scene.message())
+        with pytest.raises(BrokenError), session.begin_nested():
+            work(session, 1)
+            raise BrokenError
+        with session.begin_nested():
+            work(session, 2)
+    assert scene.worked() == [2]
+    assert scene.fenced(tx.id) == ("committed", 1)
+    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+
+
+def test_the_fence_row_is_the_first_statement(scene: Scene) -> None:
+    """Nothing is asked of the database while messages are sent; then the row goes first."""
+    table = scene.fence.tables[0].name
+    scene.fence.table_id()
+    told: list[str] = []
+    with scene.fence.transaction(scene.producer) as (tx, connection):
+        event.listen(connection, "before_cursor_execute", lambda *given: told.append(given[2]))
+        tx.send(scene.message())
+        assert told == []
+        assert not connection.in_transaction()
+        work(connection, 1)
+        writes = [each for each in told if each.startswith("INSERT")]
+    assert len(writes) == 2
+    assert table in writes[0]
+
+
+def test_a_block_that_only_sends(scene: Scene) -> None:
+    """Its row is written all the same: a check finds that nothing failed."""
+    with scene.fence.transaction(scene.producer) as (tx, _):
+        tx.send(scene.message())
+    assert scene.fenced(tx.id) == ("committed", 1)
+    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+
+
+def test_a_block_without_sends_is_a_plain_database_transaction(scene: Scene) -> None:
+    """No row, no op; left by an exception nothing stands."""
+    with scene.fence.transaction(scene.producer) as (tx, connection):
+        work(connection, 1)
+    with pytest.raises(BrokenError), scene.fence.transaction(scene.producer) as (_, connection):
+        work(connection, 2)
+        raise BrokenError
+    with scene.fence.transaction(scene.producer):
+        pass
+    assert scene.worked() == [1]
+    assert scene.rows() == 0
+    assert scene.decisions(tx.id) == []
+
+
+def test_left_by_an_exception_neither_stands(scene: Scene) -> None:
+    """The fence says so for good, then the message transaction is rolled back."""
+    with pytest.raises(BrokenError), scene.fence.transaction(scene.producer) as (tx, connection):
+        tx.send(scene.message())
+        work(connection, 1)
+        raise BrokenError
+    assert scene.worked() == []
+    assert scene.fenced(tx.id) == ("rolled_back", 0)
+    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+
+
+def test_left_by_an_exception_before_the_first_statement(scene: Scene) -> None:
+    """No row is needed: nobody else can enter. The message transaction is rolled back."""
+    with pytest.raises(BrokenError), scene.fence.transaction(scene.producer) as (tx, _):
+        tx.send(scene.message())
+        raise BrokenError
+    assert scene.fenced(tx.id) is None
+    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+
+
+def test_a_pool_of_one_connection_is_enough(
+    database: Database, cluster: Cluster, producer: Any
+) -> None:
+    """The block gives its connection back before the fence needs another."""
+    scene = Scene(
+        database, cluster=cluster, producer=producer, pool_size=1, max_overflow=0, pool_timeout=1
+    )
+    with pytest.raises(BrokenError), scene.fence.transaction(producer) as (tx, connection):
+        tx.send(scene.message())
+        work(connection, 1)
+        raise BrokenError
+    assert scene.fenced(tx.id) == ("rolled_back", 0)
+
+
+def _commit(connection: Any) -> None:
+    connection.commit()
+
+
+def _begin_and_commit(connection: Any) -> None:
+    with connection.begin_nested() if connection.in_transaction() else connection.begin():
+        work(connection, 9)
+    connection.commit()
+
+
+@pytest.mark.parametrize(
+    ("commit", "is_let_out", "has_session"),
+    [
+        (_commit, True, False),
+        (_commit, False, False),
+        (_commit, False, True),
+        (_begin_and_commit, False, False),
+        (_begin_and_commit, True, True),
+    ],
+)
+def test_only_the_block_commits(
+    scene: Scene, commit: Callable[[Any], None], is_let_out: bool, has_session: bool
+) -> None:
+    """The user's own commit is refused before it happens, swallowed or not; nothing stands."""
+    given = {"session_factory": sessionmaker(scene.engine)} if has_session else {}
+    with (
+        pytest.raises(FenceUsageError, match="only the block commits"),
+        scene.fence.transaction(scene.producer, **given) as (tx, handle),
+    ):
+        tx.send(scene.message())
+        work(handle, 1)
+        try:
+            commit(handle)
+        except FenceUsageError:
+            if is_let_out:
+                raise
+    assert scene.worked() == []
+    assert scene.fenced(tx.id) == ("rolled_back", 0)
+    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+
+
+def test_a_rollback_inside_ends_the_block(scene: Scene) -> None:
+    """What would come after it has no fence row, and is refused."""
+    with (
+        pytest.raises(FenceUsageError, match="second database transaction"),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        work(connection, 1)
+        connection.rollback()
+        work(connection, 2)
+    with (
+        pytest.raises(TransactionEndedError, match="nothing of what came before stands") as caught,
+        scene.fence.transaction(scene.producer) as (other, connection),
+    ):
+        other.send(scene.message())
+        work(connection, 3)
+        connection.rollback()
+    assert caught.value.outcome is Outcome.ROLLED_BACK
+    assert scene.worked() == []
+    for each in (tx, other):
+        assert scene.fenced(each.id) == ("rolled_back", 0)
+        assert scene.decisions(each.id) == [("ROLLBACK", 1)]
+
+
+def test_a_session_that_begins_anew_inside(scene: Scene) -> None:
+    """It would commit work that no row stands for."""
+    with (
+        pytest.raises(FenceUsageError, match="second database transaction"),
+        scene.fence.transaction(scene.producer, session_factory=sessionmaker(scene.engine)) as (
+            tx,
+            session,
+        ),
+    ):
+        tx.send(scene.message())
+        work(session, 1)
+        session.rollback()
+        work(session, 2)
+    assert scene.worked() == []
+    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+
+
+def test_a_rollback_of_the_message_transaction_inside(scene: Scene) -> None:
+    """The work would stand without its messages; both are rolled back."""
+    with (
+        pytest.raises(FenceUsageError, match="raise an exception instead"),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        work(connection, 1)
+        tx.rollback()
+    assert scene.worked() == []
+    assert scene.fenced(tx.id) == ("rolled_back", 0)
+
+
+def test_a_send_behind_the_first_statement(scene: Scene) -> None:
+    """It is refused: the row has the count of messages already."""
+    with (
+        pytest.raises(IllegalTransitionError, match="send all messages before it"),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        work(connection, 1)
+        tx.send(scene.message())
+    with (
+        pytest.raises(FenceUsageError, match="send all messages first"),
+        scene.fence.transaction(scene.producer) as (other, connection),
+    ):
+        work(connection, 2)
+        other.send(scene.message())
+    assert scene.worked() == []
+    for each in (tx, other):
+        assert scene.decisions(each.id) == [("ROLLBACK", 1)]
+
+
+@on("sqlite")
+def test_a_send_that_is_outstanding_or_has_failed(scene: Scene) -> None:
+    """The local transaction does not begin, also where the failure was swallowed."""
+    assert scene.cluster is not None
+    with scene.cluster.producer(**HELD_BACK) as slow:
+        with (
+            pytest.raises(IllegalTransitionError, match="not acknowledged yet"),
+            scene.fence.transaction(slow) as (tx, connection),
+        ):
+            tx.send_async(scene.message())
+            work(connection, 1)
+        with (
+            pytest.raises(IllegalTransitionError, match="only rollback is allowed"),
+            scene.fence.transaction(slow) as (other, connection),
+        ):
+            with pytest.raises(HalfNotStoredError):
+                other.send(scene.message(), 0.0)
+            work(connection, 2)
+    assert scene.worked() == []
+    for each in (tx, other):
+        assert [kind for kind, _ in scene.decisions(each.id)] == ["ROLLBACK"]
+
+
+@pytest.mark.parametrize("is_let_out", [True, False])
+def test_a_check_that_comes_first(scene: Scene, is_let_out: bool) -> None:
+    """Its rollback is final: the block cannot commit, swallowed or not."""
+    with (
+        pytest.raises(FencedError, match="a check came before"),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        assert scene.fence.check(scene.view(tx.id)).resolution is Resolution.ROLLBACK
+        try:
+            work(connection, 1)
+        except FencedError:
+            if is_let_out:
+                raise
+    assert scene.worked() == []
+    assert scene.fenced(tx.id) == ("rolled_back", 0)
+    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+
+
+@on("mariadb")
+def test_a_statement_that_commits_by_itself(scene: Scene) -> None:
+    """DDL on MariaDB: found out, and said what stands; what came after it is rolled back."""
+    with (
+        pytest.raises(TransactionEndedError, match="what came before stands") as caught,
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        work(connection, 1)
+        connection.execute(text("CREATE TABLE other (number INT)"))
+        work(connection, 2)
+    assert caught.value.outcome is Outcome.COMMITTED
+    assert scene.worked() == [1]
+    assert scene.fenced(tx.id) == ("committed", 1)
+    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+
+
+@on("mariadb")
+def test_an_exception_behind_a_statement_that_commits_by_itself(scene: Scene) -> None:
+    """The row stands, and rules: the messages of what stands are delivered."""
+    with pytest.raises(BrokenError), scene.fence.transaction(scene.producer) as (tx, connection):
+        tx.send(scene.message())
+        work(connection, 1)
+        connection.execute(text("CREATE TABLE other (number INT)"))
+        raise BrokenError
+    assert scene.worked() == [1]
+    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+
+
+@on("sqlite")
+def test_a_script_of_the_drivers_own_commits(scene: Scene) -> None:
+    """executescript() commits before it begins; found out at the end of the block."""
+    with (
+        pytest.raises(TransactionEndedError) as caught,
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        work(connection, 1)
+        connection.connection.dbapi_connection.executescript("SELECT 1;")
+        work(connection, 2)
+    assert caught.value.outcome is Outcome.COMMITTED
+    assert scene.worked() == [1]
+    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+
+
+@on("postgresql", "mariadb")
+def test_a_commit_in_sql_text(scene: Scene) -> None:
+    """SQLAlchemy does not see it; the mark of the transaction is gone."""
+    with (
+        pytest.raises(TransactionEndedError) as caught,
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        work(connection, 1)
+        connection.execute(text("COMMIT"))
+        work(connection, 2)
+    assert caught.value.outcome is Outcome.COMMITTED
+    assert scene.worked() == [1]
+    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+
+
+@on("mariadb")
+def test_a_deadlock_that_is_swallowed(scene: Scene) -> None:
+    """MariaDB has rolled everything back, the row too; what came after must not stand alone."""
+    with scene.truth.begin() as connection:
+        for number in range(100, 120):
+            work(connection, number)
+    with (
+        pytest.raises(TransactionEndedError) as caught,
+        scene.fence.transaction(scene.producer) as (tx, connection),
+        scene.truth.connect() as rival,
+    ):
+        tx.send(scene.message())
+        work(connection, 1)
+        # The heavier one wins; it waits for row 1, and the block then asks for one of its rows.
+        rival.execute(text("SET SESSION innodb_lock_wait_timeout = 30"))
+        rival.execute(text("UPDATE work SET number = number + 1000 WHERE number >= 100"))
+        waiting = rival.connection.dbapi_connection
+        waiting._execute_command(3, "UPDATE work SET number = 2 WHERE number = 1")  # COM_QUERY
+        with pytest.raises(DBAPIError, match="1213"):
+            connection.execute(text("UPDATE work SET number = 7 WHERE number >= 100"))
+        waiting._read_query_result()
+        rival.rollback()
+        work(connection, 3)
+    assert caught.value.outcome is Outcome.ROLLED_BACK
+    assert scene.worked() == list(range(100, 120))
+    assert scene.fenced(tx.id) == ("rolled_back", 0)
+    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+
+
+@on("postgresql")
+def test_an_error_of_a_statement_that_is_swallowed(scene: Scene) -> None:
+    """PostgreSQL answers COMMIT with a rollback then, and no error; the block does not ask."""
+    with (
+        pytest.raises(DBAPIError, match="current transaction is aborted"),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        work(connection, 1)
+        with pytest.raises(IntegrityError):
+            work(connection, 1)
+    assert scene.worked() == []
+    assert scene.fenced(tx.id) == ("rolled_back", 0)
+    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+
+
+@on("postgresql", "mariadb")
+def test_a_connection_lost_before_the_commit(scene: Scene) -> None:
+    """Nothing can stand: the fence says so, and the message transaction is rolled back."""
+    with (
+        pytest.raises(DBAPIError),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        work(connection, 1)
+        kill_session(scene.database, connection)
+    assert scene.worked() == []
+    assert scene.fenced(tx.id) == ("rolled_back", 0)
+    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+
+
+@on("postgresql", "mariadb")
+def test_a_connection_lost_at_the_commit_decides_nothing(scene: Scene) -> None:
+    """The database did not say; the check finds that nothing was committed."""
+    with (
+        pytest.raises(CommitUnknownError),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        work(connection, 1)
+        event.listen(connection, "commit", lambda each: kill_session(scene.database, each))
+    assert scene.fenced(tx.id) is None
+    assert scene.decisions(tx.id) == []
+    assert scene.fence.check(scene.view(tx.id)).resolution is Resolution.ROLLBACK
+    assert scene.worked() == []
+
+
+def test_a_commit_whose_answer_is_lost_decides_nothing(scene: Scene) -> None:
+    """The check finds that it was committed, and how many messages there are."""
+
+    def commit_and_lose_the_answer(connection: Any) -> None:
+        connection.connection.dbapi_connection.commit()
+        raise ConnectionError
+
+    with (
+        pytest.raises(CommitUnknownError) as caught,
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        work(connection, 1)
+        event.listen(connection, "commit", commit_and_lose_the_answer)
+    assert isinstance(caught.value, OutcomeUnknownError)
+    assert scene.decisions(tx.id) == []
+    answer = scene.fence.check(scene.view(tx.id))
+    assert (answer.resolution, answer.message_count) == (Resolution.COMMIT, 1)
+    assert scene.worked() == [1]
+
+
+@on("postgresql", "sqlite")
+def test_a_constraint_that_refuses_the_commit(scene: Scene) -> None:
+    """The database says for certain that nothing was committed; so does the block."""
+    with scene.truth.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE TABLE part (number INTEGER REFERENCES work (number)"
+                " DEFERRABLE INITIALLY DEFERRED)"
+            )
+        )
+    with (
+        pytest.raises(IntegrityError),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        if scene.database.name == "sqlite":
+            connection.connection.dbapi_connection.execute("PRAGMA foreign_keys = ON")
+        work(connection, 1)
+        connection.execute(text("INSERT INTO part VALUES (2)"))
+    assert scene.worked() == []
+    assert scene.fenced(tx.id) == ("rolled_back", 0)
+    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+
+
+@on("sqlite")
+def test_a_message_commit_in_doubt(scene: Scene) -> None:
+    """The error says so: the work stands, and a check commits the messages."""
+    assert scene.cluster is not None
+    with scene.cluster.producer(**HELD_BACK, decision_timeout_ms=10) as slow:
+        with (
+            pytest.raises(OutcomeUnknownError) as caught,
+            scene.fence.transaction(slow) as (tx, connection),
+        ):
+            tx.send(scene.message())
+            work(connection, 1)
+        assert not isinstance(caught.value, CommitUnknownError)
+    assert scene.worked() == [1]
+    assert scene.fenced(tx.id) == ("committed", 1)
+
+
+@on("sqlite")
+def test_a_producer_that_does_not_go_with_the_fence(scene: Scene) -> None:
+    """Another group, or less time for a check than the fence waits: a clear error, at once."""
+    assert scene.cluster is not None
+    hasty = scene.cluster.producer(check_timeout_ms=3_999)
+    with pytest.raises(ConfigError, match=r"check_timeout_ms: 3999 .* at least 4000"):
+        scene.fence.transaction(hasty)
+    with pytest.raises(ConfigError, match="producer_group"):
+        scene.fence.transaction(scene.cluster.producer(producer_group="others"))
+
+
+@on("sqlite")
+def test_the_first_check_waits_as_long_as_is_asked(scene: Scene) -> None:
+    """immunity_ms is that of each message."""
+    assert scene.cluster is not None
+    with scene.fence.transaction(scene.producer, immunity_ms=60_000) as (tx, _):
+        tx.send(scene.message())
+    found = [parse_half(each.headers())[0] for each in scene.cluster.read(scene.cluster.names.half)]
+    assert [each.immunity_ms for each in found if each.transaction_id == tx.id] == [60_000]
+
+
+@on("sqlite")
+def test_a_transaction_older_than_any_check(scene: Scene) -> None:
+    """The daemon has given it up by now, and rows of its age may be purged."""
+    with (
+        pytest.raises(FencedError, match="longer than transaction_age_ms_max"),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        tx.id = new_id(age_ms=259_200_000)
+        work(connection, 1)
+    assert scene.worked() == []
