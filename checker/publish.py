@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 ANY_PARTITION = -1
 _NO_CHECK_TIMES = -1
-# By how much a real record may be larger than what is known of its half record: two headers of 96
-# bytes take the place of RMQ_HALF.
-_REAL_GROWTH_BYTES = 100
+# By how much a real record may be larger than what is known of its half record: three headers of
+# 117 bytes take the place of RMQ_HALF.
+_REAL_GROWTH_BYTES = 120
 
 
 class Body(Protocol):
@@ -151,7 +151,10 @@ class Publisher:
             key,
             body.value(),
             names.real_headers(
-                names.user_headers(body.headers()), metadata.transaction_id, metadata.born_timestamp
+                names.user_headers(body.headers()),
+                metadata.transaction_id,
+                metadata.born_timestamp,
+                metadata.message_index,
             ),
             now_ms,
         )

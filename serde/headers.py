@@ -21,10 +21,15 @@ CHECK = "RMQ_CHECK"
 DEAD = "RMQ_DEAD"
 TRANSACTION_ID = "__transactionId__"
 BORN_TIMESTAMP = "__bornTimestamp__"
+# Only where the index is above 0: most transactions have one message, whose record needs no more.
+MESSAGE_INDEX = "__messageIndex__"
 # What a client may add to a half record, each once: what the daemon has to know, and what the
 # sender leaves for whoever answers a check. Neither is delivered.
 INTERNAL = (HALF, CONTEXT)
-RESERVED = frozenset((*INTERNAL, CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP))
+RESERVED = frozenset((*INTERNAL, CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX))
+
+# Of an int of 32 bits, which is what RMQ_HALF has room for; the daemon writes no index above 999.
+_INDEX_DIGITS_MAX = 10
 
 # For a name that is not UTF-8 the client returns a broken list and an error at once. Python's own
 # call of a method stops looking for that once it is warm; methodcaller looks every time.
@@ -109,13 +114,47 @@ def user_headers(headers: Sequence[Header]) -> Headers:
     return [header for header in headers if header[0] not in INTERNAL]
 
 
-def real_headers(user: Headers, transaction_id: str, born_timestamp: int) -> Headers:
-    """Return the headers of a real record: the user's, then the id and the birth, in ASCII."""
-    return [
+def real_headers(
+    user: Headers, transaction_id: str, born_timestamp: int, message_index: int = 0
+) -> Headers:
+    """Return the headers of a real record, in ASCII what is added to the user's.
+
+    The transaction id, the birth in ms, and the index of the message in its transaction where that
+    is above 0.
+    """
+    headers = [
         *user,
         (TRANSACTION_ID, transaction_id.encode()),
         (BORN_TIMESTAMP, b"%d" % born_timestamp),
     ]
+    if message_index:
+        headers.append((MESSAGE_INDEX, b"%d" % message_index))
+    return headers
+
+
+def real_identity(headers: Sequence[Header] | None) -> tuple[str, int] | None:
+    """Return transaction id and message index of a real record; None: another producer wrote it.
+
+    Both are the same however often the message is delivered. Of a name that stands twice the last
+    one counts: the daemon adds its headers behind the user's.
+
+    Raises:
+        DecodeError: one of the two is not as the daemon writes it; the record's writer must act.
+    """
+    named = dict(headers or ())
+    identity = named.get(TRANSACTION_ID)
+    if not identity:
+        return None
+    try:
+        transaction_id = identity.decode()
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"{TRANSACTION_ID} is not UTF-8", identity) from error
+    if MESSAGE_INDEX not in named:
+        return transaction_id, 0
+    text = named[MESSAGE_INDEX] or b""
+    if not text.isdigit() or text.startswith(b"0") or len(text) > _INDEX_DIGITS_MAX:
+        raise DecodeError(f"{MESSAGE_INDEX} is no number from 1 on, in ASCII", text)
+    return transaction_id, int(text)
 
 
 def _half_at(headers: Sequence[Header]) -> int:

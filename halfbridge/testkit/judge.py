@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 _PER_MESSAGE = frozenset((DeadReason.EXTRA, DeadReason.LATE))
 _DISCARDED = frozenset((DeadReason.CHECK_TIMES, DeadReason.AGE, DeadReason.OPERATOR))
-_OURS = frozenset((header_names.TRANSACTION_ID, header_names.BORN_TIMESTAMP))
-_FIELDS = ("value", "key", "headers", "topic", "partition")
+_OURS = frozenset(
+    (header_names.TRANSACTION_ID, header_names.BORN_TIMESTAMP, header_names.MESSAGE_INDEX)
+)
+_FIELDS = ("value", "key", "headers", "topic", "partition", "message index")
 
 
 def judge(
@@ -243,8 +245,14 @@ def _misfits(message: SentMessage, record: ReadRecord, headers: Headers) -> tupl
         message.headers == headers,
         message.topic == record.topic,
         message.partition in (PARTITION_BY_KEY, record.partition),
+        dict(record.headers).get(header_names.MESSAGE_INDEX) == _index_text(message),
     )
     return tuple("" if fits else name for name, fits in zip(_FIELDS, same, strict=True))
+
+
+def _index_text(message: SentMessage) -> bytes | None:
+    """Return what the daemon adds about the index; None, no header, for the first message."""
+    return b"%d" % message.index if message.index else None
 
 
 def _best(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.headers import BORN_TIMESTAMP, DEAD, TRANSACTION_ID
+from serde.headers import BORN_TIMESTAMP, DEAD, MESSAGE_INDEX, TRANSACTION_ID
 from serde.limits import (
     METADATA_BYTES_MAX,
     OP_BYTES_MAX,
@@ -221,7 +221,7 @@ def facts_of_reals(records: DataFrame) -> DataFrame:
             topic=F.col("topic"),
             key=F.col("key"),
             value=F.col("value"),
-            headers=without(headers, TRANSACTION_ID, BORN_TIMESTAMP),
+            headers=without(headers, TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX),
             born=F.col("born"),
         ),
         lane=F.when(F.col("key").isNotNull(), F.xxhash64("topic", "partition", "key")),

@@ -1,7 +1,9 @@
 """Which rows of an ingested table say the same thing twice. Pure.
 
-A real record does not say which message of its transaction it is: the daemon leaves nothing
-internal in it. What it does say is enough to tell a message that came twice from two equal ones.
+A real record says in `__messageIndex__` which message of its transaction it is, where the daemon is
+new enough and the index is above 0. A record without that header is the first message, or was
+delivered by an older daemon; what else it says is enough to tell a message that came twice from
+two equal ones.
 
 - **The same record twice**: topic, partition, offset, time and bytes are equal. Two ingestions
   overlapped.
@@ -9,13 +11,15 @@ internal in it. What it does say is enough to tell a message that came twice fro
   daemon delivers a transaction whole, in one kafka_txn, under one publish time, so equal messages
   of one delivery are messages of their own (the user sent them), and equal messages of two
   deliveries are the same one, delivered again. The n-th of them in one delivery is the n-th in the
-  other. This is what `checker init --accept-duplicates` may leave.
+  other. This is what `checker init --accept-duplicates` may leave. The index is among the bytes:
+  messages with different ones are never the same, and what an older daemon delivered first and a
+  newer one again is kept twice.
 
 Where a broker has refused the daemon's clock (`checker.stamps`), records of one delivery may differ
-by milliseconds, and then equal messages of one transaction are taken for one delivered again.
+by milliseconds, and then equal messages without an index are taken for one delivered again.
 
-Where the broker sets the time (LogAppendTime), deliveries cannot be told apart: such rows are only
-compared as records, since dropping a message would be worse than having it twice.
+Where the broker sets the time (LogAppendTime), deliveries cannot be told apart: rows without an
+index are only compared as records, since dropping a message would be worse than having it twice.
 """
 
 from __future__ import annotations
@@ -24,6 +28,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from serde.headers import MESSAGE_INDEX
+from spark_jobs.transforms import header_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -51,9 +58,10 @@ def with_duplicates_marked(rows: DataFrame) -> DataFrame:
     Returns:
         The same columns, then duplicate string (SAME_RECORD, SAME_MESSAGE; null: to be kept) and
         message_index long: 0, 1, ... among the rows to be kept of a transaction, by topic,
-        partition and offset; within a partition that is the order in which they were sent. Null
-        for duplicates and for records without a transaction. (transaction_id, message_index) is
-        unique, and does not depend on how often and in which order rows came.
+        partition and offset; within a partition that is the order in which they were sent. (It is
+        not the header's: rows of older daemons have none.) Null for duplicates and for records
+        without a transaction. (transaction_id, message_index) is unique, and does not depend on
+        how often and in which order rows came.
     """
     record = (*_PLACE, "timestamp", *_DIGESTS)
     content = ("topic", *_DIGESTS)
@@ -64,7 +72,9 @@ def with_duplicates_marked(rows: DataFrame) -> DataFrame:
     same_message = Window.partitionBy(_UNIT, *content, _COPY).orderBy(*place)
     transaction = Window.partitionBy(_UNIT).orderBy(*place, *_DIGESTS, "_again")
     kept = F.col("duplicate").isNull()
-    can_tell = F.col("transaction_id").isNotNull() & (F.col("timestamp_type") == _CREATE_TIME)
+    by_time = F.col("timestamp_type") == _CREATE_TIME
+    by_index = header_text(MESSAGE_INDEX).isNotNull()
+    can_tell = F.col("transaction_id").isNotNull() & (by_time | by_index)
     counted = F.sum(F.when(kept, 1)).over(transaction.rowsBetween(Window.unboundedPreceding, 0))
     return (
         rows.withColumns(_helpers())

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serde.headers import real_headers
+from serde.limits import TRANSACTION_MESSAGES_MAX
 
 if TYPE_CHECKING:
     from spark_jobs.sink.rows import Row
@@ -15,8 +16,9 @@ ANY_BYTES = (1 << 31) - 1
 _BATCH_BYTES = 61  # header of a record batch, to which max.message.bytes applies
 _FIXED_BYTES = 3  # attributes, and two deltas that are 0 in the first record of a batch
 _VARINT_BYTES_MAX = 5
-# A transaction id and a birth in milliseconds, as the daemon adds them to each record.
-_ADDED = real_headers([], "0" * 32, 10**12)
+# A transaction id, a birth in milliseconds and the largest index, as the daemon adds them to a
+# record: which index a row will have is not known when it is weighed.
+_ADDED = real_headers([], "0" * 32, 10**12, TRANSACTION_MESSAGES_MAX - 1)
 _ADDED_BYTES = sum(2 + len(name) + len(value or b"") for name, value in _ADDED)
 # Most that the record has besides key, value and the user's headers: its length, those of key and
 # value, and the number of headers come in up to five bytes each.
@@ -52,7 +54,7 @@ class Destination:
 
 
 def delivered_bytes(row: Row) -> int:
-    """Return the size of a row as a record batch of its own, not compressed.
+    """Return the size of a row as a record batch of its own, not compressed, at most.
 
     Source: Kafka's record format v2.
     """

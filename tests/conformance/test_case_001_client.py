@@ -359,7 +359,7 @@ def test_case_037_too_large_is_refused_before_it_is_sent(
     assert installation.tail(installation.names.half).to_end() == []
 
 
-@pytest.mark.parametrize("name", ["RMQ_HALF", "RMQ_CHECK", "RMQ_DEAD", "__transactionId__"])
+@pytest.mark.parametrize("name", ["RMQ_HALF", "RMQ_DEAD", "__transactionId__", "__messageIndex__"])
 def test_case_035_reserved_headers_are_refused(name: str) -> None:
     """Nobody forges internal ones through the client."""
     with pytest.raises(InvalidMessageError, match="reserved"):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bridge import Message, Resolution
-from serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
+from serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_identity
 from serde.records import DeadReason, OpKind, OpSource
 from tests.integration.tail import Stored
 from tests.integration.waiting import until
@@ -106,7 +106,7 @@ def test_rollback_delivers_nothing(installation: Installation) -> None:
 
 
 def test_several_messages_become_visible_together(installation: Installation) -> None:
-    """Messages of one transaction in two topics come out whole, in the order sent."""
+    """Messages of one transaction in two topics come out whole, in the order sent, numbered."""
     installation.make(partitions=2, groups=("orders-service",))
     orders = installation.topic("orders", partitions=3)
     stock = installation.topic("stock")
@@ -121,10 +121,12 @@ def test_several_messages_become_visible_together(installation: Installation) ->
             receipt = transaction.send(Message(stock, key=b"s", value=body))
         transaction_id = receipt.transaction_id
 
-    for topic in (orders, stock):
+    for first, topic in enumerate((orders, stock)):
         records = installation.tail(topic).until(4)
         assert [each.value for each in records] == [b"0", b"1", b"2", b"3"]
-        assert {each.transaction_id for each in records} == {transaction_id}
+        assert [real_identity(each.headers) for each in records] == [
+            (transaction_id, index) for index in range(first, 8, 2)
+        ]
 
 
 @pytest.mark.parametrize("first", [OpKind.COMMIT, OpKind.ROLLBACK])

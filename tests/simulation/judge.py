@@ -14,7 +14,14 @@ from checker.core.events import HalfRead, JunkRead, OpRead
 from checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES
 from serde.avro import DEAD_LETTER, OP
 from serde.errors import DecodeError
-from serde.headers import BORN_TIMESTAMP, DEAD, TRANSACTION_ID, parse_half
+from serde.headers import (
+    BORN_TIMESTAMP,
+    DEAD,
+    MESSAGE_INDEX,
+    TRANSACTION_ID,
+    parse_half,
+    real_identity,
+)
 from serde.records import DeadReason, OpKind, OpSource
 from tests.ledger_log import Log
 from tests.property.model import Truth, key_of, line
@@ -27,7 +34,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 UNLIMITED = 1 << 60
-OURS = (TRANSACTION_ID, BORN_TIMESTAMP)
+OURS = (TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX)
 
 
 class Rulings(Truth):
@@ -117,13 +124,14 @@ class Judge:
                 if sent is None:
                     raise BrokenPromiseError(f"{place}@{record.offset()}: sent by nobody")
                 headers = record.headers() or []
-                named = dict(headers[-2:]).get(TRANSACTION_ID)
+                added = headers[len(sent.headers) :]
+                named = OURS if sent.message_index else OURS[:-1]
                 if (
-                    named != sent.transaction_id.encode()
-                    or headers[:-2] != sent.headers
+                    real_identity(added) != (sent.transaction_id, sent.message_index)
+                    or headers[: len(sent.headers)] != sent.headers
                     or record.key() != sent.key
                     or place[0] != sent.real_topic
-                    or tuple(name for name, _ in headers[-2:]) != OURS
+                    or tuple(name for name, _ in added) != named
                 ):
                     where = f"{place}@{record.offset()}"
                     raise BrokenPromiseError(f"{where}: not as it was sent: {sent}")

@@ -39,7 +39,7 @@ START_MS = 1_700_000_000_000
 DAY_MS = 86_400_000
 PAIRS = 2
 NAMES = TopicNames()
-DAEMONS = (names.TRANSACTION_ID, names.BORN_TIMESTAMP)  # headers that it adds
+DAEMONS = (names.TRANSACTION_ID, names.BORN_TIMESTAMP, names.MESSAGE_INDEX)  # headers that it adds
 # Real topic, key, value, the user's headers.
 Content = tuple[str, Any, Any, tuple[Any, ...]]
 
@@ -179,7 +179,10 @@ class Tape:
 
     def real(self, half: Half, partition: int = 0, **given: Any) -> int:
         """Append the delivery of a message."""
-        headers = names.real_headers(list(half.user), half.txn, half.metadata.born_timestamp)
+        meta = half.metadata
+        headers = names.real_headers(
+            list(half.user), half.txn, meta.born_timestamp, meta.message_index
+        )
         values = {"key": half.key, "value": half.value, "headers": headers, **given}
         return self.write(half.metadata.real_topic, partition, **values)
 

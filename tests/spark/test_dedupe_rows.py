@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from serde.headers import real_headers
 from spark_jobs.dedupe.rows import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
 
 if TYPE_CHECKING:
@@ -33,13 +34,15 @@ def row(
     partition: int = 0,
     key: bytes | None = b"k",
     timestamp_type: int = CREATE_TIME,
+    index: int = 0,
     quarantined: bool = False,
 ) -> Given:
     """Return one row of an ingested table."""
     time = datetime.fromtimestamp(1_760_000_000 + at_s, timezone.utc)
     reason = "why" if quarantined else None
+    headers = real_headers([], transaction_id, 5, index) if transaction_id and index else None
     return (
-        *("orders", partition, offset, time, timestamp_type, key, value, None, transaction_id),
+        *("orders", partition, offset, time, timestamp_type, key, value, headers, transaction_id),
         *(reason, time.date(), quarantined),
     )
 
@@ -104,6 +107,20 @@ def test_deliveries_that_cannot_be_told_apart_are_left_alone(spark: SparkSession
     marks = mark(spark, *given)
     assert marks[0] == (None, 0)
     assert sorted(marks[1:], key=str) == [(SAME_RECORD, None), (None, 1)]
+
+
+def test_an_index_tells_where_times_do_not(spark: SparkSession) -> None:
+    """With append times, or with times that differ within a delivery: equal is equal with it."""
+    given = [
+        row("a", 1, timestamp_type=APPEND_TIME, index=1),
+        row("a", 2, timestamp_type=APPEND_TIME, index=2),
+        row("a", 3, at_s=1, timestamp_type=APPEND_TIME, index=1),
+        row("b", 4, index=1),
+        row("b", 5, at_s=1, index=2),
+        row("b", 6, at_s=9, index=1),
+    ]
+    expected = [(None, 0), (None, 1), (SAME_MESSAGE, None)]
+    assert mark(spark, *given) == expected + expected
 
 
 def test_records_of_other_producers_are_never_messages(spark: SparkSession) -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
+from serde.headers import BORN_TIMESTAMP, MESSAGE_INDEX, TRANSACTION_ID
 from serde.records import ManifestKind, OpKind
 from spark_jobs.audit import main as audit
 from tests.spark import sink_faults
@@ -170,7 +170,7 @@ def test_batch_write(spark: SparkSession, scene: SinkScene) -> None:
     write(frame, batch_id="7")
     write(frame, batch_id="7")
     came = scene.settled()
-    internal = (TRANSACTION_ID, BORN_TIMESTAMP)
+    internal = (TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX)
     told = {
         (
             each.key,

@@ -60,7 +60,7 @@ def test_a_row_without_a_key_for_a_compacted_topic(sink: Sink) -> None:
 def test_the_brokers_count_as_the_sink_does(
     sink: Sink, key: bytes | None, headers: list[tuple[str, bytes | None]]
 ) -> None:
-    """The largest row that it lets pass is stored; one byte more is refused."""
+    """The largest row that it lets pass is stored, with any index; one byte more is refused."""
     topic = sink.topic("small", max_message_bytes=str(SMALL_BYTES))
     spare = SMALL_BYTES - delivered_bytes((topic, 0, key, b"v" * 9_000, headers))
     fits = b"v" * (9_000 + spare)
@@ -69,7 +69,7 @@ def test_the_brokers_count_as_the_sink_does(
     producer = Producer({"bootstrap.servers": sink.scene.servers, "linger.ms": 0})
     codes = []
     for value in (fits, fits + b"v"):
-        added = real_headers(headers, TRANSACTION_IDS.next(), 1_800_000_000_000)
+        added = real_headers(headers, TRANSACTION_IDS.next(), 1_800_000_000_000, 999)
         producer.produce(
             topic, value, key, 0, headers=added, on_delivery=lambda error, _: codes.append(error)
         )

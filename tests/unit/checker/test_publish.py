@@ -11,8 +11,8 @@ from checker.core.plan import DeadHalf, DeadJunk, Delivery, Plan
 from checker.publish import Outgoing, Publisher
 from checker.routes import Routes
 from checker.sizes import Sizes, bytes_alone, bytes_at_most
-from serde.avro import DEAD_LETTER
-from serde.headers import DEAD, HALF, parse_half
+from serde.avro import DEAD_LETTER, HALF_METADATA
+from serde.headers import DEAD, HALF, parse_half, real_headers, real_identity
 from serde.limits import DETAIL_BYTES_MAX, STUB_BYTES_MAX
 from serde.records import DeadDecision, DeadLetter, DeadReason
 from serde.topics import TopicNames
@@ -147,3 +147,35 @@ def test_a_message_that_its_real_topic_does_not_take_is_undeliverable() -> None:
     ] * 2
     assert publisher.undeliverable == 2
     assert _letter(letters[0]).detail == f"message 0 of {exact} bytes; topic real takes {exact - 1}"
+
+
+@pytest.mark.parametrize("resume_count", [0, 1])
+def test_a_message_keeps_its_identity_however_often_it_is_delivered(resume_count: int) -> None:
+    """What was a dead letter and is resumed comes with the id and the index that it had."""
+    told = metadata("A" * 32)
+    halves = tuple(
+        _half(b"v")._replace(metadata=told._replace(message_index=index, resume_count=resume_count))
+        for index in (0, 1, 999)
+    )
+    plan = Plan(deliveries=[Delivery("A" * 32, "orders", halves, 0, 1, 9, 8)])
+    _, records = _written(plan)
+    assert [real_identity(each.headers) for each in records] == [
+        ("A" * 32, 0),
+        ("A" * 32, 1),
+        ("A" * 32, 999),
+    ]
+    assert records[0].headers == real_headers([("mine", b"1")], "A" * 32, told.born_timestamp)
+
+
+@pytest.mark.parametrize("index", [0, 999])
+def test_the_headers_of_a_real_record_are_reckoned_with(index: int) -> None:
+    """A half that just fits its real topic becomes a record that may not: exactly weighed."""
+    told = metadata("A" * 32)._replace(message_index=index, born_timestamp=(1 << 63) - 1)
+    body = Body(b"value" * 100, [(HALF, HALF_METADATA.encode(told))])
+    size_bytes = bytes_at_most(body.key(), body.value(), body.headers())
+    half = HalfRead(7, 1, told, "", size_bytes, body)
+    plan = Plan(deliveries=[Delivery("A" * 32, "orders", (half,), 0, 1, 9, 8)])
+    (record,) = _written(plan)[1]
+    exact = bytes_alone(record.key, record.value, record.headers)
+    assert _written(plan, real=exact)[1] == [record]
+    assert [each.topic for each in _written(plan, real=exact - 1)[1]] == [NAMES.dead]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from serde.avro import HALF_METADATA, OP
@@ -12,17 +14,22 @@ from serde.headers import (
     CONTEXT,
     DEAD,
     HALF,
+    MESSAGE_INDEX,
     RESERVED,
     TRANSACTION_ID,
     headers_of,
     parse_half,
     real_headers,
+    real_identity,
     user_headers,
     without_half,
 )
 from serde.limits import IDENTITY_BYTES_MAX, ORIGINAL_METADATA_BYTES_MAX
 from serde.records import Op, OpKind, OpSource
 from tests.playbook import metadata
+
+if TYPE_CHECKING:
+    from serde.headers import Header
 
 METADATA = metadata("A")
 MINE = (HALF, HALF_METADATA.encode(METADATA))
@@ -80,7 +87,7 @@ def test_broken_metadata_is_told() -> None:
         parse_half([(HALF, b"x")])
 
 
-@pytest.mark.parametrize("name", [CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP])
+@pytest.mark.parametrize("name", [CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX])
 def test_a_reserved_name_is_a_flaw(name: str) -> None:
     """A forged internal header is read, and keeps the message from ever being delivered."""
     assert parse_half([(name, b"1"), MINE]) == (METADATA, f"reserved header {name}")
@@ -113,11 +120,36 @@ def test_the_users_headers_are_untouched() -> None:
     theirs = [("b", b""), ("a", None), ("b", b"\xff")]
     assert user_headers([theirs[0], MINE, *theirs[1:]]) == theirs
     assert user_headers([*theirs, (CONTEXT, b"internal"), MINE]) == theirs
-    assert real_headers(theirs, "id", 17) == [
-        *theirs,
-        ("__transactionId__", b"id"),
-        ("__bornTimestamp__", b"17"),
-    ]
+    added = [*theirs, ("__transactionId__", b"id"), ("__bornTimestamp__", b"17")]
+    assert real_headers(theirs, "id", 17) == real_headers(theirs, "id", 17, 0) == added
+    assert real_headers(theirs, "id", 17, 999) == [*added, ("__messageIndex__", b"999")]
+
+
+@pytest.mark.parametrize("index", [0, 1, 9, 10, 999, 2**31 - 1])
+def test_a_real_record_tells_its_identity(index: int) -> None:
+    """Transaction id and index, whatever the user's headers are; the last of a name counts."""
+    theirs = [(TRANSACTION_ID, b"forged"), ("null", None)]
+    assert real_identity(real_headers(theirs, "id", 17, index)) == ("id", index)
+
+
+@pytest.mark.parametrize("headers", [None, [], [("mine", b"1")], [(TRANSACTION_ID, None)]])
+def test_another_producers_record_has_no_identity(headers: list[Header] | None) -> None:
+    """Without an id an index says nothing."""
+    assert real_identity(headers) is None
+    assert real_identity([*(headers or ()), (MESSAGE_INDEX, b"1")]) is None
+
+
+@pytest.mark.parametrize("text", [None, b"", b"0", b"01", b"-1", b"+1", b"1_0", b" 1", b"9" * 11])
+def test_an_index_that_the_daemon_does_not_write_is_no_index(text: bytes | None) -> None:
+    """Two spellings of one index would be two messages to whoever takes each once."""
+    with pytest.raises(DecodeError, match="__messageIndex__ is no number"):
+        real_identity([(TRANSACTION_ID, b"id"), (MESSAGE_INDEX, text)])
+
+
+def test_an_id_that_is_no_text_is_told() -> None:
+    """No client of ours writes it."""
+    with pytest.raises(DecodeError, match="not UTF-8"):
+        real_identity([(TRANSACTION_ID, b"\xff")])
 
 
 def test_headers_come_as_the_client_hands_them_over() -> None:

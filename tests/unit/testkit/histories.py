@@ -82,7 +82,7 @@ class History:
 
     def deliver(self, tid: str, message: SentMessage) -> None:
         """Append `message` to its real topic."""
-        headers = header_names.real_headers(list(message.headers), tid, 7)
+        headers = header_names.real_headers(list(message.headers), tid, 7, message.index)
         self.real.append(
             ReadRecord(
                 topic=message.topic,

@@ -100,6 +100,22 @@ def spoil_transaction_id(history: History) -> Anomaly:
     return Anomaly.CORRUPTED
 
 
+def drop_index(history: History) -> Anomaly:
+    """The second message of a transaction arrives without its index."""
+    record = history.records_of(history.clients[2].transaction_id)[1]
+    headers = tuple(each for each in record.headers if each[0] != header_names.MESSAGE_INDEX)
+    history.real[history.real.index(record)] = replace(record, headers=headers)
+    return Anomaly.CORRUPTED
+
+
+def spoil_index(history: History) -> Anomaly:
+    """The third message of a transaction arrives with the index of the second."""
+    record = history.records_of(history.clients[2].transaction_id)[2]
+    headers = tuple((n, b"1" if n == header_names.MESSAGE_INDEX else v) for n, v in record.headers)
+    history.real[history.real.index(record)] = replace(record, headers=headers)
+    return Anomaly.CORRUPTED
+
+
 def spoil_dead(history: History) -> Anomaly:
     """A dead letter's value has other bytes."""
     history.dead[0] = replace(history.dead[0], value=None)
@@ -144,6 +160,8 @@ FAULTS = (
     spoil_key,
     spoil_header,
     spoil_transaction_id,
+    drop_index,
+    spoil_index,
     spoil_dead,
     forget_decision,
     lose_decision,

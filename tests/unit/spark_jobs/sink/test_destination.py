@@ -27,7 +27,7 @@ def test_a_rows_size_has_a_bound(length: int, key: bytes | None, headers: Header
 def test_a_row_that_does_not_fit_is_told_what_to_do() -> None:
     """With its size and the topic's."""
     assert ORDERS.refusal(("orders", -1, None, b"v" * 700, [])) == ""
-    assert "a row is 1153 bytes" in ORDERS.refusal(("orders", -1, None, b"v" * 1_000, []))
+    assert "a row is 1174 bytes" in ORDERS.refusal(("orders", -1, None, b"v" * 1_000, []))
 
 
 def test_where_settings_may_not_be_read_all_fits() -> None:
