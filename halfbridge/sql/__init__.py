@@ -13,6 +13,8 @@ if TYPE_CHECKING:
         CommitUnknownError,
         FencedError,
         FenceUsageError,
+        InboxUsageError,
+        NoIdentityError,
         NotDurableError,
         Outcome,
         SqlError,
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
         TransactionEndedError,
     )
     from halfbridge.sql.fence import Fence
+    from halfbridge.sql.inbox import Inbox, Marks
 
 HINT = "SQLAlchemy is not installed: pip install 'halfbridge[sql]' brings it, with drivers"
 
@@ -28,6 +31,8 @@ _HOMES = {
         "CommitUnknownError",
         "FenceUsageError",
         "FencedError",
+        "InboxUsageError",
+        "NoIdentityError",
         "NotDurableError",
         "Outcome",
         "SqlError",
@@ -35,6 +40,7 @@ _HOMES = {
         "TransactionEndedError",
     ),
     "halfbridge.sql.fence": ("Fence",),
+    "halfbridge.sql.inbox": ("Inbox", "Marks"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -43,6 +49,10 @@ __all__ = [
     "Fence",
     "FenceUsageError",
     "FencedError",
+    "Inbox",
+    "InboxUsageError",
+    "Marks",
+    "NoIdentityError",
     "NotDurableError",
     "Outcome",
     "SqlError",

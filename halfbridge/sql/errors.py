@@ -4,6 +4,8 @@ SqlError (a BridgeError)
 ├─ TableError              an operator makes the table, or gives the right one: the text names how
 ├─ NotDurableError         an operator: this database may forget what it has committed
 ├─ FenceUsageError         (also RuntimeError) the calling code is wrong; nothing was committed
+├─ InboxUsageError         (also RuntimeError) the calling code is wrong; nothing was marked
+├─ NoIdentityError         (also ValueError) the calling code gives key=, or leaves the message out
 ├─ FencedError             a check came first: nothing was committed; begin another transaction
 ├─ TransactionEndedError   the database transaction ended inside of the block; says what stands
 └─ CommitUnknownError      (an OutcomeUnknownError) the check settles it; do not repeat the work
@@ -41,6 +43,20 @@ class FenceUsageError(SqlError, RuntimeError):
     """The fence is used in a way in which it cannot hold; nothing was committed.
 
     The text says what to change in the calling code.
+    """
+
+
+class InboxUsageError(SqlError, RuntimeError):
+    """The inbox is used in a way in which it cannot hold; nothing was marked.
+
+    The text says what to change in the calling code.
+    """
+
+
+class NoIdentityError(SqlError, ValueError):
+    """A message does not say which one it is: not halfbridge's daemon wrote it, or a header is odd.
+
+    Give `key=`, or leave the message out.
     """
 
 

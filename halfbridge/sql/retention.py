@@ -1,0 +1,55 @@
+"""How long the records of real topics may still be read, as brokers say it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bridge.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from checker.admin.shape import SeenTopic
+
+# Brokers look for what is to be deleted every 5 minutes (log.retention.check.interval.ms), and
+# remove the file a minute later (file.delete.delay.ms); twice that.
+_DELETION_MS = 12 * 60_000
+
+
+def real_retention_ms(
+    topics: Collection[str], *, bootstrap_servers: str, kafka: Mapping[str, str] | None = None
+) -> int:
+    """Return after how many milliseconds no record of `topics` can be read any more.
+
+    Kafka deletes whole segments by their newest record, and the segment that is written to is
+    closed after `segment.ms`: so retention, that, and the time that deletion itself takes.
+
+    Args:
+        topics: All real topics that a consumer group reads.
+        bootstrap_servers: `host:port`, separated by commas.
+        kafka: More properties of the Kafka client (security, say).
+
+    Raises:
+        ConfigError: a topic is not there, or keeps records for ever; the user must act.
+        AdminError: no broker answers.
+    """
+    # Late: it brings the Kafka client, which marking a message does not need.
+    from checker.admin.kafka_io import Cluster  # noqa: PLC0415
+
+    seen = Cluster(bootstrap_servers, kafka=kafka).describe(topics)
+    return max(_kept_ms(topic, seen.get(topic)) for topic in topics)
+
+
+def _kept_ms(name: str, topic: SeenTopic | None) -> int:
+    if topic is None:
+        raise _refused(name, "a topic that is there")
+    kept_ms = topic.settings.get("retention.ms", "")
+    if "delete" not in topic.settings.get("cleanup.policy", "") or not kept_ms.isdecimal():
+        raise _refused(
+            name, "a topic that deletes by age: this one keeps records for ever, and so must marks"
+        )
+    return int(kept_ms) + int(topic.settings["segment.ms"]) + _DELETION_MS
+
+
+def _refused(name: str, allowed: str) -> ConfigError:
+    return ConfigError(field="topics", value=name, origin="the call", allowed=allowed)

@@ -1,0 +1,44 @@
+"""Messages as confluent-kafka's consumer returns them, for tests without a broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from serde.headers import real_headers
+
+if TYPE_CHECKING:
+    from serde.headers import Headers
+
+BORN_MS = 1_700_000_000_000
+
+
+class Message:
+    """A message with these headers; an error of the client's where one is given."""
+
+    def __init__(self, headers: Headers | None, *, error: str | None = None) -> None:
+        self._headers, self._error = headers, error
+
+    def error(self) -> str | None:
+        """Return the error."""
+        return self._error
+
+    def topic(self) -> str:
+        """Return the topic."""
+        return "orders"
+
+    def partition(self) -> int:
+        """Return the partition."""
+        return 3
+
+    def offset(self) -> int:
+        """Return the offset."""
+        return 7
+
+    def headers(self) -> Headers | None:
+        """Return the headers."""
+        return self._headers
+
+
+def delivered(transaction_id: str = "a" * 32, index: int = 0) -> Message:
+    """Return a message as the daemon delivers it."""
+    return Message(real_headers([("trace", b"1")], transaction_id, BORN_MS, index))

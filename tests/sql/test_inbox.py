@@ -1,0 +1,305 @@
+"""The inbox: True the first time in a database, False afterwards, whatever else goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Column as TableColumn
+from sqlalchemy import Connection, Engine, Integer, MetaData, Table, event, insert, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from bridge.errors import ConfigError
+from halfbridge.sql import Inbox, InboxUsageError, NoIdentityError, NotDurableError, TableError
+from serde.headers import MESSAGE_INDEX, TRANSACTION_ID
+from tests.sql.kafka_message import Message, delivered
+
+if TYPE_CHECKING:
+    from tests.sql.databases import Database
+
+WORK = Table("work", MetaData(), TableColumn("number", Integer))
+
+
+@pytest.fixture
+def engine(database: Database) -> Engine:
+    """An engine, with the table that the consumer's work goes to."""
+    made = database.engine()
+    WORK.create(made)
+    return made
+
+
+@pytest.fixture
+def inbox(engine: Engine) -> Inbox:
+    """A group's inbox, its table made."""
+    made = Inbox(engine, group_id="billing")
+    made.create()
+    return made
+
+
+def take(inbox: Inbox, engine: Engine, message: Message, number: int = 0, **given: Any) -> bool:
+    """Take a message as a consumer does; the work is a row."""
+    with engine.begin() as connection:
+        is_first = inbox.once(connection, message, **given)
+        if is_first:
+            connection.execute(insert(WORK).values(number=number))
+    return is_first
+
+
+def done(engine: Engine) -> list[int]:
+    """Return the work that was done."""
+    with engine.begin() as connection:
+        return sorted(connection.execute(select(WORK.c.number)).scalars())
+
+
+def test_a_message_is_taken_once(inbox: Inbox, engine: Engine) -> None:
+    """However often it comes; by its transaction and its index in it, in each group by itself."""
+    messages = [delivered(), delivered(index=1), delivered("b" * 32), delivered(index=11)]
+    came = [*messages, *messages, delivered()]
+    taken = [take(inbox, engine, each, number) for number, each in enumerate(came)]
+    assert taken == [True] * 4 + [False] * 5
+    assert done(engine) == [0, 1, 2, 3]
+    assert take(Inbox(engine, group_id="stock"), engine, delivered())
+    assert not take(Inbox(engine, group_id="billing"), engine, delivered())
+
+
+def test_a_rollback_takes_the_mark_back(inbox: Inbox, engine: Engine) -> None:
+    """Work that failed is done when the message comes again; a savepoint may be what fails."""
+    with engine.connect() as connection:
+        assert inbox.once(connection, delivered())
+        assert not inbox.once(connection, delivered())
+        connection.rollback()
+    with engine.begin() as connection:
+        savepoint = connection.begin_nested()
+        assert inbox.once(connection, delivered())
+        savepoint.rollback()
+    assert take(inbox, engine, delivered())
+    assert not take(inbox, engine, delivered())
+
+
+def test_work_goes_on_after_a_duplicate(inbox: Inbox, engine: Engine) -> None:
+    """A transaction that met a duplicate commits all the same, on PostgreSQL too."""
+    take(inbox, engine, delivered(), 1)
+    with engine.begin() as connection:
+        for index in range(3):
+            if inbox.once(connection, delivered(index=index)):
+                connection.execute(insert(WORK).values(number=10 + index))
+    assert done(engine) == [1, 11, 12]
+
+
+@pytest.mark.parametrize("registry", [False, True])
+def test_a_session_is_a_connection(inbox: Inbox, engine: Engine, *, registry: bool) -> None:
+    """The mark is in the session's own transaction."""
+    make: Any = sessionmaker(engine)
+    make = scoped_session(make) if registry else make
+    for is_kept in (False, True):
+        with make() as session:
+            given = make if registry else session
+            assert inbox.once(given, delivered())
+            session.execute(insert(WORK).values(number=5))
+            if is_kept:
+                session.commit()
+        if registry:
+            make.remove()
+    with Session(binds={inbox.table: engine}) as session:
+        assert not inbox.once(session, delivered())
+    assert done(engine) == [5]
+
+
+def test_autocommit_is_refused(inbox: Inbox, database: Database, engine: Engine) -> None:
+    """By engine, by option, in a session: a mark would stand that the work does not."""
+    always = database.engine(isolation_level="AUTOCOMMIT")
+    with always.connect() as connection, pytest.raises(InboxUsageError, match="AUTOCOMMIT"):
+        inbox.once(connection, delivered())
+    option = {"isolation_level": "AUTOCOMMIT"}
+    with (
+        engine.connect().execution_options(**option) as connection,
+        pytest.raises(InboxUsageError, match="AUTOCOMMIT"),
+    ):
+        inbox.once(connection, delivered())
+    with Session(always) as session, pytest.raises(InboxUsageError, match="AUTOCOMMIT"):
+        inbox.once(session, delivered())
+    assert take(inbox, engine, delivered())
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_sqlite_with_a_begin_of_the_engines_own(database: Database) -> None:
+    """As SQLAlchemy's documentation has it for savepoints: the driver alone would autocommit."""
+    engine = database.engine()
+    event.listen(engine, "connect", lambda driver, _: setattr(driver, "isolation_level", None))
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    inbox = Inbox(engine, group_id="billing")
+    inbox.create()
+    with engine.connect() as connection:
+        assert inbox.once(connection, delivered())
+        connection.rollback()
+        assert inbox.once(connection, delivered())
+        connection.commit()
+        assert not inbox.once(connection, delivered())
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_isolation_levels(inbox: Inbox, engine: Engine, level: str) -> None:
+    """What another one took since this transaction began is never taken again.
+
+    PostgreSQL cannot say False above READ COMMITTED: it raises, and the next attempt is told.
+    """
+    engine = engine.execution_options(isolation_level=level)
+    with engine.connect() as connection:
+        connection.execute(select(WORK)).all()  # the snapshot is taken
+        with engine.connect() as other:
+            assert inbox.once(other, delivered())
+            other.commit()
+        if engine.dialect.name == "postgresql" and level != "READ COMMITTED":
+            with pytest.raises(DBAPIError) as caught:
+                inbox.once(connection, delivered())
+            assert caught.value.orig.sqlstate == "40001"  # type: ignore[union-attr]
+            connection.rollback()
+        assert not inbox.once(connection, delivered())
+        assert inbox.once(connection, delivered(index=1))
+        connection.commit()
+
+
+def test_a_message_without_an_id_needs_a_key(inbox: Inbox, engine: Engine) -> None:
+    """Another producer's, or one whose headers are odd; the error names its place."""
+    for headers in (
+        None,
+        [],
+        [("trace", b"1")],
+        [(TRANSACTION_ID, b"")],
+        [(TRANSACTION_ID, b"\xff")],
+        [(TRANSACTION_ID, b"a"), (MESSAGE_INDEX, b"x")],
+    ):
+        with pytest.raises(NoIdentityError, match=r"orders\[3\]@7.*key="):
+            take(inbox, engine, Message(headers))
+        assert take(inbox, engine, Message(headers), key=f"{headers}")
+        assert not take(inbox, engine, Message(headers), key=f"{headers}")
+
+
+def test_keys_are_exact_and_meet_no_id(inbox: Inbox, engine: Engine) -> None:
+    """Case, spaces at the end, accents and length: each its own, and none is a message's id."""
+    keys = ["a" * 32, "A", "a", "a ", "\u00e4", "a\u0308", "\U0001f600", "\U0001f601" * 255, "?"]
+    for is_first in (True, False):
+        assert [take(inbox, engine, delivered(), key=key) for key in keys] == [is_first] * len(keys)
+    assert take(inbox, engine, delivered())
+    other = Inbox(engine, group_id="BILLING ")
+    assert take(other, engine, delivered(), key="a")
+    assert [(each.group_id, each.count) for each in inbox.show()] == [
+        ("BILLING ", 1),
+        ("billing", len(keys) + 1),
+    ]
+
+
+@pytest.mark.parametrize("key", ["", "a" * 256, "a\0b", "\ud800"])
+def test_what_cannot_be_stored_as_it_is_is_refused(inbox: Inbox, engine: Engine, key: str) -> None:
+    """A key that a database would cut or change would be another message's."""
+    with pytest.raises(InboxUsageError, match="allowed is text of 1 to 255"):
+        take(inbox, engine, delivered(), key=key)
+    with pytest.raises(ConfigError, match="group_id"):
+        Inbox(engine, group_id=key)
+    if key.isascii() and key:
+        with pytest.raises(InboxUsageError, match="allowed is"):
+            take(inbox, engine, delivered(key))
+
+
+def test_errors_of_kafka_are_no_messages(inbox: Inbox, engine: Engine) -> None:
+    """Whoever forgets to look at error() is told."""
+    with pytest.raises(InboxUsageError, match="timed out"):
+        take(inbox, engine, Message(None, error="timed out"))
+
+
+def test_what_is_no_connection_is_refused(inbox: Inbox) -> None:
+    """An asyncio session's connection() is a promise."""
+
+    class AsyncSession:
+        def connection(self, **_: object) -> str:
+            return "a coroutine"
+
+    wrong: Any = AsyncSession()
+    with pytest.raises(InboxUsageError, match="AsyncSession: give a SQLAlchemy Connection"):
+        inbox.once(wrong, delivered())
+
+
+def test_the_table_is_named_and_made_once(database: Database, engine: Engine) -> None:
+    """Under any name; by several processes; from its metadata too."""
+    inbox = Inbox(engine, group_id="billing", name="Taken Messages")
+    with pytest.raises(DBAPIError, match="Taken Messages"):
+        take(inbox, engine, delivered())
+    inbox.create()
+    inbox.create()
+    assert take(inbox, engine, delivered())
+    other = Inbox(engine, group_id="billing", name="by_alembic")
+    other.metadata.create_all(engine)
+    assert take(other, engine, delivered())
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_the_table_may_be_in_a_schema(engine: Engine, database: Database) -> None:
+    """Of PostgreSQL; MariaDB calls its databases so."""
+    schema = str(engine.url.database) if database.name == "mariadb" else "messages"
+    if database.name == "postgresql":
+        with engine.begin() as connection:
+            connection.execute(text("CREATE SCHEMA messages"))
+    inbox = Inbox(engine, group_id="billing", schema=schema)
+    inbox.create()
+    assert [take(inbox, engine, delivered()) for _ in range(2)] == [True, False]
+    assert inbox.table.fullname == f"{schema}.halfbridge_inbox"
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_a_table_without_transactions_is_refused(engine: Engine) -> None:
+    """MyISAM keeps the mark of work that was rolled back."""
+    inbox = Inbox(engine, group_id="billing")
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE TABLE halfbridge_inbox (group_id VARBINARY(50), message_index INT,"
+                " transaction_id VARBINARY(50), created_at_ms BIGINT,"
+                " PRIMARY KEY (group_id, transaction_id, message_index)) ENGINE=MyISAM"
+            )
+        )
+    inbox.create()
+    for _ in range(2):
+        with pytest.raises(TableError, match="MyISAM"):
+            take(inbox, engine, delivered())
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE halfbridge_inbox ENGINE=InnoDB"))
+    assert take(inbox, engine, delivered())
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_mariadb_under_the_name_of_mysql(database: Database) -> None:
+    """SQLAlchemy knows it by both; what one wrote, the other one finds."""
+    engine, alias = database.engine(), database.engine()
+    alias = type(database)("mysql", database.url.replace("mariadb", "mysql", 1), "").engine()
+    WORK.create(alias)
+    inbox = Inbox(alias, group_id="billing")
+    inbox.create()
+    assert take(inbox, alias, delivered(), key="A ")
+    assert not take(Inbox(engine, group_id="billing"), engine, delivered(), key="A ")
+    alias.dispose()
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_commit_with_a_mark_is_durable(inbox: Inbox, engine: Engine) -> None:
+    """Kafka will be told that the message is done; a server that is killed must know it still."""
+
+    def setting(connection: Connection) -> Any:
+        return connection.execute(text("SHOW synchronous_commit")).scalar_one()
+
+    with engine.begin() as connection:
+        connection.execute(text("SET synchronous_commit = off"))
+        inbox.once(connection, delivered())
+        assert setting(connection) == "on"
+    with engine.begin() as connection:
+        assert setting(connection) == "off"
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_database_that_forgets_is_refused(inbox: Inbox, engine: Engine) -> None:
+    """What it committed may be gone after a crash, and Kafka's offset would be behind it."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql("PRAGMA synchronous = OFF")
+        with pytest.raises(NotDurableError):
+            inbox.once(connection, delivered())
