@@ -73,8 +73,11 @@ class Guard:
         self._before = before
 
     def before_statement(self, connection: Connection, *_: object) -> None:
-        """Call what watches; the statements of its own are not watched."""
-        if self._before is None or self._is_busy:
+        """Call what watches; the statements of its own are not watched.
+
+        Nor is what an event of the engine's runs to begin the transaction.
+        """
+        if self._before is None or self._is_busy or not connection.in_transaction():
             return
         self._is_busy = True  # its own statements pass
         try:
@@ -126,5 +129,7 @@ def check_outermost(connection: Connection, database: Database) -> None:
         )
     if isinstance(connection.get_transaction(), TwoPhaseTransaction):
         raise FenceUsageError("a two-phase commit is not the block's to end: use a plain one")
-    database.begin(connection)
+    if not connection.in_transaction():
+        connection.begin()
     database.check_commit(connection)
+    database.begin(connection)

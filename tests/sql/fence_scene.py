@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,8 @@ from serde.avro import FENCE_CONTEXT
 from serde.headers import CONTEXT
 from serde.identity import TRANSACTION_IDS
 from serde.records import FenceContext
-from tests.integration.producing import GROUP
+from serde.topics import TopicNames
+from tests.integration.producing import GROUP, PARTITIONS, Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from serde import Op
-    from tests.integration.producing import Cluster
     from tests.sql.databases import Database
 
 WORK = Table("work", MetaData(), Column("number", Integer, primary_key=True), mysql_engine="InnoDB")
@@ -141,6 +142,18 @@ class Scene:
             yield connection
             with suppress(DBAPIError):
                 connection.rollback()
+
+
+def new_cluster(bootstrap_servers: str) -> Cluster:
+    """Return an installation with topics of its own."""
+    made = Cluster(bootstrap_servers, TopicNames(f"t{secrets.token_hex(4)}-"))
+    made.create(
+        (made.names.half, PARTITIONS),
+        (made.names.op, PARTITIONS),
+        (made.names.check(GROUP), 1),
+        (made.orders, 1),
+    )
+    return made
 
 
 def work(connection: Any, number: int) -> None:

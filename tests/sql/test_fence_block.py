@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,14 +20,13 @@ from halfbridge.sql import (
     Outcome,
     TransactionEndedError,
 )
-from serde import TopicNames
 from serde.headers import parse_half
-from tests.integration.producing import GROUP, PARTITIONS, Cluster
-from tests.sql.fence_scene import Scene, kill_session, new_id, work
+from tests.sql.fence_scene import Scene, kill_session, new_cluster, new_id, work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from tests.integration.producing import Cluster
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
@@ -43,14 +41,7 @@ class BrokenError(Exception):
 @pytest.fixture(scope="module")
 def cluster(kafka_bootstrap_servers: str) -> Cluster:
     """An installation that this file's tests share."""
-    made = Cluster(kafka_bootstrap_servers, TopicNames(f"t{secrets.token_hex(4)}-"))
-    made.create(
-        (made.names.half, PARTITIONS),
-        (made.names.op, PARTITIONS),
-        (made.names.check(GROUP), 1),
-        (made.orders, 1),
-    )
-    return made
+    return new_cluster(kafka_bootstrap_servers)
 
 
 @pytest.fixture(scope="module")

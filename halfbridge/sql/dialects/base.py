@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # How long a check waits for a lock, milliseconds; whole seconds, for MariaDB counts those. A local
 # transaction in flight keeps the check waiting; the daemon asks again, so short waits do no harm.
 CHECK_WAIT_MS = 2_000
-# The savepoint that marks a transaction; no name of SQLAlchemy's, nor of a user's.
+# What marks a transaction, such as a savepoint of that name: none of SQLAlchemy's or of a user's.
 MARK = "halfbridge_fence"
 # Has SQLAlchemy keep how many rows an INSERT has written; else psycopg's is gone (-1).
 COUNTED = {"preserve_rowcount": True}

@@ -14,6 +14,7 @@ from sqlalchemy.dialects import postgresql
 from halfbridge.sql.dialects.base import (
     CHECK_WAIT_MS,
     COUNTED,
+    MARK,
     Database,
     autocommit_error,
     driver_of,
@@ -25,16 +26,17 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
 
+_SETTING = "halfbridge.mark"
+
+
 class PostgreSQL(Database):
     """PostgreSQL 13 or newer."""
 
     name = "postgresql"
     own_isolation = "READ COMMITTED"
-    # The top-level id, so that the user's savepoints do not matter. synchronous_commit=off would
-    # forget the last commits of a server that is killed, after their messages were delivered.
-    _STANDING = text(
-        "SELECT pg_current_xact_id_if_assigned()::text, CASE WHEN"
-        " current_setting('synchronous_commit') = 'off'"
+    # off would forget the last commits of a server that is killed, their messages delivered.
+    _DURABLE = (
+        "CASE WHEN current_setting('synchronous_commit') = 'off'"
         " THEN set_config('synchronous_commit', 'on', true) END"
     )
 
@@ -45,15 +47,21 @@ class PostgreSQL(Database):
 
     def make_durable(self, connection: Connection) -> None:
         """Turn synchronous_commit on for the open transaction."""
-        connection.execute(self._STANDING)
+        connection.execute(text(f"SELECT {self._DURABLE}"))
 
     def mark(self, connection: Connection) -> str:
-        """Mark the database transaction by its id, which its first row has given it."""
-        return str(connection.execute(self._STANDING).one()[0])
+        """Mark the transaction by a setting of its own.
+
+        It ends with the transaction, and with a rollback to a savepoint from before the mark. A
+        savepoint as mark would cost a transaction id of its own.
+        """
+        query = text(f"SELECT set_config('{_SETTING}', '{MARK}', true), {self._DURABLE}")
+        return str(connection.execute(query).one()[0])
 
     def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Tell whether the open transaction has the id; raises in one that has failed."""
-        return bool(connection.execute(self._STANDING).one()[0] == mark)
+        """Tell whether the setting is there; raises in a transaction that has failed."""
+        query = text(f"SELECT current_setting('{_SETTING}', true), {self._DURABLE}")
+        return bool(connection.execute(query).one()[0] == mark)
 
     @contextmanager
     def short_waits(self, connection: Connection) -> Iterator[None]:

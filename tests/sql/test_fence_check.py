@@ -1,0 +1,475 @@
+"""fence.check and purge: what is answered, and when nothing is."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine, event, text, update
+
+from bridge import NoAnswerError, Resolution
+from halfbridge.sql import Fence, FencedError, TableError
+from halfbridge.sql.fence_purge import needed_ms
+from halfbridge.sql.fence_table import CLOCK_MARGIN_MS
+from serde.avro import SINK_CONTEXT
+from serde.records import SinkContext
+from tests.integration.producing import GROUP
+from tests.sql.fence_scene import Scene, new_id
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bridge import Answer
+    from tests.sql.databases import Database, OwnDatabase
+
+JOIN_S_MAX = 30.0
+DAY_MS = 86_400_000
+KEPT_MS = 33 * DAY_MS
+SINK = SINK_CONTEXT.encode(SinkContext("app", 1, "0" * 32))
+
+
+@pytest.fixture
+def scene(database: Database) -> Scene:
+    """A service on one database, without Kafka."""
+    return Scene(database)
+
+
+def on(*names: str) -> pytest.MarkDecorator:
+    """Run a test on some databases only."""
+    return pytest.mark.parametrize("database", names, indirect=True)
+
+
+def test_no_row_is_proof(scene: Scene) -> None:
+    """The check rolls back for good: who enters afterwards is refused."""
+    mine = new_id()
+    assert scene.fence.check(scene.view(mine)).resolution is Resolution.ROLLBACK
+    assert scene.fenced(mine) == ("rolled_back", 0)
+    with pytest.raises(FencedError):
+        scene.commit(mine)
+    assert scene.fence.check(scene.view(mine)).resolution is Resolution.ROLLBACK
+
+
+def test_what_was_committed_is_told_with_its_count(scene: Scene) -> None:
+    """So that a missing message is noticed; asked again, the answer is the same."""
+    mine = new_id()
+    scene.commit(mine, message_count=3)
+    for _ in range(2):
+        answer = scene.fence.check(scene.view(mine))
+        assert (answer.resolution, answer.message_count) == (Resolution.COMMIT, 3)
+    assert scene.fence.roll_back(mine) is False
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_check_waits_for_a_transaction_in_flight(scene: Scene, is_committed: bool) -> None:
+    """The key lets one of both through; the check says what became of the other one."""
+    mine = new_id()
+    asked = threading.Event()
+
+    @event.listens_for(scene.engine, "before_cursor_execute")
+    def _(*given: Any) -> None:
+        if "INSERT" in given[2] and threading.current_thread() is not threading.main_thread():
+            asked.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        with scene.in_flight(mine) as connection:
+            answer = pool.submit(scene.fence.check, scene.view(mine))
+            if scene.database.name != "sqlite":  # there it waits to begin
+                assert asked.wait(JOIN_S_MAX)
+            assert not answer.done()
+            if is_committed:
+                connection.commit()
+            else:
+                connection.rollback()
+        expected = Resolution.COMMIT if is_committed else Resolution.ROLLBACK
+        assert answer.result(JOIN_S_MAX).resolution is expected
+
+
+def test_a_transaction_that_stays_in_flight_gives_no_answer(scene: Scene) -> None:
+    """Neither UNKNOWN, of which fifteen make a dead letter, nor ROLLBACK."""
+    mine = new_id()
+    with ThreadPoolExecutor(1) as pool, scene.in_flight(mine) as connection:
+        with pytest.raises(NoAnswerError, match=r"(?i)lock"):
+            pool.submit(scene.fence.check, scene.view(mine)).result(JOIN_S_MAX)
+        connection.commit()
+    assert scene.fence.check(scene.view(mine)).resolution is Resolution.COMMIT
+
+
+def test_checks_and_local_transactions_race(scene: Scene) -> None:
+    """Whoever is first, each transaction ends one way, and all checks say which."""
+
+    def enter(name: str) -> bool:
+        try:
+            scene.commit(name)
+        except FencedError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            mine = new_id()
+            checks = [pool.submit(scene.fence.check, scene.view(mine)) for _ in range(2)]
+            is_committed = pool.submit(enter, mine).result(JOIN_S_MAX)
+            answers = {check.result(JOIN_S_MAX).resolution for check in checks}
+            expected = Resolution.COMMIT if is_committed else Resolution.ROLLBACK
+            assert answers == {expected}
+
+
+@on("sqlite")
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"context": None}, "without a fence"),
+        ({"context": b"no context"}, "of no fence"),
+        ({"context": SINK}, "of no fence"),
+        ({"producer_group": "others"}, "of group"),
+        ({"transaction_id": "0" * 32}, "no id"),
+        ({"transaction_id": "x" * 3000}, "no id"),
+    ],
+)
+def test_work_that_was_not_fenced_gets_no_answer(
+    scene: Scene, given: dict[str, Any], told: str
+) -> None:
+    """The want of a row proves nothing then, and none is written."""
+    with pytest.raises(NoAnswerError, match=told):
+        scene.fence.check(scene.view(**{"transaction_id": new_id(), **given}))
+    assert scene.rows() == 0
+
+
+def test_another_fences_work_gets_no_answer(scene: Scene) -> None:
+    """The context names the table: here another one of the same database."""
+    other = scene.fence_on(scene.engine, name="other_fence")
+    other.create()
+    mine = new_id()
+    with pytest.raises(NoAnswerError, match="is fenced by table"):
+        other.check(scene.view(mine))
+    assert scene.fence.table_id() != other.table_id()
+    assert scene.fenced(mine) is None
+
+
+def test_a_table_that_was_made_anew_gives_no_answer(scene: Scene) -> None:
+    """Its rows went with its identity; a fence that remembers the old one takes no row either."""
+    mine = new_id()
+    scene.commit(mine)
+    scene.fence.metadata.drop_all(scene.truth)
+    with pytest.raises(NoAnswerError):
+        scene.fence.check(scene.view(mine))
+    scene.fence_on(scene.truth).create()
+    with pytest.raises(NoAnswerError, match="made anew"):
+        scene.fence.check(scene.view(mine))
+    with pytest.raises(TableError, match="made anew"):
+        scene.commit(new_id())
+    assert scene.rows() == 0
+
+
+def test_an_emptied_table_gives_no_answer(scene: Scene) -> None:
+    """The table's own row went with the others: no committed work is rolled back."""
+    mine = new_id()
+    scene.commit(mine)
+    with scene.truth.begin() as connection:
+        connection.execute(scene.fence.tables[0].delete())
+    with pytest.raises(NoAnswerError, match="no row of its own"):
+        scene.fence.check(scene.view(mine))
+    assert scene.rows() == 0
+
+
+READ_ONLY: dict[str, dict[str, Any]] = {
+    "postgresql": {"connect_args": {"options": "-c default_transaction_read_only=on"}},
+    "mariadb": {"connect_args": {"init_command": "SET SESSION TRANSACTION READ ONLY"}},
+}
+
+
+def test_a_replica_that_takes_no_writes_gives_no_answer(scene: Scene) -> None:
+    """It may be behind, and cannot keep the local transaction from committing."""
+    mine = new_id()
+    engine = scene.database.engine(**READ_ONLY.get(scene.database.name, {}))
+    if scene.database.name == "sqlite":
+        event.listen(engine, "connect", lambda each, _: each.execute("PRAGMA query_only = ON"))
+    with pytest.raises(NoAnswerError, match=r"(?i)read.?only"):
+        scene.fence_on(engine).check(scene.view(mine))
+    assert scene.fenced(mine) is None
+
+
+TROUBLE = {
+    "postgresql": {
+        "deadlock": "40P01",
+        "serialization failure": "40001",
+        "no space": "53100",
+    },
+    "mariadb": {"deadlock": "1213", "lock time-out": "1205", "changed row": "1020"},
+}
+_FUNCTION = (
+    "CREATE FUNCTION trouble() RETURNS trigger LANGUAGE plpgsql AS"
+    " $$ BEGIN RAISE EXCEPTION 'trouble' USING ERRCODE = '{}'; END $$"
+)
+_SIGNAL = (
+    "CREATE TRIGGER t BEFORE INSERT ON halfbridge_fence FOR EACH ROW"
+    " SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = {}, MESSAGE_TEXT = 'trouble'"
+)
+_TRIGGERS = {
+    "postgresql": [
+        _FUNCTION,
+        "CREATE TRIGGER t BEFORE INSERT ON halfbridge_fence EXECUTE FUNCTION trouble()",
+    ],
+    "mariadb": [_SIGNAL],
+}
+
+
+@pytest.mark.parametrize(
+    ("database", "what"),
+    [(name, what) for name, errors in TROUBLE.items() for what in errors],
+    indirect=["database"],
+)
+def test_trouble_of_the_database_gives_no_answer(scene: Scene, what: str) -> None:
+    """Deadlock, time-out, serialization failure: the daemon asks again."""
+    number = TROUBLE[scene.database.name][what]
+    with scene.database.admin_engine().begin() as connection:
+        for statement in _TRIGGERS[scene.database.name]:
+            connection.execute(text(statement.format(number)))
+    mine = new_id()
+    with pytest.raises(NoAnswerError, match="trouble"):
+        scene.fence.check(scene.view(mine))
+    assert scene.fenced(mine) is None
+
+
+@pytest.mark.parametrize("own_database", ["postgresql", "mariadb"], indirect=True)
+def test_a_server_that_was_killed_gives_no_answer(own_database: OwnDatabase) -> None:
+    """It answers again after the restart, by what it has committed."""
+    scene = Scene(own_database)
+    committed, begun = new_id(), new_id()
+    scene.commit(committed)
+    with scene.in_flight(begun):
+        own_database.kill()
+        with pytest.raises(NoAnswerError):
+            scene.fence.check(scene.view(committed))
+    own_database.restart()
+    assert _asked_again(scene, committed).resolution is Resolution.COMMIT
+    assert _asked_again(scene, begun).resolution is Resolution.ROLLBACK
+
+
+def _asked_again(scene: Scene, transaction_id: str) -> Answer:
+    """Ask as the daemon does: the pool has connections that the kill has ended."""
+    for _ in range(9):
+        with suppress(NoAnswerError):
+            return scene.fence.check(scene.view(transaction_id))
+    return scene.fence.check(scene.view(transaction_id))
+
+
+def test_a_database_that_cannot_be_reached_gives_no_answer(scene: Scene, tmp_path: Path) -> None:
+    """Also where the fence has not read the table's identity yet."""
+    nowhere = {
+        "sqlite": f"sqlite:///{tmp_path / 'missing' / 'nowhere.sqlite'}",
+        "postgresql": "postgresql+psycopg://nobody@127.0.0.1:1/nowhere",
+        "mariadb": "mariadb+pymysql://nobody@127.0.0.1:1/nowhere",
+    }
+    engine = create_engine(nowhere[scene.database.name])
+    with pytest.raises(NoAnswerError):
+        Fence(engine, producer_group=GROUP).check(scene.view(new_id()))
+
+
+SETTINGS = {
+    "sqlite": "PRAGMA busy_timeout",
+    "postgresql": "SELECT current_setting('lock_timeout')"
+    " || current_setting('transaction_isolation')",
+    "mariadb": "SELECT @@innodb_lock_wait_timeout, @@lock_wait_timeout, @@tx_isolation,"
+    " @@autocommit",
+}
+
+
+@pytest.mark.parametrize("isolation", [None, "SERIALIZABLE", "AUTOCOMMIT"])
+def test_a_check_leaves_the_connection_as_it_was(database: Database, isolation: str | None) -> None:
+    """A pool of one: time-outs and isolation of the user's engine hold again afterwards."""
+    given = {} if isolation is None else {"isolation_level": isolation}
+    scene = Scene(database, pool_size=1, max_overflow=0, pool_timeout=1, **given)
+    query = text(SETTINGS[database.name])
+    with scene.engine.connect() as connection:
+        before = connection.execute(query).one()
+    mine = new_id()
+    for _ in range(2):
+        assert scene.fence.check(scene.view(mine)).resolution is Resolution.ROLLBACK
+    with scene.engine.connect() as connection:
+        assert connection.execute(query).one() == before
+
+
+@on("postgresql", "mariadb")
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_an_answer_is_no_old_snapshot(database: Database, isolation: str) -> None:
+    """The row that the insert met is read as it stands, at whichever isolation the engine has."""
+    scene = Scene(database, isolation_level=isolation)
+    mine = new_id()
+    scene.commit(mine, message_count=2)
+    answer = scene.fence.check(scene.view(mine))
+    assert (answer.resolution, answer.message_count) == (Resolution.COMMIT, 2)
+    with pytest.raises(FencedError):
+        scene.commit(mine)
+
+
+def test_names_are_compared_byte_by_byte(scene: Scene) -> None:
+    """Groups that differ in case only have rows of their own, also on MariaDB."""
+    mine = new_id()
+    scene.commit(mine)
+    other = Fence(scene.engine, producer_group=GROUP.upper())
+    assert other.roll_back(mine) is True
+    assert scene.fence.roll_back(mine) is False
+
+
+@on("mariadb")
+@pytest.mark.parametrize("engine", ["Aria", "MyISAM"])
+def test_a_table_without_transactions_is_refused(scene: Scene, engine: str) -> None:
+    """A row of it would stand though the local transaction is rolled back."""
+    with scene.truth.begin() as connection:
+        connection.execute(text(f"ALTER TABLE halfbridge_fence ENGINE={engine}"))
+    fence = scene.fence_on(scene.engine)
+    with pytest.raises(TableError, match=f"(?i)table of {engine}"):
+        fence.context()
+    with pytest.raises(TableError, match="ENGINE=InnoDB"):
+        fence.create()
+    with pytest.raises(NoAnswerError, match="has no transactions"):
+        fence.check(scene.view(new_id()))
+
+
+@pytest.mark.parametrize(
+    ("age_days", "retention_days", "kept_days"), [(3, 30, 33), (40, 7, 80), (3, 0, 6)]
+)
+def test_how_long_rows_are_needed(age_days: int, retention_days: int, kept_days: int) -> None:
+    """Twice the age of a transaction; or until a dead letter is gone, and one age more."""
+    assert needed_ms(age_days * DAY_MS, retention_days * DAY_MS) == kept_days * DAY_MS
+
+
+def _age(scene: Scene, transaction_id: str, age_ms: int) -> None:
+    """Make a row as old as if it had been written then."""
+    table = scene.fence.tables[0]
+    mine = table.c.transaction_id == transaction_id
+    aged = update(table).where(mine).values(created_at_ms=table.c.created_at_ms - age_ms)
+    with scene.truth.begin() as connection:
+        connection.execute(aged)
+
+
+def test_a_purge_leaves_what_may_be_asked_for(scene: Scene) -> None:
+    """A row goes when its id and the row itself are old; of all groups."""
+    old, young = new_id(KEPT_MS + 10_000), new_id(KEPT_MS - 10_000)
+    late = new_id(KEPT_MS + 10_000)  # born long ago, by a clock that may be wrong; just written
+    theirs = new_id(KEPT_MS + 10_000)
+    for each in (old, young, late):
+        scene.commit(each)
+    Fence(scene.engine, producer_group="others").roll_back(theirs)
+    for each in (old, young, theirs):
+        _age(scene, each, KEPT_MS + 10_000)
+    assert scene.fence.purge().rows == 2
+    assert [scene.fenced(each) is None for each in (old, young, late, theirs)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert scene.fence.purge().rows == 0
+
+
+def test_a_purge_deletes_in_batches(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that stay do not stop it, nor hide those behind them."""
+    monkeypatch.setattr("halfbridge.sql.fence_purge._PURGE_BATCH", 2)
+    names = [new_id(KEPT_MS + 10_000) for _ in range(7)]
+    for number, each in enumerate(names):
+        scene.commit(each)
+        if number not in (0, 1, 4):
+            _age(scene, each, KEPT_MS + 10_000)
+    assert scene.fence.purge().rows == 4
+    assert [scene.fenced(each) is None for each in names] == [
+        number not in (0, 1, 4) for number in range(7)
+    ]
+
+
+def test_what_may_have_been_purged_gets_no_answer(scene: Scene) -> None:
+    """A dead letter that is resumed late is not rolled back by a purge; nor is it entered."""
+    committed, left = new_id(KEPT_MS + 10_000), new_id(KEPT_MS + 10_000)
+    near = new_id(KEPT_MS - CLOCK_MARGIN_MS // 2)
+    scene.commit(committed)
+    scene.commit(left)
+    _age(scene, committed, KEPT_MS + 10_000)
+    scene.fence.purge()
+    for each in (committed, near):
+        with pytest.raises(NoAnswerError, match="were purged"):
+            scene.fence.check(scene.view(each, resume_count=1))
+        with pytest.raises(FencedError, match="as old as rows that were purged"):
+            scene.commit(each)
+        assert scene.fenced(each) is None
+    assert scene.fence.check(scene.view(left)).resolution is Resolution.COMMIT
+    young = new_id(KEPT_MS - 2 * CLOCK_MARGIN_MS)
+    assert scene.fence.check(scene.view(young)).resolution is Resolution.ROLLBACK
+
+
+@on("postgresql", "mariadb")
+def test_a_purge_between_a_checks_statements(scene: Scene) -> None:
+    """The watermark is looked at behind the insert: the row's want proves nothing by then."""
+    mine = new_id(KEPT_MS + 10_000)
+    rival = scene.fence_on(scene.truth)
+    rival.table_id()
+    is_first = iter([True])
+
+    @event.listens_for(scene.engine, "before_cursor_execute")
+    def _(*given: Any) -> None:
+        if "INSERT" in given[2] and next(is_first, False):
+            rival.purge()
+
+    with pytest.raises(NoAnswerError, match="were purged"):
+        scene.fence.check(scene.view(mine))
+    assert scene.fenced(mine) is None
+
+
+@on("sqlite")
+def test_a_purge_of_young_rows_is_refused(scene: Scene) -> None:
+    """And the watermark never goes back, though a later purge may keep more."""
+    with pytest.raises(ValueError, match="rows are needed for"):
+        scene.fence.purge(older_than_ms=KEPT_MS - 1)
+    mine = new_id(10 * DAY_MS)
+    scene.commit(mine)
+    _age(scene, mine, 10 * DAY_MS)
+    scene.fence.purge(dead_letter_retention_ms=20 * DAY_MS)
+    before = _watermark(scene)
+    scene.fence.purge()
+    assert _watermark(scene) == before
+    assert scene.fenced(mine) == ("committed", 1)
+
+
+def _watermark(scene: Scene) -> int | None:
+    with scene.truth.connect() as connection:
+        return scene.fence._table.read_info(connection).purged_before_ms
+
+
+def test_resume_of_a_dead_letter_has_the_answer_from_before(scene: Scene) -> None:
+    """One that was rolled back is rolled back again; one that was committed is delivered."""
+    for commits, expected in ((True, Resolution.COMMIT), (False, Resolution.ROLLBACK)):
+        mine = new_id()
+        if commits:
+            scene.commit(mine)
+        for count in range(3):
+            assert scene.fence.check(scene.view(mine, resume_count=count)).resolution is expected
+
+
+def test_a_table_is_made_once(scene: Scene) -> None:
+    """By whoever is first, at each start; its identity stays."""
+    fences = [scene.fence_on(scene.database.engine(), name="another") for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda fence: fence.create(), fences))
+    for fence in fences:
+        fence.create()
+    assert len({fence.table_id() for fence in fences}) == 1
+
+
+def test_a_missing_table_is_named(scene: Scene) -> None:
+    """With what makes it."""
+    missing = scene.fence_on(scene.engine, name="missing")
+    with pytest.raises(TableError, match=r"there is no table missing: fence\.create\(\)"):
+        missing.context()
+
+
+def test_a_table_that_a_migration_made_lacks_its_own_row(scene: Scene) -> None:
+    """The metadata is the migration tool's; `create` adds the row."""
+    migrated = scene.fence_on(scene.engine, name="migrated")
+    migrated.metadata.create_all(scene.truth)
+    with pytest.raises(TableError, match="no row of its own"):
+        migrated.context()
+    migrated.create()
+    assert len(migrated.table_id()) == 32
