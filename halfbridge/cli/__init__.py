@@ -30,6 +30,7 @@ COMMANDS = {
     "broker": "Run a real Kafka broker on this machine.",
     "checker": "Run the daemon, or set one of its partitions anew.",
     "demo": "Show the whole of it: 2,000 orders, crashes included.",
+    "fence": "Make, show and purge the table of a fence.",
     "spark": "Read, audit and copy topics with Spark.",
     "topics": "Make or check the internal topics.",
 }

@@ -1,0 +1,140 @@
+"""`halfbridge fence`: make, show and purge the table of a fence."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+
+from halfbridge.cli.sql import opened, url_option
+
+_MS_PER_S = 1_000
+_DAY_MS = 86_400_000
+_name_option = click.option(
+    "--name", default="halfbridge_fence", show_default=True, help="Name of the table."
+)
+_schema_option = click.option(
+    "--schema", default=None, help="Its schema. [default: the connection's own]"
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group()
+def fence() -> None:
+    """Make, show and purge the table of a fence."""
+
+
+@fence.command()
+@url_option
+@_name_option
+@_schema_option
+@_json_option
+def create(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
+    """Make the table where it is missing, and the row about itself.
+
+    Running it again does no harm. Where a migration tool makes the table, this adds the row.
+    """
+    with opened(url) as engine:
+        from halfbridge.sql.fence_table import FenceTable  # noqa: PLC0415  (an extra)
+
+        table = FenceTable(engine, name=name, schema=schema)
+        table_id = table.create()
+    if as_json:
+        click.echo(json.dumps({"table": table.table.fullname, "table_id": table_id}))
+    else:
+        click.echo(f"{table.table.fullname} is there: table {table_id}")
+    return 0
+
+
+@fence.command()
+@url_option
+@_name_option
+@_schema_option
+@_json_option
+def show(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
+    """Show how many rows there are, and how old; reads the whole table."""
+    with opened(url) as engine:
+        from halfbridge.sql.fence_table import FenceTable  # noqa: PLC0415  (an extra)
+
+        table = FenceTable(engine, name=name, schema=schema)
+        report = table.report()
+    if as_json:
+        click.echo(json.dumps(asdict(report)))
+        return 0
+    click.echo(f"table     {report.info.table_id}")
+    click.echo(f"purged    {_before(report.info.purged_before_ms)}")
+    click.echo(f"oldest    {_when(report.oldest_ms)}")
+    for group, counts in report.groups.items():
+        told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+        click.echo(f"rows      {group}: {told}")
+    if report.forgets:
+        click.echo(f"advice    this server may forget commits: {report.forgets}")
+    return 0
+
+
+@fence.command()
+@url_option
+@_name_option
+@_schema_option
+@click.option(
+    "--transaction-age-ms-max",
+    type=click.IntRange(min=1),
+    default=3 * _DAY_MS,
+    show_default=True,
+    help="The daemon's setting.",
+)
+@click.option(
+    "--dead-letter-retention-ms",
+    type=click.IntRange(min=0),
+    default=30 * _DAY_MS,
+    show_default=True,
+    help="retention.ms of the dead-letter topic.",
+)
+@click.option(
+    "--older-than-ms",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Keep rows longer than they are needed.",
+)
+@_json_option
+def purge(*, url: str, name: str, schema: str | None, as_json: bool, **limits: Any) -> int:
+    """Delete rows that no check needs any more.
+
+    Needed are rows younger than max(2 x transaction_age_ms_max, dead_letter_retention_ms +
+    transaction_age_ms_max). May be interrupted and repeated.
+    """
+    with opened(url) as engine:
+        from halfbridge.sql import fence_purge  # noqa: PLC0415  (an extra)
+        from halfbridge.sql.fence_table import FenceTable  # noqa: PLC0415
+
+        table = FenceTable(engine, name=name, schema=schema)
+        try:
+            done = fence_purge.purge(table, **limits, progress=_progress(as_json=as_json))
+        except ValueError as error:
+            raise click.UsageError(str(error), click.get_current_context()) from error
+    if as_json:
+        click.echo(json.dumps(asdict(done)))
+    else:
+        click.echo(f"deleted {done.rows} rows of transactions {_before(done.purged_before_ms)}")
+    return 0
+
+
+def _progress(*, as_json: bool) -> Any:
+    """Return what tells how far a purge is: a line that is written anew, on a terminal."""
+    if as_json or not sys.stderr.isatty():
+        return None
+    return lambda rows: click.echo(f"\r{rows} rows deleted", err=True, nl=False)
+
+
+def _before(at_ms: int | None) -> str:
+    return "nothing yet" if at_ms is None else f"born before {_when(at_ms)}"
+
+
+def _when(at_ms: int | None) -> str:
+    if at_ms is None:
+        return "none"
+    return datetime.fromtimestamp(at_ms / _MS_PER_S, timezone.utc).isoformat(timespec="seconds")
