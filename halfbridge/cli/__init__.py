@@ -31,6 +31,7 @@ COMMANDS = {
     "checker": "Run the daemon, or set one of its partitions anew.",
     "demo": "Show the whole of it: 2,000 orders, crashes included.",
     "fence": "Make, show and purge the table of a fence.",
+    "inbox": "Make, show or purge the table in which consumers mark what they took.",
     "spark": "Read, audit and copy topics with Spark.",
     "topics": "Make or check the internal topics.",
 }

@@ -1,0 +1,68 @@
+"""Options of commands that work in a database, and what they do with its errors."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Engine
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+URL_VARIABLE = "HALFBRIDGE_DATABASE_URL"
+
+
+def database_options(default_name: str) -> Callable[[F], F]:
+    """Return a decorator that adds `--url`, `--name` and `--schema` of a table."""
+    options = (
+        click.option(
+            "--url",
+            required=True,
+            envvar=URL_VARIABLE,
+            metavar="URL",
+            help="SQLAlchemy's address of the database; a password is better given by the"
+            f" variable, which nobody sees. [{URL_VARIABLE}]",
+        ),
+        click.option("--name", default=default_name, show_default=True, help="Name of the table."),
+        click.option("--schema", default=None, help="Schema of the table. [default: the user's]"),
+    )
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+@contextmanager
+def opened(url: str) -> Iterator[Engine]:
+    """Yield an engine; errors of the database become one line.
+
+    Raises:
+        ClickException: the extra `sql` is not installed, or the database refuses.
+    """
+    try:  # late: an extra, which other commands do not need
+        from sqlalchemy import create_engine  # noqa: PLC0415
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        from halfbridge.sql import HINT  # noqa: PLC0415
+
+        raise click.ClickException(HINT) from error
+    try:
+        engine = create_engine(url)
+    except (SQLAlchemyError, ModuleNotFoundError) as error:  # no address, no such driver
+        raise click.UsageError(f"--url: {error}", click.get_current_context()) from error
+    try:
+        yield engine
+    except DBAPIError as error:  # without the statement
+        raise click.ClickException(f"{engine.url!r}: {error.orig}") from error
+    except SQLAlchemyError as error:
+        raise click.ClickException(f"{engine.url!r}: {error}") from error
+    finally:
+        engine.dispose()

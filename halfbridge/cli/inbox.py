@@ -1,0 +1,106 @@
+"""`halfbridge inbox`: the table that consumers mark messages in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from checker.config import CheckerConfig
+from halfbridge.cli.database import database_options, opened
+from halfbridge.cli.options import load_settings, settings_options
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from halfbridge.sql import Inbox
+
+_BROKERS = ("bootstrap_servers", "kafka")
+_NO_GROUP = "-"  # making and showing the table is about all groups
+_MS_PER_DAY = 86_400_000
+
+_table_options = database_options("halfbridge_inbox")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+@click.group()
+def inbox() -> None:
+    """Make, show or purge the table in which consumers mark what they have taken."""
+
+
+@inbox.command()
+@_table_options
+def create(**values: Any) -> int:
+    """Make the table unless it is there."""
+    with opened(values["url"]) as engine:
+        made = _inbox(engine, values)
+        made.create()
+    click.echo(f"table {made.table.fullname} is there")
+    return 0
+
+
+@inbox.command()
+@_table_options
+@_json_option
+def show(**values: Any) -> int:
+    """Show how many marks each consumer group has, and their age by the database's clock."""
+    with opened(values["url"]) as engine:
+        groups = _inbox(engine, values).show()
+    if values["as_json"]:
+        click.echo(json.dumps({"groups": [dataclasses.asdict(each) for each in groups]}))
+        return 0
+    for each in groups:
+        oldest, newest = (age / _MS_PER_DAY for age in (each.oldest_ms, each.newest_ms))
+        click.echo(
+            f"{each.group_id}: {each.count} marks, from {oldest:.2f} to {newest:.2f} days old"
+        )
+    if not groups:
+        click.echo("no marks")
+    return 0
+
+
+@inbox.command()
+@_table_options
+@click.option("--group-id", required=True, help="The consumer group whose marks are deleted.")
+@click.option(
+    "--older-than-ms", type=click.IntRange(0), required=True, help="Least age of what is deleted."
+)
+@click.option(
+    "--retention-ms",
+    type=click.IntRange(0),
+    default=None,
+    help="For how long real topics keep a record at most, where brokers are not asked.",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME",
+    help="A real topic that the group reads: brokers are asked for how long it keeps a record."
+    " Name all of them; may be repeated.",
+)
+@_json_option
+@settings_options(CheckerConfig, only=_BROKERS)
+def purge(**values: Any) -> int:
+    """Delete a group's old marks; refused where their messages can still be read again."""
+    asked = {}
+    if values["topics"]:
+        config = load_settings(CheckerConfig, values)
+        asked = {"bootstrap_servers": config.bootstrap_servers, "kafka": config.kafka}
+    with opened(values["url"]) as engine:
+        deleted = _inbox(engine, values, values["group_id"]).purge(
+            older_than_ms=values["older_than_ms"],
+            retention_ms=values["retention_ms"],
+            topics=values["topics"],
+            **asked,  # type: ignore[arg-type]  # of two types by name
+        )
+    click.echo(json.dumps({"deleted": deleted}) if values["as_json"] else f"deleted {deleted}")
+    return 0
+
+
+def _inbox(engine: Engine, values: dict[str, Any], group_id: str = _NO_GROUP) -> Inbox:
+    from halfbridge.sql import Inbox  # noqa: PLC0415  # late: an extra
+
+    return Inbox(engine, group_id=group_id, name=values["name"], schema=values["schema"])

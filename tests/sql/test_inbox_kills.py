@@ -1,0 +1,80 @@
+"""The reference consumer of the document: as it stands, and while it is killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfbridge import Message, Resolution
+from halfbridge.testkit.children import Children, Interrupts
+from tests.integration.installation import Installation
+from tests.integration.waiting import until
+from tests.sql.inbox_scene import GROUP, NAIVE, InboxScene, reference_consumer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from halfbridge.testkit.stack import HalfbridgeStack
+    from tests.sql.databases import Database
+
+pytestmark = pytest.mark.broker
+
+LINES_MAX = 27  # with imports and settings; twenty for the rest
+KILLS = 3
+BURST = 25
+SEED = 20261123
+
+
+@pytest.fixture
+def scene(
+    kafka_bootstrap_servers: str, topic_prefix: str, database: Database, tmp_path: Path
+) -> Iterator[InboxScene]:
+    """A topic and a database, and nobody who reads yet."""
+    with (
+        closing(Installation(kafka_bootstrap_servers, topic_prefix)) as installation,
+        Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children,
+    ):
+        yield InboxScene(installation, database, children, tmp_path, seed=SEED)
+
+
+def test_killed_consumers_take_each_message_once(scene: InboxScene) -> None:
+    """Consumers killed at random, messages delivered twice: the work of each is done once.
+
+    The same consumer without the inbox does some of it twice.
+    """
+    scene.start((GROUP, "one"), (GROUP, "two"), (NAIVE, "three"))
+    scene.run(kills=KILLS, burst=BURST)
+    scene.finish()
+    assert scene.done(GROUP) == Counter(scene.sent)
+    assert scene.repeated > 0
+    assert scene.count(NAIVE) >= len(scene.sent) + scene.repeated
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_the_reference_consumer_as_it_stands(
+    scene: InboxScene, halfbridge_stack: HalfbridgeStack
+) -> None:
+    """Word for word but for addresses and names: what a daemon delivers, and what comes again."""
+    with halfbridge_stack.producer(
+        "order-service", checker=lambda _: Resolution.UNKNOWN, topics=[scene.topic]
+    ) as producer:
+        for number in range(4):
+            with producer.begin() as tx:
+                for index in range(3):
+                    tx.send(Message(scene.topic, key=b"k", value=b"%d/%d" % (number, index)))
+    halfbridge_stack.wait_until_decided()
+    last = scene.send_again(halfbridge_stack.read_committed(scene.topic, count=12))
+    scene.start_as_it_stands()
+    until("all was read", lambda: last in scene.done(GROUP))
+    expected = [f"{number}/{index}" for number in range(4) for index in range(3)]
+    assert scene.done(GROUP) == Counter([*expected, last])
+
+
+def test_the_reference_consumer_is_short() -> None:
+    """A reader takes it in at once."""
+    lines = [line for line in reference_consumer().splitlines() if line.strip()]
+    assert len(lines) <= LINES_MAX
