@@ -44,7 +44,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
         yield stack.enter_context(closing(OwnDatabase(server)))
 
 
-def test_case_inbox_killed_consumers_and_servers(
+def test_the_inbox_outlives_killed_consumers_and_servers(
     kafka_bootstrap_servers: str, topic_prefix: str, database: Database, tmp_path: Path
 ) -> None:
     """Work = messages, each once, over kills of consumers and of the database server.
