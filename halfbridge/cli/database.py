@@ -45,22 +45,21 @@ def opened(url: str) -> Iterator[Engine]:
     """Yield an engine; errors of the database become one line.
 
     Raises:
-        ClickException: the extra `sql` is not installed, or the database refuses.
+        ClickException: the extra `sql` is not installed, or the database refuses; status 1.
+        ConfigError: the URL is wrong, or its driver is not installed.
     """
-    try:  # late: an extra, which other commands do not need
-        from sqlalchemy import create_engine  # noqa: PLC0415
+    try:  # late: an extra, which other commands and --help do not need
         from sqlalchemy.exc import DBAPIError, SQLAlchemyError  # noqa: PLC0415
+
+        from halfbridge.sql.engines import engine_of  # noqa: PLC0415
     except ModuleNotFoundError as error:
         from halfbridge.sql import HINT  # noqa: PLC0415
 
         raise click.ClickException(HINT) from error
-    try:
-        engine = create_engine(url)
-    except (SQLAlchemyError, ModuleNotFoundError) as error:  # no address, no such driver
-        raise click.UsageError(f"--url: {error}", click.get_current_context()) from error
+    engine = engine_of(url)
     try:
         yield engine
-    except DBAPIError as error:  # without the statement
+    except DBAPIError as error:  # without the statement, and SQLAlchemy's link
         raise click.ClickException(f"{engine.url!r}: {error.orig}") from error
     except SQLAlchemyError as error:
         raise click.ClickException(f"{engine.url!r}: {error}") from error

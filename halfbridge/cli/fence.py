@@ -10,16 +10,11 @@ from typing import Any
 
 import click
 
-from halfbridge.cli.sql import opened, url_option
+from halfbridge.cli.database import database_options, opened
 
 _MS_PER_S = 1_000
 _DAY_MS = 86_400_000
-_name_option = click.option(
-    "--name", default="halfbridge_fence", show_default=True, help="Name of the table."
-)
-_schema_option = click.option(
-    "--schema", default=None, help="Its schema. [default: the connection's own]"
-)
+_table_options = database_options("halfbridge_fence")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
@@ -29,9 +24,7 @@ def fence() -> None:
 
 
 @fence.command()
-@url_option
-@_name_option
-@_schema_option
+@_table_options
 @_json_option
 def create(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
     """Make the table where it is missing, and the row about itself.
@@ -51,9 +44,7 @@ def create(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
 
 
 @fence.command()
-@url_option
-@_name_option
-@_schema_option
+@_table_options
 @_json_option
 def show(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
     """Show how many rows there are, and how old; reads the whole table."""
@@ -77,9 +68,7 @@ def show(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
 
 
 @fence.command()
-@url_option
-@_name_option
-@_schema_option
+@_table_options
 @click.option(
     "--transaction-age-ms-max",
     type=click.IntRange(min=1),
