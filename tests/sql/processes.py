@@ -111,8 +111,8 @@ def _environ(program: Path) -> dict[str, str]:
     # A package that was unpacked and not installed (.ci/tools) has its libraries beside it.
     prefix = next((each for each in program.parents if each.name == "usr"), Path("/usr"))
     if prefix != Path("/usr"):
-        libraries = (str(each) for each in prefix.glob("lib/*-linux-gnu"))
-        environ["LD_LIBRARY_PATH"] = os.pathsep.join(libraries)
+        libraries = [*prefix.glob("lib/*-linux-gnu"), *prefix.parent.glob("lib/*-linux-gnu")]
+        environ["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
     return environ
 
 

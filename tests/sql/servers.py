@@ -286,8 +286,8 @@ class PostgresServer(Server):
             "max_replication_slots": 20,
             "max_wal_senders": 20,
             "shared_buffers": "64MB",
-            "timezone": "UTC",
-            "log_timezone": "UTC",
+            "timezone": "GMT",
+            "log_timezone": "GMT",
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return [str(_program("postgres", "postgresql")), "-D", str(self.data), *options]
