@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from click.testing import CliRunner
 from halfbridge.cli import cli
 
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
     from pathlib import Path
 
     from click.testing import Result
@@ -109,12 +107,7 @@ def test_help_needs_no_sqlalchemy() -> None:
 
 def test_sqlalchemy_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """The one line says what to install."""
-    find = importlib.util.find_spec
-
-    def without(name: str, package: str | None = None) -> ModuleSpec | None:
-        return None if name == "sqlalchemy" else find(name, package)
-
-    monkeypatch.setattr(importlib.util, "find_spec", without)
+    monkeypatch.setitem(sys.modules, "sqlalchemy.exc", None)
     result = run("create", url=url)
     assert result.exit_code == 1
     assert "pip install 'halfbridge[sql]'" in result.stderr
