@@ -143,7 +143,7 @@ def test_sqlite_with_a_begin_of_the_engines_own(database: Database) -> None:
 def test_isolation_levels(inbox: Inbox, engine: Engine, level: str) -> None:
     """What another one took since this transaction began is never taken again.
 
-    PostgreSQL cannot say False above READ COMMITTED: it raises, and the next attempt is told.
+    PostgreSQL cannot say False above READ COMMITTED: it raises, and the next attempt knows.
     """
     engine = engine.execution_options(isolation_level=level)
     with engine.connect() as connection:
@@ -159,6 +159,21 @@ def test_isolation_levels(inbox: Inbox, engine: Engine, level: str) -> None:
         assert not inbox.once(connection, delivered())
         assert inbox.once(connection, delivered(index=1))
         connection.commit()
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_snapshot_isolation(inbox: Inbox, engine: Engine) -> None:
+    """MariaDB's own way of being strict, newer versions' default: it raises in place of False."""
+    with engine.connect() as connection:
+        connection.execute(text("SET SESSION innodb_snapshot_isolation = ON"))
+        connection.execute(select(inbox.table)).all()  # the snapshot is taken
+        assert take(inbox, engine, delivered())
+        with pytest.raises(DBAPIError, match="Record has changed since last read"):
+            inbox.once(connection, delivered())
+        connection.rollback()
+        assert not inbox.once(connection, delivered())
+        connection.rollback()
+        connection.execute(text("SET SESSION innodb_snapshot_isolation = OFF"))
 
 
 def test_a_message_without_an_id_needs_a_key(inbox: Inbox, engine: Engine) -> None:
