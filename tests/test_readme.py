@@ -9,19 +9,23 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from bridge.admin_client.kafka_io import AdminClient
 from halfbridge.testkit.jars import kafka_version
+from tests.sql.servers import PostgresServer, Template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 README = Path(__file__).parents[1].joinpath("README.md").read_text("utf-8")
 ADDRESS = "127.0.0.1:9092"
+DATABASE = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
 ARRIVES_S_MAX = 40.0
 POLL_S = 0.1
 STOP_S_MAX = 15.0
@@ -44,9 +48,10 @@ def users_test() -> str:
 
 
 class Terminals:
-    """Runs the README's text with nothing replaced but the address and the topic's name."""
+    """Runs the README's text with nothing replaced but two addresses and the topic's name."""
 
-    def __init__(self, address: str, prefix: str, directory: Path) -> None:
+    def __init__(self, address: str, database: str, prefix: str, directory: Path) -> None:
+        self.database = database
         self.topic = f"{prefix}orders"
         self.directory = directory
         self._address = address
@@ -55,8 +60,8 @@ class Terminals:
         self._children: list[subprocess.Popen[bytes]] = []
 
     def own(self, text: str) -> str:
-        """Return the README's text for this test's broker."""
-        text = text.replace(ADDRESS, self._address)
+        """Return the README's text for this test's broker and database."""
+        text = text.replace(ADDRESS, self._address).replace(DATABASE, self.database)
         return re.sub(r"(['\"])orders\1", rf"\1{self.topic}\1", text)
 
     def start(self, command: list[str], output: Path) -> subprocess.Popen[bytes]:
@@ -80,6 +85,15 @@ class Terminals:
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
+    def outcomes(self) -> list[str]:
+        """Return what the example's fence says of its orders, sorted."""
+        engine = create_engine(self.database)
+        query = text("SELECT outcome FROM halfbridge_fence WHERE transaction_id <> '' ORDER BY 1")
+        with engine.connect() as connection:
+            found = list(connection.execute(query).scalars())
+        engine.dispose()
+        return found
+
     def stop(self) -> None:
         """End what still runs, as Ctrl-C does."""
         for child in self._children:
@@ -89,12 +103,20 @@ class Terminals:
             child.wait(STOP_S_MAX)
 
 
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[PostgresServer]:
+    """Yield the server of the README's order service."""
+    with closing(Template(PostgresServer)) as made, PostgresServer(made, durable=False) as server:
+        yield server
+
+
 @pytest.fixture
 def terminals(
-    kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
+    kafka_bootstrap_servers: str, postgresql: PostgresServer, topic_prefix: str, tmp_path: Path
 ) -> Iterator[Terminals]:
     """Yield terminals on a broker; the second one's commands have run, the daemon runs."""
-    opened = Terminals(kafka_bootstrap_servers, topic_prefix, tmp_path)
+    database = postgresql.url(postgresql.create_database(), user=postgresql.admin)
+    opened = Terminals(kafka_bootstrap_servers, database, topic_prefix, tmp_path)
     opened.environ["HALFBRIDGE_TRANSACTION_TIMEOUT_MS"] = "1000"
     order, read = (block for block in blocks("python") if not is_a_test(block))
     (tmp_path / "order.py").write_text(opened.own(order), "utf-8")
@@ -143,18 +165,26 @@ def test_the_examples_work_as_they_stand(terminals: Terminals) -> None:
     wait_until(lambda: b"two shirts" in output.read_bytes(), terminals.directory / "checker.log")
     (line,) = output.read_text("utf-8").splitlines()
     assert re.fullmatch(r"b'customer-42' b'two shirts' b'[0-9a-f]{32}'", line)
+    assert terminals.outcomes() == ["committed"]
+
+
+def test_the_order_service_is_short() -> None:
+    """25 lines at most, database and all."""
+    order, _ = (block for block in blocks("python") if not is_a_test(block))
+    assert len(order.splitlines()) <= 25
 
 
 @pytest.mark.broker
 def test_the_check_settles_what_a_crash_left(terminals: Terminals) -> None:
-    """As the README says: with `raise SystemExit` the order arrives after the next run's check."""
+    """As the README says: the order of a process that died is proven to be rolled back."""
     script = terminals.directory / "order.py"
     text = script.read_text("utf-8")
     marker = "    # Left normally"
     assert marker in text
     crashing = terminals.directory / "crashing.py"
-    crashing.write_text(text.replace(marker, f"        raise SystemExit\n{marker}"), "utf-8")
-    terminals.run([sys.executable, "crashing.py"])
+    death = "        import os; os._exit(1)\n"
+    crashing.write_text(text.replace(marker, f"{death}{marker}"), "utf-8")
+    terminals.start([sys.executable, "crashing.py"], terminals.directory / "crashing.out").wait()
     # The second run has to live until it is asked: a service does, this script is made to.
     living = terminals.directory / "living.py"
     waiting = "    import time; time.sleep(60)\n"
@@ -163,7 +193,9 @@ def test_the_check_settles_what_a_crash_left(terminals: Terminals) -> None:
     output = terminals.directory / "read.out"
     terminals.start([sys.executable, "read.py"], output)
     log = terminals.directory / "checker.log"
-    wait_until(lambda: output.read_bytes().count(b"two shirts") == 2, log)
+    wait_until(lambda: terminals.outcomes() == ["committed", "rolled_back"], log)
+    wait_until(lambda: b"two shirts" in output.read_bytes(), log)
+    assert output.read_bytes().count(b"two shirts") == 1
 
 
 @pytest.mark.broker
