@@ -26,13 +26,15 @@ _ORDERS_MAX = 100_000
 def demo(*, as_json: bool, orders: int, keep_dir: bool, spark: bool) -> int:
     """Show the whole of it: 2,000 orders, crashes included.
 
-    Starts a real Kafka broker, the checker, an order service with a SQLite database and an
-    independent read_committed consumer, each a process of its own. Some orders are rolled back,
-    some services are killed between their local commit and their decision, some orders are
-    never decided. The table counts messages: "expected" is what must come out, delivered or
-    dead-lettered. Exit status 0 only if every committed message arrived exactly once, in
-    per-key order, and no other one did. With --spark, which needs halfbridge[spark], also only
-    if Spark read the same rows and its audit of all topics found nothing.
+    Starts a real Kafka broker, the checker, an order service with a SQLite database and a fence,
+    and an independent read_committed consumer, each a process of its own. Some orders are rolled
+    back, some services are killed between their local commit and their decision, some orders are
+    never decided: the fence proves that they are rolled back. A few are begun without the fence
+    and never decided: they become dead letters. The table counts messages: "expected" is what must
+    come out, delivered or dead-lettered. Exit status 0 only if every committed message arrived
+    exactly once, in per-key order, and no other one did. With --spark, which needs
+    halfbridge[spark], also only if Spark read the same rows and its audit of all topics found
+    nothing.
     """
     # Late: they bring the Kafka client and rich, which --help does not need.
     from rich.console import Console  # noqa: PLC0415
@@ -47,6 +49,11 @@ def demo(*, as_json: bool, orders: int, keep_dir: bool, spark: bool) -> int:
     from spark_jobs.ivy import JarsError  # noqa: PLC0415
     from spark_jobs.jvm import JavaNotFoundError  # noqa: PLC0415
 
+    if importlib.util.find_spec("sqlalchemy") is None:
+        raise click.ClickException(
+            "the order service needs SQLAlchemy, which is not installed: pip install"
+            " 'halfbridge[sql]'"
+        )
     errors = Console(stderr=True)
     try:
         if spark:

@@ -2,63 +2,60 @@
 
 from __future__ import annotations
 
-import sqlite3
-import threading
-from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, event, insert
+
+from halfbridge.sql import Fence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS orders (
-    number INTEGER PRIMARY KEY,
-    customer TEXT NOT NULL,
-    transaction_id TEXT NOT NULL UNIQUE
+    from sqlalchemy import Connection
+
+_LOCK_WAIT_S = 30.0
+_POOL = 16  # as many as threads place orders
+_ORDERS = Table(
+    "orders",
+    MetaData(),
+    Column("number", Integer, primary_key=True),
+    Column("customer", String, nullable=False),
+    Column("transaction_id", String, nullable=False, unique=True),
 )
-"""
-_LOCK_WAIT_S = 10.0
 
 
 class OrderDatabase:
-    """Orders that are placed for certain; one connection that threads take turns on.
+    """Orders that are placed for certain, and the fence beside them. Thread-safe.
 
     Args:
         path: The database file, shared by a killed service and its successor.
+        producer_group: The fence's.
+
+    Attributes:
+        engine: SQLAlchemy's.
+        fence: In the same file.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        self._connection = sqlite3.connect(path, timeout=_LOCK_WAIT_S, check_same_thread=False)
-        self._connection.execute("PRAGMA journal_mode=WAL")
-        # A killed process loses nothing at NORMAL; only a power cut could.
-        self._connection.execute("PRAGMA synchronous=NORMAL")
-        with self._connection:
-            self._connection.execute(_SCHEMA)
+    def __init__(self, path: Path, *, producer_group: str) -> None:
+        self.engine = create_engine(
+            f"sqlite:///{path}", pool_size=_POOL, connect_args={"timeout": _LOCK_WAIT_S}
+        )
+        event.listen(self.engine, "connect", _write_ahead)
+        _ORDERS.metadata.create_all(self.engine)
+        self.fence = Fence(self.engine, producer_group=producer_group)
+        self.fence.create()
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
-            self._connection.close()
+        self.engine.dispose()
 
     def place(
-        self,
-        number: int,
-        *,
-        customer: str,
-        transaction_id: str,
-        before_commit: Callable[[], None] = lambda: None,
+        self, connection: Connection, number: int, *, customer: str, transaction_id: str
     ) -> None:
-        """Insert an order, and commit; what `before_commit` raises rolls the insert back."""
-        with self._lock, self._connection:
-            self._connection.execute(
-                "INSERT INTO orders VALUES (?, ?, ?)", (number, customer, transaction_id)
-            )
-            before_commit()
+        """Insert an order into the open transaction."""
+        order = {"number": number, "customer": customer, "transaction_id": transaction_id}
+        connection.execute(insert(_ORDERS).values(**order))
 
-    def is_placed(self, transaction_id: str) -> bool:
-        """Tell whether the local transaction of a message transaction was committed."""
-        query = "SELECT 1 FROM orders WHERE transaction_id = ?"
-        with self._lock, closing(self._connection.execute(query, (transaction_id,))) as rows:
-            return rows.fetchone() is not None
+
+def _write_ahead(driver: Any, _: Any) -> None:
+    driver.execute("PRAGMA journal_mode=WAL")

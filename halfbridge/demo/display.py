@@ -20,7 +20,8 @@ _WORDS = {
     "committed": "committed",
     "rolled_back": "rolled back",
     "killed": "killed before its decision",
-    "unknown": "never decided",
+    "abandoned": "never decided",
+    "unknown": "never decided, no fence",
     "multi": "three messages, two topics",
 }
 _DECIDED, _DELIVERED, _DEAD = "orders decided", "messages delivered", "messages dead-lettered"

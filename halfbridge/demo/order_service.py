@@ -12,21 +12,29 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfbridge import Message, Resolution, TransactionProducer
 from halfbridge.demo.database import OrderDatabase
 from halfbridge.demo.plan import BRINK, PRODUCER_GROUP, TOPICS, Kind, Order, make_plan
+from halfbridge.sql import FencedError
 from halfbridge.testkit.client_log import ClientLog
 from serde.records import OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halfbridge import DecisionReceipt, MessageView
+    from sqlalchemy import Connection
+
+    from halfbridge import Answer, DecisionReceipt, MessageView, Transaction
 
 THREADS = 16
+
+
+# A check that comes before the local transaction begins rolls it back; then it is begun anew.
+_TRIES_MAX = 5
 
 
 class OutOfStockError(Exception):
@@ -34,7 +42,7 @@ class OutOfStockError(Exception):
 
 
 class CustomerVanishedError(Exception):
-    """Why nobody ever decides an unknown order."""
+    """Why nobody ever decides an abandoned or unknown order."""
 
 
 class OrderService:
@@ -63,46 +71,66 @@ class OrderService:
             self._at_the_brink.acquire()
 
     def _place(self, order: Order) -> None:
-        try:
-            with self._producer.begin() as tx:
-                for index, (topic, key, value) in enumerate(order.messages):
-                    self._log.sending(
-                        tx.id,
-                        index,
-                        topic=topic,
-                        key=key,
-                        value=value,
-                        label=order.kind.value,
-                    )
-                    tx.send(Message(topic, key=key, value=value))
-                    self._log.sent(tx.id, index)
-                if order.kind is Kind.UNKNOWN:
-                    raise CustomerVanishedError  # noqa: TRY301  # leaving the block decides nothing
-                try:
-                    self._place_locally(order, tx.id)
-                except OutOfStockError:
-                    self._log.deciding(tx.id, OpKind.ROLLBACK)
-                    self._note(tx.rollback(), OpKind.ROLLBACK)
-                else:
-                    self._log.deciding(tx.id, OpKind.COMMIT)
-                    self._note(tx.commit(), OpKind.COMMIT)
-        except CustomerVanishedError:
-            pass
+        place = _WAYS[order.kind]
+        for _ in range(_TRIES_MAX - 1):
+            with suppress(FencedError):
+                return place(self, order)
+        return place(self, order)
 
-    def _place_locally(self, order: Order, transaction_id: str) -> None:
-        def run_out_of_stock() -> None:
-            if order.kind is Kind.ROLLED_BACK:
+    def _place_in_block(self, order: Order) -> None:
+        """Place an order as a service does; one that is out of stock is rolled back."""
+        kind = OpKind.ROLLBACK if order.kind is Kind.ROLLED_BACK else OpKind.COMMIT
+        begun: list[Transaction] = []
+        with (
+            suppress(OutOfStockError),
+            self._database.fence.transaction(self._producer) as (tx, connection),
+        ):
+            begun.append(tx)
+            self._send(tx, order)
+            self._insert(connection, order, tx)
+            self._log.deciding(tx.id, kind)
+            if kind is OpKind.ROLLBACK:
                 raise OutOfStockError
+        # The block has decided; to say it again tells where the decision stands.
+        again = begun[0].rollback if kind is OpKind.ROLLBACK else begun[0].commit
+        self._note(again(), kind)
 
-        self._database.place(
-            order.number,
-            customer=order.customer,
-            transaction_id=transaction_id,
-            before_commit=run_out_of_stock,
-        )
-        if order.kind is Kind.KILLED:
+    def _place_until_killed(self, order: Order) -> None:
+        """Commit the local transaction, and wait to be killed before the decision."""
+        fence = self._database.fence
+        with self._producer.begin(context=fence.context()) as tx:
+            self._send(tx, order)
+            with self._database.engine.begin() as connection:
+                fence.enter(connection, tx)
+                self._insert(connection, order, tx)
             self._at_the_brink.release()
             self._never.wait()
+
+    def _abandon(self, order: Order) -> None:
+        """Send the messages of an order whose local transaction never begins."""
+        self._send_only(order, context=self._database.fence.context())
+
+    def _abandon_without_fence(self, order: Order) -> None:
+        """Do the same as a service that knows no fence: nobody can tell what became of it."""
+        self._send_only(order, context=None)
+
+    def _send_only(self, order: Order, *, context: bytes | None) -> None:
+        with suppress(CustomerVanishedError), self._producer.begin(context=context) as tx:
+            self._send(tx, order)
+            raise CustomerVanishedError  # leaving the block decides nothing
+
+    def _send(self, tx: Transaction, order: Order) -> None:
+        for index, (topic, key, value) in enumerate(order.messages):
+            self._log.sending(
+                tx.id, index, topic=topic, key=key, value=value, label=order.kind.value
+            )
+            tx.send(Message(topic, key=key, value=value))
+            self._log.sent(tx.id, index)
+
+    def _insert(self, connection: Connection, order: Order, tx: Transaction) -> None:
+        self._database.place(
+            connection, order.number, customer=order.customer, transaction_id=tx.id
+        )
 
     def _note(self, receipt: DecisionReceipt, kind: OpKind) -> None:
         self._log.decided(
@@ -110,19 +138,34 @@ class OrderService:
         )
 
 
-class DatabaseChecker:
-    """Answers checks from the database: a row means COMMIT, no row means not known."""
+_WAYS = {
+    Kind.COMMITTED: OrderService._place_in_block,  # noqa: SLF001  # its own table
+    Kind.MULTI: OrderService._place_in_block,  # noqa: SLF001
+    Kind.ROLLED_BACK: OrderService._place_in_block,  # noqa: SLF001
+    Kind.KILLED: OrderService._place_until_killed,  # noqa: SLF001
+    Kind.ABANDONED: OrderService._abandon,  # noqa: SLF001
+    Kind.UNKNOWN: OrderService._abandon_without_fence,  # noqa: SLF001
+}
+
+
+class OrderChecker:
+    """Answers checks by the fence; what was begun without it is not known."""
 
     def __init__(self, database: OrderDatabase, log: ClientLog) -> None:
-        self._database = database
+        self._fence = database.fence
         self._log = log
 
-    def __call__(self, view: MessageView) -> Resolution:
-        """Return COMMIT where the order was placed, else UNKNOWN."""
-        if not self._database.is_placed(view.transaction_id):
+    def __call__(self, view: MessageView) -> Answer | Resolution:
+        """Return what the fence proves, else UNKNOWN.
+
+        Raises:
+            NoAnswerError: the fence cannot tell now; the daemon asks again.
+        """
+        if view.context is None:
             return Resolution.UNKNOWN
-        self._log.answering(view.transaction_id, OpKind.COMMIT)
-        return Resolution.COMMIT
+        answer = self._fence.check(view)
+        self._log.answering(view.transaction_id, OpKind[answer.resolution.value])
+        return answer
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -139,12 +182,13 @@ def main(arguments: Sequence[str]) -> int:
     log = ClientLog(
         options.directory / f"service-{options.service}.jsonl", producer_group=PRODUCER_GROUP
     )
-    database = OrderDatabase(options.directory / "orders.sqlite")
+    path = options.directory / "orders.sqlite"
+    database = OrderDatabase(path, producer_group=PRODUCER_GROUP)
     with TransactionProducer(
         bootstrap_servers=options.bootstrap_servers,
         producer_group=PRODUCER_GROUP,
         topics=TOPICS,
-        checker=DatabaseChecker(database, log),
+        checker=OrderChecker(database, log),
     ) as producer:
         service = OrderService(producer, database, log)
         service.place_all([order for order in mine if order.kind is not Kind.KILLED])

@@ -25,6 +25,7 @@ class Kind(str, Enum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
     KILLED = "killed"
+    ABANDONED = "abandoned"
     UNKNOWN = "unknown"
     MULTI = "multi"
 
@@ -48,7 +49,7 @@ class Order:
     @property
     def is_decided_by_service(self) -> bool:
         """Tell whether the service that places it decides it too."""
-        return self.kind not in (Kind.KILLED, Kind.UNKNOWN)
+        return self.kind not in (Kind.KILLED, Kind.ABANDONED, Kind.UNKNOWN)
 
     @property
     def messages(self) -> tuple[tuple[str, bytes, bytes], ...]:
@@ -89,7 +90,8 @@ def make_plan(orders: int) -> tuple[Order, ...]:
     others = (
         [Kind.ROLLED_BACK] * max(1, orders // 10)
         + [Kind.MULTI] * max(1, orders // 10)
-        + [Kind.UNKNOWN] * max(1, orders // 50)
+        + [Kind.ABANDONED] * max(1, orders // 50)
+        + [Kind.UNKNOWN] * max(1, orders // 100)
     )
     others += [Kind.COMMITTED] * (orders - killed - len(others))
     dice = random.Random(_SEED)  # noqa: S311  # a plan, not a secret
@@ -111,7 +113,7 @@ def expectations(plan: tuple[Order, ...]) -> dict[Kind, Expectation]:
     counts = dict.fromkeys(Kind, 0)
     for order in plan:
         counts[order.kind] += len(order.messages)
-    counts[Kind.ROLLED_BACK] = 0
+    counts[Kind.ROLLED_BACK] = counts[Kind.ABANDONED] = 0
     return {
         kind: Expectation(0, count) if kind is Kind.UNKNOWN else Expectation(count, 0)
         for kind, count in counts.items()

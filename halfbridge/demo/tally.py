@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from halfbridge.testkit.history import ReadRecord
 
 _DECIDED = b'"e":"decided"'
+_ANSWERING = b'"e":"answering"'
 
 
 @dataclass(slots=True)
@@ -25,6 +27,7 @@ class Tally:
         witnessed: The witness's file.
         dead_topic: Name of the dead-letter topic.
         decided: Decisions acknowledged to order services.
+        proven: Transactions that a check was answered about with ROLLBACK.
         records: What the witness read, dead letters included.
         dead_lettered: How many of them are dead letters.
     """
@@ -33,6 +36,7 @@ class Tally:
     witnessed: Path
     dead_topic: str
     decided: int = 0
+    proven: set[str] = field(default_factory=set)
     records: list[ReadRecord] = field(default_factory=list)
     dead_lettered: int = 0
     _read_to: dict[Path, int] = field(default_factory=dict)
@@ -46,12 +50,19 @@ class Tally:
         """Take in what was written since the last call."""
         for log in self.logs:
             if log.exists():
-                self.decided += self._fresh_lines(log).count(_DECIDED)
+                fresh = self._fresh_lines(log)
+                self.decided += fresh.count(_DECIDED)
+                answers = (line for line in fresh.splitlines() if _ANSWERING in line)
+                self.proven |= {
+                    answer["tx"]
+                    for answer in map(json.loads, answers)
+                    if answer["kind"] == "ROLLBACK"
+                }
         if self.witnessed.exists():
             offset = self._read_to.get(self.witnessed, 0)
-            fresh, self._read_to[self.witnessed] = load_records(self.witnessed, offset=offset)
-            self.records += fresh
-            self.dead_lettered += sum(record.topic == self.dead_topic for record in fresh)
+            records, self._read_to[self.witnessed] = load_records(self.witnessed, offset=offset)
+            self.records += records
+            self.dead_lettered += sum(record.topic == self.dead_topic for record in records)
 
     def _fresh_lines(self, log: Path) -> bytes:
         with log.open("rb") as file:

@@ -1,48 +1,44 @@
-"""The order service's database answers checks by what was really committed."""
+"""The order service's database: orders and their fence in one file."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import select
 
-from halfbridge.demo.database import OrderDatabase
+from halfbridge.demo.database import _ORDERS, OrderDatabase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Return where the database is."""
-    return tmp_path / "orders.sqlite"
+def opened(path: Path) -> closing[OrderDatabase]:
+    """Return the database of a service, its successor's too."""
+    return closing(OrderDatabase(path / "orders.sqlite", producer_group="g"))
 
 
-@pytest.fixture
-def database(path: Path) -> Iterator[OrderDatabase]:
-    """Return an empty database."""
-    opened = OrderDatabase(path)
-    yield opened
-    opened.close()
+def test_placed_order_is_found_by_a_successor(tmp_path: Path) -> None:
+    """A committed order is there for another process's connection, under the same fence."""
+    with opened(tmp_path) as database, opened(tmp_path) as successor:
+        with database.engine.begin() as connection:
+            database.place(connection, 1, customer="c", transaction_id="t")
+        with successor.engine.connect() as connection:
+            assert connection.execute(select(_ORDERS.c.transaction_id)).scalar_one() == "t"
+        assert successor.fence.table_id() == database.fence.table_id()
 
 
-def test_placed_order_is_found_by_a_successor(path: Path, database: OrderDatabase) -> None:
-    """A committed order is there for another process's connection."""
-    database.place(1, customer="c", transaction_id="t")
-    successor = OrderDatabase(path)
-
-    assert successor.is_placed("t")
-    successor.close()
-
-
-def test_order_that_fails_before_its_commit_is_not_there(database: OrderDatabase) -> None:
+def test_order_that_fails_before_its_commit_is_not_there(tmp_path: Path) -> None:
     """What raises before the commit rolls the order back."""
 
-    def fail() -> None:
-        raise RuntimeError
+    def fail(database: OrderDatabase) -> None:
+        with database.engine.begin() as connection:
+            database.place(connection, 1, customer="c", transaction_id="t")
+            raise RuntimeError
 
-    with pytest.raises(RuntimeError):
-        database.place(1, customer="c", transaction_id="t", before_commit=fail)
-
-    assert not database.is_placed("t")
+    with opened(tmp_path) as database:
+        with pytest.raises(RuntimeError):
+            fail(database)
+        with database.engine.connect() as connection:
+            assert connection.execute(select(_ORDERS)).all() == []

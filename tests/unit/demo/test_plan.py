@@ -69,7 +69,7 @@ def test_multi_orders_span_two_topics() -> None:
 
 
 def test_expectations() -> None:
-    """Rolled-back orders yield nothing, unknown ones dead letters, the others deliveries."""
+    """Rolled-back and abandoned orders yield nothing, unknown ones dead letters, others all."""
     plan = make_plan(100)
     counts = Counter(order.kind for order in plan)
 
@@ -77,6 +77,7 @@ def test_expectations() -> None:
         Kind.COMMITTED: Expectation(counts[Kind.COMMITTED], 0),
         Kind.ROLLED_BACK: Expectation(0, 0),
         Kind.KILLED: Expectation(counts[Kind.KILLED], 0),
+        Kind.ABANDONED: Expectation(0, 0),
         Kind.UNKNOWN: Expectation(0, counts[Kind.UNKNOWN]),
         Kind.MULTI: Expectation(counts[Kind.MULTI] * MULTI_MESSAGES, 0),
     }

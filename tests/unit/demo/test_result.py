@@ -35,7 +35,7 @@ def perfect() -> Verdict:
     delivered = {
         str(o.number): len(o.messages)
         for o in PLAN
-        if o.kind not in (Kind.UNKNOWN, Kind.ROLLED_BACK)
+        if o.kind not in (Kind.UNKNOWN, Kind.ROLLED_BACK, Kind.ABANDONED)
     }
     dead = {str(order.number): 1 for order in PLAN if order.kind is Kind.UNKNOWN}
     return Verdict((), delivered, dead)
