@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import TwoPhaseTransaction, event
 
+from halfbridge.sql.dialects.base import driver_of
 from halfbridge.sql.errors import FenceUsageError, TransactionEndedError
 
 if TYPE_CHECKING:
@@ -89,12 +90,27 @@ class Guard:
         if self.is_over:
             return
         if self._refusal is not None:
-            self.refused = self._refusal
-            raise self._refusal
+            refusal = self._refusal
+            self._end(connection)
+            self.refused = refusal
+            raise refusal
         mark, self._mark = self._mark, None
         if mark is not None and not self._database.is_marked(connection, mark):
+            self._end(connection)
             raise TransactionEndedError(transaction_id=self._transaction_id)
         self.is_commit_sent = self.is_over = True
+
+    def _end(self, connection: Connection) -> None:
+        """Roll back below SQLAlchemy.
+
+        SQLAlchemy takes a transaction whose COMMIT raised for ended: neither `rollback()` nor the
+        pool would end it, and the next user of the driver's connection would commit it.
+        """
+        self._on_rollback(connection)
+        try:
+            driver_of(connection).rollback()
+        except Exception:  # noqa: BLE001  (the connection is lost, and its transaction with it)
+            connection.invalidate()
 
     def _on_rollback(self, connection: Connection) -> None:
         del connection
