@@ -53,8 +53,13 @@ def partition_of(key: bytes, partitions: int) -> int:
     """Return the partition, in [0, partitions), that Java's default partitioner gives `key`."""
     if partitions == 1:
         return 0
+    return key_hash(key) % partitions
+
+
+def key_hash(key: bytes) -> int:
+    """Return the positive murmur2 hash of a key, 31 bits: modulo a count it names a partition."""
     hashed = _remembered(key) if len(key) <= _REMEMBERED_KEY_BYTES else murmur2(key)
-    return (hashed & _POSITIVE) % partitions
+    return hashed & _POSITIVE
 
 
 def partition_by_crc(key: bytes, partitions: int) -> int:

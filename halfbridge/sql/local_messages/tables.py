@@ -1,0 +1,131 @@
+"""The local message table, and the tables of the relay's leases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    false,
+)
+from sqlalchemy.dialects import mysql
+
+from halfbridge.sql.local_messages.states import RowState
+from halfbridge.sql.tables import ID_CHARS, ascii_text, transactional
+
+DEFAULT_NAME = "halfbridge_local_message"
+DEFAULT_RELAY_NAME = "halfbridge_relay"
+# Buckets are what relays share out among themselves: a relay more than this finds nothing to do.
+# A constant, so that nobody who computes a bucket can have another number.
+BUCKETS = 64
+TOPIC_CHARS_MAX = 249
+OWNER_CHARS_MAX = 200
+# Of a cause that is stored; what is longer is cut.
+CAUSE_CHARS_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables of one local message table.
+
+    Attributes:
+        metadata: All of them, for `create_all` and for Alembic's `target_metadata`.
+        messages: One row a local message.
+        buckets: One row a bucket: which relay holds it, at which epoch, until when.
+        relays: One row a living relay, so that those who hold buckets leave some to others.
+    """
+
+    metadata: MetaData
+    messages: Table
+    buckets: Table
+    relays: Table
+
+
+def make_tables(*, name: str, relay_name: str, schema: str | None) -> Tables:
+    """Return the tables under these names.
+
+    Args:
+        name: Of the local message table.
+        relay_name: What the names of the two others begin with.
+        schema: Of all three; None: the connection's own.
+    """
+    metadata = MetaData()
+    return Tables(
+        metadata=metadata,
+        messages=_messages(metadata, name, schema),
+        buckets=Table(
+            f"{relay_name}_bucket",
+            metadata,
+            Column("bucket", Integer, primary_key=True, autoincrement=False),
+            Column("owner", ascii_text(OWNER_CHARS_MAX), nullable=False),
+            Column("epoch", BigInteger, nullable=False),
+            Column("expires_at", BigInteger, nullable=False),
+            schema=schema,
+            **transactional(),
+        ),
+        relays=Table(
+            f"{relay_name}_member",
+            metadata,
+            Column("owner", ascii_text(OWNER_CHARS_MAX), primary_key=True),
+            Column("expires_at", BigInteger, nullable=False),
+            schema=schema,
+            **transactional(),
+        ),
+    )
+
+
+def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
+    """Return the local message table. Times are the database's clock, epoch milliseconds.
+
+    key_hash: Kafka's positive murmur2 of the key, NULL without a key; rows of one hash are kept in
+    order, and stand in bucket `key_hash % BUCKETS`. partition: of the real topic; NULL: by key.
+    headers: JSON, a list of [name, base64 or null]; NULL: none. next_attempt_at: not before then;
+    NULL: now. send_alone: in a message transaction of its own.
+    From half_partition on: of the message transaction, once marked.
+    """
+    states = ", ".join(f"'{state.value}'" for state in RowState)
+    number = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER counts up by itself
+    # MariaDB's BLOB ends at 64 KB; this one at 16 MB, twice what a transaction may have.
+    body = LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
+    table = Table(
+        name,
+        metadata,
+        Column("id", number, primary_key=True, autoincrement=True),
+        Column("transaction_id", ascii_text(ID_CHARS)),
+        Column("state", ascii_text(14), nullable=False),
+        Column("topic", ascii_text(TOPIC_CHARS_MAX), nullable=False),
+        Column("key", body),
+        Column("value", body),
+        Column("headers", Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")),
+        Column("partition", Integer),
+        Column("key_hash", Integer),
+        Column("cause", Text),
+        Column("retries", Integer, nullable=False, server_default="0"),
+        Column("send_alone", Boolean, nullable=False, server_default=false()),
+        Column("created_at", BigInteger, nullable=False),
+        Column("updated_at", BigInteger, nullable=False),
+        Column("next_attempt_at", BigInteger),
+        Column("decision_acknowledged", Boolean, nullable=False, server_default=false()),
+        Column("half_partition", Integer),
+        Column("half_offset", BigInteger),
+        Column("message_count", Integer),
+        CheckConstraint(f"state IN ({states})", name=f"{name}_state"),
+        schema=schema,
+        sqlite_autoincrement=True,  # the id of a purged row is never given again
+        **transactional(),
+    )
+    columns = table.c
+    # The relay asks for rows of one state that are not done, by id; and for the rows of a dead
+    # letter's transaction.
+    Index(f"{name}_todo", columns.decision_acknowledged, columns.state, columns.id)
+    Index(f"{name}_transaction", columns.transaction_id)
+    return table

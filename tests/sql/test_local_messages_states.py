@@ -1,0 +1,82 @@
+"""The table of a row's states: all pairs, and what follows from them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from halfbridge.sql.local_messages.states import (
+    TO_RELAY,
+    TRANSITIONS,
+    UNSETTLED,
+    IllegalRowTransitionError,
+    RowEvent,
+    RowState,
+    state_after,
+    states_before,
+    step,
+)
+
+# Written out a second time on purpose: a change to the table is a change to the protocol.
+LEGAL = {
+    ("UNKNOWN", "CONFIRM"): "LOCAL_COMMIT",
+    ("UNKNOWN", "WITHDRAW"): "LOCAL_ROLLBACK",
+    ("PREPARED", "SETTLE_SUCCESS"): "LOCAL_SUCCESS",
+    ("PREPARED", "SETTLE_ROLLBACK"): "LOCAL_ROLLBACK",
+    ("LOCAL_COMMIT", "MARK"): "GLOBAL_COMMIT",
+    ("LOCAL_COMMIT", "GIVE_UP"): "MESSAGE_ERROR",
+    ("LOCAL_SUCCESS", "MARK"): "GLOBAL_COMMIT",
+    ("LOCAL_SUCCESS", "GIVE_UP"): "MESSAGE_ERROR",
+    ("GLOBAL_COMMIT", "ACKNOWLEDGE"): "GLOBAL_COMMIT",
+    ("GLOBAL_COMMIT", "SEND_AGAIN"): "LOCAL_COMMIT",
+    ("GLOBAL_COMMIT", "GIVE_UP"): "MESSAGE_ERROR",
+    ("MESSAGE_ERROR", "RETRY"): "LOCAL_COMMIT",
+}
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(RowState, RowEvent)))
+def test_every_pair_leads_somewhere_or_is_refused(state: RowState, event: RowEvent) -> None:
+    """What is listed leads where it says; anything else raises and names both."""
+    expected = LEGAL.get((state.value, event.value))
+    if expected is not None:
+        assert step(state, event) is RowState(expected)
+        return
+    with pytest.raises(IllegalRowTransitionError) as caught:
+        step(state, event)
+    assert (caught.value.state, caught.value.event) == (state, event)
+
+
+@pytest.mark.parametrize("event", RowEvent)
+def test_an_event_is_one_update(event: RowEvent) -> None:
+    """Each event has one state after it, and is legal somewhere: an UPDATE can say it."""
+    before = states_before(event)
+    assert before
+    assert {step(state, event) for state in before} == {state_after(event)}
+
+
+def test_what_is_to_be_relayed_is_what_can_be_marked() -> None:
+    """No row is looked for that could not be marked, and none that could is left out."""
+    assert states_before(RowEvent.MARK) == TO_RELAY
+
+
+def test_unsettled_rows_are_never_marked_or_given_up() -> None:
+    """What may not have happened is neither sent nor, by an operator's retry, made to happen."""
+    for state in UNSETTLED:
+        assert not {RowEvent.MARK, RowEvent.GIVE_UP, RowEvent.RETRY} & TRANSITIONS[state].keys()
+
+
+def test_a_rolled_back_row_stays_so() -> None:
+    """LOCAL_ROLLBACK is final, as a confirmation that comes late must find it."""
+    assert TRANSITIONS[RowState.LOCAL_ROLLBACK] == {}
+
+
+def test_a_marked_row_is_sent_again_only_by_a_dead_letter() -> None:
+    """No event but SEND_AGAIN and GIVE_UP, which a dead letter causes, leaves GLOBAL_COMMIT."""
+    leaving = {
+        event
+        for event, after in TRANSITIONS[RowState.GLOBAL_COMMIT].items()
+        if after is not RowState.GLOBAL_COMMIT
+    }
+    assert leaving == {RowEvent.SEND_AGAIN, RowEvent.GIVE_UP}
+    assert state_after(RowEvent.SEND_AGAIN) in TO_RELAY
