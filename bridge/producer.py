@@ -16,12 +16,14 @@ from bridge.config import BridgeConfig
 from bridge.errors import BridgeError, ConfigError, HalfNotStoredError, ProducerClosedError
 from bridge.message import Resolution, TransactionSendResult
 from bridge.message_transaction import Transaction
+from bridge.repeated_commit import RepeatedCommit
 from bridge.shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from bridge.futures import DecisionFuture
     from bridge.message import Answer, Message, MessageView
 
 _LOG = logging.getLogger("halfbridge.bridge")
@@ -145,13 +147,45 @@ class TransactionProducer:
             InvalidMessageError: immunity or context is too long; nothing was begun.
             ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork.
         """
-        shared = self._shared
-        if shared is None:
-            raise ProducerClosedError("this producer is not started; use `with` or start()")
+        shared = self._started()
         shared.check_open()
         if immunity_ms is not None:
             shared.check_immunity(immunity_ms)
         return Transaction(shared, immunity_ms=immunity_ms, context=context)
+
+    @property
+    def half_partitions(self) -> int:
+        """How many half partitions there are: messages whose keys share one keep their order."""
+        return self._started().partitions
+
+    def repeat_commit(
+        self, transaction_id: str, *, half_partition: int, half_offset: int, message_count: int
+    ) -> DecisionFuture:
+        """Send COMMIT of a transaction that any member of the group has sent; return at once.
+
+        For whoever can prove, by the database, that the local transaction has committed, and does
+        not know whether its COMMIT was sent. The first decision wins: this one is a duplicate
+        where COMMIT stands, and has no effect where anything else does.
+
+        Args:
+            transaction_id: `Transaction.id`.
+            half_partition: `SendReceipt.half_partition` of its messages.
+            half_offset: The highest `SendReceipt.half_offset` among them.
+            message_count: `Transaction.message_count`.
+
+        Raises:
+            InvalidMessageError: a number that no transaction has; nothing was sent.
+            BackpressureError: no room in time; repeat it later.
+            ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork.
+        """
+        again = RepeatedCommit(
+            self._started(),
+            transaction_id=transaction_id,
+            half_partition=half_partition,
+            half_offset=half_offset,
+            message_count=message_count,
+        )
+        return again.commit_async()
 
     def send_in_transaction(
         self,
@@ -235,6 +269,11 @@ class TransactionProducer:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _started(self) -> Shared:
+        if self._shared is None:
+            raise ProducerClosedError("this producer is not started; use `with` or start()")
+        return self._shared
 
     def _roll_back_quietly(self, transaction: Transaction, timeout: float | None) -> None:
         try:

@@ -78,6 +78,33 @@ def test_a_decision_is_one_op_record(cluster: Cluster, kind: OpKind) -> None:
     assert (op.producer_group, op.check_number, op.resume_count) == (GROUP, 0, 0)
 
 
+def test_another_producer_repeats_a_commit(cluster: Cluster) -> None:
+    """What it writes is what the sender would have, any number of times; nothing else is done."""
+    with cluster.producer() as producer:
+        tx = producer.begin()
+        receipts = [tx.send(Message(cluster.orders, key=b"k", value=b"%d" % n)) for n in range(2)]
+    place = {
+        "half_partition": tx.half_partition,
+        "half_offset": receipts[-1].half_offset,
+        "message_count": tx.message_count,
+    }
+    with cluster.producer() as producer:
+        assert producer.half_partitions == PARTITIONS
+        for _ in range(2):
+            receipt = producer.repeat_commit(tx.id, **place).result()
+            assert (receipt.transaction_id, receipt.op_partition) == (tx.id, tx.half_partition)
+        for wrong in ("half_partition", "half_offset", "message_count"):
+            with pytest.raises(InvalidMessageError, match=wrong):
+                producer.repeat_commit(tx.id, **{**place, wrong: -1})
+        with pytest.raises(InvalidMessageError, match="half_partition"):
+            producer.repeat_commit(tx.id, **{**place, "half_partition": PARTITIONS})
+    ops = [op for _, op in cluster.ops()]
+    assert [(op.kind, op.source, op.transaction_id) for op in ops] == [
+        (OpKind.COMMIT, OpSource.PRODUCER, tx.id)
+    ] * 2
+    assert {(op.half_offset, op.message_count) for op in ops} == {(place["half_offset"], 2)}
+
+
 def test_a_decision_later_than_the_first_check_says_so(cluster: Cluster) -> None:
     """`late` follows the brokers' append times and the message's own immunity."""
     with cluster.producer(transaction_timeout_ms=1) as producer:
