@@ -15,6 +15,7 @@ _CHECK = "RMQ_SYS_TRANS_CHECK_"
 DEAD_LETTERS = "TRANS_CHECK_MAX_TIME_TOPIC"
 _MANIFEST = "RMQ_SYS_TRANS_MANIFEST_TOPIC"
 _MANIFEST_GROUP = "halfbridge-manifest-reader"
+_RELAY_GROUP = "halfbridge-relay-"
 _SETTINGS = "RMQ_SYS_TRANS_SETTINGS_TOPIC"
 _DAEMON_GROUP = "CID_RMQ_SYS_TRANS"
 # An app's manifests stand in partition murmur2(app.id) mod this, for ever: partitions that the
@@ -87,6 +88,10 @@ class TopicNames:
     def check_group(self, producer_group: str) -> str:
         """Return the consumer group of `producer_group`'s check responders."""
         return f"{self.prefix}CID_{producer_group}"
+
+    def relay_group(self, producer_group: str) -> str:
+        """Return the consumer group in which relays of `producer_group` read dead letters."""
+        return f"{self.prefix}{_RELAY_GROUP}{producer_group}"
 
     def is_internal(self, topic: str) -> bool:
         """Tell whether `topic` can never be a real topic.

@@ -9,6 +9,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Computed,
     Index,
     Integer,
     LargeBinary,
@@ -87,9 +88,9 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
     """Return the local message table. Times are the database's clock, epoch milliseconds.
 
     key_hash: Kafka's positive murmur2 of the key, NULL without a key; rows of one hash are kept in
-    order, and stand in bucket `key_hash % BUCKETS`. partition: of the real topic; NULL: by key.
-    headers: JSON, a list of [name, base64 or null]; NULL: none. next_attempt_at: not before then;
-    NULL: now. send_alone: in a message transaction of its own.
+    order, and stand in bucket `key_hash % BUCKETS`. has_key follows from it. partition: of the real
+    topic; NULL: by key. headers: JSON, a list of [name, base64 or null]; NULL: none.
+    next_attempt_at: not before then; NULL: now. send_alone: in a message transaction of its own.
     From half_partition on: of the message transaction, once marked.
     """
     states = ", ".join(f"'{state.value}'" for state in RowState)
@@ -108,6 +109,7 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
         Column("headers", Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")),
         Column("partition", Integer),
         Column("key_hash", Integer),
+        Column("has_key", Boolean, Computed("key_hash IS NOT NULL", persisted=True)),
         Column("cause", Text),
         Column("retries", Integer, nullable=False, server_default="0"),
         Column("send_alone", Boolean, nullable=False, server_default=false()),
@@ -124,8 +126,15 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
         **transactional(),
     )
     columns = table.c
-    # The relay asks for rows of one state that are not done, by id; and for the rows of a dead
-    # letter's transaction.
-    Index(f"{name}_todo", columns.decision_acknowledged, columns.state, columns.id)
+    # The relay asks for rows of one state that are not done, by id; for those whose attempt has
+    # failed lately, which are few; and for the rows of a dead letter's transaction.
+    Index(
+        f"{name}_todo",
+        columns.decision_acknowledged,
+        columns.state,
+        columns.has_key,
+        columns.id,
+    )
+    Index(f"{name}_resting", columns.next_attempt_at)
     Index(f"{name}_transaction", columns.transaction_id)
     return table

@@ -1,0 +1,243 @@
+"""What there is to do: rows to relay, and COMMITs to repeat, as one statement sees them.
+
+One statement, for the order of a key rests on it: a row is seen as to be relayed, or as marked by a
+transaction whose COMMIT may not have been sent, or as done, and all of a key's rows are seen at one
+moment. Rows are looked for by their state, never from an id on: ids are not in commit order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import (
+    and_,
+    cast,
+    false,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    true,
+    union_all,
+)
+
+from halfbridge.sql.local_messages.rows import LocalMessage
+from halfbridge.sql.local_messages.states import TO_RELAY, UNSETTLED, RowState
+from halfbridge.sql.local_messages.tables import BUCKETS
+from halfbridge.sql.tables import NowMs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlalchemy import ColumnElement, Connection, Select, Table
+
+# COMMITs that are repeated in one round; where there are more, nothing else is sent in it.
+REPEATS_MAX = 200
+# How long a relay that lives may take from its mark to the acknowledgement of its COMMIT, before
+# another one repeats the COMMIT of rows without keys, whose order is nobody's concern.
+KEYLESS_GRACE_MS = 15_000
+_COLUMNS = (
+    *("id", "topic", "key", "value", "headers", "partition"),
+    *("key_hash", "retries", "send_alone", "created_at"),
+)
+
+
+class Unacknowledged(NamedTuple):
+    """A message transaction whose rows are marked, and whose COMMIT may not have been sent."""
+
+    transaction_id: str
+    half_partition: int
+    half_offset: int
+    message_count: int
+
+
+class Snapshot(NamedTuple):
+    """What there is to do, at one moment.
+
+    Attributes:
+        messages: Rows with keys, by id; of each key a beginning of what waits.
+        unacknowledged: Their keys' transactions to repeat first; at most REPEATS_MAX.
+        has_keyless: Whether there are rows without a key to relay.
+    """
+
+    messages: list[LocalMessage]
+    unacknowledged: list[Unacknowledged]
+    has_keyless: bool
+
+
+class Claims:
+    """Finds work in one local message table.
+
+    Args:
+        table: The local message table.
+        window_rows: Most rows that are looked at together.
+        waits_after_error: Whether a MESSAGE_ERROR keeps later rows of its key waiting.
+        casts_nulls: Whether the database wants to be told the type of a null in a union
+            (PostgreSQL; MariaDB does not know all types in a CAST).
+    """
+
+    def __init__(
+        self, table: Table, *, window_rows: int, waits_after_error: bool, casts_nulls: bool
+    ) -> None:
+        self._table = table
+        self._casts_nulls = casts_nulls
+        self._window_rows = window_rows
+        self._holding = [*UNSETTLED, *([RowState.MESSAGE_ERROR] if waits_after_error else [])]
+
+    def look(self, connection: Connection, buckets: Collection[int]) -> Snapshot:
+        """Return what there is to do for keys of `buckets`, and whether there is keyless work."""
+        arms = [self._any_keyless()]
+        if buckets:
+            arms += [self._unacknowledged(buckets), *self._to_relay(buckets)]
+        each = [select(arm.subquery()) for arm in arms]
+        found: dict[int, list[LocalMessage]] = {what: [] for what in range(len(TO_RELAY))}
+        unacknowledged: list[Unacknowledged] = []
+        has_keyless = False
+        for what, *row in connection.execute(union_all(*each)):
+            if what in found:
+                found[what].append(LocalMessage(*row))
+            elif what == _KEYLESS:
+                has_keyless = True
+            else:
+                of = dict(zip(_COLUMNS, row, strict=True))
+                place = of["partition"], of["created_at"], of["retries"]
+                unacknowledged.append(Unacknowledged(of["topic"], *place))
+        return Snapshot(self._by_id(list(found.values())), unacknowledged, has_keyless)
+
+    def lock_keyless(self, connection: Connection) -> list[LocalMessage]:
+        """Lock rows without a key that no other relay has locked, by id, and return them.
+
+        The locks last as long as the open transaction. (SQLite has no such locks: its relays are
+        kept apart by the count of rows that a mark finds.)
+        """
+        table = self._table
+        found: list[LocalMessage] = []
+        for state in TO_RELAY:
+            left = self._window_rows - len(found)
+            if left:
+                query = (
+                    select(*(table.c[name] for name in _COLUMNS))
+                    .where(self._is_todo(state, has_key=False), self._is_due())
+                    .order_by(table.c.id)
+                    .limit(left)
+                    .with_for_update(skip_locked=True)
+                )
+                found += [LocalMessage(*row) for row in connection.execute(query)]
+        return sorted(found, key=lambda message: message.id)
+
+    def orphans(self, connection: Connection) -> list[Unacknowledged]:
+        """Return transactions of rows without keys whose relay seems to be dead."""
+        columns = self._table.c
+        query = (
+            select(
+                columns.transaction_id,
+                func.max(columns.half_partition),
+                func.max(columns.half_offset),
+                func.max(columns.message_count),
+            )
+            .where(
+                self._is_todo(RowState.GLOBAL_COMMIT, has_key=False),
+                columns.updated_at <= NowMs() - KEYLESS_GRACE_MS,
+            )
+            .group_by(columns.transaction_id)
+            .limit(REPEATS_MAX)
+        )
+        return [Unacknowledged(*row) for row in connection.execute(query)]
+
+    def _by_id(self, found: list[list[LocalMessage]]) -> list[LocalMessage]:
+        """Return the rows of several states in one order, as far as no row is missing in it.
+
+        Each state's rows end where its window does, and another state may go on beyond that.
+        """
+        full = [rows for rows in found if len(rows) == self._window_rows]
+        last_id = min((max(row.id for row in rows) for rows in full), default=None)
+        rows = [row for rows in found for row in rows if last_id is None or row.id <= last_id]
+        return sorted(rows, key=lambda row: row.id)
+
+    def _to_relay(self, buckets: Collection[int]) -> list[Select[Any]]:
+        """Return the rows that may be sent, state by state."""
+        columns = self._table.c
+        held_up = self._held_up()
+        return [
+            select(literal(what).label("what"), *(columns[name] for name in _COLUMNS))
+            .join_from(self._table, held_up, columns.key_hash == held_up.c.key_hash, isouter=True)
+            .where(
+                self._is_todo(state),
+                *_in_buckets(columns.key_hash, buckets),
+                self._is_due(),
+                or_(held_up.c.first_id.is_(None), columns.id < held_up.c.first_id),
+            )
+            .order_by(columns.id)
+            .limit(self._window_rows)
+            for what, state in enumerate(TO_RELAY)
+        ]
+
+    def _held_up(self) -> Any:
+        """Return the keys that wait for one of their rows, and the id of the first such row."""
+        columns = self._table.c
+        unsettled = select(columns.key_hash, columns.id).where(
+            columns.decision_acknowledged == false(),
+            columns.state.in_([state.value for state in self._holding]),
+            columns.has_key == true(),
+        )
+        resting = select(columns.key_hash, columns.id).where(
+            columns.next_attempt_at > NowMs(),
+            columns.state.in_([state.value for state in TO_RELAY]),
+            columns.key_hash.is_not(None),
+        )
+        both = union_all(unsettled, resting).subquery()
+        first_id = func.min(both.c.id).label("first_id")
+        return select(both.c.key_hash, first_id).group_by(both.c.key_hash).subquery("held_up")
+
+    def _unacknowledged(self, buckets: Collection[int]) -> Select[Any]:
+        """Return marked transactions, in the columns of rows: a union has one list of columns.
+
+        topic is the transaction id, partition the half partition, created_at the half offset and
+        retries the count of messages.
+        """
+        columns = self._table.c
+        found = {
+            "id": func.min(columns.id),
+            "topic": columns.transaction_id,
+            "partition": func.max(columns.half_partition),
+            "retries": func.max(columns.message_count),
+            "created_at": func.max(columns.half_offset),
+        }
+        return (
+            self._padded(_TRANSACTION, found)
+            .where(self._is_todo(RowState.GLOBAL_COMMIT), *_in_buckets(columns.key_hash, buckets))
+            .group_by(columns.transaction_id)
+            .limit(REPEATS_MAX)
+        )
+
+    def _any_keyless(self) -> Select[Any]:
+        states = [self._is_todo(state, has_key=False) for state in TO_RELAY]
+        return self._padded(_KEYLESS, {}).where(or_(*states), self._is_due()).limit(1)
+
+    def _padded(self, what: int, found: dict[str, Any]) -> Select[Any]:
+        padded = (found.get(name, self._null(name)).label(name) for name in _COLUMNS)
+        return select(literal(what).label("what"), *padded).select_from(self._table)
+
+    def _null(self, name: str) -> Any:
+        return cast(null(), self._table.c[name].type) if self._casts_nulls else null()
+
+    def _is_todo(self, state: RowState, *, has_key: bool = True) -> ColumnElement[bool]:
+        columns = self._table.c
+        return and_(
+            columns.decision_acknowledged == false(),
+            columns.state == state.value,
+            columns.has_key == (true() if has_key else false()),
+        )
+
+    def _is_due(self) -> ColumnElement[bool]:
+        next_attempt_at = self._table.c.next_attempt_at
+        return or_(next_attempt_at.is_(None), next_attempt_at <= NowMs())
+
+
+# What an arm of the union has found: rows of TO_RELAY's states by number, or one of these.
+_TRANSACTION, _KEYLESS = range(len(TO_RELAY), len(TO_RELAY) + 2)
+
+
+def _in_buckets(key_hash: Any, buckets: Collection[int]) -> list[ColumnElement[bool]]:
+    return [] if len(buckets) == BUCKETS else [(key_hash % BUCKETS).in_(sorted(buckets))]

@@ -1,0 +1,111 @@
+"""Settings of a relay, in one frozen object, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bridge.errors import ConfigError
+from bridge.settings import check, setting
+from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+
+_MINUTE_MS = 60_000
+_HOUR_MS = 3_600_000
+WAIT = "wait"
+GO_ON = "go-on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayConfig:
+    """Settings of a relay. Attributes carry their documentation in `setting`.
+
+    Raises:
+        ConfigError: names the setting, the value and what is allowed; the user corrects it.
+    """
+
+    relay_name: str = setting(
+        "", doc="Stable name of this relay: restarted, it has its leases at once; empty: a new one."
+    )
+    batch_messages_max: int = setting(
+        500,
+        minimum=1,
+        maximum=TRANSACTION_MESSAGES_MAX,
+        doc="Rows in one message transaction.",
+    )
+    batch_bytes_max: int = setting(
+        # Half of what a transaction may have: headers are counted differently there.
+        TRANSACTION_BYTES_MAX // 2,
+        minimum=1,
+        maximum=TRANSACTION_BYTES_MAX,
+        doc="Bytes of keys, values and headers in one message transaction.",
+    )
+    window_rows: int = setting(
+        2_000, minimum=1, maximum=100_000, doc="Rows that are looked at together."
+    )
+    lease_ms: int = setting(
+        10_000,
+        minimum=500,
+        doc="How long buckets stay with a relay that does not renew its leases, milliseconds.",
+    )
+    poll_ms_min: int = setting(
+        10, minimum=1, doc="First wait for rows without a notification, milliseconds."
+    )
+    poll_ms_max: int = setting(
+        500, minimum=1, doc="Longest wait for rows, also where notifications come, milliseconds."
+    )
+    retry_ms_min: int = setting(
+        1_000, minimum=1, doc="First wait of a row whose attempt failed, milliseconds; it doubles."
+    )
+    retry_ms_max: int = setting(
+        5 * _MINUTE_MS, minimum=1, doc="Longest wait of a row whose attempt failed, milliseconds."
+    )
+    retries_max: int = setting(
+        10, minimum=1, doc="Failed attempts after which a row is MESSAGE_ERROR."
+    )
+    row_age_ms_max: int = setting(
+        24 * _HOUR_MS,
+        minimum=1,
+        doc="Age after which a row whose attempt fails is MESSAGE_ERROR, milliseconds.",
+    )
+    after_error: str = setting(
+        WAIT, doc=f"What later rows of a MESSAGE_ERROR's key do: {WAIT} or {GO_ON}."
+    )
+    unknown_ms_max: int = setting(
+        _MINUTE_MS,
+        minimum=1,
+        doc="Age at which a pre-sent row that nobody confirmed is withdrawn, milliseconds.",
+    )
+    prepared_ms_min: int = setting(
+        30_000, minimum=0, doc="Age at which the callback is asked about a prepared row, ms."
+    )
+    housekeeping_ms: int = setting(
+        1_000, minimum=10, doc="Time between looks at rows that wait, and at metrics, milliseconds."
+    )
+
+    def __post_init__(self) -> None:
+        """Check every field, and the ones that depend on each other."""
+        check(self)
+        if self.after_error not in (WAIT, GO_ON):
+            raise ConfigError(
+                field="after_error",
+                value=repr(self.after_error),
+                origin="argument",
+                allowed=f"{WAIT}, {GO_ON}",
+            )
+        for least, most in (("poll_ms_min", "poll_ms_max"), ("retry_ms_min", "retry_ms_max")):
+            if getattr(self, least) > getattr(self, most):
+                raise ConfigError(
+                    field=least,
+                    value=str(getattr(self, least)),
+                    origin="argument",
+                    allowed=f"at most {most}, {getattr(self, most)}",
+                )
+
+    @property
+    def waits_after_error(self) -> bool:
+        """Whether a MESSAGE_ERROR keeps later rows of its key waiting."""
+        return self.after_error == WAIT
+
+    def retry_wait_ms(self, retries: int) -> int:
+        """Return how long a row waits that has failed `retries` times, at least once."""
+        doublings = min(retries - 1, self.retry_ms_max.bit_length())
+        return min(self.retry_ms_max, self.retry_ms_min << doublings)

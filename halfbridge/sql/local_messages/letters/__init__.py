@@ -1,0 +1,1 @@
+"""The dead-letter topic, as relays read it."""

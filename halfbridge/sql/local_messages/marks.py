@@ -1,0 +1,197 @@
+"""What a relay writes into the local message table: events of rows, each as one UPDATE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy import BigInteger, any_, bindparam, cast, false, select, true, tuple_, update
+from sqlalchemy.dialects.postgresql import ARRAY
+
+from halfbridge.sql.errors import SqlError
+from halfbridge.sql.local_messages.states import TO_RELAY, RowEvent, state_after, states_before
+from halfbridge.sql.local_messages.tables import BUCKETS, CAUSE_CHARS_MAX
+from halfbridge.sql.tables import NowMs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from sqlalchemy import ColumnElement, Connection
+
+    from halfbridge.sql.local_messages.config import RelayConfig
+    from halfbridge.sql.local_messages.rows import LocalMessage
+    from halfbridge.sql.local_messages.writer import LocalMessages
+
+
+class RowsLostError(SqlError):
+    """Rows of a batch are not to be relayed any more, or their lease is another relay's now.
+
+    The database transaction must be rolled back, and with it the message transaction. For the
+    relay itself, which looks anew.
+    """
+
+
+class MarkedTransaction(NamedTuple):
+    """What a mark says of the rows' message transaction."""
+
+    transaction_id: str
+    half_partition: int
+    half_offset: int
+    message_count: int
+
+
+class Failure(NamedTuple):
+    """A row whose attempt failed by its own fault."""
+
+    message: LocalMessage
+    cause: str
+
+
+class Marks:
+    """Writes events of rows; each call is part of the caller's transaction.
+
+    Args:
+        messages: Whose tables.
+    """
+
+    def __init__(self, messages: LocalMessages) -> None:
+        self._table = messages.tables.messages
+        self._buckets = messages.tables.buckets
+        self._has_arrays = messages.database.name == "postgresql"
+
+    def mark(
+        self,
+        connection: Connection,
+        rows: Sequence[LocalMessage],
+        transaction: MarkedTransaction,
+        *,
+        owner: str,
+        epochs: Mapping[int, int] | None,
+    ) -> None:
+        """Mark rows as sent by a message transaction: the first mark.
+
+        Args:
+            connection: Of the database transaction that holds the fence row.
+            rows: All messages of `transaction`.
+            transaction: What the rows keep, so that its COMMIT can be repeated.
+            owner: The relay.
+            epochs: Bucket -> the epoch of its lease; None: the rows have no key, and are locked.
+
+        Raises:
+            RowsLostError: fewer rows were found; roll back.
+        """
+        columns = self._table.c
+        conditions: list[Any] = []
+        if epochs is not None:
+            buckets = {row.key_hash % BUCKETS for row in rows if row.key_hash is not None}
+            conditions.append(self._holds(owner, {each: epochs.get(each, -1) for each in buckets}))
+        found = connection.execute(
+            self._event(RowEvent.MARK)
+            .where(self._among([row.id for row in rows]), *conditions)
+            .values(
+                next_attempt_at=None,
+                cause=None,
+                **{columns[name].name: value for name, value in transaction._asdict().items()},
+            )
+        ).rowcount
+        if found != len(rows):
+            raise RowsLostError(
+                f"{len(rows) - found} of {len(rows)} rows are not this relay's to send any more"
+            )
+
+    def acknowledge(self, connection: Connection, transaction_ids: Collection[str]) -> None:
+        """Note that the COMMITs of message transactions stand in the op log: the second mark."""
+        statement = self._event(RowEvent.ACKNOWLEDGE).where(
+            self._table.c.transaction_id.in_(sorted(transaction_ids)),
+            self._table.c.decision_acknowledged == false(),
+        )
+        connection.execute(statement.values(decision_acknowledged=true()))
+
+    def fail(
+        self, connection: Connection, failures: Collection[Failure], config: RelayConfig
+    ) -> list[int]:
+        """Have rows wait for their next attempt, or give them up; return the ids given up."""
+        now_ms: int = connection.execute(select(NowMs())).scalar_one()
+        is_to_relay = self._table.c.state.in_([state.value for state in TO_RELAY])
+        given_up = []
+        for row, cause in sorted(failures, key=lambda failure: failure.message.id):
+            retries = row.retries + 1
+            is_last = (
+                retries >= config.retries_max or now_ms - row.created_at >= config.row_age_ms_max
+            )
+            is_mine = self._table.c.id == row.id, self._table.c.retries == row.retries
+            values = {"retries": retries, "cause": cause[:CAUSE_CHARS_MAX]}
+            if is_last:
+                statement = self._event(RowEvent.GIVE_UP).where(*is_mine, is_to_relay)
+                given_up.append(row.id)
+            else:
+                # No event: the row stays where it is, and rests.
+                values["next_attempt_at"] = now_ms + config.retry_wait_ms(retries)
+                statement = update(self._table).where(*is_mine, is_to_relay)
+            connection.execute(statement.values(**values))
+        return given_up
+
+    def send_again(self, connection: Connection, transaction_id: str, ids: Collection[int]) -> int:
+        """Have rows of a dead transaction sent again, each alone; return how many were found."""
+        return self._leave(
+            connection, RowEvent.SEND_AGAIN, transaction_id, ids, {"send_alone": true()}
+        )
+
+    def give_up(
+        self, connection: Connection, transaction_id: str, ids: Collection[int], cause: str
+    ) -> int:
+        """Give up rows of a dead transaction; return how many were found."""
+        values = {"cause": cause[:CAUSE_CHARS_MAX]}
+        return self._leave(connection, RowEvent.GIVE_UP, transaction_id, ids, values)
+
+    def _leave(
+        self,
+        connection: Connection,
+        event: RowEvent,
+        transaction_id: str,
+        ids: Collection[int],
+        values: dict[str, Any],
+    ) -> int:
+        """Take marked rows out of GLOBAL_COMMIT; nothing is left of their message transaction."""
+        columns = self._table.c
+        statement = self._event(event).where(
+            columns.transaction_id == transaction_id, self._among(ids)
+        )
+        return connection.execute(
+            statement.values(
+                transaction_id=None,
+                half_partition=None,
+                half_offset=None,
+                message_count=None,
+                decision_acknowledged=false(),
+                retries=columns.retries + 1,
+                **values,
+            )
+        ).rowcount
+
+    def _event(self, event: RowEvent) -> Any:
+        return (
+            update(self._table)
+            .where(self._table.c.state.in_([state.value for state in states_before(event)]))
+            .values(state=state_after(event).value, updated_at=NowMs())
+        )
+
+    def _holds(self, owner: str, epochs: Mapping[int, int]) -> ColumnElement[bool]:
+        """Return whether the row's bucket is leased to `owner` at one of these epochs."""
+        buckets = self._buckets.c
+        condition: ColumnElement[bool] = (
+            select(buckets.bucket)
+            .where(
+                buckets.bucket == self._table.c.key_hash % BUCKETS,
+                buckets.owner == owner,
+                tuple_(buckets.bucket, buckets.epoch).in_(sorted(epochs.items())),
+            )
+            .exists()
+        )
+        return condition
+
+    def _among(self, ids: Collection[int]) -> ColumnElement[bool]:
+        if self._has_arrays:  # one parameter, however many ids
+            array = cast(bindparam(None, list(ids)), ARRAY(BigInteger))
+            condition: ColumnElement[bool] = self._table.c.id == any_(array)
+            return condition
+        return self._table.c.id.in_(list(ids))

@@ -1,0 +1,325 @@
+"""The relay: a halfbridge producer whose local transactions mark rows.
+
+    look -> plan -> send half messages -> database: fence rows, marks -> COMMIT -> second mark
+
+`look` is one statement, `plan` is pure, and all else is done in this order, one round after the
+other. docs/adr/0013-the-relay-is-a-producer.md says why each row is delivered once and in order.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from bridge.errors import BridgeError
+from bridge.transaction import IllegalTransitionError
+from halfbridge.sql.errors import FencedError, SqlError
+from halfbridge.sql.local_messages.claims import REPEATS_MAX, Claims
+from halfbridge.sql.local_messages.leases import Leases
+from halfbridge.sql.local_messages.marks import Marks, RowsLostError
+from halfbridge.sql.local_messages.metrics import RelayMetrics
+from halfbridge.sql.local_messages.planning import plan_batches, plan_keyless
+from halfbridge.sql.local_messages.sending import abandon, send_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from sqlalchemy import Connection, Engine
+
+    from bridge.futures import DecisionFuture
+    from bridge.producer import TransactionProducer
+    from halfbridge.sql.fence import Fence
+    from halfbridge.sql.local_messages.claims import Unacknowledged
+    from halfbridge.sql.local_messages.config import RelayConfig
+    from halfbridge.sql.local_messages.marks import Failure
+    from halfbridge.sql.local_messages.planning import Batch
+    from halfbridge.sql.local_messages.sending import Attempt
+    from halfbridge.sql.local_messages.writer import LocalMessages
+
+_LOG = logging.getLogger("halfbridge.sql")
+_MS_PER_S = 1_000
+# A lease is renewed after this part of it, so that one failed renewal does no harm.
+_RENEWALS_PER_LEASE = 3
+
+
+class RelayStep(str, Enum):
+    """Where a round stands, for whoever watches it; each is a place at which a relay may die."""
+
+    LOOKED = "LOOKED"  # rows were found
+    SENT = "SENT"  # half messages are durable
+    MARKED = "MARKED"  # fence rows and marks are written, and not committed
+    COMMITTED = "COMMITTED"  # the database has committed: the first mark stands
+    DECIDED = "DECIDED"  # COMMITs are acknowledged
+    ACKNOWLEDGED = "ACKNOWLEDGED"  # the second mark stands
+
+
+class Relay:
+    """Sends what stands in a local message table. Not thread-safe: one thread runs rounds.
+
+    Args:
+        messages: The table.
+        fence: In the same database, under the producer's group.
+        producer: Started, with `fence.check` as its checker.
+        config: Settings.
+        metrics: Where it counts.
+        on_step: Called at each step of a round, for tests and for tracing.
+    """
+
+    def __init__(
+        self,
+        messages: LocalMessages,
+        fence: Fence,
+        producer: TransactionProducer,
+        config: RelayConfig,
+        *,
+        metrics: RelayMetrics | None = None,
+        on_step: Callable[[RelayStep], object] | None = None,
+    ) -> None:
+        self.metrics = RelayMetrics() if metrics is None else metrics
+        self.config = config
+        self.messages = messages
+        self.marks = Marks(messages)
+        self.engine = engine_of(messages)
+        self.claims = Claims(
+            messages.tables.messages,
+            window_rows=config.window_rows,
+            waits_after_error=config.waits_after_error,
+            casts_nulls=messages.database.name == "postgresql",
+        )
+        self._fence = fence
+        self._producer = producer
+        self._on_step = _ignore if on_step is None else on_step
+        owner = config.relay_name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._leases = Leases(messages, self.engine, owner=owner, lease_ms=config.lease_ms)
+        self._renew_at = 0.0
+        # Transactions whose COMMIT is acknowledged, and whose second mark is not written yet.
+        self._acknowledged: set[str] = set()
+
+    @property
+    def owner(self) -> str:
+        """The name under which it holds leases."""
+        return self._leases.owner
+
+    def round(self) -> bool:
+        """Relay what there is now, at most one batch for a half partition; tell whether any was.
+
+        Raises:
+            SQLAlchemyError, SqlError: the database does not do as it must; look again later.
+            BridgeError: Kafka does not; look again later. Nothing is lost by either.
+        """
+        began = monotonic()
+        self._keep_leases()
+        with self.engine.connect() as connection:
+            snapshot = self.claims.look(connection, self._leases.held)
+            connection.rollback()
+        blocked = self._repeat(snapshot.unacknowledged)
+        batches = plan_batches(
+            snapshot.messages,
+            half_partitions=self._producer.half_partitions,
+            blocked=blocked,
+            messages_max=self.config.batch_messages_max,
+            bytes_max=self.config.batch_bytes_max,
+        )
+        has_worked = bool(batches) and self._relay_keyed(batches)
+        if snapshot.has_keyless and self._relay_keyless():
+            has_worked = True
+        if has_worked:
+            self.metrics.round_s.observe(monotonic() - began)
+        return has_worked
+
+    def repeat(self, transactions: Sequence[Unacknowledged]) -> list[Unacknowledged]:
+        """Repeat the COMMITs of marked transactions; return those that are in doubt still."""
+        futures = [
+            (
+                each,
+                self._producer.repeat_commit(
+                    each.transaction_id,
+                    half_partition=each.half_partition,
+                    half_offset=each.half_offset,
+                    message_count=each.message_count,
+                ),
+            )
+            for each in transactions
+        ]
+        left = [
+            each
+            for each, future in futures
+            if not self._is_acknowledged(each.transaction_id, future)
+        ]
+        self.metrics.repeats.inc(len(futures))
+        return left
+
+    def repeat_orphans(self) -> None:
+        """Repeat the COMMITs of transactions without keys whose relay seems to be dead."""
+        with self.engine.connect() as connection:
+            orphans = self.claims.orphans(connection)
+            connection.rollback()
+        self.repeat([each for each in orphans if each.transaction_id not in self._acknowledged])
+
+    def acknowledge(self) -> None:
+        """Write the second mark of what it is missing for.
+
+        Raises:
+            SQLAlchemyError: it is written later, or the COMMITs are repeated, which does no harm.
+        """
+        done = set(self._acknowledged)
+        if not done:
+            return
+        with self.engine.begin() as connection:
+            self.marks.acknowledge(connection, done)
+        self._note_acknowledged(done)
+
+    def close(self) -> None:
+        """Write what is missing, and leave the buckets to others; tells of what fails."""
+        try:
+            self.acknowledge()
+            self._leases.release()
+        except (SQLAlchemyError, SqlError) as error:
+            _LOG.warning("a relay ends without its last word, leases run out: %s", error)
+
+    def _keep_leases(self) -> None:
+        if monotonic() < self._renew_at:
+            return
+        self._leases.renew()
+        self._renew_at = monotonic() + self.config.lease_ms / _MS_PER_S / _RENEWALS_PER_LEASE
+        self.metrics.buckets.set(len(self._leases.held))
+
+    def _repeat(self, found: Sequence[Unacknowledged]) -> Collection[int]:
+        """Repeat COMMITs of others and of ours in doubt; return the half partitions that wait."""
+        left = [each for each in found if each.transaction_id not in self._acknowledged]
+        if left:
+            left = self.repeat(left)
+        if len(found) >= REPEATS_MAX:  # there may be more, in any half partition
+            return range(self._producer.half_partitions)
+        return {each.half_partition for each in left}
+
+    def _relay_keyed(self, batches: Sequence[Batch]) -> bool:
+        self._on_step(RelayStep.LOOKED)
+        attempts = self._send(batches)
+        if not attempts:
+            return False
+        with self.engine.connect() as connection:
+            return self._commit(connection, attempts, self._leases.held)
+
+    def _relay_keyless(self) -> bool:
+        """Relay rows without keys; locked, but on SQLite, until they are marked."""
+        with self.engine.connect() as connection:
+            rows = self.claims.lock_keyless(connection)
+            if not rows:
+                return False
+            if self.messages.database.name == "sqlite":
+                connection.rollback()
+            self._on_step(RelayStep.LOOKED)
+            limits = self.config.batch_messages_max, self.config.batch_bytes_max
+            batches = plan_keyless(rows, messages_max=limits[0], bytes_max=limits[1])
+            attempts = self._send(batches, connection)
+            return bool(attempts) and self._commit(connection, attempts, None)
+
+    def _send(
+        self, batches: Sequence[Batch], connection: Connection | None = None
+    ) -> list[Attempt]:
+        """Send half messages; rows that the client refuses are failures of their own.
+
+        Args:
+            batches: Of one round.
+            connection: Where the rows are locked; None: nowhere.
+        """
+        attempts, failures = send_batches(self._producer, batches, context=self._fence.context())
+        if failures and connection is not None:
+            # What is locked here would keep the failures waiting; it is looked for again.
+            abandon(attempts)
+            attempts = []
+            connection.rollback()
+        if failures:
+            self._note_failures(failures)
+        if attempts:
+            self._on_step(RelayStep.SENT)
+        return attempts
+
+    def _commit(
+        self, connection: Connection, attempts: Sequence[Attempt], epochs: dict[int, int] | None
+    ) -> bool:
+        """Mark rows and commit: the database, then the message transactions."""
+        written = set(self._acknowledged)
+        try:
+            for attempt in attempts:
+                self._fence.enter(connection, attempt.tx)
+                self.marks.mark(
+                    connection, attempt.rows, attempt.marked, owner=self.owner, epochs=epochs
+                )
+            if written:  # of the round before, which so needs no transaction of its own
+                self.marks.acknowledge(connection, written)
+            self._on_step(RelayStep.MARKED)
+        except (RowsLostError, FencedError) as error:
+            connection.rollback()
+            abandon(attempts)
+            self.metrics.lost.inc(len(attempts))
+            self._renew_at = 0.0
+            _LOG.info("%d attempts rolled back: %s", len(attempts), error)
+            return False
+        except (SQLAlchemyError, SqlError, IllegalTransitionError):
+            abandon(attempts)  # COMMIT was not sent to the database
+            raise
+        # From here on an error decides nothing: the database may have committed. The rows tell at
+        # the next look, and the fence tells the check.
+        connection.commit()
+        self._on_step(RelayStep.COMMITTED)
+        self._note_acknowledged(written)
+        self._decide(attempts)
+        return True
+
+    def _decide(self, attempts: Sequence[Attempt]) -> None:
+        """Commit message transactions; one in doubt is repeated by the next look."""
+        futures = [(attempt, attempt.tx.commit_async()) for attempt in attempts]
+        for attempt, future in futures:
+            if self._is_acknowledged(attempt.tx.id, future):
+                self.metrics.rows.inc(len(attempt.rows))
+        self.metrics.transactions.inc(len(futures))
+        self._on_step(RelayStep.DECIDED)
+
+    def _is_acknowledged(self, transaction_id: str, future: DecisionFuture) -> bool:
+        try:
+            future.result()
+        except BridgeError as error:
+            _LOG.warning("COMMIT of %s is in doubt: %s", transaction_id, error)
+            return False
+        self._acknowledged.add(transaction_id)
+        return True
+
+    def _note_acknowledged(self, written: set[str]) -> None:
+        if written:
+            self._acknowledged -= written
+            self._on_step(RelayStep.ACKNOWLEDGED)
+
+    def _note_failures(self, failures: Sequence[Failure]) -> None:
+        with self.engine.begin() as connection:
+            given_up = self.marks.fail(connection, failures, self.config)
+        self.metrics.retries.inc(len(failures))
+        self.metrics.errors.inc(len(given_up))
+        for failure in failures:
+            level = logging.ERROR if failure.message.id in given_up else logging.WARNING
+            what = "is MESSAGE_ERROR" if failure.message.id in given_up else "is tried again"
+            _LOG.log(level, "local message %d %s: %s", failure.message.id, what, failure.cause)
+
+
+def engine_of(messages: LocalMessages) -> Engine:
+    """Return the table's engine at the isolation level that a relay needs.
+
+    A statement is to see what was committed before it began, and to lock the rows that it finds
+    and no gaps between them, which would keep writers waiting.
+    """
+    if messages.database.name == "sqlite":
+        return messages.engine
+    return messages.engine.execution_options(isolation_level="READ COMMITTED")
+
+
+def _ignore(step: RelayStep) -> None:
+    """Do nothing at a step."""
+    del step

@@ -1,0 +1,189 @@
+"""A relay that runs: its rounds, and what goes on beside them, until it is stopped."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from threading import Event, Lock, Thread
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from bridge.errors import BridgeError
+from checker.http import Health
+from halfbridge.sql.local_messages.dead_letters import DeadLetters
+from halfbridge.sql.local_messages.letters.kafka_io import LetterReader
+from halfbridge.sql.local_messages.settling import Settling, backlog
+from halfbridge.sql.local_messages.wakeups import Listener, Wakeups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bridge.producer import TransactionProducer
+    from halfbridge.sql.local_messages.relay import Relay
+    from halfbridge.sql.local_messages.settling import PreparedMessage
+
+_LOG = logging.getLogger("halfbridge.sql")
+_MS_PER_S = 1_000
+_TROUBLES = (SQLAlchemyError, BridgeError)
+# Waits after a failure of the database or of Kafka; they double.
+_PAUSE_S_MIN = 0.1
+_PAUSE_S_MAX = 5.0
+_LETTERS_WAIT_S = 0.5
+_LETTERS_PAUSE_S = 1.0  # after a failure
+# Counting a long backlog reads all of its index.
+_BACKLOG_S = 5.0
+
+
+class RelayService:
+    """Runs a relay until `stop`. Not to be run twice.
+
+    Args:
+        relay: Runs in the thread that calls `run`.
+        producer: The relay's.
+        callback: For prepared rows; see Settling. It runs in a thread of its own.
+    """
+
+    def __init__(
+        self,
+        relay: Relay,
+        producer: TransactionProducer,
+        *,
+        callback: Callable[[PreparedMessage], bool | None] | None = None,
+    ) -> None:
+        config = relay.config
+        self._relay = relay
+        self._producer = producer
+        self._settling = Settling(relay.messages, config, callback)
+        self._letters = DeadLetters(relay.messages, relay.engine, relay.marks, relay.metrics)
+        self._stopping = Event()
+        self._listener = Listener(relay.messages, self._wake)
+        self._wakeups = Wakeups(
+            config.poll_ms_min, config.poll_ms_max, lambda: self._listener.is_listening
+        )
+        self._ills: dict[str, str] = {}
+        self._ills_lock = Lock()
+        self._is_ready = False
+        self._tidy_at = 0.0
+
+    def health(self) -> Health:
+        """Return the health of this moment."""
+        with self._ills_lock:
+            reason = "; ".join(f"{what}: {text}" for what, text in sorted(self._ills.items()))
+        if not self._is_ready and not reason:
+            reason = "starting"
+        return Health(self._is_ready, not reason or reason == "starting", reason)
+
+    def stop(self) -> None:
+        """Have `run` finish its round and return. Thread-safe."""
+        self._stopping.set()
+        self._wakeups.wake()
+
+    def run(self) -> None:
+        """Relay until `stop`; what is begun is finished, and buckets are left to others."""
+        beside = [
+            Thread(target=self._read_letters, name="halfbridge-dead-letters", daemon=True),
+            Thread(target=self._ask, name="halfbridge-settling", daemon=True),
+        ]
+        self._listener.start()
+        for thread in beside:
+            thread.start()
+        try:
+            self._run_rounds()
+        finally:
+            self._stopping.set()
+            self._listener.stop()
+            self._relay.close()
+            for thread in beside:
+                thread.join()
+
+    def _run_rounds(self) -> None:
+        pause_s = _PAUSE_S_MIN
+        while not self._stopping.is_set():
+            self._wakeups.begin()
+            try:
+                has_worked = self._relay.round()
+                if not has_worked:
+                    self._relay.acknowledge()
+                self._tidy()
+            except _TROUBLES as error:
+                self._tell("relay", error)
+                self._stopping.wait(pause_s)
+                pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
+                continue
+            pause_s = _PAUSE_S_MIN
+            self._is_ready = True
+            self._well("relay")
+            if has_worked:
+                self._wakeups.worked()
+            else:
+                self._wakeups.wait()
+
+    def _tidy(self) -> None:
+        """Withdraw what nobody confirmed, and end what a dead relay left without a key."""
+        now = monotonic()
+        if now < self._tidy_at:
+            return
+        self._tidy_at = now + self._relay.config.housekeeping_ms / _MS_PER_S
+        withdrawn = self._settling.withdraw()
+        self._relay.metrics.withdrawn.inc(withdrawn)
+        self._relay.repeat_orphans()
+
+    def _ask(self) -> None:
+        """Ask the callback, and count what waits; a callback may take its time."""
+        next_count = 0.0
+        while not self._stopping.wait(self._relay.config.housekeeping_ms / _MS_PER_S):
+            with self._surviving("settling"):
+                if self._settling.ask():
+                    self._wake()
+                if monotonic() >= next_count:
+                    next_count = monotonic() + _BACKLOG_S
+                    found = backlog(self._relay.messages)
+                    self._relay.metrics.note_backlog(found.rows, found.oldest_age_ms)
+
+    def _read_letters(self) -> None:
+        while not self._stopping.is_set():
+            with self._surviving("dead letters"):
+                self._take_letters()
+            self._stopping.wait(_LETTERS_PAUSE_S)
+
+    def _take_letters(self) -> None:
+        """Take dead letters until the end, or until something fails: then they are read again."""
+        reader = LetterReader(self._producer.config)
+        try:
+            while not self._stopping.is_set():
+                letters = reader.read(_LETTERS_WAIT_S)
+                if sum(self._letters.take(letter) for letter in letters):
+                    self._wake()
+                if letters:
+                    reader.commit()
+                self._well("dead letters")
+        finally:
+            reader.close()
+
+    def _wake(self) -> None:
+        self._wakeups.wake()
+
+    @contextmanager
+    def _surviving(self, what: str) -> Iterator[None]:
+        """Tell of a failure of the database or of Kafka, and of its end; go on."""
+        try:
+            yield
+        except _TROUBLES as error:
+            self._tell(what, error)
+        else:
+            self._well(what)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        text = " ".join(str(error).split())
+        with self._ills_lock:
+            is_news = what not in self._ills
+            self._ills[what] = text
+        self._relay.metrics.troubles.labels(what).inc()
+        _LOG.log(logging.WARNING if is_news else logging.DEBUG, "%s: %s; again soon", what, text)
+
+    def _well(self, what: str) -> None:
+        if what in self._ills:
+            with self._ills_lock:
+                self._ills.pop(what, None)

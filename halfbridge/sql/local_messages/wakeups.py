@@ -1,0 +1,105 @@
+"""What wakes a relay that has nothing to do: PostgreSQL's notifications, else the clock."""
+
+from __future__ import annotations
+
+import logging
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfbridge.sql.local_messages.writer import LocalMessages
+
+_LOG = logging.getLogger("halfbridge.sql")
+_LISTEN_SLICE_S = 0.5  # how soon a listener notices that it shall stop
+_RECONNECT_S = 1.0
+
+
+class Wakeups:
+    """Waits that grow while there is nothing to do. `wake` is thread-safe, the rest is not.
+
+    Args:
+        wait_ms_min: First wait.
+        wait_ms_max: Longest wait.
+        is_told: Tells whether notifications come: then there is no need for short waits.
+    """
+
+    def __init__(
+        self, wait_ms_min: int, wait_ms_max: int, is_told: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._event = Event()
+        self._wait_ms_min, self._wait_ms_max = wait_ms_min, wait_ms_max
+        self._wait_ms = wait_ms_min
+        self._is_told = is_told
+
+    def wake(self) -> None:
+        """End the wait at hand, or the next one."""
+        self._event.set()
+
+    def begin(self) -> None:
+        """Note that a look begins: what comes from now on wakes."""
+        self._event.clear()
+
+    def worked(self) -> None:
+        """Note that the look has found something."""
+        self._wait_ms = self._wait_ms_min
+
+    def wait(self) -> None:
+        """Wait until woken, or for longer than the last time."""
+        wait_ms = self._wait_ms_max if self._is_told() else self._wait_ms
+        self._wait_ms = min(self._wait_ms_max, 2 * self._wait_ms)
+        if self._event.wait(wait_ms / 1_000):
+            self._wait_ms = self._wait_ms_min
+
+
+class Listener:
+    """Listens to what the table's writers notify of, on a connection of its own (PostgreSQL).
+
+    A driver without notifications, or a server that is away, is no failure: rows are looked for by
+    the clock meanwhile.
+    """
+
+    def __init__(self, messages: LocalMessages, wake: Callable[[], object]) -> None:
+        self._messages = messages
+        self._wake = wake
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="halfbridge-listen", daemon=True)
+        self.is_listening = False
+
+    def start(self) -> None:
+        """Begin to listen, where the database can notify."""
+        if self._messages.engine.dialect.name == "postgresql":
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop listening."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._listen()
+            except Exception as error:  # noqa: BLE001  (drivers raise their own)
+                _LOG.info("no notifications of local messages, polling: %s", error)
+            self.is_listening = False
+            self._stopping.wait(_RECONNECT_S)
+
+    def _listen(self) -> None:
+        with self._messages.engine.connect() as connection:
+            connection.detach()  # closed at the end, and no loss to the pool
+            driver: Any = connection.connection.driver_connection
+            driver.autocommit = True
+            name = self._messages.channel.replace('"', '""')
+            driver.execute(f'LISTEN "{name}"')
+            self.is_listening = True
+            self._wake()  # for what came before
+            while not self._stopping.is_set():
+                for _ in driver.notifies(timeout=_LISTEN_SLICE_S):
+                    self._wake()
+                if driver.closed:
+                    raise SQLAlchemyError("the connection that listens is closed")

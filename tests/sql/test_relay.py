@@ -1,0 +1,55 @@
+"""The relay on each database, with a real broker and a real daemon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bridge.message import Message
+from tests.sql.relaying import Scene, run_dry, scene
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from tests.sql.databases import Database
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def topic(halfbridge_topics: OwnTopics) -> str:
+    """A real topic of this test's own."""
+    return halfbridge_topics.create("orders", partitions=2)
+
+
+@pytest.fixture
+def relaying(database: Database, halfbridge_stack: HalfbridgeStack, topic: str) -> Iterator[Scene]:
+    """A table, a fence and a producer."""
+    with scene(database.engine(), halfbridge_stack, topic) as made:
+        yield made
+
+
+def test_rows_are_delivered_once_and_in_order(
+    relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
+) -> None:
+    """With keys in order of insertion, without keys too, bytes and headers as they were given."""
+    messages = relaying.messages
+    with messages.engine.begin() as connection:
+        for n in range(60):
+            key = None if n % 6 == 5 else b"key-%d" % (n % 6)
+            headers = [("n", b"%d" % n)] if n % 2 else []
+            messages.add(connection, Message(topic, key=key, value=b"%d" % n, headers=headers))
+    relay = relaying.relay(batch_messages_max=7, window_rows=25)
+    run_dry(relay)
+    relay.close()
+    assert set(relaying.states()) == {"GLOBAL_COMMIT*"}
+    records = halfbridge_stack.read_committed(topic, count=60)
+    assert sorted(int(record.value or b"") for record in records) == list(range(60))
+    for number in range(5):
+        mine = [int(r.value or b"") for r in records if r.key == b"key-%d" % number]
+        assert mine == sorted(mine)
+    for record in records:
+        user = [header for header in record.headers if not header[0].startswith("__")]
+        assert user == ([("n", record.value)] if int(record.value or b"") % 2 else [])
