@@ -13,6 +13,7 @@ from bridge.transaction import State as ClientState
 from checker.config import CheckerConfig
 from checker.core.protocol import EFFECTS, STATE_AFTER, State
 from checker.http import Status
+from halfbridge.sql.local_messages import states as row_states
 from serde.records import OpKind
 
 ROOT = Path(__file__).parents[1]
@@ -26,8 +27,9 @@ def state_machine() -> str:
     lines = [
         "# State machines",
         "",
-        "Generated from `checker/core/protocol.py` and `bridge/transaction.py` by",
-        "`python tests/test_docs.py`; a test fails while this file is stale.",
+        "Generated from `checker/core/protocol.py`, `bridge/transaction.py` and",
+        "`halfbridge/sql/local_messages/states.py` by `python tests/test_docs.py`; a test fails while",
+        "this file is stale.",
         "",
         "## What an op does (daemon)",
         "",
@@ -66,6 +68,25 @@ def state_machine() -> str:
             f"| {before.value} | {event.value} | {then.value} |"
             for event, then in TRANSITIONS[before].items()
         ]
+    lines += [
+        "",
+        "## The life of a row (local message table)",
+        "",
+        "What is not listed changes nothing: the UPDATE finds no row.",
+        "",
+        "| State | Event | Leads to |",
+        "|---|---|---|",
+    ]
+    edges = [
+        (state.value, event.value, after.value)
+        for state, events in row_states.TRANSITIONS.items()
+        for event, after in events.items()
+    ]
+    lines += [f"| {state} | {event} | {after} |" for state, event, after in edges]
+    lines += ["", "```mermaid", "stateDiagram-v2", "    [*] --> UNKNOWN: pre_send"]
+    lines += ["    [*] --> LOCAL_COMMIT: add", "    [*] --> PREPARED: prepare"]
+    lines += [f"    {state} --> {after}: {event}" for state, event, after in edges]
+    lines += ["```"]
     return "\n".join(lines) + "\n"
 
 

@@ -24,7 +24,8 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # what a shell shows for SIGINT
 DEBUG_FLAG = "--debug"
 
-# Command -> one line for --help; the module halfbridge.cli.<command> holds it under that name.
+# Command -> one line for --help; the module halfbridge.cli.<command> holds it under that name (with
+# _ for -).
 COMMANDS = {
     "bench": "Measure throughput and latency, end to end.",
     "broker": "Run a real Kafka broker on this machine.",
@@ -32,6 +33,8 @@ COMMANDS = {
     "demo": "Show the whole of it: 2,000 orders, crashes included.",
     "fence": "Make, show and purge the table of a fence.",
     "inbox": "Make, show or purge the table in which consumers mark what they took.",
+    "local-messages": "Make, list, show, retry and purge a local message table.",
+    "relay": "Send what stands in a local message table.",
     "spark": "Read, audit and copy topics with Spark.",
     "topics": "Make or check the internal topics.",
 }
@@ -50,8 +53,9 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"halfbridge.cli.{cmd_name}")
-        command: click.Command = getattr(module, cmd_name)
+        name = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"halfbridge.cli.{name}")
+        command: click.Command = getattr(module, name)
         return command
 
     def resolve_command(

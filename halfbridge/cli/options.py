@@ -21,7 +21,9 @@ CONNECTION = ("bootstrap_servers", "topic_prefix", "kafka")
 _METAVARS: dict[Any, str] = {int: "N", float: "N", str: "TEXT", Path: "PATH"}
 
 
-def settings_options(cls: type, *, only: Collection[str] | None = None) -> Callable[[F], F]:
+def settings_options(
+    cls: type, *, only: Collection[str] | None = None, has_file: bool = True
+) -> Callable[[F], F]:
     """Return a decorator that adds `--config` and one option for each setting of `cls`.
 
     Values stay text, so that `load` checks flags, variables and file alike and says for each
@@ -30,6 +32,7 @@ def settings_options(cls: type, *, only: Collection[str] | None = None) -> Calla
     Args:
         cls: A dataclass whose fields are made by `bridge.settings.setting`.
         only: Names of the settings wanted; all by default.
+        has_file: Whether there is a `--config`: one file holds the settings of one class.
     """
     options = [_option(each) for each in describe(cls) if only is None or each.name in only]
     config = click.option(
@@ -42,7 +45,7 @@ def settings_options(cls: type, *, only: Collection[str] | None = None) -> Calla
     )
 
     def add(command: F) -> F:
-        for option in reversed([config, *options]):
+        for option in reversed([config, *options] if has_file else options):
             command = option(command)
         return command
 

@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     )
     from halfbridge.sql.fence import Fence
     from halfbridge.sql.inbox import Inbox, Marks
+    from halfbridge.sql.local_messages.config import RelayConfig
+    from halfbridge.sql.local_messages.errors import RowNotFoundError, RowStateError
+    from halfbridge.sql.local_messages.relay import Relay
+    from halfbridge.sql.local_messages.service import RelayService
+    from halfbridge.sql.local_messages.settling import PreparedMessage
+    from halfbridge.sql.local_messages.writer import LocalMessages
 
 HINT = "SQLAlchemy is not installed: pip install 'halfbridge[sql]' brings it, with drivers"
 
@@ -41,6 +47,12 @@ _HOMES = {
     ),
     "halfbridge.sql.fence": ("Fence",),
     "halfbridge.sql.inbox": ("Inbox", "Marks"),
+    "halfbridge.sql.local_messages.config": ("RelayConfig",),
+    "halfbridge.sql.local_messages.errors": ("RowNotFoundError", "RowStateError"),
+    "halfbridge.sql.local_messages.relay": ("Relay",),
+    "halfbridge.sql.local_messages.service": ("RelayService",),
+    "halfbridge.sql.local_messages.settling": ("PreparedMessage",),
+    "halfbridge.sql.local_messages.writer": ("LocalMessages",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -51,10 +63,17 @@ __all__ = [
     "FencedError",
     "Inbox",
     "InboxUsageError",
+    "LocalMessages",
     "Marks",
     "NoIdentityError",
     "NotDurableError",
     "Outcome",
+    "PreparedMessage",
+    "Relay",
+    "RelayConfig",
+    "RelayService",
+    "RowNotFoundError",
+    "RowStateError",
     "SqlError",
     "TableError",
     "TransactionEndedError",

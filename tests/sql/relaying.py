@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from threading import Thread
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
@@ -10,18 +12,22 @@ from sqlalchemy import select
 from halfbridge.sql import Fence
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.relay import Relay
+from halfbridge.sql.local_messages.service import RelayService
 from halfbridge.sql.local_messages.writer import LocalMessages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import Engine
 
     from bridge import TransactionProducer
+    from halfbridge.sql.local_messages.settling import PreparedMessage
     from halfbridge.testkit.stack import HalfbridgeStack
 
 GROUP = "relay"
 ROUNDS_MAX = 200
+WAIT_S_MAX = 90.0  # of a machine that does much else
+POLL_S = 0.05
 
 
 class Scene:
@@ -47,6 +53,24 @@ class Scene:
             self.messages, self.fence, self.producer, RelayConfig(**given), on_step=on_step
         )
 
+    def service(
+        self,
+        *,
+        callback: Callable[[PreparedMessage], bool | None] | None = None,
+        **given: Any,
+    ) -> RelayService:
+        """Return a relay that runs by itself; quick, where settings do not say otherwise."""
+        quick = {"housekeeping_ms": 50, "retry_ms_min": 50, "poll_ms_max": 100}
+        relay = self.relay(**{**quick, **given})
+        return RelayService(relay, self.producer, callback=callback)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return all rows, by id."""
+        table = self.messages.tables.messages
+        with self.messages.engine.connect() as connection:
+            found = connection.execute(select(table).order_by(table.c.id)).mappings().all()
+        return [dict(row) for row in found]
+
     def states(self) -> list[str]:
         """Return the state of each row, by id; a GLOBAL_COMMIT that is acknowledged has a star."""
         table = self.messages.tables.messages
@@ -66,6 +90,36 @@ def scene(engine: Engine, stack: HalfbridgeStack, topic: str) -> Iterator[Scene]
     fence.create()
     with stack.producer(group, checker=fence.check) as producer:
         yield Scene(messages, fence, producer)
+
+
+@contextmanager
+def running(service: RelayService) -> Iterator[None]:
+    """Run a service in a thread while the block runs; it must end in order."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            service.run()
+        except BaseException as error:  # noqa: BLE001  (raised in the test's thread)
+            failures.append(error)
+
+    thread = Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        service.stop()
+        thread.join(WAIT_S_MAX)
+    assert not thread.is_alive()
+    assert failures == []
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return once `condition` holds."""
+    deadline = monotonic() + WAIT_S_MAX
+    while not condition():
+        assert monotonic() < deadline, "it does not come to that"
+        sleep(POLL_S)
 
 
 def run_dry(relay: Relay) -> int:

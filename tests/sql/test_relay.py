@@ -41,7 +41,7 @@ def test_rows_are_delivered_once_and_in_order(
             key = None if n % 6 == 5 else b"key-%d" % (n % 6)
             headers = [("n", b"%d" % n)] if n % 2 else []
             messages.add(connection, Message(topic, key=key, value=b"%d" % n, headers=headers))
-    relay = relaying.relay(batch_messages_max=7, window_rows=25)
+    relay = relaying.relay(transaction_rows_max=7, window_rows=25)
     run_dry(relay)
     relay.close()
     assert set(relaying.states()) == {"GLOBAL_COMMIT*"}

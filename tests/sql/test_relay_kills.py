@@ -75,11 +75,11 @@ def test_a_relay_that_dies_at_any_step_leaves_each_row_to_be_delivered_once(
 ) -> None:
     """Later rows of the same keys come, another relay takes over at once, and order holds."""
     write(relaying, topic, range(20))
-    relay = relaying.relay(relay_name="relay", on_step=dies_at(step), batch_messages_max=3)
+    relay = relaying.relay(relay_name="relay", on_step=dies_at(step), transaction_rows_max=3)
     with pytest.raises(DiedError):
         run_dry(relay)
     write(relaying, topic, range(20, 40))
-    run_dry(relaying.relay(relay_name="relay", batch_messages_max=3))
+    run_dry(relaying.relay(relay_name="relay", transaction_rows_max=3))
     check(halfbridge_stack, topic, 40)
     keyed = [s for n, s in enumerate(relaying.states()) if n % (KEYS + 1) != KEYS]
     assert set(keyed) == {"GLOBAL_COMMIT*"}
@@ -141,7 +141,7 @@ def test_two_relays_share_a_table(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
 ) -> None:
     """Both work at once, in small batches, while rows are written: each row comes once."""
-    relays = [relaying.relay(batch_messages_max=5, lease_ms=1_500) for _ in range(2)]
+    relays = [relaying.relay(transaction_rows_max=5, lease_ms=1_500) for _ in range(2)]
     for relay in relays:
         relay._keep_leases()
     failures: list[BaseException] = []

@@ -25,13 +25,13 @@ class RelayConfig:
     relay_name: str = setting(
         "", doc="Stable name of this relay: restarted, it has its leases at once; empty: a new one."
     )
-    batch_messages_max: int = setting(
+    transaction_rows_max: int = setting(
         500,
         minimum=1,
         maximum=TRANSACTION_MESSAGES_MAX,
         doc="Rows in one message transaction.",
     )
-    batch_bytes_max: int = setting(
+    transaction_bytes_max: int = setting(
         # Half of what a transaction may have: headers are counted differently there.
         TRANSACTION_BYTES_MAX // 2,
         minimum=1,

@@ -124,8 +124,8 @@ class Relay:
             snapshot.messages,
             half_partitions=self._producer.half_partitions,
             blocked=blocked,
-            messages_max=self.config.batch_messages_max,
-            bytes_max=self.config.batch_bytes_max,
+            messages_max=self.config.transaction_rows_max,
+            bytes_max=self.config.transaction_bytes_max,
         )
         has_worked = bool(batches) and self._relay_keyed(batches)
         if snapshot.has_keyless and self._relay_keyless():
@@ -217,7 +217,7 @@ class Relay:
             if self.messages.database.name == "sqlite":
                 connection.rollback()
             self._on_step(RelayStep.LOOKED)
-            limits = self.config.batch_messages_max, self.config.batch_bytes_max
+            limits = self.config.transaction_rows_max, self.config.transaction_bytes_max
             batches = plan_keyless(rows, messages_max=limits[0], bytes_max=limits[1])
             attempts = self._send(batches, connection)
             return bool(attempts) and self._commit(connection, attempts, None)

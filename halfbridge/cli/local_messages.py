@@ -1,0 +1,180 @@
+"""`halfbridge local-messages`: make, list, show, retry and purge a local message table."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from bridge.log_text import one_line
+from halfbridge.cli.database import database_options, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from halfbridge.sql.local_messages.writer import LocalMessages
+
+_STATES = (
+    *("UNKNOWN", "PREPARED", "LOCAL_COMMIT", "LOCAL_SUCCESS"),
+    *("LOCAL_ROLLBACK", "GLOBAL_COMMIT", "MESSAGE_ERROR"),
+)
+_HOUR_MS = 3_600_000
+_SHOWN_CHARS_MAX = 200
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def table_options(command: F) -> F:
+    """Add what finds a local message table: --url, --name, --schema, --relay-table-name."""
+    relays = click.option(
+        "--relay-table-name",
+        default="halfbridge_relay",
+        show_default=True,
+        help="What the names of the relays' own tables begin with.",
+    )
+    return database_options("halfbridge_local_message")(relays(command))
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_ids_argument = click.argument("row_ids", metavar="[ID]...", nargs=-1, type=click.IntRange(min=1))
+
+
+@contextmanager
+def opened_table(values: dict[str, Any]) -> Iterator[LocalMessages]:
+    """Yield the table that `table_options` name; takes them out of `values`."""
+    schema, name = values.pop("schema"), values.pop("name")
+    relay_name = values.pop("relay_table_name")
+    with opened(values.pop("url")) as engine:
+        from halfbridge.sql.local_messages.writer import (  # noqa: PLC0415  (an extra)
+            LocalMessages,
+        )
+
+        yield LocalMessages(engine, name=name, relay_name=relay_name, schema=schema)
+
+
+@click.group(name="local-messages")
+def local_messages() -> None:
+    """Make, list, show, retry and purge a local message table."""
+
+
+@local_messages.command()
+@table_options
+def create(**values: Any) -> int:
+    """Make the tables where they are missing. Running it again does no harm."""
+    with opened_table(values) as messages:
+        messages.create()
+        click.echo(f"{messages.tables.messages.fullname} is there")
+    return 0
+
+
+@local_messages.command(name="list")
+@table_options
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(_STATES),
+    help="Only rows in this state; may be repeated. [default: what is not done]",
+)
+@click.option("--after-id", type=click.IntRange(min=0), default=0, help="Only greater ids.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most rows."
+)
+@_json_option
+def list_command(*, states: tuple[str, ...], as_json: bool, **values: Any) -> int:
+    """List rows by id, and count the rows in each state."""
+    limits = {"after_id": values.pop("after_id"), "limit": values.pop("limit")}
+    with opened_table(values) as messages:
+        from halfbridge.sql.local_messages import admin  # noqa: PLC0415  (an extra)
+        from halfbridge.sql.local_messages.states import RowState  # noqa: PLC0415
+
+        done = {RowState.GLOBAL_COMMIT, RowState.LOCAL_ROLLBACK}
+        wanted = {RowState(state) for state in states} or set(RowState) - done
+        counts = admin.count_rows(messages)
+        rows = admin.list_rows(messages, states=wanted, **limits)
+    if as_json:
+        told = {state.value: count for state, count in counts.items()}
+        click.echo(json.dumps({"counts": told, "rows": rows}))
+        return 0
+    for state, count in counts.items():
+        click.echo(f"{state.value:<15} {count}")
+    for row in rows:
+        cause = f": {one_line(row['cause'])}" if row["cause"] else ""
+        click.echo(
+            f"{row['id']} {row['state']} {one_line(row['topic'])} retries {row['retries']}{cause}"
+        )
+    return 0
+
+
+@local_messages.command()
+@table_options
+@click.argument("row_id", metavar="ID", type=click.IntRange(min=1))
+@_json_option
+def show(*, row_id: int, as_json: bool, **values: Any) -> int:
+    """Show one row, with its message."""
+    with opened_table(values) as messages:
+        from halfbridge.sql.local_messages import admin  # noqa: PLC0415  (an extra)
+
+        found = admin.show_row(messages, row_id)
+        if found is None:
+            raise click.ClickException(f"no row {row_id} in {messages.tables.messages.fullname}")
+    bodies = {"key": found.key, "value": found.value}
+    if as_json:
+        hexed = {name: None if body is None else body.hex() for name, body in bodies.items()}
+        click.echo(json.dumps({**found.columns, **hexed, "headers": found.headers}))
+        return 0
+    for name, value in {**found.columns, **bodies, "headers": found.headers}.items():
+        shown = "" if value is None else one_line(str(value))[:_SHOWN_CHARS_MAX]
+        click.echo(f"{name:<22} {shown}".rstrip())
+    return 0
+
+
+@local_messages.command()
+@table_options
+@_ids_argument
+@click.option("--all", "is_all", is_flag=True, help="All rows that were given up.")
+def retry(*, row_ids: tuple[int, ...], is_all: bool, **values: Any) -> int:
+    """Have rows that were given up (MESSAGE_ERROR) sent again; mend the cause first."""
+    _demand_choice(row_ids, is_all=is_all)
+    with opened_table(values) as messages:
+        from halfbridge.sql.local_messages import admin  # noqa: PLC0415  (an extra)
+
+        found = admin.retry(messages, None if is_all else row_ids)
+    click.echo(f"{found} rows are sent again")
+    return 0
+
+
+@local_messages.command()
+@table_options
+@click.option(
+    "--older-than-ms",
+    type=click.IntRange(min=72 * _HOUR_MS),
+    default=7 * 24 * _HOUR_MS,
+    show_default=True,
+    help="Only rows that have not changed for so long.",
+)
+@click.option(
+    "--error",
+    "errors",
+    type=click.IntRange(min=1),
+    multiple=True,
+    metavar="ID",
+    help="Delete this MESSAGE_ERROR row instead: it is never sent. May be repeated.",
+)
+def purge(*, older_than_ms: int, errors: tuple[int, ...], **values: Any) -> int:
+    """Delete rows that were relayed or rolled back long ago; may be repeated."""
+    with opened_table(values) as messages:
+        from halfbridge.sql.local_messages import admin  # noqa: PLC0415  (an extra)
+
+        if errors:
+            gone = admin.drop_errors(messages, errors)
+        else:
+            gone = admin.purge(messages, older_than_ms=older_than_ms)
+    click.echo(f"{gone} rows deleted")
+    return 0
+
+
+def _demand_choice(row_ids: tuple[int, ...], *, is_all: bool) -> None:
+    if bool(row_ids) == is_all:
+        raise click.UsageError("give ids, or --all", click.get_current_context())

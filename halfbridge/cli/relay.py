@@ -1,0 +1,139 @@
+"""`halfbridge relay`: send what stands in a local message table."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bridge.config import BridgeConfig
+from bridge.errors import ConfigError
+from halfbridge.cli.local_messages import opened_table, table_options
+from halfbridge.cli.options import load_settings, settings_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfbridge.sql.local_messages.config import RelayConfig
+    from halfbridge.sql.local_messages.writer import LocalMessages
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+_BRIDGE_SETTINGS = (
+    *("bootstrap_servers", "producer_group", "topic_prefix", "kafka"),
+    *("transaction_timeout_ms", "transaction_age_ms_max"),
+)
+
+
+@click.group()
+def relay() -> None:
+    """Send what stands in a local message table."""
+
+
+def _relay_options(command: Any) -> Any:
+    from halfbridge.sql.local_messages.config import RelayConfig  # noqa: PLC0415  (as below)
+
+    return settings_options(RelayConfig, has_file=False)(command)
+
+
+@relay.command()
+@table_options
+@click.option(
+    "--fence-name", default="halfbridge_fence", show_default=True, help="Name of the fence's table."
+)
+@click.option(
+    "--callback",
+    metavar="MODULE:FUNCTION",
+    help="Asked about PREPARED rows: returns True, False, or None for not known yet.",
+)
+@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="For metrics.")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), help="For metrics and health; 0: a free one."
+)
+@settings_options(BridgeConfig, only=_BRIDGE_SETTINGS, has_file=False)
+@_relay_options
+def run(**values: Any) -> int:
+    """Run a relay until SIGTERM or Ctrl-C; what is begun is finished.
+
+    Several may run on one table. The tables are made where they are missing.
+    """
+    from halfbridge.sql.local_messages.config import RelayConfig  # noqa: PLC0415
+
+    bridge_config = load_settings(BridgeConfig, values)
+    relay_config = load_settings(RelayConfig, values)
+    callback = _function(values["callback"])
+    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
+    with opened_table(values) as messages:
+        _run(messages, bridge_config, relay_config, callback, values)
+    return 0
+
+
+def _run(
+    messages: LocalMessages,
+    bridge_config: BridgeConfig,
+    relay_config: RelayConfig,
+    callback: Callable[..., Any] | None,
+    values: dict[str, Any],
+) -> None:
+    # Late: they bring SQLAlchemy and the Kafka client, which --help does not need.
+    from bridge.producer import TransactionProducer  # noqa: PLC0415
+    from checker.http import serve  # noqa: PLC0415
+    from checker.signals import on_signals  # noqa: PLC0415
+    from halfbridge.sql.fence import Fence  # noqa: PLC0415
+    from halfbridge.sql.local_messages.relay import Relay  # noqa: PLC0415
+    from halfbridge.sql.local_messages.service import RelayService  # noqa: PLC0415
+
+    messages.create()
+    fence = Fence(
+        messages.engine,
+        producer_group=bridge_config.producer_group,
+        name=values["fence_name"],
+        schema=messages.tables.messages.schema,
+    )
+    fence.create()
+    with ExitStack() as stack:
+        producer = stack.enter_context(
+            TransactionProducer(checker=fence.check, config=bridge_config)
+        )
+        made = Relay(messages, fence, producer, relay_config)
+        service = RelayService(made, producer, callback=callback)
+        if values["metrics_port"] is not None:
+            where = {"host": values["metrics_host"], "port": values["metrics_port"]}
+            server = serve(made.metrics.registry, service.health, **where)
+            stack.callback(server.close)
+            click.echo(f"metrics on {values['metrics_host']}:{server.port}")
+        click.echo(f"relaying {messages.tables.messages.fullname} as {made.owner}")
+        stack.enter_context(on_signals(lambda _number: service.stop()))
+        service.run()
+
+
+def _function(path: str | None) -> Callable[..., Any] | None:
+    """Return the function that `--callback` names.
+
+    Raises:
+        ConfigError: there is none; whoever wrote the command corrects it.
+    """
+    if path is None:
+        return None
+    module, _, name = path.partition(":")
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise _no_callback(path, str(error)) from error
+    if not callable(found):
+        raise _no_callback(path, "no function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _no_callback(path: str, why: str) -> ConfigError:
+    return ConfigError(
+        field="callback",
+        value=f"{path} ({why})",
+        origin="--callback",
+        allowed="MODULE:FUNCTION that can be imported",
+    )

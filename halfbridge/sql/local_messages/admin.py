@@ -1,0 +1,164 @@
+"""What operators do with a local message table: look, try again, delete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import and_, delete, func, or_, select, true, update
+
+from halfbridge.sql.local_messages.relay import engine_of
+from halfbridge.sql.local_messages.states import RowEvent, RowState, state_after, states_before
+from halfbridge.sql.tables import NowMs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from halfbridge.sql.local_messages.writer import LocalMessages
+
+_HOUR_MS = 3_600_000
+# A COMMIT that stands in the op log takes effect, or its transaction is a dead letter, before the
+# daemon's transaction_age_ms_max mostly; a row that went before its dead letter came would be lost.
+PURGE_AGE_MS_MIN = 72 * _HOUR_MS
+PURGE_AGE_MS_DEFAULT = 7 * 24 * _HOUR_MS
+_PURGE_BATCH = 1_000
+_SHOWN = (
+    *("id", "state", "topic", "partition", "key_hash", "transaction_id", "decision_acknowledged"),
+    *("retries", "send_alone", "cause", "created_at", "updated_at", "next_attempt_at"),
+    *("half_partition", "half_offset", "message_count"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RowReport:
+    """A row as operators see it.
+
+    Attributes:
+        columns: Name -> value, without key, value and headers.
+        key: As written.
+        value: As written.
+        headers: As stored.
+    """
+
+    columns: dict[str, Any]
+    key: bytes | None
+    value: bytes | None
+    headers: str | None
+
+
+def list_rows(
+    messages: LocalMessages, *, states: Collection[RowState], after_id: int, limit: int
+) -> list[dict[str, Any]]:
+    """Return rows in these states by id, without their bodies.
+
+    Args:
+        messages: The table.
+        states: Which.
+        after_id: Only rows with a greater id.
+        limit: Most rows to return.
+    """
+    columns = messages.tables.messages.c
+    query = (
+        select(*(columns[name] for name in _SHOWN))
+        .where(columns.state.in_([state.value for state in states]), columns.id > after_id)
+        .order_by(columns.id)
+        .limit(limit)
+    )
+    with engine_of(messages).connect() as connection:
+        return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def count_rows(messages: LocalMessages) -> dict[RowState, int]:
+    """Return how many rows are in each state; reads the index of all rows."""
+    columns = messages.tables.messages.c
+    query = select(columns.state, func.count()).group_by(columns.state)
+    with engine_of(messages).connect() as connection:
+        found = {RowState(state): count for state, count in connection.execute(query)}
+    return {state: found.get(state, 0) for state in RowState}
+
+
+def show_row(messages: LocalMessages, row_id: int) -> RowReport | None:
+    """Return one row; None where there is none."""
+    columns = messages.tables.messages.c
+    bodies = columns.key, columns.value, columns.headers
+    query = select(*(columns[name] for name in _SHOWN), *bodies).where(columns.id == row_id)
+    with engine_of(messages).connect() as connection:
+        row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        return None
+    return RowReport({name: row[name] for name in _SHOWN}, row["key"], row["value"], row["headers"])
+
+
+def retry(messages: LocalMessages, row_ids: Collection[int] | None) -> int:
+    """Have rows that were given up sent again; return how many.
+
+    What is to blame should be mended first. Each goes alone, so that it takes no other with it.
+
+    Args:
+        messages: The table.
+        row_ids: Which; None: all.
+    """
+    table = messages.tables.messages
+    statement = (
+        update(table)
+        .where(table.c.state.in_([state.value for state in states_before(RowEvent.RETRY)]))
+        .values(
+            state=state_after(RowEvent.RETRY).value,
+            updated_at=NowMs(),
+            next_attempt_at=None,
+            retries=0,
+            send_alone=true(),
+        )
+    )
+    if row_ids is not None:
+        statement = statement.where(table.c.id.in_(sorted(row_ids)))
+    with engine_of(messages).begin() as connection:
+        return connection.execute(statement).rowcount
+
+
+def purge(messages: LocalMessages, *, older_than_ms: int = PURGE_AGE_MS_DEFAULT) -> int:
+    """Delete rows that nobody needs any more; return how many.
+
+    Those are GLOBAL_COMMIT, acknowledged, and LOCAL_ROLLBACK. Others stay, however old.
+
+    Args:
+        messages: The table.
+        older_than_ms: Only rows that have not changed for so long.
+
+    Raises:
+        ValueError: `older_than_ms` is below PURGE_AGE_MS_MIN.
+    """
+    if older_than_ms < PURGE_AGE_MS_MIN:
+        raise ValueError(
+            f"older_than_ms must be at least {PURGE_AGE_MS_MIN}: a dead letter may come so late"
+        )
+    columns = messages.tables.messages.c
+    is_done = or_(
+        and_(
+            columns.state == RowState.GLOBAL_COMMIT.value, columns.decision_acknowledged == true()
+        ),
+        columns.state == RowState.LOCAL_ROLLBACK.value,
+    )
+    return _delete(messages, and_(is_done, columns.updated_at <= NowMs() - older_than_ms))
+
+
+def drop_errors(messages: LocalMessages, row_ids: Collection[int]) -> int:
+    """Delete rows that were given up, for good; later rows of their keys go on. Return how many."""
+    columns = messages.tables.messages.c
+    is_error = columns.state == RowState.MESSAGE_ERROR.value
+    return _delete(messages, and_(is_error, columns.id.in_(sorted(row_ids))))
+
+
+def _delete(messages: LocalMessages, condition: Any) -> int:
+    """Delete rows in short transactions, so that nobody waits for long."""
+    table = messages.tables.messages
+    query = select(table.c.id).where(condition).order_by(table.c.id).limit(_PURGE_BATCH)
+    gone = 0
+    while True:
+        with engine_of(messages).begin() as connection:
+            ids = list(connection.execute(query).scalars())
+            if ids:
+                found = delete(table).where(table.c.id.in_(ids), condition)
+                gone += connection.execute(found).rowcount
+        if len(ids) < _PURGE_BATCH:
+            return gone

@@ -1,0 +1,178 @@
+"""A relay that runs by itself: dead letters, refusals, what is settled later, and its health."""
+
+from __future__ import annotations
+
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from bridge.admin_client.kafka_io import AdminClient
+from bridge.message import Message
+from halfbridge.sql.local_messages import admin
+from halfbridge.sql.local_messages.errors import RowStateError
+from tests.sql.relaying import Scene, running, scene, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfbridge.sql.local_messages.settling import PreparedMessage
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from tests.sql.databases import Database
+
+pytestmark = pytest.mark.broker
+SMALL_BYTES = 2_000
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def topic(halfbridge_topics: OwnTopics) -> str:
+    """A real topic of this test's own."""
+    return halfbridge_topics.create("orders")
+
+
+@pytest.fixture
+def small_topic(halfbridge_stack: HalfbridgeStack, topic: str) -> str:
+    """A real topic that takes small messages only."""
+    name = f"{topic}-small"
+    admin_client = AdminClient({"bootstrap.servers": halfbridge_stack.bootstrap_servers})
+    config = {"max.message.bytes": str(SMALL_BYTES)}
+    (made,) = admin_client.create_topics([NewTopic(name, 1, config=config)]).values()
+    made.result(TIMEOUT_S)
+    return name
+
+
+@pytest.fixture
+def relaying(database: Database, halfbridge_stack: HalfbridgeStack, topic: str) -> Iterator[Scene]:
+    """A table, a fence and a producer."""
+    with scene(database.engine(), halfbridge_stack, topic) as made:
+        yield made
+
+
+def add(relaying: Scene, *messages: Message) -> list[int]:
+    """Insert rows in one transaction; return their ids."""
+    with relaying.messages.engine.begin() as connection:
+        return relaying.messages.add_all(connection, messages)
+
+
+def states_are(relaying: Scene, *expected: str) -> bool:
+    """Tell whether the rows are in these states, by id."""
+    return relaying.states() == list(expected)
+
+
+def test_a_dead_letter_takes_no_innocent_row_with_it(
+    relaying: Scene, halfbridge_stack: HalfbridgeStack, small_topic: str
+) -> None:
+    """The row to blame is MESSAGE_ERROR with the cause, the others arrive, its key waits."""
+    large = Message(small_topic, key=b"k", value=b"x" * 5_000)
+    others = [Message(small_topic, key=b"k%d" % n, value=b"%d" % n) for n in range(3)]
+    ids = add(relaying, others[0], large, *others[1:])
+    done = "GLOBAL_COMMIT*"
+    with running(relaying.service()):
+        wait_until(lambda: states_are(relaying, done, "MESSAGE_ERROR", done, done))
+        add(relaying, Message(small_topic, key=b"k", value=b"later"))
+        add(relaying, Message(small_topic, key=b"k0", value=b"of another key"))
+        wait_until(lambda: relaying.states()[5] == done)
+        assert relaying.states()[4] == "LOCAL_COMMIT"
+        row = relaying.rows()[1]
+        assert row["cause"].startswith("UNDELIVERABLE: ")
+        assert (row["transaction_id"], row["half_offset"]) == (None, None)
+        assert admin.drop_errors(relaying.messages, ids[1:2]) == 1
+        wait_until(lambda: states_are(relaying, *[done] * 5))
+    records = halfbridge_stack.read_committed(small_topic, count=5)
+    assert sorted(r.value or b"" for r in records) == [
+        b"0",
+        b"1",
+        b"2",
+        b"later",
+        b"of another key",
+    ]
+
+
+def test_a_row_that_is_retried_goes_on_where_it_failed(
+    relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
+) -> None:
+    """A topic that is not there: retries with a growing wait, then MESSAGE_ERROR; then it is."""
+    missing = f"{topic}-missing"
+    add(relaying, Message(missing, key=b"k", value=b"1"), Message(topic, key=b"k", value=b"2"))
+    with running(relaying.service(retries_max=3)):
+        wait_until(lambda: states_are(relaying, "MESSAGE_ERROR", "LOCAL_COMMIT"))
+        row = relaying.rows()[0]
+        assert row["retries"] == 3
+        assert missing in row["cause"]
+        halfbridge_stack.create_topic(missing)
+        assert admin.retry(relaying.messages, None) == 1
+        wait_until(lambda: states_are(relaying, "GLOBAL_COMMIT*", "GLOBAL_COMMIT*"))
+    halfbridge_stack.read_committed(missing, topic, count=2)
+
+
+def test_later_rows_may_go_on_after_an_error(relaying: Scene, topic: str) -> None:
+    """By an option: the key's other rows do not wait."""
+    add(relaying, Message(topic, key=b"k", partition=99), Message(topic, key=b"k", value=b"2"))
+    with running(relaying.service(retries_max=1, after_error="go-on")):
+        wait_until(lambda: states_are(relaying, "MESSAGE_ERROR", "GLOBAL_COMMIT*"))
+
+
+def test_an_unconfirmed_row_is_withdrawn_and_its_key_goes_on(relaying: Scene, topic: str) -> None:
+    """Until then its key waits; a confirmation that comes later fails."""
+    messages = relaying.messages
+    row_id = messages.pre_send(Message(topic, key=b"k", value=b"1"))
+    add(relaying, Message(topic, key=b"k", value=b"2"), Message(topic, key=b"l", value=b"3"))
+    with running(relaying.service()):
+        wait_until(lambda: states_are(relaying, "UNKNOWN", "LOCAL_COMMIT", "GLOBAL_COMMIT*"))
+    with running(relaying.service(unknown_ms_max=1)):
+        wait_until(lambda: states_are(relaying, "LOCAL_ROLLBACK", *["GLOBAL_COMMIT*"] * 2))
+    with messages.engine.connect() as connection, pytest.raises(RowStateError):
+        messages.confirm(connection, row_id)
+
+
+def test_a_callback_settles_prepared_rows(
+    relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
+) -> None:
+    """True relays, False does not, None and what it raises have it asked again."""
+    messages = relaying.messages
+    sent = {
+        messages.prepare(Message(topic, key=name, value=name)): name
+        for name in (b"yes", b"no", b"later")
+    }
+    add(relaying, Message(topic, key=b"no", value=b"waited"))
+    asked: list[bytes] = []
+    may_say = Event()
+
+    def callback(row: PreparedMessage) -> bool | None:
+        asked.append(row.value or b"")
+        assert sent[row.id] == row.key
+        if row.value == b"later":
+            if not may_say.is_set():
+                raise ConnectionError("the other store is away")
+            return True
+        return row.value == b"yes"
+
+    done = "GLOBAL_COMMIT*"
+    with running(relaying.service(callback=callback, prepared_ms_min=0, retry_ms_max=200)):
+        wait_until(lambda: states_are(relaying, done, "LOCAL_ROLLBACK", "PREPARED", done))
+        wait_until(lambda: asked.count(b"later") > 1)
+        may_say.set()
+        wait_until(lambda: states_are(relaying, done, "LOCAL_ROLLBACK", done, done))
+    records = halfbridge_stack.read_committed(topic, count=3)
+    assert sorted(record.value or b"" for record in records) == [b"later", b"waited", b"yes"]
+
+
+def test_health_and_metrics_say_what_is_wrong(relaying: Scene, topic: str) -> None:
+    """Ready once it works; not healthy while the table is not there; well again afterwards."""
+    service = relaying.service()
+    assert not service.health().ready
+    add(relaying, Message(topic, value=b"1"))
+    buckets = relaying.messages.tables.buckets
+    with running(service):
+        wait_until(lambda: states_are(relaying, "GLOBAL_COMMIT*"))
+        wait_until(lambda: service.health().ready)
+        assert service.health().all_well
+        buckets.drop(relaying.messages.engine)
+        wait_until(lambda: not service.health().all_well)
+        assert buckets.name in service.health().reason
+        relaying.messages.create()
+        add(relaying, Message(topic, key=b"k", value=b"2"))
+        wait_until(lambda: states_are(relaying, "GLOBAL_COMMIT*", "GLOBAL_COMMIT*"))
+        wait_until(lambda: service.health().all_well)
