@@ -32,7 +32,7 @@ COMMANDS = {
     "checker": "Run the daemon, or set one of its partitions anew.",
     "demo": "Show the whole of it: 2,000 orders, crashes included.",
     "fence": "Make, show and purge the table of a fence.",
-    "inbox": "Make, show or purge the table in which consumers mark what they took.",
+    "inbox": "Make, show and purge the table of an inbox.",
     "local-messages": "Make, list, show, retry and purge a local message table.",
     "relay": "Send what stands in a local message table.",
     "spark": "Read, audit and copy topics with Spark.",
