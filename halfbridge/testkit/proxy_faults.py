@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 
+RAW = -1  # in the place of a request's key: any bytes that a client wrote
+
+
 class Mode(str, Enum):
     """What becomes of everything between clients and one broker."""
 
@@ -19,6 +22,7 @@ class Mode(str, Enum):
     CUT = "cut"  # connections are reset, new ones too
     DROP_ANSWERS = "drop_answers"  # requests arrive, nothing comes back
     BLACKHOLE = "blackhole"  # neither arrives; connections stay open
+    REFUSE = "refuse"  # new connections are reset; open ones go on
 
 
 class Act(str, Enum):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import make_url
 
-from tests.sql.databases import OwnDatabase, shared_database, sqlite_database
+from tests.sql.databases import OwnDatabase, ProxiedDatabase, shared_database, sqlite_database
 from tests.sql.servers import MariaDbServer, PostgresServer, Template
 
 if TYPE_CHECKING:
@@ -56,10 +56,19 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
         with closing(sqlite_database(tmp_path)) as made:
             yield made
         return
-    server = request.getfixturevalue(f"{request.param}_server")
-    with closing(shared_database(server)) as made:
+    with _shared_database(request) as made:
         yield made
-    server.drop_database(make_url(made.url).database)
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def proxied_database(request: pytest.FixtureRequest) -> Iterator[ProxiedDatabase]:
+    """An empty database of this test's own, behind a proxy that can cut it off."""
+    with (
+        _shared_database(request) as direct,
+        closing(ProxiedDatabase(direct)) as made,
+        made.proxy,
+    ):
+        yield made
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
@@ -69,3 +78,11 @@ def own_database(request: pytest.FixtureRequest) -> Iterator[OwnDatabase]:
     template = request.getfixturevalue(f"{request.param}_template")
     with kind(template, durable=True) as server, closing(OwnDatabase(server)) as made:
         yield made
+
+
+@contextmanager
+def _shared_database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    server = request.getfixturevalue(f"{request.param}_server")
+    with closing(shared_database(server)) as made:
+        yield made
+    server.drop_database(make_url(made.url).database)

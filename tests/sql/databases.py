@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import DBAPIError
+
+from halfbridge.testkit.proxy_tcp import TcpProxy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +52,26 @@ class Database:
         engine = create_engine(url, **options)
         self._engines.append(engine)
         return engine
+
+
+class ProxiedDatabase(Database):
+    """A database behind a proxy: `url` leads through the proxy, `admin_url` past it.
+
+    Attributes:
+        proxy: Cuts, delays and loses what passes.
+        commit_text: What the message that commits a transaction holds, and no other one.
+    """
+
+    # PyMySQL says SET AUTOCOMMIT to begin with; 3 is the command "query", before its text.
+    _COMMIT_TEXTS: ClassVar = {"postgresql": "COMMIT", "mariadb": "\x03COMMIT"}
+
+    def __init__(self, direct: Database) -> None:
+        url = make_url(direct.url)
+        assert url.port is not None
+        self.proxy = TcpProxy(url.port)
+        self.commit_text: str = self._COMMIT_TEXTS[direct.name]
+        through = url.set(port=self.proxy.port).render_as_string()
+        super().__init__(direct.name, through, direct.admin_url)
 
 
 class OwnDatabase(Database):
