@@ -284,8 +284,8 @@ def test_a_check_leaves_the_connection_as_it_was(database: Database, isolation: 
     given = {} if isolation is None else {"isolation_level": isolation}
     scene = Scene(database, pool_size=1, max_overflow=0, pool_timeout=1, **given)
     query = text(SETTINGS[database.name])
-    with scene.engine.connect() as connection:
-        before = connection.execute(query).one()
+    with database.engine(**given).connect() as fresh:
+        before = fresh.execute(query).one()
     mine = new_id()
     for _ in range(2):
         assert scene.fence.check(scene.view(mine)).resolution is Resolution.ROLLBACK
