@@ -1,0 +1,1 @@
+"""The log of a database as a source of messages."""

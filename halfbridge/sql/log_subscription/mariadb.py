@@ -1,0 +1,195 @@
+"""MariaDB as a log source: the row-based binary log, known by GTID.
+
+On the server there is nothing to make: the log is kept as long as binlog_expire_logs_seconds or a
+PURGE says, whether it was read or not. The user needs REPLICATION SLAVE and BINLOG MONITOR.
+
+A snapshot is exact: START TRANSACTION WITH CONSISTENT SNAPSHOT tells the place in the log that
+belongs to it, in its status variables binlog_snapshot_file and binlog_snapshot_position.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+from pymysql.cursors import SSCursor
+
+from halfbridge.sql.log_subscription.changes import Insert, Position
+from halfbridge.sql.log_subscription.errors import PositionLostError
+from halfbridge.sql.log_subscription.mariadb_server import (
+    check_settings,
+    connect,
+    describe,
+    query,
+    translated,
+)
+from halfbridge.sql.log_subscription.mariadb_stream import BinlogStream, gtids_of, position_of
+from halfbridge.sql.log_subscription.mariadb_values import plain_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from halfbridge.sql.log_subscription.changes import Value
+    from halfbridge.sql.log_subscription.mariadb_server import Table
+
+_FETCH_ROWS = 1_000  # of a snapshot at a time
+# How long the server waits for whoever reads a snapshot and stages it meanwhile.
+_SNAPSHOT_WRITE_TIMEOUT_S = 3_600
+
+
+class MariadbLog:
+    """The inserts into one table of a MariaDB database; a LogSource.
+
+    Args:
+        parameters: How PyMySQL connects; the database named there is the table's schema, unless
+            `schema` says another.
+        table: The table.
+        schema: Its schema.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any], *, table: str, schema: str = "") -> None:
+        self._parameters = dict(parameters)
+        self._schema = schema or str(self._parameters.get("database", ""))
+        self._table = table
+        self._read_to = ""
+        self._place = ("", 0)
+        self._stream: BinlogStream | None = None
+
+    @property
+    def read_to(self) -> str:
+        """All that committed up to here was handed out."""
+        return self._read_to
+
+    def begin_now(self) -> Position:
+        """Return the present end of the log."""
+        connection = self._checked()
+        try:
+            return Position(_normal(query(connection, "SELECT @@gtid_binlog_pos")[0][0]))
+        finally:
+            connection.close()
+
+    @contextmanager
+    def begin_snapshot(self) -> Iterator[MariadbSnapshot]:
+        """Yield the table as it stands at a place in the log."""
+        connection = self._checked()
+        try:
+            table = describe(connection, self._schema, self._table)
+            query(connection, f"SET SESSION net_write_timeout = {_SNAPSHOT_WRITE_TIMEOUT_S}")
+            query(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            status = dict(query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'"))
+            file, offset = status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])
+            found = query(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0]
+            if found is None:
+                raise PositionLostError(f"{file}:{offset} was purged while the snapshot began")
+            name = f"{_quoted(self._schema)}.{_quoted(self._table)}"
+            yield MariadbSnapshot(connection, Position(_normal(found)), name, table)
+        finally:
+            connection.close()
+
+    def open(self, position: Position) -> None:
+        """Read from `position` on; that it is lost is told by the first `read`."""
+        self.close()
+        self._checked().close()
+        self._read_to = position.commit
+        self._place = ("", 0)
+        self._stream = BinlogStream(
+            self._parameters, schema=self._schema, table=self._table, start=position
+        )
+
+    def read(self, inserts_max: int, timeout_s: float) -> tuple[Insert, ...]:
+        """Return the next inserts; see LogSource."""
+        if self._stream is None:
+            raise RuntimeError("the source is not open")
+        deadline_s = monotonic() + timeout_s
+        found: list[Insert] = []
+        while len(found) < inserts_max:
+            read = self._stream.take(0 if found else max(0.0, deadline_s - monotonic()))
+            if read is not None:
+                self._read_to = read.read_to
+                self._place = (read.file, read.offset)
+                if read.insert is not None:
+                    found.append(read.insert)
+            elif found or monotonic() >= deadline_s:
+                break
+        return tuple(found)
+
+    def advance(self, commit: str) -> None:
+        """Do nothing: the server keeps its log for a time, not for readers."""
+
+    def lag_bytes(self) -> int:
+        """Return how much log lies between what was read and the end."""
+        connection = connect(self._parameters)
+        try:
+            files = [(each[0], int(each[1])) for each in query(connection, "SHOW BINARY LOGS")]
+        finally:
+            connection.close()
+        file, offset = self._place
+        names = [name for name, _ in files]
+        begin = names.index(file) if file in names else 0  # nothing was read, or it was purged
+        return max(0, sum(size for _, size in files[begin:]) - (offset if file in names else 0))
+
+    def close(self) -> None:
+        """End the stream."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def drop(self) -> None:
+        """End the stream; nothing stands on the server."""
+        self.close()
+
+    def _checked(self) -> Any:
+        connection = connect(self._parameters)
+        try:
+            check_settings(connection, self._schema)
+            describe(connection, self._schema, self._table)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+class MariadbSnapshot:
+    """The rows of a table at one place in the log. Lives as long as its connection."""
+
+    def __init__(self, connection: Any, position: Position, name: str, table: Table) -> None:
+        self._connection = connection
+        self._position = position
+        self._name = name
+        self._table = table
+
+    @property
+    def position(self) -> Position:
+        """The place in the log that belongs to the snapshot."""
+        return self._position
+
+    def rows(self) -> Iterator[Mapping[str, Value]]:
+        """Yield every row once, in the order of the primary key."""
+        columns = list(self._table.types)
+        order = ", ".join(map(_quoted, self._table.primary_key))
+        statement = f"SELECT {', '.join(map(self._selected, columns))} FROM {self._name}"
+        try:
+            with self._connection.cursor(SSCursor) as cursor:
+                cursor.execute(statement + (f" ORDER BY {order}" if order else ""))
+                while rows := cursor.fetchmany(_FETCH_ROWS):
+                    for row in rows:
+                        yield plain_row(dict(zip(columns, row, strict=True)), self._table.types)
+        except pymysql.Error as error:
+            raise translated(error) from error
+
+    def _selected(self, column: str) -> str:
+        # A FLOAT is shown with six digits, but stands in the log with all that it has.
+        if self._table.types[column] == "float":
+            return f"CAST({_quoted(column)} AS DOUBLE)"
+        return _quoted(column)
+
+
+def _normal(gtids: object) -> str:
+    return position_of(gtids_of(str(gtids or "")))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,285 @@
+"""A thread that reads MariaDB's binlog, by `mysql-replication`, into a bounded queue."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, Full, Queue
+from socket import SHUT_RDWR
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.event import (
+    HeartbeatLogEvent,
+    MariadbGtidEvent,
+    NotImplementedEvent,
+    QueryEvent,
+    XAPrepareEvent,
+    XidEvent,
+)
+from pymysqlreplication.row_event import WriteRowsEvent
+
+from halfbridge.sql.log_subscription.assembly import Assembler
+from halfbridge.sql.log_subscription.errors import (
+    LogUnavailableError,
+    PositionLostError,
+    UnreadableChangeError,
+)
+from halfbridge.sql.log_subscription.mariadb_server import connect, describe, translated
+from halfbridge.sql.log_subscription.mariadb_values import padded, plain_row
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.sql.log_subscription.changes import Insert, Position
+    from halfbridge.sql.log_subscription.mariadb_server import Table
+
+_QUEUE_MAX = 2_000  # inserts read ahead: two message transactions
+_PUT_TIMEOUT_S = 0.2  # how soon a full queue notices that the stream is closed
+_HEARTBEAT_S = 5.0  # the server says so often that it lives
+_SILENCE_S_MAX = 30  # then the connection counts as lost
+_CONNECTIONS_MAX = 2  # one for events, one for the reader's own questions
+# From here to 2^32 - 1, at random: the server ends the stream of another reader with the same id.
+_SERVER_ID_MIN = 1 << 31
+_STANDALONE, _PREPARED_XA = 1, 64  # flags of a GTID event
+_CANNOT_READ_LOG = 1236
+# WRITE_ROWS, in its two versions, and QUERY, as log_bin_compress writes them.
+_COMPRESSED_EVENTS = frozenset((165, 166, 169))
+_EVENTS = [
+    HeartbeatLogEvent,
+    MariadbGtidEvent,
+    NotImplementedEvent,
+    QueryEvent,
+    WriteRowsEvent,
+    XAPrepareEvent,
+    XidEvent,
+]
+# Query events inside of a database transaction that change no row.
+_HARMLESS = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "XA ", "RELEASE")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What the thread hands over.
+
+    Attributes:
+        insert: An insert, or None: only the place has changed.
+        read_to: Position.commit up to which all was handed over.
+        file: The binlog's file, and `offset` in it, up to which it was read.
+    """
+
+    insert: Insert | None
+    read_to: str
+    file: str
+    offset: int
+
+
+class BinlogStream:
+    """Reads the log from a position on, in a thread of its own, until it is closed.
+
+    Args:
+        parameters: How PyMySQL connects.
+        schema: Of the table.
+        table: Whose inserts are wanted.
+        start: Where to begin.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, Any], *, schema: str, table: str, start: Position
+    ) -> None:
+        self._parameters = parameters
+        self._schema = schema
+        self._table = table
+        self._assembler = Assembler(start)
+        self._gtids = gtids_of(start.commit)
+        self._queue: Queue[Read | Exception] = Queue(_QUEUE_MAX)
+        self._closed = threading.Event()
+        self._connections: list[Any] = []
+        self._gtid: MariadbGtidEvent | None = None
+        self._has_inserts = False
+        self._error: Exception | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"halfbridge-binlog-{table}", daemon=True
+        )
+        self._thread.start()
+
+    def take(self, timeout_s: float) -> Read | None:
+        """Return what comes next, after at most `timeout_s`; None: nothing came.
+
+        Raises:
+            PositionLostError, UnreadableChangeError, LogUnavailableError: the thread has ended.
+        """
+        if self._error is not None:
+            raise self._error
+        try:
+            taken = (
+                self._queue.get(timeout=timeout_s) if timeout_s > 0 else self._queue.get_nowait()
+            )
+        except Empty:
+            return None
+        if isinstance(taken, Exception):
+            self._error = taken
+            raise taken
+        return taken
+
+    def close(self) -> None:
+        """End the thread and its connections."""
+        self._closed.set()
+        for connection in tuple(self._connections):
+            _cut(connection)
+        self._thread.join()
+
+    def _run(self) -> None:
+        reader = BinLogStreamReader(
+            connection_settings={**self._parameters, "read_timeout": _SILENCE_S_MAX},
+            server_id=_SERVER_ID_MIN + secrets.randbelow(_SERVER_ID_MIN),
+            is_mariadb=True,
+            auto_position=self._assembler.read_to,
+            blocking=True,
+            slave_heartbeat=_HEARTBEAT_S,
+            only_events=_EVENTS,
+            filter_non_implemented_events=False,
+            only_tables=[self._table],
+            only_schemas=[self._schema],
+            pymysql_wrapper=self._connect,
+            enable_logging=False,
+        )
+        try:
+            control = connect(self._parameters)
+            self._connections.append(control)
+            self._described = describe(control, self._schema, self._table)
+            for event in reader:
+                self._apply(event, reader)
+                if self._closed.is_set():
+                    return
+            self._put(LogUnavailableError("the server ended the stream"))
+        except pymysql.Error as error:
+            self._put(_reading_error(error))
+        except Exception as error:  # noqa: BLE001 (handed to the thread that reads the queue)
+            self._put(error)
+        finally:
+            for connection in tuple(self._connections):
+                _cut(connection)
+
+    def _connect(self, **settings: Any) -> Any:
+        """Connect for the reader, which would read from the start again after a lost connection."""
+        if len(self._connections) > _CONNECTIONS_MAX:
+            raise LogUnavailableError("the connection to the server was lost")
+        renamed = {"db": "database", "passwd": "password"}
+        connection = connect({renamed.get(name, name): each for name, each in settings.items()})
+        self._connections.append(connection)
+        return connection
+
+    def _apply(self, event: Any, reader: BinLogStreamReader) -> None:
+        insert: Insert | None = None
+        if isinstance(event, WriteRowsEvent):
+            self._insert(event, reader)
+        elif isinstance(event, MariadbGtidEvent):
+            self._gtid = event
+            self._has_inserts = False
+            self._assembler.begin()
+        elif isinstance(event, (XidEvent, XAPrepareEvent)):
+            insert = self._end()
+        elif isinstance(event, QueryEvent):
+            insert = self._query(event)
+        elif isinstance(event, NotImplementedEvent) and event.event_type in _COMPRESSED_EVENTS:
+            raise UnreadableChangeError(
+                "the log has compressed events; log_bin_compress must be OFF"
+            )
+        if insert is not None or not isinstance(event, WriteRowsEvent):
+            self._hand_over(insert, reader)
+
+    def _insert(self, event: WriteRowsEvent, reader: BinLogStreamReader) -> None:
+        if self._gtid is not None and self._gtid.flags & _PREPARED_XA:
+            raise UnreadableChangeError(
+                f"{self._gtid.gtid} is an XA transaction: whether it commits stands further on"
+            )
+        present = int.from_bytes(event.columns_present_bitmap, "little").bit_count()
+        if present != event.number_of_columns:
+            raise UnreadableChangeError("a row image lacks columns; binlog_row_image must be FULL")
+        for row in event.rows:
+            values = plain_row(row["values"], self._described.types)
+            for name, length in self._described.binary_lengths.items():
+                if name in values:
+                    values[name] = padded(values[name], length)
+            before = self._assembler.insert(event.table, values)
+            if before is not None:
+                self._hand_over(before, reader)
+
+    def _query(self, event: QueryEvent) -> Insert | None:
+        text = event.query.strip()
+        if self._gtid is not None and self._gtid.flags & _STANDALONE:
+            self._described = self._redescribed(text)
+            return self._end()
+        if text.upper() == "COMMIT":
+            return self._end()
+        if text.upper() == "ROLLBACK":
+            self._assembler.begin()
+            return self._end()
+        if not text.upper().startswith(_HARMLESS) and self._table.lower() in text.lower():
+            raise UnreadableChangeError(
+                f"the log has a statement in place of rows ({text[:80]!r}); binlog_format must be "
+                "ROW in every session"
+            )
+        return None
+
+    def _redescribed(self, text: str) -> Table:
+        """Look at the table again where DDL names it; as before where it is gone."""
+        if self._table.lower() not in text.lower():
+            return self._described
+        try:
+            return describe(self._connections[0], self._schema, self._table)
+        except Exception:  # noqa: BLE001 (a later statement dropped the table: nothing comes of it)
+            return self._described
+
+    def _end(self) -> Insert | None:
+        gtid, self._gtid = self._gtid, None
+        if gtid is None:
+            return None
+        self._gtids[gtid.domain_id] = gtid.gtid
+        return self._assembler.commit(position_of(self._gtids))
+
+    def _hand_over(self, insert: Insert | None, reader: BinLogStreamReader) -> None:
+        """Queue what was read; a mere change of place only when there is room."""
+        read_to = self._assembler.read_to
+        read = Read(insert, read_to, str(reader.log_file or ""), int(reader.log_pos or 0))
+        if insert is None and not self._queue.empty():
+            return
+        self._put(read)
+
+    def _put(self, what: Read | Exception) -> None:
+        while not self._closed.is_set():
+            try:
+                self._queue.put(what, timeout=_PUT_TIMEOUT_S)
+            except Full:
+                continue
+            return
+
+
+def gtids_of(text: str) -> dict[int, str]:
+    """Return domain to GTID of a GTID position such as 0-1-42,1-2-7; an empty one has none."""
+    return {int(each.partition("-")[0]): each for each in text.split(",") if each}
+
+
+def position_of(gtids: Mapping[int, str]) -> str:
+    """Return the GTID position, in the order of domains."""
+    return ",".join(gtids[domain] for domain in sorted(gtids))
+
+
+def _reading_error(error: pymysql.Error) -> Exception:
+    text = str(error)
+    if error.args and error.args[0] == _CANNOT_READ_LOG and ("GTID" in text or "purged" in text):
+        return PositionLostError(text)
+    return translated(error)
+
+
+def _cut(connection: Any) -> None:
+    """End a connection that another thread may be waiting for."""
+    socket = connection._sock  # noqa: SLF001 (close() would wait for the one who reads)
+    if socket is not None:
+        with suppress(OSError):  # the server was first
+            socket.shutdown(SHUT_RDWR)
+    connection._force_close()  # noqa: SLF001

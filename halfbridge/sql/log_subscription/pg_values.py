@@ -1,0 +1,45 @@
+"""Values of PostgreSQL's columns from their text form. Pure."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfbridge.sql.log_subscription.changes import Value
+
+# What makes the text forms below independent of the role's and the database's settings; one form
+# for the log and for a snapshot.
+TEXT_SETTINGS = {
+    "bytea_output": "hex",
+    "datestyle": "ISO,YMD",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "extra_float_digits": "1",
+    "client_encoding": "UTF8",
+}
+
+
+def value_of(type_oid: int, text: bytes | None) -> Value:
+    """Return the value whose output function wrote `text`; None is null."""
+    return None if text is None else _READERS.get(type_oid, bytes.decode)(text)
+
+
+def _bytea(text: bytes) -> bytes:
+    return bytes.fromhex(text[2:].decode("ascii"))  # \x00ff
+
+
+# Oids of pg_type that never change (src/include/catalog/pg_type.dat).
+_READERS: dict[int, Callable[[bytes], Value]] = {
+    16: lambda text: text == b"t",  # bool
+    17: _bytea,
+    20: int,  # int8
+    21: int,  # int2
+    23: int,  # int4
+    26: int,  # oid
+    700: float,  # float4: the shortest text that is the same float4
+    701: float,  # float8
+    1700: lambda text: Decimal(text.decode("ascii")),  # numeric, NaN and Infinity too
+}

@@ -1,0 +1,198 @@
+"""PostgreSQL's streaming replication protocol over the libpq that psycopg 3 brings.
+
+psycopg 3 has no interface of its own for it, but its module `psycopg.pq` has all that libpq has:
+simple queries and COPY data in both directions. A stream, unlike repeated calls of
+pg_logical_slot_peek_binary_changes, decodes each record once, and a snapshot that belongs to a new
+slot exists in this protocol only. Source: PostgreSQL manual, "Streaming Replication Protocol".
+"""
+
+from __future__ import annotations
+
+from select import select
+from struct import Struct
+from time import monotonic, time_ns
+from typing import TYPE_CHECKING, Any
+
+from psycopg import Error as PsycopgError
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+
+from halfbridge.sql.log_subscription.errors import (
+    LogSettingsError,
+    LogUnavailableError,
+    SlotLostError,
+)
+from halfbridge.sql.log_subscription.pg_values import TEXT_SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_WAL_DATA = Struct("!cQQq")  # w, its LSN, the server's end of the log, the server's clock
+_KEEPALIVE = Struct("!cQqB")  # k, the server's end of the log, its clock, whether to answer
+_STATUS = Struct("!cQQQqB")  # r, written, flushed and applied LSN, our clock, whether to answer
+_UNIX_TO_POSTGRES_US = 946_684_800_000_000  # from 1970 to 2000
+_NS_PER_US = 1_000
+# The server drops a silent client after wal_sender_timeout, 60 s by default.
+_STATUS_INTERVAL_S = 10.0
+# A status asks for an answer; a server that gives none for so long is gone, or a device between.
+_SILENCE_S_MAX = 30.0
+# libpq's own: seconds to connect, seconds and probes until a dead connection is noticed.
+_CONNECTION = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
+_OK = frozenset((pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COPY_BOTH))
+
+# SQLSTATEs and who must act.
+_SLOT_GONE = frozenset(("42704",))  # undefined_object
+_SLOT_INVALID = frozenset(("55000", "58P01"))  # object_not_in_prerequisite_state, undefined_file
+_NOT_ALLOWED = frozenset(("42501", "28000", "28P01", "0A000", "53400"))
+
+
+class ReplicationConnection:
+    """One connection to PostgreSQL in replication mode. Not thread-safe.
+
+    Args:
+        parameters: Of libpq: host, port, user, password, dbname, ...
+
+    Raises:
+        LogUnavailableError: there is no such server now.
+        LogSettingsError: the server does not let this user replicate.
+    """
+
+    def __init__(self, parameters: Mapping[str, object]) -> None:
+        settings = " ".join(f"-c {name}={value}" for name, value in TEXT_SETTINGS.items())
+        given: dict[str, Any] = {**_CONNECTION, **parameters}
+        conninfo = make_conninfo(**{**given, "replication": "database", "options": settings})
+        self._pg = pq.PGconn.connect(conninfo.encode())
+        self.keepalive_lsn = 0  # all that committed before was sent
+        self._flushed_lsn = 0
+        self._status_due_s = 0.0
+        self._asked_s: float | None = None  # when an answer was asked for that has not come
+        if self._pg.status != pq.ConnStatus.OK:
+            text = self._message()
+            self._pg.finish()
+            if "replication" in text or "authentication" in text:
+                raise LogSettingsError(text)
+            raise LogUnavailableError(text)
+
+    def rows(self, statement: str) -> list[tuple[bytes | None, ...]]:
+        """Run one statement as a simple query; return its rows, all columns in text form."""
+        return self.typed_rows(statement)[1]
+
+    def typed_rows(
+        self, statement: str
+    ) -> tuple[list[tuple[str, int]], list[tuple[bytes | None, ...]]]:
+        """Run one statement; return (name, type's oid) of its columns, and its rows as text."""
+        result = self._execute(statement)
+        columns = range(result.nfields)
+        return (
+            [((result.fname(each) or b"").decode(), result.ftype(each)) for each in columns],
+            [
+                tuple(result.get_value(row, each) for each in columns)
+                for row in range(result.ntuples)
+            ],
+        )
+
+    def start(self, statement: str, flushed_lsn: int) -> None:
+        """Begin to stream, by a START_REPLICATION.
+
+        Args:
+            statement: Run as it is.
+            flushed_lsn: The log before it is not needed.
+        """
+        self._flushed_lsn = self.keepalive_lsn = flushed_lsn
+        self._execute(statement)
+
+    def receive(self) -> bytes | None:
+        """Return the next message of the output plug-in that is here already; None: none is.
+
+        Raises:
+            LogUnavailableError: the connection or the stream ended.
+            SlotLostError: the server ended it because the slot is no longer valid.
+        """
+        while True:
+            try:
+                count, view = self._pg.get_copy_data(1)
+            except PsycopgError as error:
+                raise LogUnavailableError(f"the stream ended: {error}") from error
+            if count == 0:
+                return None
+            if count < 0:
+                raise self._ended()
+            data = bytes(view)
+            self._asked_s = None
+            if data[:1] == b"w":
+                return data[_WAL_DATA.size :]
+            if data[:1] == b"k":
+                _, end, _, answer = _KEEPALIVE.unpack_from(data)
+                self.keepalive_lsn = max(self.keepalive_lsn, end)
+                if answer:
+                    self._send_status()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until something came, at most `timeout_s`; tell the server that this one lives."""
+        if monotonic() >= self._status_due_s:
+            self._send_status()
+        try:
+            readable, _, _ = select([self._pg.socket], [], [], max(0.0, timeout_s))
+            if readable:
+                self._pg.consume_input()
+        except (PsycopgError, OSError) as error:
+            raise LogUnavailableError(f"the stream ended: {error}") from error
+        asked_s = self._asked_s
+        if not readable and asked_s is not None and monotonic() - asked_s > _SILENCE_S_MAX:
+            raise LogUnavailableError(f"the server has said nothing for {_SILENCE_S_MAX:.0f} s")
+
+    def flushed(self, lsn: int) -> None:
+        """Tell the server that the log before `lsn` is not needed any more."""
+        if lsn > self._flushed_lsn:
+            self._flushed_lsn = lsn
+            self._send_status()
+
+    def close(self) -> None:
+        """End the connection; a slot that it used is free once the server has noticed."""
+        self._pg.finish()
+
+    def _execute(self, statement: str) -> pq.abc.PGresult:
+        try:
+            result = self._pg.exec_(statement.encode())
+        except PsycopgError as error:
+            raise LogUnavailableError(f"the connection ended: {error}") from error
+        if result.status not in _OK:
+            state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+            raise _error(state, result.error_message.decode("utf-8", "replace").strip())
+        return result
+
+    def _send_status(self) -> None:
+        now_us = time_ns() // _NS_PER_US - _UNIX_TO_POSTGRES_US
+        lsn = self._flushed_lsn
+        now_s = monotonic()
+        self._status_due_s = now_s + _STATUS_INTERVAL_S
+        self._asked_s = now_s if self._asked_s is None else self._asked_s
+        try:
+            self._pg.put_copy_data(_STATUS.pack(b"r", lsn, lsn, lsn, now_us, 1))
+            self._pg.flush()
+        except PsycopgError as error:
+            raise LogUnavailableError(f"the stream ended: {error}") from error
+
+    def _ended(self) -> Exception:
+        result = self._pg.get_result()
+        state, text = "", self._message()
+        if result is not None:
+            state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+            text = result.error_message.decode("utf-8", "replace").strip() or text
+        return _error(state, text or "the server ended the stream")
+
+    def _message(self) -> str:
+        return self._pg.error_message.decode("utf-8", "replace").strip()
+
+
+def _error(state: str, text: str) -> Exception:
+    if state in _SLOT_GONE or (state in _SLOT_INVALID and "slot" in text):
+        return SlotLostError(text)
+    if state in _NOT_ALLOWED or (state in _SLOT_INVALID and "wal_level" in text):
+        return LogSettingsError(text)
+    return LogUnavailableError(text)

@@ -1,0 +1,326 @@
+"""PostgreSQL as a log source: a logical replication slot with pgoutput, for inserts only.
+
+On the server: a publication and a slot, both `halfbridge_<name>`. The slot keeps the log from the
+position on, as long as max_slot_wal_keep_size allows. The role needs REPLICATION, and must own the
+table (or be superuser) to make the publication.
+
+A snapshot is exact: CREATE_REPLICATION_SLOT makes it the snapshot of its own database transaction,
+at the slot's consistent point. What committed before it is in the snapshot and not in the slot.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from halfbridge.sql.log_subscription.assembly import Assembler
+from halfbridge.sql.log_subscription.changes import Insert, Position
+from halfbridge.sql.log_subscription.errors import (
+    LogSettingsError,
+    PositionLostError,
+    SlotLostError,
+    UnreadableChangeError,
+)
+from halfbridge.sql.log_subscription.pg_values import value_of
+from halfbridge.sql.log_subscription.pg_wire import ReplicationConnection
+from halfbridge.sql.log_subscription.pgoutput import (
+    Begin,
+    Commit,
+    PgoutputError,
+    PgoutputMessage,
+    Relation,
+    RowInsert,
+    decode,
+    lsn_of,
+    lsn_text,
+    relation_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from halfbridge.sql.log_subscription.changes import Value
+
+_NAME = re.compile(r"[a-z0-9_]{1,50}")  # what a slot may be called, with our prefix before it
+_FETCH_ROWS = 1_000  # of a snapshot at a time
+
+
+class PostgresqlLog:
+    """The inserts into one table of a PostgreSQL database; a LogSource.
+
+    Args:
+        parameters: How libpq connects; `engine_parameters` has them of a SQLAlchemy engine.
+        name: Of the subscription; slot and publication are called after it.
+        table: The table, without its schema.
+        schema: Its schema.
+
+    Raises:
+        ValueError: `name` can be no slot's.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, object], *, name: str, table: str, schema: str = "public"
+    ) -> None:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"name is {name!r}; allowed: 1 to 50 of a-z, 0-9 and _")
+        self.slot = f"halfbridge_{name}"
+        self._parameters = parameters
+        self._table = table
+        self._schema = schema
+        self._assembler = Assembler(Position("0/0"))
+        self._relations: dict[int, Relation] = {}
+        self._stream: ReplicationConnection | None = None
+
+    @property
+    def read_to(self) -> str:
+        """All that committed up to here was handed out."""
+        return self._assembler.read_to
+
+    def begin_now(self) -> Position:
+        """Make publication and slot anew; return the slot's consistent point."""
+        connection = self._connect()
+        try:
+            self._make_ready(connection)
+            return self._make_slot(connection, "NOEXPORT_SNAPSHOT")
+        finally:
+            connection.close()
+
+    @contextmanager
+    def begin_snapshot(self) -> Iterator[PostgresqlSnapshot]:
+        """Make publication and slot anew; yield the table at the slot's consistent point."""
+        connection = self._connect()
+        try:
+            self._make_ready(connection)
+            columns, key = self._columns(connection), self._primary_key(connection)
+            connection.rows("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            position = self._make_slot(connection, "USE_SNAPSHOT")  # waits for all that run now
+            query = f"SELECT {', '.join(map(_quoted, columns))} FROM {self._qualified}"
+            if key:
+                query += f" ORDER BY {', '.join(map(_quoted, key))}"
+            yield PostgresqlSnapshot(connection, position, query)
+            connection.rows("COMMIT")
+        finally:
+            connection.close()
+
+    def open(self, position: Position) -> None:
+        """Stream from `position` on.
+
+        Raises:
+            SlotLostError: the slot is gone, invalidated, or was moved beyond the position.
+        """
+        self.close()
+        connection = self._connect()
+        try:
+            self._check_slot(connection, position)
+            start = lsn_of(position.commit)
+            connection.start(
+                f"START_REPLICATION SLOT {self.slot} LOGICAL {position.commit} "
+                f"(proto_version '1', publication_names '{self.slot}')",
+                start,
+            )
+        except BaseException:
+            connection.close()
+            raise
+        self._stream = connection
+        self._assembler = Assembler(position)
+        self._relations.clear()
+
+    def read(self, inserts_max: int, timeout_s: float) -> tuple[Insert, ...]:
+        """Return the next inserts; see LogSource."""
+        stream = self._opened()
+        deadline_s = monotonic() + timeout_s
+        found: list[Insert] = []
+        while len(found) < inserts_max:
+            data = stream.receive()
+            if data is not None:
+                insert = self._take(data)
+                if insert is not None:
+                    found.append(insert)
+                continue
+            if not self._assembler.is_within:
+                # What the server has sent it has sent whole: it decodes at commit.
+                self._assembler.pass_to(lsn_text(max(stream.keepalive_lsn, lsn_of(self.read_to))))
+                if found:
+                    break
+            left_s = deadline_s - monotonic()
+            if left_s <= 0:
+                break
+            stream.wait(left_s)
+        return tuple(found)
+
+    def advance(self, commit: str) -> None:
+        """Let the server remove the log up to `commit`; it does so at its checkpoints."""
+        self._opened().flushed(lsn_of(commit))
+
+    def lag_bytes(self) -> int:
+        """Return how much log lies between what was advanced to and the end.
+
+        The slot keeps at least so much of it on the server's disk.
+        """
+        connection = self._connect()
+        try:
+            rows = connection.rows(
+                "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint "
+                f"FROM pg_replication_slots WHERE slot_name = '{self.slot}'"
+            )
+        finally:
+            connection.close()
+        return 0 if not rows or rows[0][0] is None else max(0, int(rows[0][0]))
+
+    def close(self) -> None:
+        """End the stream; slot and publication stay."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def drop(self) -> None:
+        """Remove slot and publication."""
+        self.close()
+        connection = self._connect()
+        try:
+            self._drop_slot(connection)
+            connection.rows(f"DROP PUBLICATION IF EXISTS {self.slot}")
+        finally:
+            connection.close()
+
+    @property
+    def _qualified(self) -> str:
+        return f"{_quoted(self._schema)}.{_quoted(self._table)}"
+
+    def _connect(self) -> ReplicationConnection:
+        return ReplicationConnection(self._parameters)
+
+    def _opened(self) -> ReplicationConnection:
+        if self._stream is None:
+            raise RuntimeError("the source is not open")
+        return self._stream
+
+    def _take(self, data: bytes) -> Insert | None:
+        try:
+            return self._apply(decode(data))
+        except PgoutputError as error:
+            raise UnreadableChangeError(f"slot {self.slot}: {error}") from error
+
+    def _apply(self, message: PgoutputMessage) -> Insert | None:
+        if isinstance(message, RowInsert):
+            relation = relation_of(self._relations, message)
+            values = {
+                column.name: value_of(column.type_oid, text)
+                for column, text in zip(relation.columns, message.texts, strict=True)
+            }
+            return self._assembler.insert(relation.table, values)
+        if isinstance(message, Commit):
+            return self._assembler.commit(lsn_text(message.end_lsn))
+        if isinstance(message, Begin):
+            self._assembler.begin()
+        elif isinstance(message, Relation):
+            self._relations[message.oid] = message
+        return None
+
+    def _make_ready(self, connection: ReplicationConnection) -> None:
+        """Make the publication, and room for the slot."""
+        (level,) = connection.rows("SHOW wal_level")[0]
+        if level != b"logical":
+            raise LogSettingsError(f"wal_level is {(level or b'').decode()}; it must be logical")
+        self._drop_slot(connection)
+        connection.rows(f"DROP PUBLICATION IF EXISTS {self.slot}")
+        # Inserts into the partitions of a partitioned table are told as inserts into it.
+        connection.rows(
+            f"CREATE PUBLICATION {self.slot} FOR TABLE {self._qualified} "
+            "WITH (publish = 'insert', publish_via_partition_root = true)"
+        )
+
+    def _make_slot(self, connection: ReplicationConnection, snapshot: str) -> Position:
+        row = connection.rows(f"CREATE_REPLICATION_SLOT {self.slot} LOGICAL pgoutput {snapshot}")[0]
+        return Position((row[1] or b"").decode())
+
+    def _drop_slot(self, connection: ReplicationConnection) -> None:
+        """Drop the slot if there is one; LogUnavailableError while it is read."""
+        found = f"FROM pg_replication_slots WHERE slot_name = '{self.slot}'"
+        if connection.rows(f"SELECT 1 {found}"):
+            connection.rows(f"DROP_REPLICATION_SLOT {self.slot}")
+
+    def _check_slot(self, connection: ReplicationConnection, position: Position) -> None:
+        rows = connection.rows(
+            "SELECT coalesce(wal_status, ''), confirmed_flush_lsn FROM pg_replication_slots "
+            f"WHERE slot_name = '{self.slot}' AND database = current_database()"
+        )
+        if not rows:
+            raise SlotLostError(f"replication slot {self.slot} does not exist in this database")
+        status, confirmed = (each or b"" for each in rows[0])
+        if status == b"lost" or not confirmed:
+            raise SlotLostError(
+                f"replication slot {self.slot} was invalidated (max_slot_wal_keep_size)"
+            )
+        if lsn_of(confirmed.decode()) > lsn_of(position.commit):
+            raise SlotLostError(
+                f"replication slot {self.slot} stands at {confirmed.decode()}, beyond "
+                f"{position.commit}: somebody else has moved it or made it anew"
+            )
+        (end,) = connection.rows("SELECT pg_current_wal_flush_lsn()")[0]
+        if lsn_of((end or b"0/0").decode()) < lsn_of(position.commit):
+            raise PositionLostError(
+                f"the log ends at {(end or b'').decode()}, before {position.commit}: "
+                "this is another server, or an older state of this one"
+            )
+
+    def _columns(self, connection: ReplicationConnection) -> list[str]:
+        """Return what the log tells of the table too: generated columns are in no log."""
+        return _names(
+            connection,
+            "SELECT attname FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped "
+            f"AND attgenerated = '' AND attrelid = {_literal(self._qualified)}::regclass "
+            "ORDER BY attnum",
+        )
+
+    def _primary_key(self, connection: ReplicationConnection) -> list[str]:
+        return _names(
+            connection,
+            "SELECT a.attname FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) "
+            "WITH ORDINALITY AS k(attnum, place) JOIN pg_attribute a "
+            "ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE i.indisprimary "
+            f"AND i.indrelid = {_literal(self._qualified)}::regclass ORDER BY k.place",
+        )
+
+
+class PostgresqlSnapshot:
+    """The rows of a table at a slot's consistent point. Lives as long as its connection."""
+
+    def __init__(self, connection: ReplicationConnection, position: Position, query: str) -> None:
+        self._connection = connection
+        self._position = position
+        self._query = query
+
+    @property
+    def position(self) -> Position:
+        """The slot's consistent point."""
+        return self._position
+
+    def rows(self) -> Iterator[Mapping[str, Value]]:
+        """Yield every row once, in the order of the primary key."""
+        self._connection.rows(f"DECLARE halfbridge_rows NO SCROLL CURSOR FOR {self._query}")
+        while True:
+            columns, rows = self._connection.typed_rows(
+                f"FETCH FORWARD {_FETCH_ROWS} FROM halfbridge_rows"
+            )
+            for row in rows:
+                yield {
+                    name: value_of(oid, text)
+                    for (name, oid), text in zip(columns, row, strict=True)
+                }
+            if len(rows) < _FETCH_ROWS:
+                return
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _names(connection: ReplicationConnection, query: str) -> list[str]:
+    return [(name or b"").decode() for (name,) in connection.rows(query)]

@@ -1,0 +1,49 @@
+"""The log source of an engine's database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.sql.log_subscription.errors import LogSettingsError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Engine
+
+    from halfbridge.sql.log_subscription.changes import LogSource
+
+_MARIADB = frozenset(("mariadb", "mysql"))
+_POSTGRESQL = "postgresql"
+
+
+def log_source(engine: Engine, *, name: str, table: str, schema: str | None = None) -> LogSource:
+    """Return the log of the engine's database, read for the inserts into one table.
+
+    Args:
+        engine: SQLAlchemy's; its URL says where the log is. The source connects by itself.
+        name: Of the subscription, 1 to 50 of a-z, 0-9 and _.
+        table: The table.
+        schema: Its schema; None: public on PostgreSQL, the URL's database on MariaDB.
+
+    Raises:
+        LogSettingsError: this kind of database has no log that can be read.
+        ValueError: `name` is none.
+    """
+    kind = engine.dialect.name
+    if kind == _POSTGRESQL:
+        # Late: each needs a driver that an installation for the other one lacks.
+        from halfbridge.sql.log_subscription.postgresql import PostgresqlLog  # noqa: PLC0415
+
+        parameters = _parameters(engine.url, "postgresql+psycopg")
+        return PostgresqlLog(parameters, name=name, table=table, schema=schema or "public")
+    if kind in _MARIADB:
+        from halfbridge.sql.log_subscription.mariadb import MariadbLog  # noqa: PLC0415
+
+        parameters = _parameters(engine.url, "mysql+pymysql")
+        return MariadbLog(parameters, table=table, schema=schema or "")
+    raise LogSettingsError(f"{kind} has no log to subscribe to; use PostgreSQL or MariaDB")
+
+
+def _parameters(url: URL, driver: str) -> dict[str, Any]:
+    """Return how `driver` connects to where a URL of any driver leads."""
+    own = url.set(drivername=driver)
+    return dict(own.get_dialect()().create_connect_args(own)[1])

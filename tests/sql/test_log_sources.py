@@ -1,0 +1,230 @@
+"""What both log sources promise, on real servers."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from secrets import token_bytes
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import text
+
+from halfbridge.sql.log_subscription.changes import Position
+from halfbridge.sql.log_subscription.errors import LogUnavailableError, PositionLostError
+from tests.sql.log_scene import KINDS, Orders, ids, number, read_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfbridge.sql.log_subscription.changes import LogSource
+    from tests.sql.databases import Database
+
+pytestmark = pytest.mark.parametrize("database", KINDS, indirect=True)
+
+
+@pytest.fixture
+def orders(database: Database) -> Iterator[Orders]:
+    """A user's table in a database of this test's own."""
+    with closing(Orders(database)) as made:
+        yield made
+
+
+@pytest.fixture
+def source(orders: Orders) -> LogSource:
+    """A source of its log, open at the present end."""
+    made = orders.source()
+    made.open(made.begin_now())
+    return made
+
+
+def test_committed_inserts_come_in_the_order_of_commits(orders: Orders, source: LogSource) -> None:
+    """A transaction that began first and committed last comes last, and whole."""
+    with orders.engine.connect() as slow:
+        slow.execute(orders.table.insert(), orders.row(1))
+        orders.insert(2, 3)
+        slow.execute(orders.table.insert(), orders.row(4))
+        slow.commit()
+    found = read_until(source, 4)
+    assert ids(found) == [2, 3, 1, 4]
+    assert [each.ends_transaction for each in found] == [False, True, False, True]
+    assert found[0].values == {"id": 2, "customer": "c2", "body": b"2"}
+
+
+def test_only_what_is_committed_and_inserted_comes(orders: Orders, source: LogSource) -> None:
+    """Rollbacks, rolled back savepoints, updates, deletes and other tables make no insert."""
+    orders.execute("CREATE TABLE others (id int primary key)")
+    with orders.engine.connect() as connection:
+        connection.execute(orders.table.insert(), orders.row(1))
+        connection.rollback()
+        connection.execute(orders.table.insert(), orders.row(2))
+        savepoint = connection.begin_nested()
+        connection.execute(orders.table.insert(), orders.row(3))
+        savepoint.rollback()
+        connection.commit()
+    orders.execute(
+        "UPDATE orders SET customer = 'x'",
+        "DELETE FROM orders",
+        "INSERT INTO others VALUES (1)",
+    )
+    orders.insert(4)
+    assert ids(read_until(source, 2)) == [2, 4]
+
+
+def test_the_log_is_read_again_from_any_position(orders: Orders, source: LogSource) -> None:
+    """Each position of a first reading leads to exactly the rest, also within a transaction."""
+    orders.insert(1, 2, 3)
+    orders.insert(4)
+    orders.insert(5, 6)
+    first = read_until(source, 6)
+    for place, insert in enumerate(first[:-1]):
+        source.open(insert.position)
+        assert read_until(source, 5 - place) == first[place + 1 :]
+
+
+def test_what_was_advanced_over_comes_no_more(orders: Orders, source: LogSource) -> None:
+    """Reading goes on behind a position that the server was told."""
+    orders.insert(1)
+    (insert,) = read_until(source, 1)
+    source.advance(insert.position.commit)
+    orders.insert(2)
+    source.open(insert.position)
+    assert ids(read_until(source, 1)) == [2]
+
+
+def test_reading_passes_over_other_transactions(orders: Orders, source: LogSource) -> None:
+    """Without inserts into the table the position moves on all the same."""
+    begun = source.read_to
+    orders.execute("CREATE TABLE others (id int primary key)", "INSERT INTO others VALUES (1)")
+    for _ in range(100):
+        assert source.read(10, 0.1) == ()
+        if source.read_to != begun:
+            break
+    assert source.read_to != begun
+    orders.insert(1)
+    source.open(Position(source.read_to))
+    assert ids(read_until(source, 1)) == [1]
+
+
+def test_a_snapshot_and_the_log_are_every_row_once(orders: Orders) -> None:
+    """With writers all the while, what the snapshot lacks is in the log behind it, and no more."""
+    stop, writers = Event(), 4
+    source = orders.source()
+    orders.insert(*range(1_000_000, 1_000_010))
+
+    def write(writer: int) -> int:
+        """Insert in transactions of three, which overlap with those of others."""
+        written = 0
+        while not stop.is_set():
+            first = (writer + written * writers) * 3
+            orders.insert(first, first + 1, first + 2)
+            written += 1
+        return written
+
+    with ThreadPoolExecutor(writers) as pool:
+        running = [pool.submit(write, each) for each in range(writers)]
+        try:
+            for _ in range(5):  # as many snapshots, each at another moment
+                with source.begin_snapshot() as snapshot:
+                    rows = [number(each) for each in snapshot.rows()]
+                    position = snapshot.position
+        finally:
+            stop.set()
+        written = [each.result() for each in running]
+    expected = {
+        (writer + each * writers) * 3 + place
+        for writer, count in enumerate(written)
+        for each in range(count)
+        for place in range(3)
+    } | set(range(1_000_000, 1_000_010))
+    assert rows == sorted(rows)
+    source.open(position)
+    logged = ids(read_until(source, len(expected) - len(rows)))
+    assert sorted(rows + logged) == sorted(expected)
+    assert source.read(1, 0.2) == ()
+
+
+def test_a_snapshot_tells_values_as_the_log_does(orders: Orders) -> None:
+    """Whichever way a row comes, its message is the same."""
+    types = {
+        "postgresql": "n numeric(10,2), r real, d double precision, t timestamptz, b bool, "
+        "j jsonb, a int[], u uuid, i interval, g int GENERATED ALWAYS AS (id + 1) STORED",
+        "mariadb": "n decimal(10,2), r float, d double, t timestamp(3), b bit(11), j json, "
+        "e enum('x','y'), s set('q','p'), f binary(4), i time(1), y year, z date, "
+        "c varchar(9) CHARACTER SET latin1, un uuid, g int AS (id + 1) STORED",
+    }[orders.database.name]
+    values = {
+        "postgresql": "1.50, 1.1, 1.1, '2026-01-02 03:04:05.678+02', true, '{\"a\": [1]}', "
+        "'{1,2}', '019373e0-0000-7000-8000-000000000001', '1 day 02:00'",
+        "mariadb": "1.50, 1.1, 1.1, '2026-01-02 03:04:05.678', 5, '{\"a\": [1]}', 'y', 'q,p', "
+        "'a', '-10:00:00.5', 2026, '2026-02-03', 'ä', "
+        "'019373e0-0000-7000-8000-000000000001'",
+    }[orders.database.name]
+    columns = ", ".join(each.split()[0] for each in types.split(", ") if each.split()[0] != "g")
+    orders.execute("DROP TABLE orders", f"CREATE TABLE orders (id int primary key, {types})")
+    source = orders.source()
+    insert = f"INSERT INTO orders (id, {columns}) VALUES (%d, {values})"
+    nulls = "INSERT INTO orders (id) VALUES (%d)"
+    orders.execute(insert % 1, nulls % 1_000)
+    with source.begin_snapshot() as snapshot:
+        orders.execute(insert % 2, nulls % 1_001)
+        rows = list(snapshot.rows())
+    source.open(snapshot.position)
+    logged = [dict(each.values) for each in read_until(source, 2)]
+    assert [list(each) for each in logged] == [list(each) for each in rows]
+    assert [{**each, "id": 0} for each in logged] == [{**each, "id": 0} for each in rows]
+    assert "g" not in rows[0]
+    assert rows[0]["j"] == '{"a": [1]}'
+
+
+def test_a_position_of_the_future_is_lost(orders: Orders, source: LogSource) -> None:
+    """A log that ends before the position belongs to another server, or was set back."""
+    orders.insert(1)
+    beyond = {"postgresql": "FF/0", "mariadb": "0-1-99999999"}[orders.database.name]
+
+    def read() -> None:
+        source.open(Position(beyond))  # PostgreSQL tells it here
+        source.read(1, 30.0)
+
+    with pytest.raises(PositionLostError):
+        read()
+
+
+def test_a_lost_connection_is_told_and_reading_goes_on(orders: Orders, source: LogSource) -> None:
+    """A reader whose connection the server ends says so, and opens again where it stood."""
+    orders.insert(1)
+    (insert,) = read_until(source, 1)
+    with orders.database.admin_engine().connect() as admin:
+        for statement in _endings(orders):
+            for (process,) in admin.execute(text(statement[0])).all():
+                admin.execute(text(statement[1] % process))
+    with pytest.raises(LogUnavailableError):
+        source.read(1, 30.0)
+    orders.insert(2)
+    source.open(insert.position)
+    assert ids(read_until(source, 1)) == [2]
+
+
+def test_lag_is_what_was_not_read_yet(orders: Orders, source: LogSource) -> None:
+    """The lag counts the bytes of the log behind the reader, and is gone when it has caught up."""
+    body = {**orders.row(1), "body": token_bytes(2_000_000)}
+    with orders.engine.begin() as connection:
+        connection.execute(orders.table.insert(), body)
+    source.close()
+    assert source.lag_bytes() > 1_000_000
+    source.open(Position(source.read_to))
+    (insert,) = read_until(source, 1)
+    source.advance(insert.position.commit)
+    source.close()
+    assert source.lag_bytes() < 1_000_000
+
+
+def _endings(orders: Orders) -> list[tuple[str, str]]:
+    if orders.database.name == "mariadb":
+        query = "SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"
+        return [(query, "KILL %d")]
+    query = (
+        "SELECT active_pid FROM pg_replication_slots WHERE active AND database = current_database()"
+    )
+    return [(query, "SELECT pg_terminate_backend(%d)")]
