@@ -16,6 +16,7 @@ from bridge.config import BridgeConfig
 from bridge.errors import BridgeError, ConfigError, HalfNotStoredError, ProducerClosedError
 from bridge.message import Resolution, TransactionSendResult
 from bridge.message_transaction import Transaction
+from bridge.placed_transaction import PlacedTransaction
 from bridge.repeated_commit import RepeatedCommit
 from bridge.shared import Shared
 
@@ -135,13 +136,21 @@ class TransactionProducer:
         if left:
             _LOG.warning("closed with %d records in doubt; checks settle them", left)
 
-    def begin(self, *, immunity_ms: int | None = None, context: bytes | None = None) -> Transaction:
+    def begin(
+        self,
+        *,
+        immunity_ms: int | None = None,
+        context: bytes | None = None,
+        placement_key: bytes | None = None,
+    ) -> Transaction:
         """Return a new message transaction; many may be open at a time.
 
         Args:
             immunity_ms: Least age before the first check, for messages that do not say it
                 themselves; None: the daemon's transaction_timeout_ms.
             context: What the checker is to be shown as `MessageView.context`; never delivered.
+            placement_key: Transactions with the same one come out in the order of their
+                decisions, whatever keys their messages have; None: the first message's key.
 
         Raises:
             InvalidMessageError: immunity or context is too long; nothing was begun.
@@ -151,7 +160,11 @@ class TransactionProducer:
         shared.check_open()
         if immunity_ms is not None:
             shared.check_immunity(immunity_ms)
-        return Transaction(shared, immunity_ms=immunity_ms, context=context)
+        if placement_key is None:
+            return Transaction(shared, immunity_ms=immunity_ms, context=context)
+        return PlacedTransaction(
+            shared, placement_key=placement_key, immunity_ms=immunity_ms, context=context
+        )
 
     @property
     def half_partitions(self) -> int:

@@ -105,6 +105,17 @@ def test_another_producer_repeats_a_commit(cluster: Cluster) -> None:
     assert {(op.half_offset, op.message_count) for op in ops} == {(place["half_offset"], 2)}
 
 
+def test_transactions_share_a_half_partition_by_a_key_of_their_own(cluster: Cluster) -> None:
+    """The placement key chooses the half partition, and the messages' keys do not."""
+    with cluster.producer() as producer:
+        transactions = [producer.begin(placement_key=b"relay-1") for _ in range(4)]
+        for number, tx in enumerate(transactions):
+            for key in (b"%d" % number, None):
+                tx.send(Message(cluster.orders, key=key, value=b"v"))
+            tx.commit()
+    assert {tx.half_partition for tx in transactions} == {partition_of(b"relay-1", PARTITIONS)}
+
+
 def test_a_decision_later_than_the_first_check_says_so(cluster: Cluster) -> None:
     """`late` follows the brokers' append times and the message's own immunity."""
     with cluster.producer(transaction_timeout_ms=1) as producer:

@@ -1,0 +1,40 @@
+"""A transaction whose half partition follows a key of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bridge.message_transaction import Transaction
+from bridge.transaction_records import half_partition
+
+if TYPE_CHECKING:
+    from bridge.message import Message
+    from bridge.shared import Shared
+
+
+class PlacedTransaction(Transaction):
+    """One of many transactions whose decisions apply one after the other, whatever their keys.
+
+    Args:
+        shared: Of the producer.
+        placement_key: Transactions with the same one have the same half partition.
+        immunity_ms: As for every transaction.
+        context: As for every transaction.
+    """
+
+    __slots__ = ("_placement_key",)
+
+    def __init__(
+        self,
+        shared: Shared,
+        *,
+        placement_key: bytes,
+        immunity_ms: int | None = None,
+        context: bytes | None = None,
+    ) -> None:
+        super().__init__(shared, immunity_ms=immunity_ms, context=context)
+        self._placement_key = placement_key
+
+    def _place(self, message: Message) -> None:
+        super()._place(message)
+        self.half_partition = half_partition(self.id, self._placement_key, self.shared.partitions)
