@@ -3,6 +3,8 @@
 LogSubscriptionError         (also BridgeError)
 ├─ LogUnavailableError       nobody: the connection is lost, or another reader has the slot; the
 │                            caller opens the source again, with back-off
+├─ PositionTakenError        nobody: another relay was faster; read the position again
+├─ PositionMissingError      an operator says where a new subscription begins
 ├─ LogSettingsError          an operator changes the server's settings or the user's rights
 ├─ PositionLostError         an operator chooses where to begin anew: the log no longer reaches
 │  │                         back to the position, so committed inserts may be missing
@@ -23,6 +25,14 @@ class LogSubscriptionError(BridgeError):
 
 class LogUnavailableError(LogSubscriptionError):
     """The log cannot be read now; open the source again later, from the last claimed position."""
+
+
+class PositionTakenError(LogSubscriptionError):
+    """Another relay has moved the subscription's row; nothing was claimed. Read it again."""
+
+
+class PositionMissingError(LogSubscriptionError):
+    """The subscription has no row yet, and nobody has said where it begins."""
 
 
 class LogSettingsError(LogSubscriptionError):

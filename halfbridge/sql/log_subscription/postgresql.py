@@ -132,6 +132,7 @@ class PostgresqlLog:
         stream = self._opened()
         deadline_s = monotonic() + timeout_s
         found: list[Insert] = []
+        stream.wait(0)  # takes in what has come
         while len(found) < inserts_max:
             data = stream.receive()
             if data is not None:

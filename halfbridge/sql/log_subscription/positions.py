@@ -1,0 +1,283 @@
+"""The claim of a log subscription: one row that says how far its log was turned into messages.
+
+The row moves in the same database transaction as the fence row of the messages, and only from the
+version that the relay has read. Of several relays one wins each step, and a relay that was killed
+left the row either before or behind its messages.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import MetaData, and_, delete, insert, select, text, update
+
+from bridge.message import Message
+from halfbridge.sql.dialects import database_of
+from halfbridge.sql.log_subscription.changes import Position
+from halfbridge.sql.log_subscription.errors import LogUnavailableError, PositionTakenError
+from halfbridge.sql.log_subscription.position_tables import (
+    OWNER_CHARS_MAX,
+    position_table,
+    staged_table,
+)
+from halfbridge.sql.tables import NowMs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from sqlalchemy import Connection, Engine
+
+DEFAULT_NAME = "halfbridge_log_position"
+_STAGED_AT_A_TIME = 1_000  # rows of a snapshot in one INSERT
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The message transaction by which the row was moved last, as its COMMIT needs it."""
+
+    transaction_id: str
+    half_partition: int
+    half_offset: int
+    message_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A subscription's row.
+
+    Attributes:
+        position: What lies before it was turned into messages.
+        staged_after: Of the rows of a snapshot that are staged, the number of the last one that
+            was turned into a message; None: none is staged any more. They come before the log.
+        decision: What moved the row last; None: nothing did.
+        is_acknowledged: The COMMIT of `decision` is known to stand in the op log.
+        version: Grows by one with each move.
+    """
+
+    position: Position
+    staged_after: int | None
+    decision: Decision | None
+    is_acknowledged: bool
+    version: int
+
+
+class Positions:
+    """The table of positions and the one of staged rows, in the fence's database. Thread-safe.
+
+    Args:
+        engine: SQLAlchemy's, of PostgreSQL or MariaDB.
+        owner: Who moves rows, to be shown.
+        name: Of the table; `<name>_staged` is the other one.
+        schema: Of both; None: the connection's own.
+    """
+
+    def __init__(
+        self, engine: Engine, *, owner: str, name: str = DEFAULT_NAME, schema: str | None = None
+    ) -> None:
+        self.engine = engine
+        self.metadata = MetaData()
+        self._owner = owner[:OWNER_CHARS_MAX]
+        self._database = database_of(engine.dialect.name)
+        self._table = position_table(self.metadata, name, schema)
+        self._staged = staged_table(self.metadata, f"{name}_staged", schema)
+
+    def create(self) -> None:
+        """Make the tables where they are missing."""
+        self.metadata.create_all(self.engine)
+
+    def read(self, name: str) -> Stored | None:
+        """Return a subscription's row; None: it has not begun."""
+        with self._own_transaction() as connection:
+            row = connection.execute(
+                select(self._table).where(self._table.c.name == name)
+            ).one_or_none()
+        return None if row is None else _stored(row)
+
+    @contextmanager
+    def beginning(self, name: str) -> Iterator[None]:
+        """Hold off other relays that would begin the same subscription.
+
+        Raises:
+            LogUnavailableError: another one begins it now; look again later.
+        """
+        with self.engine.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            lock, unlock = _LOCKS[self.engine.dialect.name]
+            named = {"name": f"{self._table.name}:{name}"}
+            if not connection.execute(text(lock), named).scalar():
+                raise LogUnavailableError(f"another relay begins subscription {name}")
+            try:
+                yield
+            finally:
+                connection.execute(text(unlock), named)
+
+    def begin(self, name: str, position: Position, messages: Iterable[Message] = ()) -> Stored:
+        """Write a subscription's row anew, with the messages of a snapshot, all or nothing.
+
+        Args:
+            name: Of the subscription.
+            position: Of the snapshot, or where the log is read from.
+            messages: Of the snapshot's rows; staged until they are claimed.
+        """
+        with self._own_transaction() as connection:
+            of_name = self._table.c.name == name
+            before = connection.execute(select(self._table.c.version).where(of_name)).scalar()
+            connection.execute(delete(self._staged).where(self._staged.c.name == name))
+            connection.execute(delete(self._table).where(of_name))
+            count = self._stage(connection, name, messages)
+            stored = Stored(
+                position=position,
+                staged_after=0 if count else None,
+                decision=None,
+                is_acknowledged=True,
+                version=(before or 0) + 1,
+            )
+            connection.execute(insert(self._table).values(name=name, **self._columns(stored)))
+            connection.commit()
+        return stored
+
+    def staged(self, name: str, after: int, limit: int) -> list[tuple[int, Message]]:
+        """Return the next staged messages with their numbers, in order."""
+        columns = self._staged.c
+        query = (
+            select(columns.number, columns.topic, columns.message_key, columns.message_value)
+            .where(and_(columns.name == name, columns.number > after))
+            .order_by(columns.number)
+            .limit(limit)
+        )
+        with self._own_transaction() as connection:
+            rows = connection.execute(query).all()
+        return [
+            (number, Message(topic, key=_bytes(key), value=_bytes(value)))
+            for number, topic, key, value in rows
+        ]
+
+    def claim(self, connection: Connection, name: str, before: Stored, after: Stored) -> Stored:
+        """Move the row, in the open database transaction; return it as it is then.
+
+        Args:
+            connection: Of the fence's database transaction.
+            name: Of the subscription.
+            before: As this relay has read or moved the row last.
+            after: As it is to be; its version is set here.
+
+        Raises:
+            PositionTakenError: another relay has moved it, or an operator; nothing is claimed.
+        """
+        after = replace(after, version=before.version + 1)
+        moved = connection.execute(
+            update(self._table)
+            .where(and_(self._table.c.name == name, self._table.c.version == before.version))
+            .values(**self._columns(after))
+        )
+        if moved.rowcount != 1:
+            raise PositionTakenError(f"another relay has moved subscription {name}")
+        if before.staged_after is not None:
+            done = self._staged.c.name == name
+            if after.staged_after is not None:
+                done &= self._staged.c.number <= after.staged_after
+            connection.execute(delete(self._staged).where(done))
+        return after
+
+    def move(self, name: str, before: Stored, after: Stored) -> Stored:
+        """Move the row in a database transaction of its own; see `claim`."""
+        with self._own_transaction() as connection:
+            moved = self.claim(connection, name, before, after)
+            connection.commit()
+        return moved
+
+    def forget(self, name: str) -> None:
+        """Remove a subscription's row and what is staged."""
+        with self._own_transaction() as connection:
+            connection.execute(delete(self._staged).where(self._staged.c.name == name))
+            connection.execute(delete(self._table).where(self._table.c.name == name))
+            connection.commit()
+
+    @contextmanager
+    def claiming(self) -> Iterator[Connection]:
+        """Yield a connection for a claim: no lock is waited for long, a commit is durable."""
+        with self._own_transaction() as connection:
+            yield connection
+
+    @contextmanager
+    def _own_transaction(self) -> Iterator[Connection]:
+        """Yield a connection; what is not committed inside is rolled back."""
+        with self.engine.connect() as connection:
+            if self._database.own_isolation is not None:
+                connection.execution_options(isolation_level=self._database.own_isolation)
+            with self._database.short_waits(connection):
+                try:
+                    self._database.begin(connection)
+                    self._database.check_commit(connection)
+                    self._database.make_durable(connection)
+                    yield connection
+                finally:
+                    connection.rollback()
+
+    def _stage(self, connection: Connection, name: str, messages: Iterable[Message]) -> int:
+        number, rows = 0, []
+        for number, message in enumerate(messages, 1):
+            rows.append(
+                {
+                    "name": name,
+                    "number": number,
+                    "topic": message.topic,
+                    "message_key": message.key,
+                    "message_value": message.value,
+                }
+            )
+            if len(rows) == _STAGED_AT_A_TIME:
+                connection.execute(insert(self._staged), rows)
+                rows = []
+        if rows:
+            connection.execute(insert(self._staged), rows)
+        return number
+
+    def _columns(self, stored: Stored) -> dict[str, Any]:
+        decision = stored.decision
+        return {
+            "commit_position": stored.position.commit,
+            "inserts": stored.position.inserts,
+            "staged_after": stored.staged_after,
+            "transaction_id": decision and decision.transaction_id,
+            "half_partition": decision and decision.half_partition,
+            "half_offset": decision and decision.half_offset,
+            "message_count": decision and decision.message_count,
+            "decision_acknowledged": stored.is_acknowledged,
+            "version": stored.version,
+            "owner": self._owner,
+            "updated_at": NowMs(),
+        }
+
+
+# Both last until they are given back or the connection ends, and neither holds a transaction open,
+# for which PostgreSQL would wait before it makes a slot.
+_LOCKS = {
+    "postgresql": (
+        "SELECT pg_try_advisory_lock(hashtextextended(:name, 0))",
+        "SELECT pg_advisory_unlock(hashtextextended(:name, 0))",
+    ),
+    "mariadb": ("SELECT GET_LOCK(MD5(:name), 0)", "SELECT RELEASE_LOCK(MD5(:name))"),
+    "mysql": ("SELECT GET_LOCK(MD5(:name), 0)", "SELECT RELEASE_LOCK(MD5(:name))"),
+}
+
+
+def _stored(row: Any) -> Stored:
+    decision = None
+    if row.transaction_id is not None:
+        decision = Decision(
+            row.transaction_id, row.half_partition, row.half_offset, row.message_count
+        )
+    return Stored(
+        position=Position(row.commit_position, row.inserts),
+        staged_after=row.staged_after,
+        decision=decision,
+        is_acknowledged=bool(row.decision_acknowledged),
+        version=row.version,
+    )
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)

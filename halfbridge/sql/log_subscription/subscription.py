@@ -1,0 +1,279 @@
+"""A relay that turns the inserts into a user's table into messages, each once.
+
+Nothing is written to the table. For each batch: half messages; one database transaction with the
+fence row and the moved position; the COMMIT; and later the note that the COMMIT stands. A relay
+that dies in between is followed by one that reads the row: what the row does not cover is sent
+again (the check rolls the dead relay's half messages back), and where the note is missing the
+COMMIT is said again, before anything else.
+
+All message transactions of a subscription have one half partition, so that messages come out in
+the order of the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from bridge.errors import (
+    HalfNotStoredError,
+    NoAnswerError,
+    OutcomeUnknownError,
+    RetriableError,
+)
+from halfbridge.sql.errors import FencedError, TransactionEndedError
+from halfbridge.sql.log_subscription.batches import MESSAGES_MAX, cut
+from halfbridge.sql.log_subscription.changes import Position
+from halfbridge.sql.log_subscription.claims import Claims
+from halfbridge.sql.log_subscription.errors import (
+    LogUnavailableError,
+    PositionLostError,
+    PositionMissingError,
+    PositionTakenError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from threading import Event
+
+    from bridge import Message, TransactionProducer
+    from halfbridge.sql.fence import Fence
+    from halfbridge.sql.log_subscription.changes import Insert, LogSource
+    from halfbridge.sql.log_subscription.mapping import MessageMapping
+    from halfbridge.sql.log_subscription.positions import Positions, Stored
+
+_LOG = logging.getLogger("halfbridge.sql")
+# How long one look at the log waits; a stop is noticed so soon.
+_READ_TIMEOUT_S = 0.5
+# Without inserts the position follows the log so often, so that the server can remove it. Each
+# time it writes a row, which is in the log too: never sooner.
+_PROGRESS_INTERVAL_S = 60.0
+_BACK_OFF_S_MIN, _BACK_OFF_S_MAX = 0.1, 10.0
+# What goes away by itself, or was decided by somebody who was faster: begin again from the row.
+_PASSING = (
+    FencedError,
+    HalfNotStoredError,
+    LogUnavailableError,
+    NoAnswerError,
+    OutcomeUnknownError,
+    PositionTakenError,
+    RetriableError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    PoolTimeoutError,
+    TransactionEndedError,
+)
+
+
+class BeginAt(str, Enum):
+    """Where a subscription begins that has no position.
+
+    NOW: with what commits from now on. SNAPSHOT: with all rows that are there, then as NOW.
+    """
+
+    NOW = "now"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a subscription has done since its process started.
+
+    Attributes:
+        messages: Claimed and committed.
+        batches: Message transactions of them.
+        retries: Times it began again from its row.
+        last_error: Why it last did; empty: it has not, or goes on well since.
+    """
+
+    messages: int = 0
+    batches: int = 0
+    retries: int = 0
+    last_error: str = ""
+
+
+class LogSubscription:
+    """Relays one table. Not thread-safe; `run` is called once.
+
+    Args:
+        producer: Started, with `fence.check` as its checker; of a producer group of this
+            subscription's own, or shared with others of the same fence.
+        fence: In the database of the positions.
+        positions: Their tables, made.
+        source: The table's log.
+        mapping: Of a row to its message.
+        name: Of the subscription.
+        begin_at: Where it begins when it has no position; None: that is an error.
+        anew: Begin so although it has one. An operator's choice, after PositionLostError.
+        progress_interval_s: How often the position follows a log without inserts.
+        on_step: Told each step by name, for tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        producer: TransactionProducer,
+        fence: Fence,
+        positions: Positions,
+        source: LogSource,
+        mapping: MessageMapping,
+        name: str,
+        begin_at: BeginAt | None = None,
+        anew: bool = False,
+        progress_interval_s: float = _PROGRESS_INTERVAL_S,
+        on_step: Callable[[str], None] = lambda _step: None,
+    ) -> None:
+        self.progress = Progress()
+        self._positions = positions
+        self._claims = Claims(producer, fence, positions, name=name, on_step=on_step)
+        self._source = source
+        self._mapping = mapping
+        self._name = name
+        self._begin_at = begin_at
+        self._anew = anew
+        self._progress_interval_s = progress_interval_s
+        self._on_step = on_step
+        self._pending: list[tuple[Insert, Message]] = []
+        self._progress_due_s = 0.0
+        self._back_off_s = _BACK_OFF_S_MIN
+
+    def run(self, stop: Event) -> None:
+        """Relay until `stop` is set; ends between two batches.
+
+        Raises:
+            PositionLostError, PositionMissingError: an operator chooses where to begin.
+            LogSettingsError, UnreadableChangeError, InsertNotMappedError: see there.
+            BridgeError: what does not go away by itself: topics, rights, a message too large.
+        """
+        try:
+            while not stop.is_set():
+                self._run_until(stop)
+        finally:
+            self._source.close()
+
+    def _run_until(self, stop: Event) -> None:
+        """Relay until `stop` is set or something fails that passes; then wait a while."""
+        try:
+            self._open()
+            while not stop.is_set():
+                self._turn()
+                self._back_off_s, self.progress.last_error = _BACK_OFF_S_MIN, ""
+            self._claims.note_decision()
+        except _PASSING as error:
+            self.progress.retries += 1
+            self.progress.last_error = " ".join(str(error).split())
+            _LOG.warning("subscription %s begins again: %s", self._name, self.progress.last_error)
+            self._source.close()
+            stop.wait(self._back_off_s)
+            self._back_off_s = min(2 * self._back_off_s, _BACK_OFF_S_MAX)
+
+    def _open(self) -> None:
+        """Read the row, settle what is open, send what is staged, and open the log."""
+        self._pending.clear()
+        self._claims.settle()
+        stored = self._positions.read(self._name)
+        if stored is None or self._anew:
+            stored = self._begin()
+        self._claims.take(stored)
+        self._claims.repeat_commit()
+        while (staged_after := self._claims.row.staged_after) is not None:
+            self._relay_staged(self._claims.row, staged_after)
+        try:
+            self._source.open(self._claims.row.position)
+        except PositionLostError as error:
+            raise self._lost(error) from error
+        self._progress_due_s = monotonic() + self._progress_interval_s
+
+    def _begin(self) -> Stored:
+        with self._positions.beginning(self._name):
+            stored = self._positions.read(self._name)
+            if stored is not None and not self._anew:
+                return stored  # another relay was faster
+            if self._begin_at is None:
+                raise PositionMissingError(
+                    f"subscription {self._name} has no position; begin it with --begin-at now or "
+                    "--begin-at snapshot"
+                )
+            if self._begin_at is BeginAt.NOW:
+                stored = self._positions.begin(self._name, self._source.begin_now())
+            else:
+                with self._source.begin_snapshot() as snapshot:
+                    messages = map(self._mapping.message, snapshot.rows())
+                    stored = self._positions.begin(self._name, snapshot.position, messages)
+        self._anew = False
+        _LOG.info("subscription %s begins at %s", self._name, stored.position.commit)
+        self._on_step("begun")
+        return stored
+
+    def _turn(self) -> None:
+        """Read on, and relay one batch of what was read."""
+        while len(self._pending) < MESSAGES_MAX:
+            found = self._read(0.0 if self._pending else _READ_TIMEOUT_S)
+            if not found:
+                break
+            self._pending += [(each, self._mapping.message(each.values)) for each in found]
+        count = cut(
+            [message for _, message in self._pending],
+            [insert.ends_transaction for insert, _ in self._pending],
+        )
+        if count:
+            batch, self._pending = self._pending[:count], self._pending[count:]
+            before = self._claims.row
+            after = replace(before, position=batch[-1][0].position)
+            self._deliver([message for _, message in batch], after)
+            self._source.advance(self._claims.row.position.commit)
+            self._on_step("advanced")
+        elif not self._pending:
+            self._idle()
+        else:
+            self._pending += [
+                (each, self._mapping.message(each.values)) for each in self._read(_READ_TIMEOUT_S)
+            ]
+
+    def _read(self, timeout_s: float) -> tuple[Insert, ...]:
+        try:
+            return self._source.read(MESSAGES_MAX - len(self._pending), timeout_s)
+        except PositionLostError as error:
+            raise self._lost(error) from error
+
+    def _relay_staged(self, before: Stored, after_number: int) -> None:
+        rows = self._positions.staged(self._name, after_number, MESSAGES_MAX)
+        messages = [message for _, message in rows]
+        count = cut(messages, [True] * len(messages))
+        if not count:
+            self._claims.move(replace(before, staged_after=None))
+            return
+        self._deliver(messages[:count], replace(before, staged_after=rows[count - 1][0]))
+
+    def _deliver(self, messages: Sequence[Message], after: Stored) -> None:
+        self._claims.deliver(messages, after)
+        self.progress.messages += len(messages)
+        self.progress.batches += 1
+
+    def _idle(self) -> None:
+        """Note the last decision, and let the position follow the log now and then."""
+        self._claims.note_decision()
+        if monotonic() < self._progress_due_s:
+            return
+        self._progress_due_s = monotonic() + self._progress_interval_s
+        before, read_to = self._claims.row, self._source.read_to
+        # Within a database transaction the position counts what was claimed of it.
+        if before.position.inserts == 0 and read_to != before.position.commit:
+            self._claims.move(replace(before, position=Position(read_to)))
+            self._source.advance(read_to)
+            self._on_step("followed")
+
+    def _lost(self, error: PositionLostError) -> PositionLostError:
+        position = self._claims.row.position
+        return type(error)(
+            f"subscription {self._name} is lost at {position.commit}: {error}. Inserts behind it "
+            "may be missing. Look for them, then choose where to begin: --begin-at now or "
+            "--begin-at snapshot, with --anew"
+        )

@@ -1,0 +1,129 @@
+"""A relay of a user's table, for tests: in this process, or in one that kills itself at a step."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import create_engine
+
+from bridge import TransactionProducer
+from halfbridge.sql import Fence
+from halfbridge.sql.log_subscription.mapping import parse_mapping
+from halfbridge.sql.log_subscription.positions import Positions
+from halfbridge.sql.log_subscription.sources import log_source
+from halfbridge.sql.log_subscription.subscription import BeginAt, LogSubscription, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+GROUP = "orders-relay"
+CHILD_S_MAX = 120.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """A relay in a thread; `ended` is set when it has ended by itself."""
+
+    progress: Progress
+    ended: Event
+
+
+def subscription(
+    stack: ExitStack,
+    *,
+    url: str,
+    topic: str,
+    kafka: dict[str, Any],
+    begin_at: str,
+    on_step: Callable[[str], None],
+    anew: bool = False,
+    name: str = "orders_relay",
+) -> LogSubscription:
+    """Return a subscription with all that it needs, opened in `stack`."""
+    engine = create_engine(url)
+    stack.callback(engine.dispose)
+    fence = Fence(engine, producer_group=GROUP)
+    fence.create()
+    positions = Positions(engine, owner=f"{os.getpid()}")
+    positions.create()
+    producer = TransactionProducer(producer_group=GROUP, checker=fence.check, **kafka)
+    stack.enter_context(producer)
+    mapping = f'topic = "{topic}"\nkey_column = "customer"\nvalue_columns = ["id"]'
+    return LogSubscription(
+        producer=producer,
+        fence=fence,
+        positions=positions,
+        source=log_source(engine, name=name, table="orders"),
+        mapping=parse_mapping(mapping, origin="test"),
+        name=name,
+        begin_at=BeginAt(begin_at),
+        anew=anew,
+        progress_interval_s=0.2,
+        on_step=on_step,
+    )
+
+
+@contextmanager
+def relaying(**given: Any) -> Iterator[Running]:
+    """Run a relay in a thread of this process; what it raises comes out at the end."""
+    stop, ended, raised = Event(), Event(), []
+    given.setdefault("on_step", lambda _step: None)
+
+    def run(relay: LogSubscription) -> None:
+        try:
+            relay.run(stop)
+        except Exception as error:  # noqa: BLE001 (raised below)
+            raised.append(error)
+        ended.set()
+
+    with ExitStack() as stack:
+        relay = subscription(stack, **given)
+        thread = Thread(target=run, args=(relay,))
+        thread.start()
+        try:
+            yield Running(relay.progress, ended)
+        finally:
+            stop.set()
+            thread.join()
+    if raised:
+        raise raised[0]
+
+
+def die_at(step: str, count: int, **given: Any) -> None:
+    """Run a relay in a process that kills itself at the `count`-th `step`; return when it has."""
+    arguments = json.dumps({**given, "die_at": step, "die_count": count})
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.sql.log_relay", arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=CHILD_S_MAX,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr[-3_000:]
+
+
+def _child() -> None:
+    given = json.loads(sys.argv[1])
+    step, count = given.pop("die_at"), given.pop("die_count")
+    seen: Counter[str] = Counter()
+
+    def on_step(name: str) -> None:
+        seen[name] += 1
+        if name == step and seen[name] == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with ExitStack() as stack:
+        subscription(stack, on_step=on_step, **given).run(Event())
+
+
+if __name__ == "__main__":
+    _child()

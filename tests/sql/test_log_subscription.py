@@ -1,0 +1,191 @@
+"""A user's table relayed by the database's log: each committed insert is a message, once."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from halfbridge.sql.log_subscription.errors import PositionLostError
+from tests.sql.log_relay import GROUP, die_at, relaying
+from tests.sql.log_scene import KINDS, NAME, Orders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from tests.sql.databases import Database
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.parametrize("database", KINDS, indirect=True),
+]
+
+
+class Relayed:
+    """A table of orders, a topic, and how to relay the one into the other."""
+
+    def __init__(self, orders: Orders, stack: HalfbridgeStack, topic: str) -> None:
+        self.orders = orders
+        self.stack = stack
+        self.topic = topic
+        self.given: dict[str, Any] = {
+            "url": orders.database.url,
+            "topic": topic,
+            "begin_at": "now",
+            "kafka": {
+                "bootstrap_servers": stack.bootstrap_servers,
+                "topic_prefix": stack.topic_prefix,
+                "transaction_timeout_ms": stack.config.transaction_timeout_ms,
+                "topics": [topic],
+            },
+        }
+
+    def delivered(self, count: int) -> list[int]:
+        """Return the orders in the topic, once `count` are there, in their order."""
+        records = self.stack.read_committed(self.topic, count=count)
+        return [json.loads(each.value or b"")["id"] for each in records]
+
+    def settled(self) -> list[int]:
+        """Return the orders in the topic, when no transaction is undecided any more."""
+        with self.stack.producer(GROUP, checker=self._check()):
+            self.stack.wait_until_decided()
+        return self.delivered(0)
+
+    def _check(self) -> Any:
+        from halfbridge.sql import Fence  # noqa: PLC0415
+
+        return Fence(self.orders.engine, producer_group=GROUP).check
+
+
+@pytest.fixture
+def orders(database: Database) -> Iterator[Orders]:
+    """A user's table in a database of this test's own."""
+    with closing(Orders(database)) as made:
+        yield made
+
+
+@pytest.fixture
+def relayed(
+    orders: Orders, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
+) -> Iterator[Relayed]:
+    """The table and a topic of this test's own."""
+    yield Relayed(orders, halfbridge_stack, halfbridge_topics.create("orders"))
+    orders.source().drop()
+
+
+def test_rows_there_and_rows_to_come_are_messages(relayed: Relayed) -> None:
+    """A snapshot's rows come first, then what commits, in order and with its transaction."""
+    relayed.orders.insert(1, 2, 3)
+    with relaying(**{**relayed.given, "begin_at": "snapshot"}):
+        assert relayed.delivered(3) == [1, 2, 3]
+        relayed.orders.insert(6, 5)
+        relayed.orders.insert(4)
+        assert relayed.delivered(6) == [1, 2, 3, 6, 5, 4]
+    relayed.orders.insert(7)  # nobody relays now
+    with relaying(**relayed.given) as relay:
+        assert relayed.delivered(7) == [1, 2, 3, 6, 5, 4, 7]
+    assert relay.progress.retries == 0
+
+
+def test_a_large_database_transaction_is_relayed_in_parts(relayed: Relayed) -> None:
+    """One with more rows than a message transaction may have comes whole, in order, each once."""
+    begun = Event()
+    on_step = lambda step: begun.set() if step == "begun" else None  # noqa: E731
+    with relaying(**relayed.given, on_step=on_step):
+        assert begun.wait(60)
+        with relayed.orders.engine.begin() as connection:
+            rows = [relayed.orders.row(each) for each in range(2_500)]
+            connection.execute(relayed.orders.table.insert(), rows)
+        assert relayed.delivered(2_500) == list(range(2_500))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(["sent", "claimed", "committed"], id="short"),
+        pytest.param(
+            [
+                *("begin", "sent", "claimed", "committed", "decided", "advanced", "noted"),
+                *("followed", "committed", "repeated", "claimed"),
+            ],
+            id="long",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_a_relay_killed_anywhere_loses_and_doubles_nothing(
+    relayed: Relayed, steps: list[str]
+) -> None:
+    """Killed at each step in turn, with writers all the while, each order comes once, in order."""
+    stop = Event()
+    written: list[int] = []
+    die_at("begun", 1, **{**relayed.given, "begin_at": "snapshot"})
+
+    def write() -> None:
+        while not stop.wait(0.01):
+            first = len(written)
+            relayed.orders.insert(first, first + 1)
+            written.extend((first, first + 1))
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        for step in steps:
+            if step in ("noted", "followed"):  # steps of a relay with nothing to do
+                stop.set()
+                writer.join()
+            die_at(step, 1 if step == "repeated" else 2, **relayed.given)
+            if stop.is_set():
+                stop.clear()
+                writer = Thread(target=write)
+                writer.start()
+    finally:
+        stop.set()
+        writer.join()
+    with relaying(**relayed.given):
+        assert relayed.delivered(len(written)) == written
+    assert relayed.settled() == written
+
+
+def test_of_two_relays_one_wins_each_position(relayed: Relayed) -> None:
+    """Two begin and go on at a time on one table: each order comes once, in order."""
+    given = {**relayed.given, "begin_at": "snapshot"}
+    relayed.orders.insert(*range(10))
+    with relaying(**given), relaying(**given):
+        for number in range(10, 100, 2):
+            relayed.orders.insert(number, number + 1)
+        assert relayed.delivered(100) == list(range(100))
+    assert relayed.settled() == list(range(100))
+
+
+def test_a_lost_position_stops_until_an_operator_chooses(relayed: Relayed) -> None:
+    """Without the log behind its position a relay ends with an error that names the choice."""
+    relayed.orders.insert(1)
+    with relaying(**{**relayed.given, "begin_at": "snapshot"}):
+        assert relayed.delivered(1) == [1]
+    _lose(relayed.orders)
+    relayed.orders.insert(2)
+    with (
+        pytest.raises(PositionLostError, match="--begin-at now or --begin-at snapshot"),
+        relaying(**relayed.given) as relay,
+    ):
+        relay.ended.wait(60)
+    with relaying(**{**relayed.given, "begin_at": "snapshot"}, anew=True):
+        assert relayed.delivered(3) == [1, 1, 2]
+
+
+def _lose(orders: Orders) -> None:
+    if orders.database.name == "postgresql":
+        orders.execute(f"SELECT pg_drop_replication_slot('halfbridge_{NAME}')")
+        return
+    orders.insert(1_000)  # behind the position, in a file that is gone then
+    orders.execute("DELETE FROM orders WHERE id = 1000")
+    with orders.database.admin_engine(isolation_level="AUTOCOMMIT").connect() as admin:
+        admin.exec_driver_sql("FLUSH BINARY LOGS")
+        while len(logs := admin.exec_driver_sql("SHOW BINARY LOGS").all()) > 1:
+            # A reader that has gone still holds a file until the server notices.
+            admin.exec_driver_sql(f"PURGE BINARY LOGS TO '{logs[-1][0]}'")
