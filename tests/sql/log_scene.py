@@ -92,3 +92,14 @@ def ids(inserts: list[Insert] | tuple[Insert, ...]) -> list[int]:
 def number(values: Mapping[str, Any]) -> int:
     """Return the number of an order in its row."""
     return int(values["id"])
+
+
+def endings(kind: str) -> tuple[str, str]:
+    """Return what lists the server's processes that send a log, and what ends one of them."""
+    if kind == "mariadb":
+        query = "SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"
+        return query, "KILL %d"
+    query = (
+        "SELECT active_pid FROM pg_replication_slots WHERE active AND database = current_database()"
+    )
+    return query, "SELECT pg_terminate_backend(%d)"

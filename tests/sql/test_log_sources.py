@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from halfbridge.sql.log_subscription.changes import Position
 from halfbridge.sql.log_subscription.errors import LogUnavailableError, PositionLostError
-from tests.sql.log_scene import KINDS, Orders, ids, number, read_until
+from tests.sql.log_scene import KINDS, Orders, endings, ids, number, read_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,9 +196,9 @@ def test_a_lost_connection_is_told_and_reading_goes_on(orders: Orders, source: L
     orders.insert(1)
     (insert,) = read_until(source, 1)
     with orders.database.admin_engine().connect() as admin:
-        for statement in _endings(orders):
-            for (process,) in admin.execute(text(statement[0])).all():
-                admin.execute(text(statement[1] % process))
+        query, end = endings(orders.database.name)
+        for (process,) in admin.execute(text(query)).all():
+            admin.execute(text(end % process))
     with pytest.raises(LogUnavailableError):
         source.read(1, 30.0)
     orders.insert(2)
@@ -218,13 +218,3 @@ def test_lag_is_what_was_not_read_yet(orders: Orders, source: LogSource) -> None
     source.advance(insert.position.commit)
     source.close()
     assert source.lag_bytes() < 1_000_000
-
-
-def _endings(orders: Orders) -> list[tuple[str, str]]:
-    if orders.database.name == "mariadb":
-        query = "SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"
-        return [(query, "KILL %d")]
-    query = (
-        "SELECT active_pid FROM pg_replication_slots WHERE active AND database = current_database()"
-    )
-    return [(query, "SELECT pg_terminate_backend(%d)")]

@@ -75,6 +75,9 @@ class LogSource(Protocol):
     def begin_snapshot(self) -> AbstractContextManager[Snapshot]:
         """Make what reading needs on the server; yield the table as it stands at a position."""
 
+    def open_now(self) -> None:
+        """Read from the present end on; nothing on the server outlives `close`."""
+
     def open(self, position: Position) -> None:
         """Read from `position` on.
 
@@ -97,7 +100,10 @@ class LogSource(Protocol):
         """Tell the server that the log up to `commit` is not needed any more."""
 
     def lag_bytes(self) -> int:
-        """Return how much log lies behind what was read (MariaDB) or advanced to (PostgreSQL)."""
+        """Return how much log lies behind what was read (MariaDB) or advanced to (PostgreSQL).
+
+        Thread-safe, and the only method that is.
+        """
 
     def close(self) -> None:
         """End the connections; what stands on the server stays."""

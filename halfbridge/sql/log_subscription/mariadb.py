@@ -89,6 +89,10 @@ class MariadbLog:
         finally:
             connection.close()
 
+    def open_now(self) -> None:
+        """Read from the present end on."""
+        self.open(self.begin_now())
+
     def open(self, position: Position) -> None:
         """Read from `position` on; that it is lost is told by the first `read`."""
         self.close()

@@ -99,7 +99,6 @@ class BinlogStream:
         self._closed = threading.Event()
         self._connections: list[Any] = []
         self._gtid: MariadbGtidEvent | None = None
-        self._has_inserts = False
         self._error: Exception | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"halfbridge-binlog-{table}", daemon=True
@@ -179,7 +178,6 @@ class BinlogStream:
             self._insert(event, reader)
         elif isinstance(event, MariadbGtidEvent):
             self._gtid = event
-            self._has_inserts = False
             self._assembler.begin()
         elif isinstance(event, (XidEvent, XAPrepareEvent)):
             insert = self._end()
@@ -189,7 +187,7 @@ class BinlogStream:
             raise UnreadableChangeError(
                 "the log has compressed events; log_bin_compress must be OFF"
             )
-        if insert is not None or not isinstance(event, WriteRowsEvent):
+        if not isinstance(event, (MariadbGtidEvent, WriteRowsEvent)):
             self._hand_over(insert, reader)
 
     def _insert(self, event: WriteRowsEvent, reader: BinLogStreamReader) -> None:
@@ -243,12 +241,11 @@ class BinlogStream:
         return self._assembler.commit(position_of(self._gtids))
 
     def _hand_over(self, insert: Insert | None, reader: BinLogStreamReader) -> None:
-        """Queue what was read; a mere change of place only when there is room."""
-        read_to = self._assembler.read_to
-        read = Read(insert, read_to, str(reader.log_file or ""), int(reader.log_pos or 0))
-        if insert is None and not self._queue.empty():
+        """Queue what was read; a mere change of place only while there is room enough."""
+        if insert is None and self._queue.qsize() > _QUEUE_MAX // 2:
             return
-        self._put(read)
+        read_to = self._assembler.read_to
+        self._put(Read(insert, read_to, str(reader.log_file or ""), int(reader.log_pos or 0)))
 
     def _put(self, what: Read | Exception) -> None:
         while not self._closed.is_set():

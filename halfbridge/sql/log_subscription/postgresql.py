@@ -10,7 +10,7 @@ at the slot's consistent point. What committed before it is in the snapshot and 
 
 from __future__ import annotations
 
-import re
+import secrets
 from contextlib import contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from halfbridge.sql.log_subscription.errors import (
     SlotLostError,
     UnreadableChangeError,
 )
+from halfbridge.sql.log_subscription.pg_snapshot import PostgresqlSnapshot
 from halfbridge.sql.log_subscription.pg_values import value_of
 from halfbridge.sql.log_subscription.pg_wire import ReplicationConnection
 from halfbridge.sql.log_subscription.pgoutput import (
@@ -41,30 +42,21 @@ from halfbridge.sql.log_subscription.pgoutput import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from halfbridge.sql.log_subscription.changes import Value
-
-_NAME = re.compile(r"[a-z0-9_]{1,50}")  # what a slot may be called, with our prefix before it
-_FETCH_ROWS = 1_000  # of a snapshot at a time
-
 
 class PostgresqlLog:
     """The inserts into one table of a PostgreSQL database; a LogSource.
 
     Args:
         parameters: How libpq connects; `engine_parameters` has them of a SQLAlchemy engine.
-        name: Of the subscription; slot and publication are called after it.
+        name: Of the subscription, 1 to 50 of a-z, 0-9 and _; slot and publication are called
+            after it.
         table: The table, without its schema.
         schema: Its schema.
-
-    Raises:
-        ValueError: `name` can be no slot's.
     """
 
     def __init__(
         self, parameters: Mapping[str, object], *, name: str, table: str, schema: str = "public"
     ) -> None:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"name is {name!r}; allowed: 1 to 50 of a-z, 0-9 and _")
         self.slot = f"halfbridge_{name}"
         self._parameters = parameters
         self._table = table
@@ -104,6 +96,23 @@ class PostgresqlLog:
         finally:
             connection.close()
 
+    def open_now(self) -> None:
+        """Stream from the present end on, by a slot that ends with this connection."""
+        self.close()
+        connection = self._connect()
+        try:
+            published = f"SELECT 1 FROM pg_publication WHERE pubname = '{self.slot}'"
+            if not connection.rows(published):
+                self._publish(connection)
+            slot = f"{self.slot}_{secrets.token_hex(4)}"
+            row = connection.rows(
+                f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"
+            )[0]
+            self._start(connection, slot, Position((row[1] or b"").decode()))
+        except BaseException:
+            connection.close()
+            raise
+
     def open(self, position: Position) -> None:
         """Stream from `position` on.
 
@@ -114,18 +123,10 @@ class PostgresqlLog:
         connection = self._connect()
         try:
             self._check_slot(connection, position)
-            start = lsn_of(position.commit)
-            connection.start(
-                f"START_REPLICATION SLOT {self.slot} LOGICAL {position.commit} "
-                f"(proto_version '1', publication_names '{self.slot}')",
-                start,
-            )
+            self._start(connection, self.slot, position)
         except BaseException:
             connection.close()
             raise
-        self._stream = connection
-        self._assembler = Assembler(position)
-        self._relations.clear()
 
     def read(self, inserts_max: int, timeout_s: float) -> tuple[Insert, ...]:
         """Return the next inserts; see LogSource."""
@@ -198,6 +199,16 @@ class PostgresqlLog:
             raise RuntimeError("the source is not open")
         return self._stream
 
+    def _start(self, connection: ReplicationConnection, slot: str, position: Position) -> None:
+        connection.start(
+            f"START_REPLICATION SLOT {slot} LOGICAL {position.commit} "
+            f"(proto_version '1', publication_names '{self.slot}')",
+            lsn_of(position.commit),
+        )
+        self._stream = connection
+        self._assembler = Assembler(position)
+        self._relations.clear()
+
     def _take(self, data: bytes) -> Insert | None:
         try:
             return self._apply(decode(data))
@@ -227,6 +238,9 @@ class PostgresqlLog:
             raise LogSettingsError(f"wal_level is {(level or b'').decode()}; it must be logical")
         self._drop_slot(connection)
         connection.rows(f"DROP PUBLICATION IF EXISTS {self.slot}")
+        self._publish(connection)
+
+    def _publish(self, connection: ReplicationConnection) -> None:
         # Inserts into the partitions of a partitioned table are told as inserts into it.
         connection.rows(
             f"CREATE PUBLICATION {self.slot} FOR TABLE {self._qualified} "
@@ -284,35 +298,6 @@ class PostgresqlLog:
             "ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE i.indisprimary "
             f"AND i.indrelid = {_literal(self._qualified)}::regclass ORDER BY k.place",
         )
-
-
-class PostgresqlSnapshot:
-    """The rows of a table at a slot's consistent point. Lives as long as its connection."""
-
-    def __init__(self, connection: ReplicationConnection, position: Position, query: str) -> None:
-        self._connection = connection
-        self._position = position
-        self._query = query
-
-    @property
-    def position(self) -> Position:
-        """The slot's consistent point."""
-        return self._position
-
-    def rows(self) -> Iterator[Mapping[str, Value]]:
-        """Yield every row once, in the order of the primary key."""
-        self._connection.rows(f"DECLARE halfbridge_rows NO SCROLL CURSOR FOR {self._query}")
-        while True:
-            columns, rows = self._connection.typed_rows(
-                f"FETCH FORWARD {_FETCH_ROWS} FROM halfbridge_rows"
-            )
-            for row in rows:
-                yield {
-                    name: value_of(oid, text)
-                    for (name, oid), text in zip(columns, row, strict=True)
-                }
-            if len(rows) < _FETCH_ROWS:
-                return
 
 
 def _quoted(name: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
+from bridge.errors import ConfigError
 from halfbridge.sql.log_subscription.errors import LogSettingsError
 
 if TYPE_CHECKING:
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
 
     from halfbridge.sql.log_subscription.changes import LogSource
 
+# What a replication slot may be called, with our prefix before it.
+_NAME = re.compile(r"[a-z0-9_]{1,50}")
 _MARIADB = frozenset(("mariadb", "mysql"))
 _POSTGRESQL = "postgresql"
 
@@ -26,8 +30,15 @@ def log_source(engine: Engine, *, name: str, table: str, schema: str | None = No
 
     Raises:
         LogSettingsError: this kind of database has no log that can be read.
-        ValueError: `name` is none.
+        ConfigError: `name` is none.
     """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            field="subscription",
+            value=repr(name),
+            origin="argument",
+            allowed="1 to 50 of a-z, 0-9 and _; give --subscription where the table's is none",
+        )
     kind = engine.dialect.name
     if kind == _POSTGRESQL:
         # Late: each needs a driver that an installation for the other one lacks.

@@ -91,12 +91,14 @@ class Progress:
         batches: Message transactions of them.
         retries: Times it began again from its row.
         last_error: Why it last did; empty: it has not, or goes on well since.
+        is_open: It reads the log.
     """
 
     messages: int = 0
     batches: int = 0
     retries: int = 0
     last_error: str = ""
+    is_open: bool = False
 
 
 class LogSubscription:
@@ -167,6 +169,7 @@ class LogSubscription:
                 self._back_off_s, self.progress.last_error = _BACK_OFF_S_MIN, ""
             self._claims.note_decision()
         except _PASSING as error:
+            self.progress.is_open = False
             self.progress.retries += 1
             self.progress.last_error = " ".join(str(error).split())
             _LOG.warning("subscription %s begins again: %s", self._name, self.progress.last_error)
@@ -189,6 +192,7 @@ class LogSubscription:
             self._source.open(self._claims.row.position)
         except PositionLostError as error:
             raise self._lost(error) from error
+        self.progress.is_open = True
         self._progress_due_s = monotonic() + self._progress_interval_s
 
     def _begin(self) -> Stored:

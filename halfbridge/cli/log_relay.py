@@ -1,0 +1,130 @@
+"""`halfbridge relay run --table`: relay the inserts into a user's table by the database's log."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from halfbridge.cli.database import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Engine
+
+    from bridge.config import BridgeConfig
+
+F = TypeVar("F", bound="Callable[..., Any]")
+_BEGINNINGS = ("now", "snapshot")
+
+
+def log_options(command: F) -> F:
+    """Add the options of a log subscription; with --table the others of a relay are not used."""
+    options = (
+        click.option(
+            "--table",
+            metavar="NAME",
+            help="Relay the inserts into this table of yours, by the database's log, in place of"
+            " the local message table.",
+        ),
+        click.option(
+            "--map",
+            "map_file",
+            type=click.Path(path_type=Path),
+            metavar="PATH",
+            help="With --table: the TOML file that says how a row becomes a message.",
+        ),
+        click.option(
+            "--subscription",
+            metavar="NAME",
+            help="With --table: under this name the position is kept. [default: the table's]",
+        ),
+        click.option(
+            "--begin-at",
+            type=click.Choice(_BEGINNINGS),
+            help="With --table: where a subscription begins that has no position: with what commits"
+            " from now on, or with all rows that are there.",
+        ),
+        click.option(
+            "--anew",
+            is_flag=True,
+            help="With --table: forget the position, and begin at --begin-at. After a lost one:"
+            " first look for inserts that were missed.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def run_log(values: dict[str, Any], config: BridgeConfig) -> int:
+    """Relay until SIGTERM or Ctrl-C; return the exit status.
+
+    Args:
+        values: Of `log_options`, and url, schema, fence_name, metrics_host and metrics_port.
+        config: Of the producer.
+
+    Raises:
+        UsageError: an option is missing.
+        BridgeError: see LogSubscription.run.
+    """
+    if values["map_file"] is None:
+        raise click.UsageError("--table needs --map", click.get_current_context(silent=True))
+    if values["anew"] and values["begin_at"] is None:
+        raise click.UsageError("--anew needs --begin-at", click.get_current_context(silent=True))
+    with opened(values["url"]) as engine:
+        _run(engine, values, config)
+    return 0
+
+
+def _run(engine: Engine, values: dict[str, Any], config: BridgeConfig) -> None:
+    # Late: they bring SQLAlchemy and the Kafka client, which --help does not need.
+    from bridge.producer import TransactionProducer  # noqa: PLC0415
+    from checker.http import serve  # noqa: PLC0415
+    from checker.signals import on_signals  # noqa: PLC0415
+    from halfbridge.sql.fence import Fence  # noqa: PLC0415
+    from halfbridge.sql.log_subscription.mapping import load_mapping  # noqa: PLC0415
+    from halfbridge.sql.log_subscription.positions import Positions  # noqa: PLC0415
+    from halfbridge.sql.log_subscription.service import LogRelayService  # noqa: PLC0415
+    from halfbridge.sql.log_subscription.sources import log_source  # noqa: PLC0415
+    from halfbridge.sql.log_subscription.subscription import (  # noqa: PLC0415
+        BeginAt,
+        LogSubscription,
+    )
+
+    table, schema = values["table"], values["schema"]
+    name = values["subscription"] or table
+    mapping = load_mapping(values["map_file"])
+    source = log_source(engine, name=name, table=table, schema=schema)
+    fence = Fence(
+        engine, producer_group=config.producer_group, name=values["fence_name"], schema=schema
+    )
+    positions = Positions(engine, owner=f"{socket.gethostname()}:{os.getpid()}", schema=schema)
+    fence.create()
+    positions.create()
+    with ExitStack() as stack:
+        producer = stack.enter_context(TransactionProducer(checker=fence.check, config=config))
+        subscription = LogSubscription(
+            producer=producer,
+            fence=fence,
+            positions=positions,
+            source=source,
+            mapping=mapping,
+            name=name,
+            begin_at=BeginAt(values["begin_at"]) if values["begin_at"] else None,
+            anew=values["anew"],
+        )
+        service = LogRelayService(subscription, source, name=name)
+        if values["metrics_port"] is not None:
+            where = {"host": values["metrics_host"], "port": values["metrics_port"]}
+            server = serve(service.registry, service.health, **where)
+            stack.callback(server.close)
+            click.echo(f"metrics on {values['metrics_host']}:{server.port}")
+        click.echo(f"relaying inserts into {table} as {name}")
+        stack.enter_context(on_signals(lambda _number: service.stop()))
+        service.run()

@@ -1,0 +1,95 @@
+"""The log of the local message table, in place of looking at the table now and then.
+
+Rows are claimed in the table as ever, so that an insert told twice, or never, does no harm: the log
+only says when to look. So nothing is kept on the server for a relay that is away. Whatever
+interrupts the reading, a look at the whole table comes after it.
+"""
+
+from __future__ import annotations
+
+import logging
+from threading import Event, Thread
+from typing import TYPE_CHECKING
+
+from halfbridge.sql.log_subscription.errors import (
+    LogSubscriptionError,
+    LogUnavailableError,
+    PositionLostError,
+)
+from halfbridge.sql.log_subscription.sources import log_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Engine
+
+    from halfbridge.sql.log_subscription.changes import LogSource
+
+_LOG = logging.getLogger("halfbridge.sql")
+_READ_MAX = 1_000
+_READ_SLICE_S = 0.5  # how soon a stop is noticed
+# A log tells of a commit a moment before its rows are visible to others.
+_LOOK_AGAIN_S = 0.02
+_RECONNECT_S = 1.0
+
+
+class LogListener:
+    """Calls `wake` when rows were inserted into a table, from a thread of its own.
+
+    Args:
+        engine: Of the table's database, PostgreSQL or MariaDB.
+        table: Its name.
+        schema: Its schema; None: the engine's own.
+        wake: Called in the thread; means "look at the table".
+
+    Raises:
+        LogSettingsError: this kind of database has no log that can be read.
+    """
+
+    def __init__(
+        self, engine: Engine, *, table: str, wake: Callable[[], object], schema: str | None = None
+    ) -> None:
+        self._source = log_source(engine, name="wakeups", table=table, schema=schema)
+        self._table = table
+        self._wake = wake
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="halfbridge-log-wakeups", daemon=True)
+        self.is_listening = False
+
+    def start(self) -> None:
+        """Begin to read the log."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop reading; returns when the thread has ended."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._source.open_now()
+                self.is_listening = True
+                self._wake()  # for what was committed before
+                self._follow(self._source)
+            except LogSubscriptionError as error:
+                _LOG.log(_level(error), "%s is looked at by the clock: %s", self._table, error)
+            finally:
+                self.is_listening = False
+                self._source.close()
+            self._wake()
+            self._stopping.wait(_RECONNECT_S)
+
+    def _follow(self, source: LogSource) -> None:
+        is_fresh = False  # woken by what may not have been visible yet
+        while not self._stopping.is_set():
+            found = source.read(_READ_MAX, _LOOK_AGAIN_S if is_fresh else _READ_SLICE_S)
+            if found or is_fresh:
+                self._wake()
+            is_fresh = bool(found)
+
+
+def _level(error: LogSubscriptionError) -> int:
+    lasting = isinstance(error, PositionLostError) or not isinstance(error, LogUnavailableError)
+    return logging.WARNING if lasting else logging.INFO

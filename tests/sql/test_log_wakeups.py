@@ -1,0 +1,83 @@
+"""The log as what wakes a relay of the local message table."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from queue import Queue
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import select, text
+
+from halfbridge.sql.log_subscription.errors import LogSettingsError
+from halfbridge.sql.log_subscription.wakeups import LogListener
+from tests.sql.log_scene import KINDS, PATIENCE_S, Orders, endings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.sql.databases import Database
+
+
+class Looks:
+    """A relay that looks at the table when it is woken, and tells what is new."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._seen: set[int] = set()
+        self.news: Queue[set[int]] = Queue()
+        self.listener = LogListener(orders.engine, table="orders", wake=self._look)
+
+    def _look(self) -> None:
+        with self._orders.engine.connect() as connection:
+            found = set(connection.scalars(select(self._orders.table.c.id)))
+        if found - self._seen:
+            self.news.put(found - self._seen)
+        self._seen |= found
+
+    def wait_for(self, *numbers: int) -> None:
+        """Return when these orders were seen; nobody looks but who is woken."""
+        missing = set(numbers)
+        while missing:
+            missing -= self.news.get(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def looks(database: Database) -> Iterator[Looks]:
+    """A table, and who looks at it when woken."""
+    with closing(Orders(database)) as orders:
+        made = Looks(orders)
+        yield made
+        made.listener.stop()
+
+
+@pytest.mark.parametrize("database", KINDS, indirect=True)
+def test_rows_are_seen_without_looking_by_the_clock(looks: Looks) -> None:
+    """What was there at the start and what is committed later wakes the relay, each time."""
+    looks._orders.insert(1)
+    looks.listener.start()
+    looks.wait_for(1)
+    for number in range(2, 30):
+        looks._orders.insert(number)
+        looks.wait_for(number)
+
+
+@pytest.mark.parametrize("database", KINDS, indirect=True)
+def test_an_interrupted_log_is_followed_by_a_look(looks: Looks) -> None:
+    """Rows that commit while the log is not read are found when it is read again."""
+    looks.listener.start()
+    looks._orders.insert(1)
+    looks.wait_for(1)
+    with looks._orders.database.admin_engine().connect() as admin:
+        query, end = endings(looks._orders.database.name)
+        for (process,) in admin.execute(text(query)).all():
+            admin.execute(text(end % process))
+    looks._orders.insert(2)
+    looks.wait_for(2)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_sqlite_has_no_log(database: Database) -> None:
+    """A database without a log is refused with the ones that have one."""
+    with pytest.raises(LogSettingsError, match="PostgreSQL or MariaDB"):
+        LogListener(database.engine(), table="orders", wake=lambda: None)
