@@ -24,6 +24,8 @@ pytestmark = [
     pytest.mark.parametrize("database", KINDS, indirect=True),
 ]
 
+IDLE_STEPS = ("noted", "followed")  # of a relay that has nothing to do
+
 
 class Relayed:
     """A table of orders, a topic, and how to relay the one into the other."""
@@ -126,26 +128,27 @@ def test_a_relay_killed_anywhere_loses_and_doubles_nothing(
     die_at("begun", 1, **{**relayed.given, "begin_at": "snapshot"})
 
     def write() -> None:
-        while not stop.wait(0.01):
-            first = len(written)
-            relayed.orders.insert(first, first + 1)
-            written.extend((first, first + 1))
+        first = len(written)
+        relayed.orders.insert(first, first + 1)
+        written.extend((first, first + 1))
 
-    writer = Thread(target=write)
-    writer.start()
-    try:
-        for step in steps:
-            if step in ("noted", "followed"):  # steps of a relay with nothing to do
-                stop.set()
-                writer.join()
+    def write_on() -> None:
+        while not stop.wait(0.01):
+            write()
+
+    for step in steps:
+        if step in IDLE_STEPS:
+            write()
+            die_at(step, 1, **relayed.given)
+            continue
+        stop.clear()
+        writer = Thread(target=write_on)
+        writer.start()
+        try:
             die_at(step, 1 if step == "repeated" else 2, **relayed.given)
-            if stop.is_set():
-                stop.clear()
-                writer = Thread(target=write)
-                writer.start()
-    finally:
-        stop.set()
-        writer.join()
+        finally:
+            stop.set()
+            writer.join()
     with relaying(**relayed.given):
         assert relayed.delivered(len(written)) == written
     assert relayed.settled() == written
