@@ -8,9 +8,10 @@ the other one wait while that is not known.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, insert, literal, select
+from sqlalchemy import BigInteger, Integer, String, and_, bindparam, insert, literal, select
 from sqlalchemy.exc import IntegrityError
 
 from bridge.errors import NoAnswerError
@@ -20,7 +21,7 @@ from halfbridge.sql.fence_table import CLOCK_MARGIN_MS, birth_ms
 from halfbridge.sql.tables import OWN_KEY, NowMs
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Insert, Table
 
     from halfbridge.sql.fence_table import FenceTable, TableInfo
 
@@ -56,24 +57,15 @@ def write_committed(
         TableError: this connection's table is not the fence's; the caller gives the right one.
         SQLAlchemyError: the database refuses; the transaction must not commit.
     """
-    own = fence.table.alias("own")
-    born_ms = birth_ms(transaction_id)
-    purged = own.c.purged_before_ms
-    values = select(
-        literal(producer_group),
-        literal(transaction_id),
-        literal(Outcome.COMMITTED.value),
-        literal(message_count),
-        NowMs(),
-    ).where(
-        and_(own.c.producer_group == OWN_KEY, own.c.transaction_id == OWN_KEY),
-        own.c.table_id == fence.table_id(),
-        purged.is_(None) | (purged + CLOCK_MARGIN_MS <= born_ms),
-    )
-    names = ("producer_group", "transaction_id", "outcome", "message_count", "created_at_ms")
+    parameters = {
+        "group": producer_group,
+        "id": transaction_id,
+        "count": message_count,
+        "table_id": fence.table_id(),
+        "born_ms": birth_ms(transaction_id),
+    }
     try:
-        statement = insert(fence.table).from_select(names, values)
-        written = connection.execute(statement, execution_options=COUNTED)
+        written = connection.execute(_committed(fence.table), parameters, execution_options=COUNTED)
     except IntegrityError as error:
         raise FencedError(
             f"{transaction_id} has a fence row already: a check came before `enter` and rolled the"
@@ -128,6 +120,26 @@ def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> En
     if found is None:
         raise NoAnswerError(f"the row of {transaction_id} went while it was looked for")
     return Ended(Outcome(found[0]), found[1])
+
+
+@lru_cache(maxsize=64)  # made anew it costs as much as the statement
+def _committed(table: Table) -> Insert:
+    """Return the statement of `write_committed`."""
+    own = table.alias("own")
+    purged = own.c.purged_before_ms
+    values = select(
+        bindparam("group", type_=String()),
+        bindparam("id", type_=String()),
+        literal(Outcome.COMMITTED.value),
+        bindparam("count", type_=Integer()),
+        NowMs(),
+    ).where(
+        and_(own.c.producer_group == OWN_KEY, own.c.transaction_id == OWN_KEY),
+        own.c.table_id == bindparam("table_id"),
+        purged.is_(None) | (purged + CLOCK_MARGIN_MS <= bindparam("born_ms", type_=BigInteger())),
+    )
+    names = ("producer_group", "transaction_id", "outcome", "message_count", "created_at_ms")
+    return insert(table).from_select(names, values)
 
 
 def _refuse_purged(fence: FenceTable, info: TableInfo, transaction_id: str) -> None:

@@ -39,6 +39,9 @@ class PostgreSQL(Database):
         "CASE WHEN current_setting('synchronous_commit') = 'off'"
         " THEN set_config('synchronous_commit', 'on', true) END"
     )
+    _MAKE_DURABLE = text(f"SELECT {_DURABLE}")
+    _SET_MARK = text(f"SELECT set_config('{_SETTING}', '{MARK}', true), {_DURABLE}")
+    _READ_MARK = text(f"SELECT current_setting('{_SETTING}', true), {_DURABLE}")
 
     def check_commit(self, connection: Connection) -> None:
         """Refuse AUTOCOMMIT; `mark` sees to durability."""
@@ -47,7 +50,7 @@ class PostgreSQL(Database):
 
     def make_durable(self, connection: Connection) -> None:
         """Turn synchronous_commit on for the open transaction."""
-        connection.execute(text(f"SELECT {self._DURABLE}"))
+        connection.execute(self._MAKE_DURABLE)
 
     def mark(self, connection: Connection) -> str:
         """Mark the transaction by a setting of its own.
@@ -55,13 +58,11 @@ class PostgreSQL(Database):
         It ends with the transaction, and with a rollback to a savepoint from before the mark. A
         savepoint as mark would cost a transaction id of its own.
         """
-        query = text(f"SELECT set_config('{_SETTING}', '{MARK}', true), {self._DURABLE}")
-        return str(connection.execute(query).one()[0])
+        return str(connection.execute(self._SET_MARK).one()[0])
 
     def is_marked(self, connection: Connection, mark: str) -> bool:
         """Tell whether the setting is there; raises in a transaction that has failed."""
-        query = text(f"SELECT current_setting('{_SETTING}', true), {self._DURABLE}")
-        return bool(connection.execute(query).one()[0] == mark)
+        return bool(connection.execute(self._READ_MARK).one()[0] == mark)
 
     @contextmanager
     def short_waits(self, connection: Connection) -> Iterator[None]:
