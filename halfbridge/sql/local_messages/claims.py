@@ -182,6 +182,7 @@ class Claims:
             columns.has_key == true(),
         )
         resting = select(columns.key_hash, columns.id).where(
+            columns.next_attempt_at.is_not(None),  # what an index finds, for the clock goes on
             columns.next_attempt_at > NowMs(),
             columns.state.in_([state.value for state in TO_RELAY]),
             columns.key_hash.is_not(None),

@@ -135,6 +135,12 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
         columns.has_key,
         columns.id,
     )
-    Index(f"{name}_resting", columns.next_attempt_at)
+    is_resting = columns.next_attempt_at.is_not(None)
+    Index(
+        f"{name}_resting",
+        columns.next_attempt_at,
+        postgresql_where=is_resting,
+        sqlite_where=is_resting,
+    )
     Index(f"{name}_transaction", columns.transaction_id)
     return table
