@@ -73,11 +73,7 @@ class Scene:
 
     def states(self) -> list[str]:
         """Return the state of each row, by id; a GLOBAL_COMMIT that is acknowledged has a star."""
-        table = self.messages.tables.messages
-        query = select(table.c.state, table.c.decision_acknowledged).order_by(table.c.id)
-        with self.messages.engine.connect() as connection:
-            found = connection.execute(query).all()
-        return [state + ("*" if acknowledged else "") for state, acknowledged in found]
+        return states_of(self.messages)
 
 
 @contextmanager
@@ -112,6 +108,15 @@ def running(service: RelayService) -> Iterator[None]:
         thread.join(WAIT_S_MAX)
     assert not thread.is_alive()
     assert failures == []
+
+
+def states_of(messages: LocalMessages) -> list[str]:
+    """Return the state of each row, by id; a GLOBAL_COMMIT that is acknowledged has a star."""
+    table = messages.tables.messages
+    query = select(table.c.state, table.c.decision_acknowledged).order_by(table.c.id)
+    with messages.engine.connect() as connection:
+        found = connection.execute(query).all()
+    return [state + ("*" if acknowledged else "") for state, acknowledged in found]
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
