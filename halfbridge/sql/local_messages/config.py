@@ -39,7 +39,7 @@ class RelayConfig:
         doc="Bytes of keys, values and headers in one message transaction.",
     )
     window_rows: int = setting(
-        2_000, minimum=1, maximum=100_000, doc="Rows that are looked at together."
+        1_000, minimum=1, maximum=100_000, doc="Rows that are looked at together."
     )
     lease_ms: int = setting(
         10_000,

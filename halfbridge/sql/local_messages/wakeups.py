@@ -81,18 +81,20 @@ class Listener:
             self._thread.join()
 
     def _run(self) -> None:
+        level = logging.WARNING  # once; then it is known
         while not self._stopping.is_set():
             try:
                 self._listen()
             except Exception as error:  # noqa: BLE001  (drivers raise their own)
-                _LOG.info("no notifications of local messages, polling: %s", error)
+                _LOG.log(level, "no notifications of local messages, polling: %s", error)
+                level = logging.DEBUG
             self.is_listening = False
             self._stopping.wait(_RECONNECT_S)
 
     def _listen(self) -> None:
         with self._messages.engine.connect() as connection:
             connection.detach()  # closed at the end, and no loss to the pool
-            driver: Any = connection.connection.driver_connection
+            driver: Any = connection.connection.dbapi_connection
             driver.autocommit = True
             name = self._messages.channel.replace('"', '""')
             driver.execute(f'LISTEN "{name}"')

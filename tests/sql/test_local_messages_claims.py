@@ -1,0 +1,218 @@
+"""What a look finds, on each database; and what dead letters say. No Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import select, true, update
+
+from bridge.message import Message
+from halfbridge.sql.local_messages.claims import Claims, Snapshot, Unacknowledged
+from halfbridge.sql.local_messages.dead_letters import Letter, letter_of
+from halfbridge.sql.local_messages.relay import engine_of
+from halfbridge.sql.local_messages.tables import BUCKETS
+from halfbridge.sql.local_messages.writer import LocalMessages
+from halfbridge.sql.tables import NowMs
+from serde.avro import DEAD_LETTER, HALF_METADATA
+from serde.headers import DEAD, HALF
+from serde.partitioner import key_hash
+from serde.records import DeadLetter, DeadReason, HalfMetadata
+
+if TYPE_CHECKING:
+    from tests.sql.databases import Database
+
+ALL = range(BUCKETS)
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def messages(database: Database) -> LocalMessages:
+    """A local message table, just made."""
+    made = LocalMessages(database.engine())
+    made.create()
+    return made
+
+
+def add(messages: LocalMessages, *keys: bytes | None) -> list[int]:
+    """Insert a row for each key, in one transaction."""
+    with messages.engine.begin() as connection:
+        return messages.add_all(connection, [Message("t", key=key, value=key) for key in keys])
+
+
+def change(messages: LocalMessages, row_id: int, **values: Any) -> None:
+    """Change a row behind everybody's back."""
+    table = messages.tables.messages
+    with messages.engine.begin() as connection:
+        connection.execute(update(table).where(table.c.id == row_id).values(**values))
+
+
+def claims(messages: LocalMessages, *, window_rows: int = 100, waits: bool = True) -> Claims:
+    """Return what looks."""
+    return Claims(
+        messages.tables.messages,
+        window_rows=window_rows,
+        waits_after_error=waits,
+        casts_nulls=messages.database.name == "postgresql",
+    )
+
+
+def look(messages: LocalMessages, buckets: Any = ALL, **given: Any) -> Snapshot:
+    """Look once."""
+    with engine_of(messages).connect() as connection:
+        return claims(messages, **given).look(connection, buckets)
+
+
+def found(messages: LocalMessages, buckets: Any = ALL, **given: Any) -> list[int]:
+    """Return the ids of the rows that may be sent."""
+    return [row.id for row in look(messages, buckets, **given).messages]
+
+
+def test_rows_come_by_id_with_all_that_is_sent(messages: LocalMessages) -> None:
+    """Both states that are to be relayed, in one order; others not."""
+    first, second, third = add(messages, b"a", b"b", b"c")
+    change(messages, first, state="LOCAL_SUCCESS")
+    change(messages, third, state="LOCAL_ROLLBACK")
+    rows = look(messages).messages
+    assert [(row.id, row.key, row.value) for row in rows] == [
+        (first, b"a", b"a"),
+        (second, b"b", b"b"),
+    ]
+    assert (rows[0].topic, rows[0].partition, rows[0].headers) == ("t", None, None)
+    assert (rows[0].key_hash, rows[0].send_alone, rows[0].retries) == (key_hash(b"a"), False, 0)
+
+
+def test_a_window_ends_where_the_first_of_its_states_does(messages: LocalMessages) -> None:
+    """What lies beyond is left, for a row of another state may be missing before it."""
+    ids = add(messages, *[b"k"] * 6)
+    change(messages, ids[0], state="LOCAL_SUCCESS")
+    change(messages, ids[5], state="LOCAL_SUCCESS")
+    assert found(messages, window_rows=3) == ids[:4]
+
+
+@pytest.mark.parametrize("state", ["UNKNOWN", "PREPARED", "MESSAGE_ERROR"])
+def test_a_row_that_waits_holds_back_later_rows_of_its_key_only(
+    messages: LocalMessages, state: str
+) -> None:
+    """Earlier ones and other keys go; after an error all go, where that is the option."""
+    before, waiting, after, other = add(messages, b"k", b"k", b"k", b"l")
+    change(messages, waiting, state=state)
+    assert found(messages) == [before, other]
+    expected = [before, after, other] if state == "MESSAGE_ERROR" else [before, other]
+    assert found(messages, waits=False) == expected
+
+
+def test_a_resting_row_holds_back_its_key_until_its_time(messages: LocalMessages) -> None:
+    """By the database's clock."""
+    resting, later, other = add(messages, b"k", b"k", b"l")
+    change(messages, resting, next_attempt_at=NowMs() + HOUR_MS)
+    assert found(messages) == [other]
+    change(messages, resting, next_attempt_at=NowMs() - 1)
+    assert found(messages) == [resting, later, other]
+
+
+def test_a_look_is_about_the_buckets_asked_for(messages: LocalMessages) -> None:
+    """Rows and transactions of other buckets are somebody else's."""
+    keys = [b"key-%d" % n for n in range(20)]
+    ids = add(messages, *keys)
+    half = range(0, BUCKETS, 2)
+    expected = [i for i, key in zip(ids, keys, strict=True) if key_hash(key) % BUCKETS in half]
+    assert found(messages, half) == expected
+    assert found(messages, []) == []
+
+
+def test_a_marked_transaction_is_found_until_it_is_acknowledged(messages: LocalMessages) -> None:
+    """Once, however many rows it has, with all that repeats its COMMIT."""
+    ids = add(messages, b"a", b"b", b"c")
+    place = {"half_partition": 1, "half_offset": 77, "message_count": 2}
+    for row_id in ids[:2]:
+        change(messages, row_id, state="GLOBAL_COMMIT", transaction_id="t1", **place)
+    seen = look(messages)
+    assert seen.unacknowledged == [Unacknowledged("t1", 1, 77, 2)]
+    assert [row.id for row in seen.messages] == ids[2:]
+    for row_id in ids[:2]:
+        change(messages, row_id, decision_acknowledged=true())
+    assert look(messages).unacknowledged == []
+
+
+def test_rows_without_keys_are_told_of_and_locked(messages: LocalMessages) -> None:
+    """Another relay finds those that are not locked (on SQLite there are no such locks)."""
+    assert not look(messages, []).has_keyless
+    ids = add(messages, None, b"k", None)
+    assert look(messages, []).has_keyless
+    engine = engine_of(messages)
+    with engine.connect() as first, engine.connect() as second:
+        one = claims(messages, window_rows=1).lock_keyless(first)
+        assert [row.id for row in one] == ids[:1]
+        rest = claims(messages).lock_keyless(second)
+        locked = messages.database.name != "sqlite"
+        assert [row.id for row in rest] == ([ids[2]] if locked else [ids[0], ids[2]])
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_a_row_that_commits_late_is_not_stepped_over(messages: LocalMessages) -> None:
+    """Its id is lower than one that was found, and relayed, before it could be seen."""
+    with messages.engine.connect() as slow:
+        low = messages.add(slow, Message("t", key=b"k"))
+        (high,) = add(messages, b"k")
+        assert low < high
+        assert found(messages) == [high]
+        change(messages, high, state="GLOBAL_COMMIT", decision_acknowledged=true())
+        slow.commit()
+    assert found(messages) == [low]
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_look_stays_quick_beside_many_rows_that_are_done(messages: LocalMessages) -> None:
+    """No part of the statement reads the table: PostgreSQL's plan has no sequential scan."""
+    add(messages, *[b"key-%d" % (n % 50) for n in range(3_000)])
+    table = messages.tables.messages
+    with messages.engine.begin() as connection:
+        done = {"state": "GLOBAL_COMMIT", "decision_acknowledged": True}
+        connection.execute(update(table).values(**done, transaction_id="t"))
+    add(messages, b"key-1", None)
+    with messages.engine.connect() as connection:
+        connection.exec_driver_sql(f"ANALYZE {table.name}")
+        looking = claims(messages)
+        arms = [looking._any_keyless(), looking._unacknowledged(ALL), *looking._to_relay(ALL)]
+        for arm in arms:
+            text = str(arm.compile(connection, compile_kwargs={"literal_binds": True}))
+            plan = connection.exec_driver_sql("EXPLAIN " + text.replace("%", "%%")).scalars()
+            assert not [line for line in plan if "Seq Scan" in line], text
+        assert connection.execute(select(table.c.id).limit(1)).scalar() is not None
+
+
+class Record:
+    """A record of the dead-letter topic as the Kafka client hands it over."""
+
+    def __init__(self, *headers: tuple[str, bytes]) -> None:
+        self._headers = list(headers)
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        """Return its headers."""
+        return self._headers
+
+
+def letter(reason: DeadReason, *, group: str = "relay", is_stub: bool = False) -> Record:
+    """Return a dead letter."""
+    half = HalfMetadata("t1", 1, 0, 0, group, "orders", -1, 0, -1, -1, -1)
+    dead = DeadLetter(reason, "why", 0, 1, 2, "half", 0, 3, is_stub=is_stub)
+    return Record((HALF, HALF_METADATA.encode(half)), (DEAD, DEAD_LETTER.encode(dead)))
+
+
+@pytest.mark.parametrize("is_stub", [False, True])
+@pytest.mark.parametrize("reason", list(DeadReason))
+def test_letters_of_whole_transactions_are_taken(reason: DeadReason, is_stub: bool) -> None:
+    """Stubs too; what is about one stray record says nothing of its transaction."""
+    found = letter_of(letter(reason, is_stub=is_stub), "relay")
+    if reason in (DeadReason.LATE, DeadReason.EXTRA):
+        assert found is None
+    else:
+        assert found == Letter("t1", reason, "why")
+
+
+def test_letters_of_others_and_unreadable_ones_are_left() -> None:
+    """Nobody's rows are touched by what cannot be read, or is another group's."""
+    assert letter_of(letter(DeadReason.AGE, group="other"), "relay") is None
+    assert letter_of(Record((HALF, b"\x00"), (DEAD, b"\x00")), "relay") is None
+    assert letter_of(Record(), "relay") is None
