@@ -6,6 +6,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import delete, insert, select, update
 
 from bridge.message import Message
 from halfbridge.sql.local_messages.relay import RelayStep
@@ -123,12 +124,18 @@ def test_a_row_that_another_relay_marked_is_not_marked_again(
     other = relaying.relay(relay_name="other")
 
     def overtake(step: RelayStep) -> None:
-        if step is RelayStep.SENT:
-            # Without any lease: what keeps rows from being sent twice is the mark alone.
-            with relaying.messages.engine.begin() as connection:
-                buckets = relaying.messages.tables.buckets
-                connection.execute(buckets.update().values(expires_at=0))
-            run_dry(other)
+        if step is not RelayStep.SENT:
+            return
+        # Leases are as they were afterwards: what keeps a row from being sent twice is its state.
+        buckets = relaying.messages.tables.buckets
+        with relaying.messages.engine.begin() as connection:
+            held = connection.execute(select(buckets)).mappings().all()
+            connection.execute(update(buckets).values(expires_at=0))
+        run_dry(other)
+        other.close()
+        with relaying.messages.engine.begin() as connection:
+            connection.execute(delete(buckets))
+            connection.execute(insert(buckets), [dict(row) for row in held])
 
     relay = relaying.relay(relay_name="relay", on_step=overtake)
     relay.round()
