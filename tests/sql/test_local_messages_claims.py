@@ -79,7 +79,11 @@ def test_rows_come_by_id_with_all_that_is_sent(messages: LocalMessages) -> None:
         (second, b"b", b"b"),
     ]
     assert (rows[0].topic, rows[0].partition, rows[0].headers) == ("t", None, None)
-    assert (rows[0].key_hash, rows[0].send_alone, rows[0].retries) == (key_hash(b"a"), False, 0)
+    assert (rows[0].key_hash, bool(rows[0].send_alone), rows[0].retries) == (
+        key_hash(b"a"),
+        False,
+        0,
+    )
 
 
 def test_a_window_ends_where_the_first_of_its_states_does(messages: LocalMessages) -> None:

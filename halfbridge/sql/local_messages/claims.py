@@ -83,18 +83,17 @@ class Claims:
         self._table = table
         self._casts_nulls = casts_nulls
         self._window_rows = window_rows
+        # Of the buckets looked at last: to build and compile it takes longer than to run it.
+        self._statement: tuple[tuple[int, ...], str, Any] = ((-1,), "", ())
         self._holding = [*UNSETTLED, *([RowState.MESSAGE_ERROR] if waits_after_error else [])]
 
     def look(self, connection: Connection, buckets: Collection[int]) -> Snapshot:
         """Return what there is to do for keys of `buckets`, and whether there is keyless work."""
-        arms = [self._any_keyless()]
-        if buckets:
-            arms += [self._unacknowledged(buckets), *self._to_relay(buckets)]
-        each = [select(arm.subquery()) for arm in arms]
+        text, parameters = self._compiled(connection, tuple(sorted(buckets)))
         found: dict[int, list[LocalMessage]] = {what: [] for what in range(len(TO_RELAY))}
         unacknowledged: list[Unacknowledged] = []
         has_keyless = False
-        for what, *row in connection.execute(union_all(*each)):
+        for what, *row in connection.exec_driver_sql(text, parameters):
             if what in found:
                 found[what].append(LocalMessage(*row))
             elif what == _KEYLESS:
@@ -104,6 +103,23 @@ class Claims:
                 place = of["partition"], of["created_at"], of["retries"]
                 unacknowledged.append(Unacknowledged(of["topic"], *place))
         return Snapshot(self._by_id(list(found.values())), unacknowledged, has_keyless)
+
+    def _compiled(self, connection: Connection, buckets: tuple[int, ...]) -> tuple[str, Any]:
+        """Return the statement as the driver takes it."""
+        known, text, parameters = self._statement
+        if known == buckets:
+            return text, parameters
+        arms = [self._any_keyless()]
+        if buckets:
+            arms += [self._unacknowledged(buckets), *self._to_relay(buckets)]
+        compiled: Any = union_all(*(select(arm.subquery()) for arm in arms)).compile(
+            connection, compile_kwargs={"render_postcompile": True}
+        )
+        text, parameters = str(compiled), compiled.construct_params()
+        if compiled.positional:
+            parameters = tuple(parameters[name] for name in compiled.positiontup)
+        self._statement = buckets, text, parameters
+        return text, parameters
 
     def lock_keyless(self, connection: Connection) -> list[LocalMessage]:
         """Lock rows without a key that no other relay has locked, by id, and return them.
