@@ -11,7 +11,7 @@ from uuid import uuid4
 from sqlalchemy import MetaData, and_, func, inspect, select
 from sqlalchemy.exc import DBAPIError, NoSuchTableError, SQLAlchemyError
 
-from halfbridge.sql.dialects import database_of
+from halfbridge.sql.dialects import database_of, set_isolation
 from halfbridge.sql.errors import Outcome, TableError
 from halfbridge.sql.tables import OWN_KEY, OWN_OUTCOME, NowMs, fence_table
 
@@ -163,7 +163,7 @@ class FenceTable:
         database = self.database
         with self.engine.connect() as connection:
             if database.own_isolation is not None:
-                connection.execution_options(isolation_level=database.own_isolation)
+                set_isolation(connection, database.own_isolation)
             with database.short_waits(connection):
                 try:
                     if writes:

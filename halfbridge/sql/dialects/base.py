@@ -24,6 +24,30 @@ MARK = "halfbridge_fence"
 COUNTED = {"preserve_rowcount": True}
 
 
+def set_isolation(connection: Connection, level: str) -> None:
+    """Set the isolation level of a connection that has begun nothing.
+
+    SQLAlchemy lets the driver's own errors through here: of a connection that was lost while it
+    was in the pool, for one.
+
+    Raises:
+        DBAPIError: the connection is lost.
+    """
+    errors = connection.dialect.loaded_dbapi.Error
+    try:
+        connection.execution_options(isolation_level=level)
+    except errors as error:
+        connection.invalidate(error)
+        raise DBAPIError.instance(
+            f"SET TRANSACTION ISOLATION LEVEL {level}",
+            None,
+            error,
+            errors,
+            connection_invalidated=True,
+            dialect=connection.dialect,
+        ) from error
+
+
 class Database(ABC):
     """One kind of database. Methods take a connection of it, and run in its transaction."""
 
