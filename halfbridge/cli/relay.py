@@ -1,4 +1,4 @@
-"""`halfbridge relay`: send what stands in a local message table."""
+"""`halfbridge relay`: send what stands in a local message table, or in a table of the user's."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 from bridge.config import BridgeConfig
 from bridge.errors import ConfigError
 from halfbridge.cli.local_messages import opened_table, table_options
+from halfbridge.cli.log_relay import log_options, run_log
 from halfbridge.cli.options import load_settings, settings_options
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _BRIDGE_SETTINGS = (
 
 @click.group()
 def relay() -> None:
-    """Send what stands in a local message table."""
+    """Send what stands in a local message table, or what is inserted into a table of yours."""
 
 
 def _relay_options(command: Any) -> Any:
@@ -41,6 +42,12 @@ def _relay_options(command: Any) -> Any:
 
 @relay.command()
 @table_options
+@log_options
+@click.option(
+    "--by-log",
+    is_flag=True,
+    help="Have the database's log say when there are rows: no notifications, no polling.",
+)
 @click.option(
     "--fence-name", default="halfbridge_fence", show_default=True, help="Name of the fence's table."
 )
@@ -59,7 +66,12 @@ def run(**values: Any) -> int:
     """Run a relay until SIGTERM or Ctrl-C; what is begun is finished.
 
     Several may run on one table. The tables are made where they are missing.
+
+    With --table it relays the inserts into a table of yours, to which it writes nothing.
     """
+    if values["table"]:
+        logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
+        return run_log(values, load_settings(BridgeConfig, values))
     from halfbridge.sql.local_messages.config import RelayConfig  # noqa: PLC0415
 
     bridge_config = load_settings(BridgeConfig, values)
@@ -99,7 +111,7 @@ def _run(
             TransactionProducer(checker=fence.check, config=bridge_config)
         )
         made = Relay(messages, fence, producer, relay_config)
-        service = RelayService(made, producer, callback=callback)
+        service = RelayService(made, producer, callback=callback, by_log=values["by_log"])
         if values["metrics_port"] is not None:
             where = {"host": values["metrics_host"], "port": values["metrics_port"]}
             server = serve(made.metrics.registry, service.health, **where)

@@ -25,8 +25,43 @@ from halfbridge.sql.log_subscription.subscription import BeginAt, LogSubscriptio
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from halfbridge.testkit.stack import HalfbridgeStack
+    from tests.sql.log_scene import Orders
+
 GROUP = "orders-relay"
 CHILD_S_MAX = 120.0
+
+
+class Relayed:
+    """A table of orders, a topic, and how to relay the one into the other."""
+
+    def __init__(self, orders: Orders, stack: HalfbridgeStack, topic: str) -> None:
+        self.orders = orders
+        self.stack = stack
+        self.topic = topic
+        self.given: dict[str, Any] = {
+            "url": orders.database.url,
+            "topic": topic,
+            "begin_at": "now",
+            "kafka": {
+                "bootstrap_servers": stack.bootstrap_servers,
+                "topic_prefix": stack.topic_prefix,
+                "transaction_timeout_ms": stack.config.transaction_timeout_ms,
+                "topics": [topic],
+            },
+        }
+
+    def delivered(self, count: int) -> list[int]:
+        """Return the orders in the topic, once `count` are there, in their order."""
+        records = self.stack.read_committed(self.topic, count=count)
+        return [json.loads(each.value or b"")["id"] for each in records]
+
+    def settled(self) -> list[int]:
+        """Return the orders in the topic, when no transaction is undecided any more."""
+        check = Fence(self.orders.engine, producer_group=GROUP).check
+        with self.stack.producer(GROUP, checker=check):
+            self.stack.wait_until_decided()
+        return self.delivered(0)
 
 
 @dataclass(frozen=True)
@@ -94,8 +129,8 @@ def relaying(**given: Any) -> Iterator[Running]:
         finally:
             stop.set()
             thread.join()
-    if raised:
-        raise raised[0]
+            if raised:
+                raise raised[0]
 
 
 def die_at(step: str, count: int, **given: Any) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.sql.log_subscription.errors import PositionLostError
-from tests.sql.log_relay import GROUP, die_at, relaying
+from tests.sql.log_relay import Relayed, die_at, relaying
 from tests.sql.log_scene import KINDS, NAME, Orders
 
 if TYPE_CHECKING:
@@ -25,42 +24,6 @@ pytestmark = [
 ]
 
 IDLE_STEPS = ("noted", "followed")  # of a relay that has nothing to do
-
-
-class Relayed:
-    """A table of orders, a topic, and how to relay the one into the other."""
-
-    def __init__(self, orders: Orders, stack: HalfbridgeStack, topic: str) -> None:
-        self.orders = orders
-        self.stack = stack
-        self.topic = topic
-        self.given: dict[str, Any] = {
-            "url": orders.database.url,
-            "topic": topic,
-            "begin_at": "now",
-            "kafka": {
-                "bootstrap_servers": stack.bootstrap_servers,
-                "topic_prefix": stack.topic_prefix,
-                "transaction_timeout_ms": stack.config.transaction_timeout_ms,
-                "topics": [topic],
-            },
-        }
-
-    def delivered(self, count: int) -> list[int]:
-        """Return the orders in the topic, once `count` are there, in their order."""
-        records = self.stack.read_committed(self.topic, count=count)
-        return [json.loads(each.value or b"")["id"] for each in records]
-
-    def settled(self) -> list[int]:
-        """Return the orders in the topic, when no transaction is undecided any more."""
-        with self.stack.producer(GROUP, checker=self._check()):
-            self.stack.wait_until_decided()
-        return self.delivered(0)
-
-    def _check(self) -> Any:
-        from halfbridge.sql import Fence  # noqa: PLC0415
-
-        return Fence(self.orders.engine, producer_group=GROUP).check
 
 
 @pytest.fixture

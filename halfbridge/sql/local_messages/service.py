@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bridge.producer import TransactionProducer
     from halfbridge.sql.local_messages.relay import Relay
     from halfbridge.sql.local_messages.settling import PreparedMessage
+    from halfbridge.sql.log_subscription.wakeups import LogListener
 
 _LOG = logging.getLogger("halfbridge.sql")
 _MS_PER_S = 1_000
@@ -43,6 +44,10 @@ class RelayService:
         relay: Runs in the thread that calls `run`.
         producer: The relay's.
         callback: For prepared rows; see Settling. It runs in a thread of its own.
+        by_log: Have the database's log say when rows were inserted, in place of notifications.
+
+    Raises:
+        LogSettingsError: `by_log`, and this kind of database has no log that can be read.
     """
 
     def __init__(
@@ -51,6 +56,7 @@ class RelayService:
         producer: TransactionProducer,
         *,
         callback: Callable[[PreparedMessage], bool | None] | None = None,
+        by_log: bool = False,
     ) -> None:
         config = relay.config
         self._relay = relay
@@ -58,7 +64,7 @@ class RelayService:
         self._settling = Settling(relay.messages, config, callback)
         self._letters = DeadLetters(relay.messages, relay.engine, relay.marks, relay.metrics)
         self._stopping = Event()
-        self._listener = Listener(relay.messages, self._wake)
+        self._listener = self._log_listener() if by_log else Listener(relay.messages, self._wake)
         self._wakeups = Wakeups(
             config.poll_ms_min, config.poll_ms_max, lambda: self._listener.is_listening
         )
@@ -97,6 +103,14 @@ class RelayService:
             self._relay.close()
             for thread in beside:
                 thread.join()
+
+    def _log_listener(self) -> LogListener:
+        # Late: what reads a log needs more than what writes a table.
+        from halfbridge.sql.log_subscription.wakeups import LogListener  # noqa: PLC0415
+
+        table = self._relay.messages.tables.messages
+        engine = self._relay.engine
+        return LogListener(engine, table=table.name, schema=table.schema, wake=self._wake)
 
     def _run_rounds(self) -> None:
         pause_s = _PAUSE_S_MIN

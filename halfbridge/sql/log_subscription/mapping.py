@@ -120,9 +120,10 @@ def parse_mapping(text: str, *, origin: str) -> MessageMapping:
     except tomllib.TOMLDecodeError as error:
         raise _error("mapping", f"({error})", origin, "TOML") from error
     names = [each.name for each in fields(MessageMapping)]
-    for field in given:
-        if field not in names:
-            raise _error(field, "", origin, f"one of {', '.join(names)}", among=names)
+    unknown = next((each for each in given.items() if each[0] not in names), None)
+    if unknown is not None:
+        allowed = f"one of {', '.join(names)}"
+        raise _error(unknown[0], repr(unknown[1]), origin, allowed, among=names)
     for field in names:
         _check_type(field, given.get(field), origin)
     _check_choice(given, "topic", "topic_column", origin)
@@ -154,7 +155,7 @@ def _check_choice(given: Mapping[str, object], one: str, other: str, origin: str
 def _error(
     field: str, value: str, origin: str, allowed: str, *, among: list[str] | None = None
 ) -> MappingError:
-    near = difflib.get_close_matches(value or field, among or (), 1)
+    near = difflib.get_close_matches(field, among or (), 1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     return MappingError(field=field, value=value, origin=origin, allowed=allowed + hint)
 

@@ -24,6 +24,7 @@ from pymysqlreplication.row_event import WriteRowsEvent
 
 from halfbridge.sql.log_subscription.assembly import Assembler
 from halfbridge.sql.log_subscription.errors import (
+    LogSubscriptionError,
     LogUnavailableError,
     PositionLostError,
     UnreadableChangeError,
@@ -157,8 +158,10 @@ class BinlogStream:
             self._put(LogUnavailableError("the server ended the stream"))
         except pymysql.Error as error:
             self._put(_reading_error(error))
-        except Exception as error:  # noqa: BLE001 (handed to the thread that reads the queue)
+        except LogSubscriptionError as error:
             self._put(error)
+        except Exception as error:  # noqa: BLE001 (the reader's; handed to who reads the queue)
+            self._put(_undecodable(error))
         finally:
             for connection in tuple(self._connections):
                 _cut(connection)
@@ -178,6 +181,10 @@ class BinlogStream:
             self._insert(event, reader)
         elif isinstance(event, MariadbGtidEvent):
             self._gtid = event
+            # Ids of tables are a running server's own. After a crash the log goes on without the
+            # event that would have the reader forget them, and another table's rows would be taken
+            # for this one's. Every database transaction tells the ids that it uses.
+            reader.table_map.clear()
             self._assembler.begin()
         elif isinstance(event, (XidEvent, XAPrepareEvent)):
             insert = self._end()
@@ -264,6 +271,13 @@ def gtids_of(text: str) -> dict[int, str]:
 def position_of(gtids: Mapping[int, str]) -> str:
     """Return the GTID position, in the order of domains."""
     return ",".join(gtids[domain] for domain in sorted(gtids))
+
+
+def _undecodable(error: Exception) -> UnreadableChangeError:
+    """Return the error for an event that the reader cannot decode."""
+    made = UnreadableChangeError(f"an event cannot be decoded: {type(error).__name__}: {error}")
+    made.__cause__ = error
+    return made
 
 
 def _reading_error(error: pymysql.Error) -> Exception:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import MetaData, and_, delete, insert, select, text, update
 
 from bridge.message import Message
-from halfbridge.sql.dialects import database_of
+from halfbridge.sql.dialects import database_of, set_isolation
 from halfbridge.sql.log_subscription.changes import Position
 from halfbridge.sql.log_subscription.errors import LogUnavailableError, PositionTakenError
 from halfbridge.sql.log_subscription.position_tables import (
@@ -103,7 +103,7 @@ class Positions:
             LogUnavailableError: another one begins it now; look again later.
         """
         with self.engine.connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT")
+            set_isolation(connection, "AUTOCOMMIT")
             lock, unlock = _LOCKS[self.engine.dialect.name]
             named = {"name": f"{self._table.name}:{name}"}
             if not connection.execute(text(lock), named).scalar():
@@ -206,7 +206,7 @@ class Positions:
         """Yield a connection; what is not committed inside is rolled back."""
         with self.engine.connect() as connection:
             if self._database.own_isolation is not None:
-                connection.execution_options(isolation_level=self._database.own_isolation)
+                set_isolation(connection, self._database.own_isolation)
             with self._database.short_waits(connection):
                 try:
                     self._database.begin(connection)
