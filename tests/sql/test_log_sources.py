@@ -72,6 +72,40 @@ def test_only_what_is_committed_and_inserted_comes(orders: Orders, source: LogSo
     assert ids(read_until(source, 2)) == [2, 4]
 
 
+def test_inserts_of_any_statement_come(orders: Orders) -> None:
+    """INSERT ... SELECT, upserts that insert, rows of partitions; not upserts that update."""
+    upsert = {
+        "postgresql": "ON CONFLICT (id) DO UPDATE SET customer = 'again'",
+        "mariadb": "ON DUPLICATE KEY UPDATE customer = 'again'",
+    }[orders.database.name]
+    orders.execute("DROP TABLE orders")
+    if orders.database.name == "postgresql":
+        orders.execute(
+            "CREATE TABLE orders (id int primary key, customer text) PARTITION BY HASH (id)",
+            "CREATE TABLE part_0 PARTITION OF orders FOR VALUES WITH (MODULUS 2, REMAINDER 0)",
+            "CREATE TABLE part_1 PARTITION OF orders FOR VALUES WITH (MODULUS 2, REMAINDER 1)",
+        )
+    else:
+        orders.execute(
+            "CREATE TABLE orders (id int primary key, customer text) PARTITION BY HASH (id) "
+            "PARTITIONS 2"
+        )
+    source = orders.source()
+    source.open(source.begin_now())
+    orders.execute(
+        "INSERT INTO orders (id) VALUES (1), (2), (3)",
+        f"INSERT INTO orders (id) VALUES (3) {upsert}",
+        f"INSERT INTO orders (id) VALUES (4) {upsert}",
+        "INSERT INTO orders (id) SELECT id + 10 FROM orders WHERE id = 1",
+        "DELETE FROM orders",
+        "INSERT INTO orders (id) VALUES (5)",
+    )
+    found = read_until(source, 6)
+    assert sorted(ids(found)) == [1, 2, 3, 4, 5, 11]
+    assert ids(found)[-1] == 5
+    assert {each.table for each in found} == {"orders"}
+
+
 def test_the_log_is_read_again_from_any_position(orders: Orders, source: LogSource) -> None:
     """Each position of a first reading leads to exactly the rest, also within a transaction."""
     orders.insert(1, 2, 3)
