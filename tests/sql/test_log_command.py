@@ -100,7 +100,7 @@ def test_a_mistake_is_one_line(
         with command(database, halfbridge_stack, "--map", str(mapping)) as process:
             _, errors = process.communicate(timeout=STOP_S_MAX)
             assert process.returncode == 2
-            assert re.search(r"halfbridge: tpoic .*mapping\.toml.*did you mean topic", errors)
+            assert re.search(r"halfbridge: tpoic: 't' .*mapping\.toml.*did you mean topic", errors)
         mapping.write_text(MAPPING % "t")
         with command(database, halfbridge_stack, "--map", str(mapping)) as process:
             _, errors = process.communicate(timeout=STOP_S_MAX)
