@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, text
 
+from halfbridge.sql.log_subscription.errors import LogUnavailableError
 from halfbridge.sql.log_subscription.sources import log_source
+from tests.integration.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sqlalchemy import Engine
 
-    from halfbridge.sql.log_subscription.changes import Insert, LogSource
+    from halfbridge.sql.log_subscription.changes import Insert, LogSource, Position
     from tests.sql.databases import Database
 
 PATIENCE_S = 30.0
@@ -72,6 +74,19 @@ def make_durable(database: Database) -> None:
     """Set the shared MariaDB server as a log that may be read must be."""
     with database.admin_engine().connect() as connection:
         connection.execute(text("SET GLOBAL sync_binlog = 1"))
+
+
+def reopen(source: LogSource, position: Position) -> None:
+    """Open a source anew; PostgreSQL frees a slot only once it has seen the old stream end."""
+
+    def is_open() -> bool:
+        try:
+            source.open(position)
+        except LogUnavailableError:
+            return False
+        return True
+
+    until("the slot is free", is_open)
 
 
 def read_until(source: LogSource, count: int) -> list[Insert]:

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from halfbridge.sql.log_subscription.changes import Position
 from halfbridge.sql.log_subscription.errors import LogUnavailableError, PositionLostError
-from tests.sql.log_scene import KINDS, Orders, endings, ids, number, read_until
+from tests.sql.log_scene import KINDS, Orders, endings, ids, number, read_until, reopen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_inserts_of_any_statement_come(orders: Orders) -> None:
             "PARTITIONS 2"
         )
     source = orders.source()
-    source.open(source.begin_now())
+    reopen(source, source.begin_now())
     orders.execute(
         "INSERT INTO orders (id) VALUES (1), (2), (3)",
         f"INSERT INTO orders (id) VALUES (3) {upsert}",
@@ -113,7 +113,7 @@ def test_the_log_is_read_again_from_any_position(orders: Orders, source: LogSour
     orders.insert(5, 6)
     first = read_until(source, 6)
     for place, insert in enumerate(first[:-1]):
-        source.open(insert.position)
+        reopen(source, insert.position)
         assert read_until(source, 5 - place) == first[place + 1 :]
 
 
@@ -123,7 +123,7 @@ def test_what_was_advanced_over_comes_no_more(orders: Orders, source: LogSource)
     (insert,) = read_until(source, 1)
     source.advance(insert.position.commit)
     orders.insert(2)
-    source.open(insert.position)
+    reopen(source, insert.position)
     assert ids(read_until(source, 1)) == [2]
 
 
@@ -137,7 +137,7 @@ def test_reading_passes_over_other_transactions(orders: Orders, source: LogSourc
             break
     assert source.read_to != begun
     orders.insert(1)
-    source.open(Position(source.read_to))
+    reopen(source, Position(source.read_to))
     assert ids(read_until(source, 1)) == [1]
 
 
@@ -173,7 +173,7 @@ def test_a_snapshot_and_the_log_are_every_row_once(orders: Orders) -> None:
         for place in range(3)
     } | set(range(1_000_000, 1_000_010))
     assert rows == sorted(rows)
-    source.open(position)
+    reopen(source, position)
     logged = ids(read_until(source, len(expected) - len(rows)))
     assert sorted(rows + logged) == sorted(expected)
     assert source.read(1, 0.2) == ()
@@ -204,7 +204,7 @@ def test_a_snapshot_tells_values_as_the_log_does(orders: Orders) -> None:
     with source.begin_snapshot() as snapshot:
         orders.execute(insert % 2, nulls % 1_001)
         rows = list(snapshot.rows())
-    source.open(snapshot.position)
+    reopen(source, snapshot.position)
     logged = [dict(each.values) for each in read_until(source, 2)]
     assert [list(each) for each in logged] == [list(each) for each in rows]
     assert [{**each, "id": 0} for each in logged] == [{**each, "id": 0} for each in rows]
@@ -236,7 +236,7 @@ def test_a_lost_connection_is_told_and_reading_goes_on(orders: Orders, source: L
     with pytest.raises(LogUnavailableError):
         source.read(1, 30.0)
     orders.insert(2)
-    source.open(insert.position)
+    reopen(source, insert.position)
     assert ids(read_until(source, 1)) == [2]
 
 
@@ -247,7 +247,7 @@ def test_lag_is_what_was_not_read_yet(orders: Orders, source: LogSource) -> None
         connection.execute(orders.table.insert(), body)
     source.close()
     assert source.lag_bytes() > 1_000_000
-    source.open(Position(source.read_to))
+    reopen(source, Position(source.read_to))
     (insert,) = read_until(source, 1)
     source.advance(insert.position.commit)
     source.close()
