@@ -57,6 +57,8 @@ class Marks:
         self._table = messages.tables.messages
         self._buckets = messages.tables.buckets
         self._has_arrays = messages.database.name == "postgresql"
+        self._mark_keyless = self._marking()
+        self._mark_keyed = self._marking(self._holds())
 
     def mark(
         self,
@@ -79,20 +81,14 @@ class Marks:
         Raises:
             RowsLostError: fewer rows were found; roll back.
         """
-        columns = self._table.c
-        conditions: list[Any] = []
+        values: dict[str, Any] = {f"new_{name}": v for name, v in transaction._asdict().items()}
+        values["ids"] = [row.id for row in rows]
         if epochs is not None:
             buckets = {row.key_hash % BUCKETS for row in rows if row.key_hash is not None}
-            conditions.append(self._holds(owner, {each: epochs.get(each, -1) for each in buckets}))
-        found = connection.execute(
-            self._event(RowEvent.MARK)
-            .where(self._among([row.id for row in rows]), *conditions)
-            .values(
-                next_attempt_at=None,
-                cause=None,
-                **{columns[name].name: value for name, value in transaction._asdict().items()},
-            )
-        ).rowcount
+            values["held"] = [(each, epochs.get(each, -1)) for each in sorted(buckets)]
+            values["lease_owner"] = owner
+        statement = self._mark_keyless if epochs is None else self._mark_keyed
+        found = connection.execute(statement, values).rowcount
         if found != len(rows):
             raise RowsLostError(
                 f"{len(rows) - found} of {len(rows)} rows are not this relay's to send any more"
@@ -175,15 +171,27 @@ class Marks:
             .values(state=state_after(event).value, updated_at=NowMs())
         )
 
-    def _holds(self, owner: str, epochs: Mapping[int, int]) -> ColumnElement[bool]:
-        """Return whether the row's bucket is leased to `owner` at one of these epochs."""
+    def _marking(self, *conditions: Any) -> Any:
+        """Return the first mark's UPDATE, which is built once: it runs for every batch."""
+        if self._has_arrays:  # one parameter, however many ids
+            is_among = self._table.c.id == any_(bindparam("ids", type_=ARRAY(BigInteger)))
+        else:
+            is_among = self._table.c.id.in_(bindparam("ids", expanding=True))
+        kept: dict[str, Any] = {
+            name: bindparam(f"new_{name}") for name in MarkedTransaction._fields
+        }
+        statement = self._event(RowEvent.MARK).where(is_among, *conditions)
+        return statement.values(next_attempt_at=None, cause=None, **kept)
+
+    def _holds(self) -> ColumnElement[bool]:
+        """Return whether the row's bucket is leased to `lease_owner` at an epoch of `held`."""
         buckets = self._buckets.c
         condition: ColumnElement[bool] = (
             select(buckets.bucket)
             .where(
                 buckets.bucket == self._table.c.key_hash % BUCKETS,
-                buckets.owner == owner,
-                tuple_(buckets.bucket, buckets.epoch).in_(sorted(epochs.items())),
+                buckets.owner == bindparam("lease_owner"),
+                tuple_(buckets.bucket, buckets.epoch).in_(bindparam("held", expanding=True)),
             )
             .exists()
         )
