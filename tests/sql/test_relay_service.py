@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import NewTopic
+from sqlalchemy import func, select, text
 
 from bridge.admin_client.kafka_io import AdminClient
 from bridge.message import Message
@@ -176,3 +177,24 @@ def test_health_and_metrics_say_what_is_wrong(relaying: Scene, topic: str) -> No
         add(relaying, Message(topic, key=b"k", value=b"2"))
         wait_until(lambda: states_are(relaying, "GLOBAL_COMMIT*", "GLOBAL_COMMIT*"))
         wait_until(lambda: service.health().all_well)
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_a_connection_that_dies_in_the_pool_ends_no_relay(
+    relaying: Scene, database: Database, topic: str
+) -> None:
+    """The driver's own error, where SQLAlchemy sets the isolation level, is a trouble as others."""
+    table, mine = relaying.messages.tables.messages, database.admin_engine()
+    query = select(func.count()).where(table.c.decision_acknowledged)
+
+    def done() -> int:
+        with mine.begin() as connection:
+            return int(connection.execute(query).scalar_one())
+
+    with running(relaying.service()):
+        for number in range(5):
+            with mine.begin() as connection:
+                connection.execute(text("KILL USER service"))
+                message = Message(topic, key=b"k", value=b"%d" % number)
+                relaying.messages.add_all(connection, [message])
+            wait_until(lambda number=number: done() > number)

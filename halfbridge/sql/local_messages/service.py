@@ -60,6 +60,9 @@ class RelayService:
     ) -> None:
         config = relay.config
         self._relay = relay
+        # The driver's own: a connection that died in the pool raises it where SQLAlchemy sets the
+        # isolation level, and SQLAlchemy lets it pass.
+        self._troubles = (*_TROUBLES, relay.engine.dialect.loaded_dbapi.Error)
         self._producer = producer
         self._settling = Settling(relay.messages, config, callback)
         self._letters = DeadLetters(relay.messages, relay.engine, relay.marks, relay.metrics)
@@ -121,7 +124,7 @@ class RelayService:
                 if not has_worked:
                     self._relay.acknowledge()
                 self._tidy()
-            except _TROUBLES as error:
+            except self._troubles as error:
                 self._tell("relay", error)
                 self._stopping.wait(pause_s)
                 pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
@@ -184,7 +187,7 @@ class RelayService:
         """Tell of a failure of the database or of Kafka, and of its end; go on."""
         try:
             yield
-        except _TROUBLES as error:
+        except self._troubles as error:
             self._tell(what, error)
         else:
             self._well(what)
