@@ -57,8 +57,8 @@ def main(given: dict[str, Any]) -> None:
             spark.dataSource.register(sink_faults.faulty(Path(faults)))
         rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
         frame = rows.parquet(given["rows"])
-        if given.get("repartition"):
-            frame = frame.repartition(given["repartition"], "key")
+        if given.get("tasks"):
+            frame = frame.coalesce(given["tasks"])
         if given.get("random"):
             tail = F.encode(F.concat(F.lit("-"), F.expr("uuid()")), "utf-8")
             frame = frame.withColumn("value", F.concat("value", tail))

@@ -176,8 +176,7 @@ class SinkScene:
         columns = {"key": map(key_of, numbers), "value": map(value_of, numbers)}
         table = pa.table({name: pa.array(list(rows)) for name, rows in columns.items()})
         path = self.rows / f"{file:04d}.parquet"
-        # A driver killed between the file source's log and the offsets' leaves a batch of two
-        # files, whose tasks Spark orders by size, largest first: of one size they stay in order.
+        # Of one size: Spark takes the largest first where a batch has two files.
         pq.write_table(table, path, compression="none")
         # The file source takes the oldest first, by whole milliseconds.
         os.utime(path, (1_700_000_000 + file, 1_700_000_000 + file))

@@ -92,7 +92,7 @@ def settings_of(admin: Any, topic: str) -> dict[str, str]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     future = admin.describe_configs([resource], request_timeout=KAFKA_TIMEOUT_S)[resource]
     try:
-        settings = future.result(KAFKA_TIMEOUT_S)
+        settings = future.result(KAFKA_TIMEOUT_S + _CLIENT_GRACE_S)  # the client says why
     except (KafkaException, TimeoutError) as error:
         if _code(error) not in _NO_RIGHT:
             raise SinkSetupError(
@@ -217,7 +217,7 @@ def ensure_topics(options: SinkOptions) -> None:
 def _create(admin: Any, missing: list[Any], options: SinkOptions) -> None:
     for name, future in admin.create_topics(missing, request_timeout=KAFKA_TIMEOUT_S).items():
         try:
-            future.result(KAFKA_TIMEOUT_S)
+            future.result(KAFKA_TIMEOUT_S + _CLIENT_GRACE_S)
         except (KafkaException, TimeoutError) as error:  # noqa: PERF203 (two topics)
             if _code(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise SinkSetupError(
