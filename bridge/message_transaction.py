@@ -7,10 +7,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from bridge import kafka_io
-from bridge.errors import RetriableError
+from bridge.errors import BridgeError, RetriableError
 from bridge.futures import DecisionFuture, SendFuture
 from bridge.message import Resolution
-from bridge.transaction import Event, State, step
+from bridge.transaction import Event, IllegalTransitionError, State, step
 from bridge.transaction_records import (
     checked_context,
     decision,
@@ -48,6 +48,10 @@ class Transaction:
 
     Attributes:
         id: Transaction id; store it with the local transaction so that a check can look it up.
+        commit_held: Why COMMIT is refused for the time being; empty: it is not. Set by whoever
+            commits the local transaction first.
+        refused: Why a send was refused before anything was stored, or None. Who leaves that
+            message out on purpose sets it to None; a fence refuses the transaction otherwise.
     """
 
     __slots__ = (
@@ -64,8 +68,10 @@ class Transaction:
         "_outstanding",
         "_sends",
         "_state",
+        "commit_held",
         "half_partition",
         "id",
+        "refused",
         "shared",
     )
 
@@ -77,6 +83,8 @@ class Transaction:
         self._immunity_on_wire = DEFAULT_IMMUNITY if immunity_ms is None else immunity_ms
         self.id = TRANSACTION_IDS.next()
         self.half_partition = -1
+        self.commit_held = ""
+        self.refused: Exception | None = None
         self._lock = Lock()
         self._state = State.INIT
         self._count = 0
@@ -185,14 +193,21 @@ class Transaction:
 
     def _send(self, message: Message, *, pipelined: bool) -> SendFuture:
         shared = self.shared
-        shared.check(message)
-        if pipelined:
-            shared.wait_for_room()
+        try:
+            shared.check(message)
+            if pipelined:
+                shared.wait_for_room()
+        except BridgeError as error:
+            self.refused = error
+            raise
+        if self.refused is not None and isinstance(self.refused, RetriableError):
+            self.refused = None  # nothing was wrong with the message, and the call was repeated
         with self._lock:
             after = step(self._state, Event.SEND, transaction_id=self.id)
             size = self._bytes + message.body_bytes + message.header_bytes
             if self._count >= TRANSACTION_MESSAGES_MAX or size > TRANSACTION_BYTES_MAX:
-                raise transaction_full(self.id)
+                self.refused = transaction_full(self.id)
+                raise self.refused
             index = self._count
             if not index:
                 self._place(message)
@@ -233,6 +248,10 @@ class Transaction:
     def _decide(self, event: Event, *, pipelined: bool) -> DecisionFuture:
         shared = self.shared
         shared.check_open(decides=True)
+        if event is Event.COMMIT and self.commit_held:
+            raise IllegalTransitionError(
+                self._state, event, transaction_id=self.id, why=self.commit_held
+            )
         if pipelined:
             shared.wait_for_room()
         elif event is Event.ROLLBACK:

@@ -48,9 +48,11 @@ class IllegalTransitionError(RuntimeError):
         transaction_id: Which transaction; empty where the table was used without one.
     """
 
-    def __init__(self, state: State, event: Event, *, transaction_id: str = "") -> None:
+    def __init__(
+        self, state: State, event: Event, *, transaction_id: str = "", why: str = ""
+    ) -> None:
         whose = f"transaction {transaction_id}: " if transaction_id else ""
-        super().__init__(f"{whose}{event.value} in {state.value}: {_why(state, event)}")
+        super().__init__(f"{whose}{event.value} in {state.value}: {why or _why(state, event)}")
         self.state = state
         self.event = event
         self.transaction_id = transaction_id

@@ -15,7 +15,7 @@ from halfbridge.sql.dialects import CHECK_WAIT_MS
 from halfbridge.sql.errors import FencedError, FenceUsageError, Outcome, SqlError
 from halfbridge.sql.fence_block import fenced_connection, fenced_session
 from halfbridge.sql.fence_context import check_context
-from halfbridge.sql.fence_guard import check_outermost, guard_of
+from halfbridge.sql.fence_guard import check_outermost, guard_of, refuse_lost_sends
 from halfbridge.sql.fence_purge import (
     DEAD_LETTER_RETENTION_MS,
     TRANSACTION_AGE_MS_MAX,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from bridge import MessageView, Transaction, TransactionProducer
 
 _NS_PER_MS = 1_000_000
+_DATABASE_FIRST = "the database has not committed the fence row: commit the database first"
 # The wait for a lock, and as much again for connecting and for the statements.
 _CHECK_TIMEOUT_MS_MIN = 2 * CHECK_WAIT_MS
 
@@ -87,9 +88,9 @@ class Fence:
         """Make the table where it is missing, and the row about itself; see FenceTable.create."""
         self._table.create()
 
-    def table_id(self) -> str:
+    def table_id(self, *, anew: bool = False) -> str:
         """Return the table's UUID; see FenceTable.table_id."""
-        return self._table.table_id()
+        return self._table.table_id(anew=anew)
 
     def context(self) -> bytes:
         """Return what `producer.begin(context=...)` marks a transaction as fenced with.
@@ -157,8 +158,8 @@ class Fence:
 
         For whoever cannot use `transaction`. To be called first of all statements, once all
         sends have returned; `tx` comes from `producer.begin(context=fence.context())`. Commit the
-        database next, and `tx` only after that. COMMIT is refused where the transaction that
-        holds the row has ended by itself meanwhile.
+        database next, and `tx` only after that: `tx.commit()` is refused until then. The
+        database's COMMIT is refused where the transaction that holds the row has ended by itself.
 
         Raises:
             FencedError: a check came first: neither may commit; roll both back.
@@ -169,8 +170,9 @@ class Fence:
         """
         if isinstance(connection, Session):
             connection = self.connection_of(connection)
+        tx.commit_held = _DATABASE_FIRST
         mark = self.write(connection, tx)
-        guard_of(connection, self.database).pass_with(mark)
+        guard_of(connection, self.database).pass_with(mark, lambda: _release(tx))
 
     def write(self, connection: Connection, tx: Transaction) -> str:
         """Seal `tx` and write its row; return the mark of the database transaction.
@@ -182,6 +184,7 @@ class Fence:
         guard = guard_of(connection, self.database)
         guard.arm(tx.id)
         try:
+            refuse_lost_sends(tx)
             tx.seal()
             self._refuse_old(tx)
             write_committed(
@@ -200,7 +203,7 @@ class Fence:
         """Answer a check: the checker of the producer. COMMIT and ROLLBACK are final.
 
         A local transaction that has not entered yet never commits afterwards. A resumed dead
-        letter has the answer that it had before, resumed how often it may be.
+        letter has the answer that it had before, as long as its row is kept.
 
         Raises:
             NoAnswerError: the transaction is not of this fence, or the database cannot tell now.
@@ -292,3 +295,7 @@ class Fence:
                 f"{tx.id} was begun {age_ms} ms ago, longer than transaction_age_ms_max",
                 transaction_id=tx.id,
             )
+
+
+def _release(tx: Transaction) -> None:
+    tx.commit_held = ""

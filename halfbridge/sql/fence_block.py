@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from bridge.errors import BridgeError, NoAnswerError
+from bridge.errors import BridgeError, NoAnswerError, OutcomeUnknownError
 from bridge.transaction import IllegalTransitionError, State
 from halfbridge.sql.errors import (
     CommitUnknownError,
@@ -19,7 +19,7 @@ from halfbridge.sql.errors import (
     SqlError,
     TransactionEndedError,
 )
-from halfbridge.sql.fence_guard import guard_of
+from halfbridge.sql.fence_guard import guard_of, refuse_lost_sends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +34,7 @@ _COMMIT_INSIDE = (
     "only the block commits: take commit(), and `with connection.begin()`, out of it; nothing of"
     " the block was committed"
 )
+_COMMIT_OF_MESSAGES = "only the block commits, once the database has: take tx.commit() out of it"
 _SENDS_FIRST = "a message was sent after the first statement of the block: send all messages first"
 _ROLLED_BACK_INSIDE = (
     "the message transaction was rolled back inside of the block; raise an exception instead, which"
@@ -52,7 +53,7 @@ def fenced_connection(
     fence: Fence, producer: TransactionProducer, *, immunity_ms: int | None
 ) -> Iterator[tuple[Transaction, Connection]]:
     """Yield a message transaction and a connection; see Fence.transaction."""
-    tx = producer.begin(immunity_ms=immunity_ms, context=fence.context())
+    tx = _begin_held(fence, producer, immunity_ms)
     connection = fence.engine.connect()
     block = _Block(fence, tx, connection)
     block.watch(connection)
@@ -73,11 +74,27 @@ def fenced_session(
     fence.check_session(session)
     if session.in_transaction():
         raise FenceUsageError("the session's transaction has begun already: give a new session")
-    tx = producer.begin(immunity_ms=immunity_ms, context=fence.context())
+    tx = _begin_held(fence, producer, immunity_ms)
     block = _Block(fence, tx, session)
-    event.listen(session, "after_begin", lambda _session, _begun, each: block.watch(each))
-    with block.leaving():
-        yield tx, session
+
+    def watch(_session: object, _begun: object, connection: Connection) -> None:
+        block.watch(connection)
+
+    event.listen(session, "after_begin", watch)
+    try:
+        with block.leaving():
+            yield tx, session
+    finally:
+        event.remove(session, "after_begin", watch)  # the session may be used again
+
+
+def _begin_held(
+    fence: Fence, producer: TransactionProducer, immunity_ms: int | None
+) -> Transaction:
+    """Begin a message transaction that the block alone commits."""
+    tx = producer.begin(immunity_ms=immunity_ms, context=fence.context())
+    tx.commit_held = _COMMIT_OF_MESSAGES
+    return tx
 
 
 class _Block(Generic[Handle]):
@@ -114,7 +131,26 @@ class _Block(Generic[Handle]):
             raise
         self._close()
         if self._tx.message_count:
+            self._commit_messages()
+
+    def _commit_messages(self) -> None:
+        """Commit the message transaction, behind the database's commit.
+
+        Raises:
+            OutcomeUnknownError: also where the producer was closed meanwhile: its own error would
+                read as if nothing had been done.
+        """
+        self._tx.commit_held = ""
+        try:
             self._tx.commit()
+        except OutcomeUnknownError:
+            raise
+        except (BridgeError, IllegalTransitionError) as error:
+            raise OutcomeUnknownError(
+                f"the database has committed; a check commits {self._tx.id}: do not repeat the work"
+                f" ({error})",
+                transaction_id=self._tx.id,
+            ) from error
 
     def _before_statement(self, connection: Connection) -> None:
         """Write the fence row before the first statement."""
@@ -130,6 +166,7 @@ class _Block(Generic[Handle]):
             if self._tx.message_count:
                 self._mark = self._fence.write(connection, self._tx)
             else:
+                refuse_lost_sends(self._tx)
                 guard.arm(self._tx.id)
         except Exception as error:
             self._failure = error
@@ -149,6 +186,7 @@ class _Block(Generic[Handle]):
             raise FenceUsageError(_ROLLED_BACK_INSIDE)
         if isinstance(self._handle, Session):
             self._handle.flush()
+        refuse_lost_sends(self._tx)
         if not self._tx.message_count:
             return self._has_begun
         if not self._has_begun:
@@ -192,7 +230,7 @@ class _Block(Generic[Handle]):
         """Roll back what the block has begun; say in `error` what stands, where that is open."""
         try:
             self._handle.rollback()
-        except SQLAlchemyError as trouble:  # the connection is gone, and the transaction with it
+        except Exception as trouble:  # noqa: BLE001  (a lost connection; a listener of the user's)
             _LOG.info("rolling back %s: %s", self._tx.id, trouble)
         self._close()
         if isinstance(error, CommitUnknownError) or not self._tx.message_count:
@@ -202,6 +240,7 @@ class _Block(Generic[Handle]):
             error.outcome = outcome
         if outcome is None:
             return
+        self._tx.commit_held = ""
         decide = self._tx.commit if outcome is Outcome.COMMITTED else self._tx.rollback
         try:
             decide()
@@ -210,7 +249,7 @@ class _Block(Generic[Handle]):
 
     def _outcome(self) -> Outcome | None:
         """Return how the local transaction ended, for good; None where nobody can tell now."""
-        if not self._has_begun:
+        if not self._has_begun and self._tx.state is not State.SEALED:
             return Outcome.ROLLED_BACK  # no row was tried, and the block is left
         try:
             is_rolled_back = self._fence.roll_back(self._tx.id)
@@ -224,7 +263,7 @@ class _Block(Generic[Handle]):
         """Give the connection back before anything is waited for."""
         if self._guard is not None:
             self._guard.watch(None)
-        with suppress(SQLAlchemyError):
+        with suppress(Exception):
             self._handle.close()
 
     def _armed(self) -> Guard:

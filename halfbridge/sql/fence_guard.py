@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from bridge import Transaction
     from halfbridge.sql.dialects import Database
 
 
@@ -37,6 +38,7 @@ class Guard:
         self._refusal: Exception | None = None
         self._before: Callable[[Connection], None] | None = None
         self._is_busy = False
+        self._then: list[Callable[[], None]] = []
         self.is_commit_sent = False
         self.is_over = True
         self.refused: Exception | None = None
@@ -60,12 +62,15 @@ class Guard:
         """Let the open transaction not commit, for this reason."""
         self._refusal = error
 
-    def pass_with(self, mark: str | None) -> None:
+    def pass_with(self, mark: str | None, then: Callable[[], None] | None = None) -> None:
         """Let the open transaction commit, if it still is the one that was marked.
 
         Args:
             mark: What the database marked it with; None: any.
+            then: Called once COMMIT goes out; never where the transaction is rolled back.
         """
+        if then is not None:
+            self._then.append(then)
         self._mark = mark
         self._refusal = None
 
@@ -99,6 +104,9 @@ class Guard:
             self._end(connection)
             raise TransactionEndedError(transaction_id=self._transaction_id)
         self.is_commit_sent = self.is_over = True
+        then, self._then = self._then, []
+        for each in then:
+            each()
 
     def _end(self, connection: Connection) -> None:
         """Roll back below SQLAlchemy.
@@ -115,6 +123,7 @@ class Guard:
     def _on_rollback(self, connection: Connection) -> None:
         del connection
         self.is_over = True
+        self._then = []
         self._refusal = self.refused = None  # its traceback holds the connection
 
 
@@ -129,6 +138,19 @@ def guard_of(connection: Connection, database: Database) -> Guard:
     if guard is None:
         guard = _GUARDS[connection] = Guard(connection, database)
     return guard
+
+
+def refuse_lost_sends(tx: Transaction) -> None:
+    """Refuse a transaction that lacks a message: its send was refused, and the block went on.
+
+    Raises:
+        FenceUsageError: the caller lets the refusal end the block.
+    """
+    if tx.refused is not None:
+        raise FenceUsageError(
+            "a send was refused, so the transaction lacks its message: let the error end the block,"
+            f" and begin another one ({tx.refused})"
+        ) from tx.refused
 
 
 def check_outermost(connection: Connection, database: Database) -> None:

@@ -111,14 +111,17 @@ class FenceTable:
         self._table_id = None
         return self.table_id()
 
-    def table_id(self) -> str:
+    def table_id(self, *, anew: bool = False) -> str:
         """Return the table's UUID, read from the database once.
+
+        Args:
+            anew: Read it again: the table may have been made anew since.
 
         Raises:
             TableError: there is no such table, or it is not made by `create`.
             SQLAlchemyError: the database does not answer.
         """
-        if self._table_id is None:
+        if anew or self._table_id is None:
             with self.own_transaction(writes=False) as connection:
                 try:
                     info = self.read_info(connection)

@@ -4,15 +4,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from bridge import IllegalTransitionError, OutcomeUnknownError, Resolution
-from bridge.errors import ConfigError, HalfNotStoredError
+from bridge.errors import ConfigError, HalfNotStoredError, InvalidMessageError
 from halfbridge.sql import (
     CommitUnknownError,
     FencedError,
@@ -552,3 +553,64 @@ def test_a_transaction_older_than_any_check(scene: Scene) -> None:
         tx.id = new_id(age_ms=259_200_000)
         work(connection, 1)
     assert scene.worked() == []
+
+
+@pytest.mark.parametrize("has_worked", [False, True])
+@on("sqlite")
+def test_only_the_block_commits_its_messages(scene: Scene, *, has_worked: bool) -> None:
+    """tx.commit() inside would be first, and final: the database might still roll back."""
+    with (
+        pytest.raises(IllegalTransitionError, match="only the block commits"),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        if has_worked:
+            work(connection, 1)
+        tx.commit()
+    assert scene.worked() == []
+    assert [kind for kind, _ in scene.decisions(tx.id)] == ["ROLLBACK"]
+
+
+@on("sqlite")
+def test_a_producer_that_is_closed_meanwhile(scene: Scene, cluster: Cluster) -> None:
+    """Its error would read as if nothing had been done; the database has committed."""
+    with (
+        cluster.producer() as own,
+        pytest.raises(OutcomeUnknownError, match="do not repeat the work"),
+        scene.fence.transaction(own) as (tx, connection),
+    ):
+        tx.send(scene.message())
+        work(connection, 1)
+        own.close()
+    assert scene.worked() == [1]
+    assert scene.fenced(tx.id) == ("committed", 1)
+    assert scene.decisions(tx.id) == []
+
+
+@pytest.mark.parametrize("sent", [0, 1])
+@on("sqlite")
+def test_a_refused_send_that_is_swallowed(scene: Scene, sent: int) -> None:
+    """The database does not commit without its message, whether it was the only one or not."""
+    with (
+        pytest.raises(FenceUsageError, match="a send was refused"),
+        scene.fence.transaction(scene.producer) as (tx, connection),
+    ):
+        for _ in range(sent):
+            tx.send(scene.message())
+        with suppress(InvalidMessageError):
+            tx.send(scene.message(b"x" * 20_000_000))
+        work(connection, 1)
+    assert scene.worked() == []
+
+
+@on("sqlite")
+def test_a_session_that_is_used_again(scene: Scene) -> None:
+    """What a block listened to ends with the block."""
+    sessions = scoped_session(sessionmaker(scene.engine))
+    for number in (1, 2):
+        with scene.fence.transaction(scene.producer, session_factory=sessions) as (tx, session):
+            tx.send(scene.message())
+            work(session, number)
+    sessions.execute(text("SELECT 1"))
+    sessions.remove()
+    assert scene.worked() == [1, 2]

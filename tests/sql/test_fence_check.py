@@ -164,6 +164,18 @@ def test_a_table_that_was_made_anew_gives_no_answer(scene: Scene) -> None:
     assert scene.rows() == 0
 
 
+def test_a_table_that_another_process_made_anew_is_noticed(scene: Scene) -> None:
+    """A fence that remembers the old identity answers for what was begun under the new one."""
+    old = scene.fence
+    old.table_id()
+    old.metadata.drop_all(scene.truth)
+    scene.fence = scene.fence_on(scene.truth)
+    scene.fence.create()
+    mine = new_id()
+    scene.commit(mine)
+    assert old.check(scene.view(mine)).resolution is Resolution.COMMIT
+
+
 def test_an_emptied_table_gives_no_answer(scene: Scene) -> None:
     """The table's own row went with the others: no committed work is rolled back."""
     mine = new_id()

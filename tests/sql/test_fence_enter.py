@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from bridge import IllegalTransitionError
 from halfbridge.sql import (
     FencedError,
     FenceUsageError,
@@ -327,3 +328,19 @@ def test_blocks_at_each_isolation_level(
         work(connection, 2)
     assert scene.worked() == [1]
     assert scene.decisions(other.id) == [("ROLLBACK", 1)]
+
+
+def test_messages_are_not_committed_before_the_database(scene: Scene) -> None:
+    """By hand: neither where COMMIT was forgotten, nor behind a rollback."""
+    for ending in ("rollback", "commit"):
+        tx = sent(scene)
+        with scene.engine.connect() as connection:
+            scene.fence.enter(connection, tx)
+            with pytest.raises(IllegalTransitionError, match="commit the database first"):
+                tx.commit()
+            getattr(connection, ending)()
+        if ending == "rollback":
+            with pytest.raises(IllegalTransitionError, match="commit the database first"):
+                tx.commit()
+        else:
+            tx.commit()

@@ -90,6 +90,7 @@ def _begin(
             future = sending.tx.send_async(row.message())
         except (InvalidMessageError, TopicSetupError, ValueError) as error:
             failures.append(Failure(row, f"{type(error).__name__}: {error}"))
+            sending.tx.refused = None  # the row is left out on purpose
             if row.key_hash is not None:
                 passed_over.add(row.key_hash)
         else:
