@@ -11,6 +11,7 @@ from sqlalchemy import select, text
 
 from halfbridge.sql.log_subscription.errors import LogSettingsError
 from halfbridge.sql.log_subscription.wakeups import LogListener
+from tests.integration.waiting import until
 from tests.sql.log_scene import KINDS, PATIENCE_S, Orders, endings
 
 if TYPE_CHECKING:
@@ -74,6 +75,27 @@ def test_an_interrupted_log_is_followed_by_a_look(looks: Looks) -> None:
             admin.execute(text(end % process))
     looks._orders.insert(2)
     looks.wait_for(2)
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_the_log_that_was_read_is_not_kept(looks: Looks) -> None:
+    """The slot follows what is written to other tables, so that the server can remove its log."""
+    orders = looks._orders
+    looks.listener.start()
+    orders.insert(1)
+    looks.wait_for(1)
+    orders.execute("CREATE TABLE others (id int primary key)", "INSERT INTO others VALUES (1)")
+    slots = "FROM pg_replication_slots WHERE database = current_database()"
+    with orders.engine.connect() as connection:
+        end = connection.scalar(text("SELECT pg_current_wal_flush_lsn()::text"))
+        assert connection.scalar(text(f"SELECT count(*) {slots}")) == 1
+
+    def is_free() -> bool:
+        with orders.engine.connect() as connection:
+            passed = f"SELECT confirmed_flush_lsn >= '{end}'::pg_lsn {slots}"
+            return bool(connection.scalar(text(passed)))
+
+    until("the slot has passed what was read", is_free)
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

@@ -85,6 +85,8 @@ class LogListener:
         is_fresh = False  # woken by what may not have been visible yet
         while not self._stopping.is_set():
             found = source.read(_READ_MAX, _LOOK_AGAIN_S if is_fresh else _READ_SLICE_S)
+            # The whole table is looked at when it is read again, so that nothing behind is needed.
+            source.advance(source.read_to)
             if found or is_fresh:
                 self._wake()
             is_fresh = bool(found)
