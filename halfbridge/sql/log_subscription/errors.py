@@ -57,8 +57,9 @@ class SlotLostError(PositionLostError):
 class UnreadableChangeError(LogSubscriptionError):
     """The log holds a change of the table that does not say which rows were inserted.
 
-    Statement format, a minimal row image, an XA transaction or a compressed event on MariaDB.
-    The text names the setting. An operator decides whether to begin anew.
+    Statement format, a minimal row image, an XA transaction, a compressed event, or rows that were
+    rolled back afterwards, on MariaDB. The text names the setting or the statement. An operator
+    decides whether to begin anew.
     """
 
 

@@ -59,7 +59,7 @@ _EVENTS = [
     XidEvent,
 ]
 # Query events inside of a database transaction that change no row.
-_HARMLESS = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "XA ", "RELEASE")
+_HARMLESS = ("BEGIN", "COMMIT", "SAVEPOINT", "XA ", "RELEASE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,15 +221,28 @@ class BinlogStream:
             return self._end()
         if text.upper() == "COMMIT":
             return self._end()
-        if text.upper() == "ROLLBACK":
-            self._assembler.begin()
-            return self._end()
+        if text.upper().startswith("ROLLBACK"):
+            return self._rolled_back(text)
         if not text.upper().startswith(_HARMLESS) and self._table.lower() in text.lower():
             raise UnreadableChangeError(
                 f"the log has a statement in place of rows ({text[:80]!r}); binlog_format must be "
                 "ROW in every session"
             )
         return None
+
+    def _rolled_back(self, text: str) -> Insert | None:
+        """Pass over a rollback that undid no insert into the table.
+
+        The log has one where the database transaction made a temporary table or wrote to a table
+        whose engine has no transactions. The rows that were rolled back stand before it.
+        """
+        if self._assembler.is_within:
+            raise UnreadableChangeError(
+                f"the log has inserts that were rolled back afterwards ({text[:80]!r}), as their "
+                "database transaction made a temporary table or wrote to a table whose engine has "
+                "no transactions"
+            )
+        return self._end() if text.upper() == "ROLLBACK" else None
 
     def _redescribed(self, text: str) -> Table:
         """Look at the table again where DDL names it; as before where it is gone."""
