@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.sql.log_subscription.errors import PositionLostError
+from tests.integration.waiting import until
 from tests.sql.log_relay import Relayed, die_at, relaying
 from tests.sql.log_scene import KINDS, NAME, Orders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
     from tests.sql.databases import Database
@@ -142,6 +144,33 @@ def test_a_lost_position_stops_until_an_operator_chooses(relayed: Relayed) -> No
         relay.ended.wait(60)
     with relaying(**{**relayed.given, "begin_at": "snapshot"}, anew=True):
         assert relayed.delivered(3) == [1, 1, 2]
+
+
+def test_a_table_made_anew_is_relayed_or_told(relayed: Relayed) -> None:
+    """Inserts into a new table of the name are messages (MariaDB), or end the relay (PostgreSQL).
+
+    PostgreSQL tells of the old table only, which has another name now.
+    """
+    orders = relayed.orders
+    ended: AbstractContextManager[object] = nullcontext()
+    if orders.database.name == "postgresql":
+        ended = pytest.raises(PositionLostError, match="made anew or renamed")
+    orders.insert(1)
+    with relaying(**{**relayed.given, "begin_at": "snapshot"}):
+        orders.insert(2)
+        assert relayed.delivered(2) == [1, 2]
+    with ended, relaying(**relayed.given) as relay:
+        until("the log is read", lambda: relay.progress.is_open)
+        orders.execute("ALTER TABLE orders RENAME TO orders_before")
+        orders.table.create(orders.engine)
+        orders.insert(3)
+        if orders.database.name == "mariadb":
+            assert relayed.delivered(3) == [1, 2, 3]
+        else:
+            assert relay.ended.wait(60)
+    with ended, relaying(**relayed.given) as relay:
+        if orders.database.name == "postgresql":
+            assert relay.ended.wait(60)
 
 
 def _lose(orders: Orders) -> None:

@@ -99,6 +99,14 @@ class LogSource(Protocol):
     def advance(self, commit: str) -> None:
         """Tell the server that the log up to `commit` is not needed any more."""
 
+    def check_table(self) -> None:
+        """Check that the log still tells of the table that has the name now.
+
+        Raises:
+            PositionLostError: the table was made anew or swapped by a rename, and PostgreSQL's
+                publication has stayed with the old one.
+        """
+
     def lag_bytes(self) -> int:
         """Return how much log lies behind what was read (MariaDB) or advanced to (PostgreSQL).
 

@@ -23,6 +23,12 @@ from halfbridge.sql.log_subscription.errors import (
     SlotLostError,
     UnreadableChangeError,
 )
+from halfbridge.sql.log_subscription.pg_catalog import (
+    columns_of,
+    is_published,
+    primary_key_of,
+    quoted,
+)
 from halfbridge.sql.log_subscription.pg_snapshot import PostgresqlSnapshot
 from halfbridge.sql.log_subscription.pg_values import value_of
 from halfbridge.sql.log_subscription.pg_wire import ReplicationConnection
@@ -85,12 +91,13 @@ class PostgresqlLog:
         connection = self._connect()
         try:
             self._make_ready(connection)
-            columns, key = self._columns(connection), self._primary_key(connection)
+            columns = columns_of(connection, self._qualified)
+            key = primary_key_of(connection, self._qualified)
             connection.rows("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             position = self._make_slot(connection, "USE_SNAPSHOT")  # waits for all that run now
-            query = f"SELECT {', '.join(map(_quoted, columns))} FROM {self._qualified}"
+            query = f"SELECT {', '.join(map(quoted, columns))} FROM {self._qualified}"
             if key:
-                query += f" ORDER BY {', '.join(map(_quoted, key))}"
+                query += f" ORDER BY {', '.join(map(quoted, key))}"
             yield PostgresqlSnapshot(connection, position, query)
             connection.rows("COMMIT")
         finally:
@@ -118,11 +125,13 @@ class PostgresqlLog:
 
         Raises:
             SlotLostError: the slot is gone, invalidated, or was moved beyond the position.
+            PositionLostError: the log ends before it, or tells of another table; see check_table.
         """
         self.close()
         connection = self._connect()
         try:
             self._check_slot(connection, position)
+            self._check_published(connection)
             self._start(connection, self.slot, position)
         except BaseException:
             connection.close()
@@ -155,6 +164,14 @@ class PostgresqlLog:
     def advance(self, commit: str) -> None:
         """Let the server remove the log up to `commit`; it does so at its checkpoints."""
         self._opened().flushed(lsn_of(commit))
+
+    def check_table(self) -> None:
+        """Check that the publication has the table that has the name now; see LogSource."""
+        connection = self._connect()
+        try:
+            self._check_published(connection)
+        finally:
+            connection.close()
 
     def lag_bytes(self) -> int:
         """Return how much log lies between what was advanced to and the end.
@@ -189,7 +206,7 @@ class PostgresqlLog:
 
     @property
     def _qualified(self) -> str:
-        return f"{_quoted(self._schema)}.{_quoted(self._table)}"
+        return f"{quoted(self._schema)}.{quoted(self._table)}"
 
     def _connect(self) -> ReplicationConnection:
         return ReplicationConnection(self._parameters)
@@ -281,32 +298,9 @@ class PostgresqlLog:
                 "this is another server, or an older state of this one"
             )
 
-    def _columns(self, connection: ReplicationConnection) -> list[str]:
-        """Return what the log tells of the table too: generated columns are in no log."""
-        return _names(
-            connection,
-            "SELECT attname FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped "
-            f"AND attgenerated = '' AND attrelid = {_literal(self._qualified)}::regclass "
-            "ORDER BY attnum",
-        )
-
-    def _primary_key(self, connection: ReplicationConnection) -> list[str]:
-        return _names(
-            connection,
-            "SELECT a.attname FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) "
-            "WITH ORDINALITY AS k(attnum, place) JOIN pg_attribute a "
-            "ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE i.indisprimary "
-            f"AND i.indrelid = {_literal(self._qualified)}::regclass ORDER BY k.place",
-        )
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _names(connection: ReplicationConnection, query: str) -> list[str]:
-    return [(name or b"").decode() for (name,) in connection.rows(query)]
+    def _check_published(self, connection: ReplicationConnection) -> None:
+        if not is_published(connection, self.slot, self._schema, self._table):
+            raise PositionLostError(
+                f"publication {self.slot} does not have table {self._qualified}: the table was "
+                "made anew or renamed, or the publication was changed or dropped"
+            )

@@ -268,6 +268,10 @@ class LogSubscription:
             return
         self._progress_due_s = monotonic() + self._progress_interval_s
         before, read_to = self._claims.row, self._source.read_to
+        try:
+            self._source.check_table()  # after the reading, for all that the position passes over
+        except PositionLostError as error:
+            raise self._lost(error) from error
         # Within a database transaction the position counts what was claimed of it.
         if before.position.inserts == 0 and read_to != before.position.commit:
             self._claims.move(replace(before, position=Position(read_to)))

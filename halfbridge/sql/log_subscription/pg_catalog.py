@@ -1,0 +1,63 @@
+"""What PostgreSQL's catalogs say of a table and of its publication."""
+
+# Names stand in the statements as quoted literals: the replication protocol has no parameters.
+# ruff: noqa: S608
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from halfbridge.sql.log_subscription.pg_wire import ReplicationConnection
+
+
+def is_published(
+    connection: ReplicationConnection, publication: str, schema: str, table: str
+) -> bool:
+    """Return whether inserts into the table are told: a publication follows the table's OID."""
+    return bool(
+        connection.rows(
+            "SELECT 1 FROM pg_publication_tables JOIN pg_publication USING (pubname) "
+            f"WHERE pubname = {_literal(publication)} AND schemaname = {_literal(schema)} "
+            f"AND tablename = {_literal(table)} AND pubinsert"
+        )
+    )
+
+
+def columns_of(connection: ReplicationConnection, table: str) -> list[str]:
+    """Return what the log tells of the table too: generated columns are in no log.
+
+    Args:
+        connection: To its database.
+        table: With its schema, both quoted.
+    """
+    return _names(
+        connection,
+        "SELECT attname FROM pg_attribute WHERE attnum > 0 AND NOT attisdropped "
+        f"AND attgenerated = '' AND attrelid = {_literal(table)}::regclass "
+        "ORDER BY attnum",
+    )
+
+
+def primary_key_of(connection: ReplicationConnection, table: str) -> list[str]:
+    """Return the columns of the primary key, in its order; see `columns_of`."""
+    return _names(
+        connection,
+        "SELECT a.attname FROM pg_index i CROSS JOIN LATERAL unnest(i.indkey) "
+        "WITH ORDINALITY AS k(attnum, place) JOIN pg_attribute a "
+        "ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE i.indisprimary "
+        f"AND i.indrelid = {_literal(table)}::regclass ORDER BY k.place",
+    )
+
+
+def quoted(name: str) -> str:
+    """Return a name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _names(connection: ReplicationConnection, query: str) -> list[str]:
+    return [(name or b"").decode() for (name,) in connection.rows(query)]
