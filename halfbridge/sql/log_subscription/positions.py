@@ -123,7 +123,9 @@ class Positions:
         """
         with self._own_transaction() as connection:
             of_name = self._table.c.name == name
-            before = connection.execute(select(self._table.c.version).where(of_name)).scalar()
+            # Locked: a relay that moves the row now would have the version that is written here.
+            version = select(self._table.c.version).where(of_name).with_for_update()
+            before = connection.execute(version).scalar()
             connection.execute(delete(self._staged).where(self._staged.c.name == name))
             connection.execute(delete(self._table).where(of_name))
             count = self._stage(connection, name, messages)
