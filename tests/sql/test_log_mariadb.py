@@ -86,3 +86,19 @@ def test_a_rollback_without_inserts_into_the_table_is_passed(
     savepoint = ("SAVEPOINT a", "INSERT INTO others VALUES (1)", "INSERT INTO plain VALUES (1)")
     run(orders, "BEGIN", *savepoint, "ROLLBACK TO a", INSERT % 1, "COMMIT")
     assert ids(read_until(source, 1)) == [1]
+
+
+def test_only_statements_that_name_the_table_stop_the_reader(
+    orders: Orders, source: LogSource
+) -> None:
+    """A longer name that begins with the table's is another one."""
+    orders.execute("CREATE TABLE orders_before (id int primary key)")
+    schema = orders.engine.url.database
+    with orders.database.admin_engine(isolation_level="AUTOCOMMIT").connect() as admin:
+        admin.execute(text("SET SESSION binlog_format = STATEMENT"))
+        admin.execute(text(f"INSERT INTO {schema}.orders_before VALUES (1)"))
+        orders.insert(1)
+        assert ids(read_until(source, 1)) == [1]
+        admin.execute(text(f"INSERT INTO {schema}.orders (id) VALUES (2)"))
+    with pytest.raises(UnreadableChangeError, match="in place of rows"):
+        read_until(source, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 from contextlib import suppress
@@ -94,6 +95,8 @@ class BinlogStream:
         self._parameters = parameters
         self._schema = schema
         self._table = table
+        # The whole name: orders is not orders_before.
+        self._named = re.compile(rf"(?<![\w$]){re.escape(table)}(?![\w$])", re.IGNORECASE)
         self._assembler = Assembler(start)
         self._gtids = gtids_of(start.commit)
         self._queue: Queue[Read | Exception] = Queue(_QUEUE_MAX)
@@ -223,7 +226,7 @@ class BinlogStream:
             return self._end()
         if text.upper().startswith("ROLLBACK"):
             return self._rolled_back(text)
-        if not text.upper().startswith(_HARMLESS) and self._table.lower() in text.lower():
+        if not text.upper().startswith(_HARMLESS) and self._named.search(text):
             raise UnreadableChangeError(
                 f"the log has a statement in place of rows ({text[:80]!r}); binlog_format must be "
                 "ROW in every session"
