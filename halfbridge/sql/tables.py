@@ -30,7 +30,10 @@ OWN_OUTCOME = "table"
 
 
 class NowMs(FunctionElement[int]):
-    """The database's clock, epoch milliseconds; in UTC, whatever the session's time zone is."""
+    """The database's clock, epoch milliseconds; in UTC, whatever the session's time zone is.
+
+    The moment at which the statement began, wherever in the statement it stands.
+    """
 
     type = BigInteger()
     inherit_cache = True
@@ -39,7 +42,7 @@ class NowMs(FunctionElement[int]):
 @compiles(NowMs, "postgresql")
 def _now_postgresql(element: NowMs, compiler: Any, **kw: Any) -> str:
     del element, compiler, kw
-    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+    return "CAST(EXTRACT(EPOCH FROM statement_timestamp()) * 1000 AS BIGINT)"
 
 
 @compiles(NowMs, "mysql")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import select, true, update
+from sqlalchemy import func, select, true, update
 
 from bridge.message import Message
 from halfbridge.sql.local_messages.claims import Claims, Snapshot, Unacknowledged
@@ -113,6 +113,18 @@ def test_a_resting_row_holds_back_its_key_until_its_time(messages: LocalMessages
     assert found(messages) == [other]
     change(messages, resting, next_attempt_at=NowMs() - 1)
     assert found(messages) == [resting, later, other]
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_a_statement_has_one_moment(messages: LocalMessages) -> None:
+    """A row that is due in one part of a look is not resting in another one."""
+    pause = func.sleep(0.02) if messages.database.name == "mariadb" else func.pg_sleep(0.02)
+    with messages.engine.connect() as connection:
+        query = select(NowMs().label("one"), pause, NowMs().label("other"))
+        before, _, after = connection.execute(query).one()
+        assert before == after
+        # Not the moment of the transaction, which may be long ago.
+        assert connection.execute(select(NowMs())).scalar_one() > before
 
 
 def test_a_look_is_about_the_buckets_asked_for(messages: LocalMessages) -> None:
