@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 
 from bridge.message import Message
 from halfbridge.sql.errors import FenceUsageError
+from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.errors import RowNotFoundError, RowStateError
 from halfbridge.sql.local_messages.rows import headers_of
+from halfbridge.sql.local_messages.settling import Settling
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
 from serde.partitioner import key_hash, partition_of
@@ -177,3 +179,29 @@ def test_the_hash_names_the_half_partition() -> None:
     """A row's key_hash modulo a count is where the client places its key."""
     keys = (b"", b"k", b"customer-42")
     assert all(key_hash(key) % n == partition_of(key, n) for key in keys for n in (1, 4, 7))
+
+
+def test_a_prepared_row_that_cannot_be_shown_keeps_no_other_one_waiting(
+    messages: LocalMessages,
+) -> None:
+    """Its headers are nobody's JSON: it stays, says why, and is asked about once it is mended."""
+    bad = messages.prepare(Message("orders", value=b"bad"))
+    messages.prepare(Message("orders", value=b"good"))
+    table = messages.tables.messages
+
+    def change(**values: Any) -> None:
+        with messages.engine.begin() as connection:
+            connection.execute(update(table).where(table.c.id == bad).values(**values))
+
+    change(headers="no list")
+    settling = Settling(messages, RelayConfig(prepared_ms_min=0), lambda row: row.value == b"good")
+    assert settling.ask() == 1
+    waiting, settled = stored(messages)
+    assert (waiting["state"], settled["state"]) == ("PREPARED", "LOCAL_SUCCESS")
+    assert waiting["retries"] == 1
+    assert "headers" in waiting["cause"]
+    assert settling.ask() == 0
+    change(headers=None, next_attempt_at=None)
+    assert settling.ask() == 1
+    assert [row["state"] for row in stored(messages)] == ["LOCAL_ROLLBACK", "LOCAL_SUCCESS"]
+    assert stored(messages)[0]["cause"] is None

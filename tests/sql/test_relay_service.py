@@ -179,6 +179,18 @@ def test_health_and_metrics_say_what_is_wrong(relaying: Scene, topic: str) -> No
         wait_until(lambda: service.health().all_well)
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_no_thread_beside_the_rounds_ends_in_silence(relaying: Scene) -> None:
+    """An error that nobody has thought of is told as others are, and forgotten once all is well."""
+    service = relaying.service()
+    with service._surviving("settling"):
+        raise RuntimeError("nobody has thought of it")
+    assert service.health().reason == "settling: nobody has thought of it"
+    with service._surviving("settling"):
+        pass
+    assert service.health().reason == "starting"
+
+
 @pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 def test_a_connection_that_dies_in_the_pool_ends_no_relay(
     relaying: Scene, database: Database, topic: str

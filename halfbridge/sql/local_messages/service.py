@@ -184,16 +184,19 @@ class RelayService:
 
     @contextmanager
     def _surviving(self, what: str) -> Iterator[None]:
-        """Tell of a failure of the database or of Kafka, and of its end; go on."""
+        """Tell of a failure, whatever it is, and of its end; go on.
+
+        Nobody joins a thread beside before the end, so what ended the thread would not be told.
+        """
         try:
             yield
-        except self._troubles as error:
+        except Exception as error:  # noqa: BLE001  (told, and in health)
             self._tell(what, error)
         else:
             self._well(what)
 
     def _tell(self, what: str, error: Exception) -> None:
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split()) or type(error).__name__
         with self._ills_lock:
             is_news = what not in self._ills
             self._ills[what] = text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import false, func, or_, select, update
 
@@ -18,6 +18,7 @@ from halfbridge.sql.local_messages.states import (
     state_after,
     states_before,
 )
+from halfbridge.sql.local_messages.tables import CAUSE_CHARS_MAX
 from halfbridge.sql.tables import NowMs
 
 if TYPE_CHECKING:
@@ -115,13 +116,15 @@ class Settling:
     def ask(self) -> int:
         """Ask the callback about prepared rows that are old enough; return how many it settled.
 
-        Several relays may ask about one row; its first settlement stands.
+        Several relays may ask about one row; its first settlement stands. A row that cannot be
+        shown to the callback stays as it is, with the cause, and is tried again as one that the
+        callback does not know.
         """
         if self._callback is None:
             return 0
-        return sum(self._settle(each) for each in self._due())
+        return sum(self._take(each) for each in self._due())
 
-    def _due(self) -> list[PreparedMessage]:
+    def _due(self) -> list[Any]:
         columns = self._table.c
         query = (
             select(
@@ -138,39 +141,45 @@ class Settling:
             .limit(ROWS_MAX)
         )
         with self._engine.connect() as connection:
-            found = connection.execute(query).all()
-        return [
-            PreparedMessage(
-                id=row.id,
-                topic=row.topic,
-                key=row.key,
-                value=row.value,
-                headers=headers_of(row.headers),
-                created_at=row.created_at,
-                asked=row.retries,
-            )
-            for row in found
-        ]
+            return list(connection.execute(query))
 
-    def _settle(self, row: PreparedMessage) -> bool:
-        answer = self._answer(row)
+    def _take(self, row: Any) -> bool:
+        """Ask about one row, and write what follows; tell whether the row is settled."""
+        try:
+            shown = _shown(row)
+        except ValueError as error:
+            _LOG.error("nobody can be asked about local message %d: %s", row.id, error)
+            self._rest(row, str(error)[:CAUSE_CHARS_MAX])
+            return False
+        answer = self._answer(shown)
         if answer is None:
-            wait_ms = self._config.retry_wait_ms(row.asked + 1)
-            values = {"next_attempt_at": NowMs() + wait_ms, "retries": row.asked + 1}
-            condition = self._is_before(RowEvent.SETTLE_SUCCESS)
-        else:
-            event = RowEvent.SETTLE_SUCCESS if answer else RowEvent.SETTLE_ROLLBACK
-            values = {
-                "state": state_after(event).value,
-                "updated_at": NowMs(),
-                "next_attempt_at": None,
-                "retries": 0,
-            }
-            condition = self._is_before(event)
-        statement = update(self._table).where(self._table.c.id == row.id, condition)
+            self._rest(row, None)
+            return False
+        event = RowEvent.SETTLE_SUCCESS if answer else RowEvent.SETTLE_ROLLBACK
+        return self._write(
+            row.id,
+            event,
+            state=state_after(event).value,
+            updated_at=NowMs(),
+            next_attempt_at=None,
+            retries=0,
+            cause=None,
+        )
+
+    def _rest(self, row: Any, cause: str | None) -> None:
+        """Have a row wait until it is asked about again."""
+        asked = row.retries + 1
+        again_at = NowMs() + self._config.retry_wait_ms(asked)
+        # No event: the row stays where it is.
+        self._write(
+            row.id, RowEvent.SETTLE_SUCCESS, next_attempt_at=again_at, retries=asked, cause=cause
+        )
+
+    def _write(self, row_id: int, event: RowEvent, **values: Any) -> bool:
+        """Change a row where `event` is legal; tell whether it was."""
+        statement = update(self._table).where(self._table.c.id == row_id, self._is_before(event))
         with self._engine.begin() as connection:
-            found = connection.execute(statement.values(**values)).rowcount
-        return bool(found) and answer is not None
+            return bool(connection.execute(statement.values(**values)).rowcount)
 
     def _answer(self, row: PreparedMessage) -> bool | None:
         if self._callback is None:
@@ -190,6 +199,23 @@ class Settling:
             [state.value for state in states_before(event)]
         )
         return before
+
+
+def _shown(row: Any) -> PreparedMessage:
+    """Return a row as the callback sees it.
+
+    Raises:
+        ValueError: its headers are not as `headers_text` makes them; the row's writer acts.
+    """
+    return PreparedMessage(
+        id=row.id,
+        topic=row.topic,
+        key=row.key,
+        value=row.value,
+        headers=headers_of(row.headers),
+        created_at=row.created_at,
+        asked=row.retries,
+    )
 
 
 @dataclass(frozen=True, slots=True)
