@@ -10,7 +10,7 @@ from sqlalchemy import func, select, true, update
 from bridge.message import Message
 from halfbridge.sql.local_messages.claims import Claims, Snapshot, Unacknowledged
 from halfbridge.sql.local_messages.dead_letters import Letter, letter_of
-from halfbridge.sql.local_messages.relay import engine_of
+from halfbridge.sql.local_messages.marks import engine_of
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.sql.tables import NowMs

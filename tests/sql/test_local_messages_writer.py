@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Engine, select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from bridge.message import Message
@@ -179,6 +180,21 @@ def test_the_hash_names_the_half_partition() -> None:
     """A row's key_hash modulo a count is where the client places its key."""
     keys = (b"", b"k", b"customer-42")
     assert all(key_hash(key) % n == partition_of(key, n) for key in keys for n in (1, 4, 7))
+
+
+@pytest.mark.parametrize(
+    ("key", "hashed"), [(b"k", -1), (b"k", None), (None, 7)], ids=["negative", "none", "no key"]
+)
+def test_a_row_with_an_impossible_hash_is_refused(
+    messages: LocalMessages, key: bytes | None, hashed: int | None
+) -> None:
+    """By the database, whatever the language that writes it."""
+    with messages.engine.begin() as connection:
+        row_id = messages.add(connection, Message("orders", key=key))
+    table = messages.tables.messages
+    statement = update(table).where(table.c.id == row_id).values(key_hash=hashed)
+    with messages.engine.begin() as connection, pytest.raises(DBAPIError):
+        connection.execute(statement)
 
 
 def test_a_prepared_row_that_cannot_be_shown_keeps_no_other_one_waiting(

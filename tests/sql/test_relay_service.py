@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import NewTopic
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select, text, update
 
 from bridge.admin_client.kafka_io import AdminClient
 from bridge.message import Message
 from halfbridge.sql.local_messages import admin
 from halfbridge.sql.local_messages.errors import RowStateError
+from halfbridge.sql.local_messages.relay import RelayStep
 from tests.sql.relaying import Scene, running, scene, wait_until
 
 if TYPE_CHECKING:
@@ -176,6 +177,41 @@ def test_health_and_metrics_say_what_is_wrong(relaying: Scene, topic: str) -> No
         relaying.messages.create()
         add(relaying, Message(topic, key=b"k", value=b"2"))
         wait_until(lambda: states_are(relaying, "GLOBAL_COMMIT*", "GLOBAL_COMMIT*"))
+        wait_until(lambda: service.health().all_well)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_row_with_a_wrong_hash_fails_alone(relaying: Scene, topic: str) -> None:
+    """It is MESSAGE_ERROR with the cause, and the rows of its round go."""
+    wrong, _ = add(relaying, Message(topic, key=b"k"), Message(topic, key=b"l"))
+    table = relaying.messages.tables.messages
+    with relaying.messages.engine.begin() as connection:
+        other = connection.execute(select(table.c.key_hash).where(table.c.id != wrong)).scalar()
+        connection.execute(update(table).where(table.c.id == wrong).values(key_hash=other + 1))
+    with running(relaying.service(retries_max=1)):
+        wait_until(lambda: states_are(relaying, "MESSAGE_ERROR", "GLOBAL_COMMIT*"))
+    assert "key_hash" in relaying.rows()[0]["cause"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_health_tells_of_rounds_that_are_lost_one_after_the_other(
+    relaying: Scene, topic: str
+) -> None:
+    """And is well again once a round is not."""
+    engine, buckets = relaying.messages.engine, relaying.messages.tables.buckets
+    is_over = Event()
+
+    def on_step(step: RelayStep) -> None:
+        if step is RelayStep.SENT and not is_over.is_set():
+            with engine.begin() as connection:
+                connection.execute(update(buckets).values(owner="thief", expires_at=0))
+
+    service = relaying.service(on_step=on_step)
+    add(relaying, Message(topic, key=b"k"))
+    with running(service):
+        wait_until(lambda: "marks: " in service.health().reason)
+        is_over.set()
+        wait_until(lambda: states_are(relaying, "GLOBAL_COMMIT*"))
         wait_until(lambda: service.health().all_well)
 
 

@@ -15,7 +15,7 @@ from halfbridge.sql.tables import NowMs
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection
+    from sqlalchemy import ColumnElement, Connection, Engine
 
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.rows import LocalMessage
@@ -203,3 +203,14 @@ class Marks:
             condition: ColumnElement[bool] = self._table.c.id == any_(array)
             return condition
         return self._table.c.id.in_(list(ids))
+
+
+def engine_of(messages: LocalMessages) -> Engine:
+    """Return the table's engine at the isolation level that a relay needs.
+
+    A statement is to see what was committed before it began, and to lock the rows that it finds
+    and no gaps between them, which would keep writers waiting.
+    """
+    if messages.database.name == "sqlite":
+        return messages.engine
+    return messages.engine.execution_options(isolation_level="READ COMMITTED")

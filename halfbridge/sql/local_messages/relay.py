@@ -23,7 +23,7 @@ from bridge.transaction import IllegalTransitionError
 from halfbridge.sql.errors import FencedError, SqlError
 from halfbridge.sql.local_messages.claims import REPEATS_MAX, Claims
 from halfbridge.sql.local_messages.leases import Leases
-from halfbridge.sql.local_messages.marks import Marks, RowsLostError
+from halfbridge.sql.local_messages.marks import Marks, RowsLostError, engine_of
 from halfbridge.sql.local_messages.metrics import RelayMetrics
 from halfbridge.sql.local_messages.planning import plan_batches, plan_keyless
 from halfbridge.sql.local_messages.sending import abandon, send_batches
@@ -31,7 +31,7 @@ from halfbridge.sql.local_messages.sending import abandon, send_batches
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Connection
 
     from bridge.futures import DecisionFuture
     from bridge.producer import TransactionProducer
@@ -70,6 +70,9 @@ class Relay:
         config: Settings.
         metrics: Where it counts.
         on_step: Called at each step of a round, for tests and for tracing.
+
+    Attributes:
+        lost_rounds: How many rounds in a row, up to the last one, lost an attempt.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Relay:
     ) -> None:
         self.metrics = RelayMetrics() if metrics is None else metrics
         self.config = config
+        self.lost_rounds = 0
         self.messages = messages
         self.marks = Marks(messages)
         self.engine = engine_of(messages)
@@ -99,6 +103,7 @@ class Relay:
         owner = config.relay_name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._leases = Leases(messages, self.engine, owner=owner, lease_ms=config.lease_ms)
         self._renew_at = 0.0
+        self._has_lost = False
         # Transactions whose COMMIT is acknowledged, and whose second mark is not written yet.
         self._acknowledged: set[str] = set()
 
@@ -115,21 +120,9 @@ class Relay:
             BridgeError: Kafka does not; look again later. Nothing is lost by either.
         """
         began = monotonic()
-        self._keep_leases()
-        with self.engine.connect() as connection:
-            snapshot = self.claims.look(connection, self._leases.held)
-            connection.rollback()
-        blocked = self._repeat(snapshot.unacknowledged)
-        batches = plan_batches(
-            snapshot.messages,
-            half_partitions=self._producer.half_partitions,
-            blocked=blocked,
-            messages_max=self.config.transaction_rows_max,
-            bytes_max=self.config.transaction_bytes_max,
-        )
-        has_worked = bool(batches) and self._relay_keyed(batches)
-        if snapshot.has_keyless and self._relay_keyless():
-            has_worked = True
+        self._has_lost = False
+        has_worked = self._relay_all()
+        self.lost_rounds = self.lost_rounds + 1 if self._has_lost else 0
         if has_worked:
             self.metrics.round_s.observe(monotonic() - began)
         return has_worked
@@ -183,6 +176,22 @@ class Relay:
             self._leases.release()
         except (SQLAlchemyError, SqlError) as error:
             _LOG.warning("a relay ends without its last word, leases run out: %s", error)
+
+    def _relay_all(self) -> bool:
+        self._keep_leases()
+        with self.engine.connect() as connection:
+            snapshot = self.claims.look(connection, self._leases.held)
+            connection.rollback()
+        blocked = self._repeat(snapshot.unacknowledged)
+        batches = plan_batches(
+            snapshot.messages,
+            half_partitions=self._producer.half_partitions,
+            blocked=blocked,
+            messages_max=self.config.transaction_rows_max,
+            bytes_max=self.config.transaction_bytes_max,
+        )
+        has_worked = bool(batches) and self._relay_keyed(batches)
+        return (snapshot.has_keyless and self._relay_keyless()) or has_worked
 
     def _keep_leases(self) -> None:
         if monotonic() < self._renew_at:
@@ -262,6 +271,7 @@ class Relay:
             abandon(attempts)
             self.metrics.lost.inc(len(attempts))
             self._renew_at = 0.0
+            self._has_lost = True
             _LOG.info("%d attempts rolled back: %s", len(attempts), error)
             return False
         except (SQLAlchemyError, SqlError, IllegalTransitionError):
@@ -307,17 +317,6 @@ class Relay:
             level = logging.ERROR if failure.message.id in given_up else logging.WARNING
             what = "is MESSAGE_ERROR" if failure.message.id in given_up else "is tried again"
             _LOG.log(level, "local message %d %s: %s", failure.message.id, what, failure.cause)
-
-
-def engine_of(messages: LocalMessages) -> Engine:
-    """Return the table's engine at the isolation level that a relay needs.
-
-    A statement is to see what was committed before it began, and to lock the rows that it finds
-    and no gaps between them, which would keep writers waiting.
-    """
-    if messages.database.name == "sqlite":
-        return messages.engine
-    return messages.engine.execution_options(isolation_level="READ COMMITTED")
 
 
 def _ignore(step: RelayStep) -> None:

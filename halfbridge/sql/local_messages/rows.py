@@ -56,8 +56,14 @@ class LocalMessage:
         """Return it as a message.
 
         Raises:
-            InvalidMessageError, ValueError: what stands in the row is no message; its writer acts.
+            InvalidMessageError, ValueError: what stands in the row is no message, or `key_hash` is
+                not that of the key; its writer acts.
         """
+        expected = None if self.key is None else key_hash(self.key)
+        if self.key_hash != expected:
+            raise ValueError(
+                f"key_hash is {self.key_hash}, and toPositive(murmur2(key)) is {expected}"
+            )
         return Message(
             self.topic,
             key=self.key,

@@ -14,6 +14,7 @@ from bridge.errors import BridgeError
 from checker.http import Health
 from halfbridge.sql.local_messages.dead_letters import DeadLetters
 from halfbridge.sql.local_messages.letters.kafka_io import LetterReader
+from halfbridge.sql.local_messages.marks import RowsLostError
 from halfbridge.sql.local_messages.settling import Settling, backlog
 from halfbridge.sql.local_messages.wakeups import Listener, Wakeups
 
@@ -33,6 +34,8 @@ _PAUSE_S_MIN = 0.1
 _PAUSE_S_MAX = 5.0
 _LETTERS_WAIT_S = 0.5
 _LETTERS_PAUSE_S = 1.0  # after a failure
+# Relays that come and go cost each other a round now and then, and not so many in a row.
+LOST_ROUNDS_MAX = 5
 # Counting a long backlog reads all of its index.
 _BACKLOG_S = 5.0
 
@@ -132,10 +135,21 @@ class RelayService:
             pause_s = _PAUSE_S_MIN
             self._is_ready = True
             self._well("relay")
+            self._judge(self._relay.lost_rounds)
             if has_worked:
                 self._wakeups.worked()
             else:
                 self._wakeups.wait()
+
+    def _judge(self, lost_rounds: int) -> None:
+        """Tell of rounds that sent and could not mark, one after the other."""
+        if lost_rounds < LOST_ROUNDS_MAX:
+            self._well("marks")
+            return
+        self._tell(
+            "marks",
+            RowsLostError("round after round rows are sent that are not this relay's to mark"),
+        )
 
     def _tidy(self) -> None:
         """Withdraw what nobody confirmed, and end what a dead relay left without a key."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import false, func, or_, select, update
 
-from halfbridge.sql.local_messages.relay import engine_of
+from halfbridge.sql.local_messages.marks import engine_of
 from halfbridge.sql.local_messages.rows import headers_of
 from halfbridge.sql.local_messages.states import (
     TO_RELAY,

@@ -16,7 +16,9 @@ from sqlalchemy import (
     MetaData,
     Table,
     Text,
+    and_,
     false,
+    or_,
 )
 from sqlalchemy.dialects import mysql
 
@@ -134,6 +136,15 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
         columns.state,
         columns.has_key,
         columns.id,
+    )
+    # Who writes rows in another language computes the hash there: an `int` of theirs may be signed,
+    # and no relay has a bucket below 0.
+    CheckConstraint(
+        or_(
+            and_(columns.key.is_(None), columns.key_hash.is_(None)),
+            and_(columns.key.is_not(None), columns.key_hash.is_not(None), columns.key_hash >= 0),
+        ),
+        name=f"{name}_key_hash",
     )
     is_resting = columns.next_attempt_at.is_not(None)
     Index(
