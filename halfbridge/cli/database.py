@@ -41,8 +41,12 @@ def database_options(default_name: str) -> Callable[[F], F]:
 
 
 @contextmanager
-def opened(url: str) -> Iterator[Engine]:
+def opened(url: str, *, keeps_connections: bool = False) -> Iterator[Engine]:
     """Yield an engine; errors of the database become one line.
+
+    Args:
+        url: SQLAlchemy's address of the database.
+        keeps_connections: For a command that runs on.
 
     Raises:
         ClickException: the extra `sql` is not installed, or the database refuses; status 1.
@@ -56,7 +60,7 @@ def opened(url: str) -> Iterator[Engine]:
         from halfbridge.sql import HINT  # noqa: PLC0415
 
         raise click.ClickException(HINT) from error
-    engine = engine_of(url)
+    engine = engine_of(url, keeps_connections=keeps_connections)
     try:
         yield engine
     except DBAPIError as error:  # without the statement, and SQLAlchemy's link

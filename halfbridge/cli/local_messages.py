@@ -41,11 +41,13 @@ _ids_argument = click.argument("row_ids", metavar="[ID]...", nargs=-1, type=clic
 
 
 @contextmanager
-def opened_table(values: dict[str, Any]) -> Iterator[LocalMessages]:
+def opened_table(
+    values: dict[str, Any], *, keeps_connections: bool = False
+) -> Iterator[LocalMessages]:
     """Yield the table that `table_options` name; takes them out of `values`."""
     schema, name = values.pop("schema"), values.pop("name")
     relay_name = values.pop("relay_table_name")
-    with opened(values.pop("url")) as engine:
+    with opened(values.pop("url"), keeps_connections=keeps_connections) as engine:
         from halfbridge.sql.local_messages.writer import (  # noqa: PLC0415  (an extra)
             LocalMessages,
         )

@@ -78,7 +78,7 @@ def run(**values: Any) -> int:
     relay_config = load_settings(RelayConfig, values)
     callback = _function(values["callback"])
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
-    with opened_table(values) as messages:
+    with opened_table(values, keeps_connections=True) as messages:
         _run(messages, bridge_config, relay_config, callback, values)
     return 0
 

@@ -171,10 +171,12 @@ class Relay:
 
     def close(self) -> None:
         """Write what is missing, and leave the buckets to others; tells of what fails."""
+        # The driver's own: see RelayService, whose rounds may meet a connection that died too.
+        drivers = self.engine.dialect.loaded_dbapi.Error
         try:
             self.acknowledge()
             self._leases.release()
-        except (SQLAlchemyError, SqlError) as error:
+        except (SQLAlchemyError, SqlError, drivers) as error:
             _LOG.warning("a relay ends without its last word, leases run out: %s", error)
 
     def _relay_all(self) -> bool:
