@@ -9,8 +9,9 @@ from sqlalchemy import func, select, true, update
 
 from bridge.message import Message
 from halfbridge.sql.local_messages.claims import Claims, Snapshot, Unacknowledged
+from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.dead_letters import Letter, letter_of
-from halfbridge.sql.local_messages.marks import engine_of
+from halfbridge.sql.local_messages.marks import Failure, Marks, engine_of
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.sql.tables import NowMs
@@ -196,6 +197,19 @@ def test_a_look_stays_quick_beside_many_rows_that_are_done(messages: LocalMessag
             plan = connection.exec_driver_sql("EXPLAIN " + text.replace("%", "%%")).scalars()
             assert not [line for line in plan if "Seq Scan" in line], text
         assert connection.execute(select(table.c.id).limit(1)).scalar() is not None
+
+
+def test_a_failure_is_counted_for_rows_that_are_where_they_were(messages: LocalMessages) -> None:
+    """A row that another relay has marked meanwhile neither waits nor is given up."""
+    waiting, given_up, marked, last = add(messages, b"a", b"b", b"c", b"d")
+    change(messages, given_up, retries=1)
+    change(messages, last, retries=1)
+    failures = [Failure(row, "why") for row in look(messages).messages]
+    change(messages, marked, state="GLOBAL_COMMIT")
+    change(messages, last, state="GLOBAL_COMMIT")
+    with engine_of(messages).begin() as connection:
+        found = Marks(messages).fail(connection, failures, RelayConfig(retries_max=2))
+    assert found == ([waiting], [given_up])
 
 
 class Record:

@@ -46,6 +46,13 @@ class Failure(NamedTuple):
     cause: str
 
 
+class Failed(NamedTuple):
+    """Ids of rows whose failure was written."""
+
+    waiting: list[int]
+    given_up: list[int]
+
+
 class Marks:
     """Writes events of rows; each call is part of the caller's transaction.
 
@@ -104,11 +111,15 @@ class Marks:
 
     def fail(
         self, connection: Connection, failures: Collection[Failure], config: RelayConfig
-    ) -> list[int]:
-        """Have rows wait for their next attempt, or give them up; return the ids given up."""
+    ) -> Failed:
+        """Have rows wait for their next attempt, or give them up; return the ids of both.
+
+        Rows that another process has moved on meanwhile are in neither.
+        """
         now_ms: int = connection.execute(select(NowMs())).scalar_one()
         is_to_relay = self._table.c.state.in_([state.value for state in TO_RELAY])
-        given_up = []
+        waiting: list[int] = []
+        given_up: list[int] = []
         for row, cause in sorted(failures, key=lambda failure: failure.message.id):
             retries = row.retries + 1
             is_last = (
@@ -118,13 +129,13 @@ class Marks:
             values = {"retries": retries, "cause": cause[:CAUSE_CHARS_MAX]}
             if is_last:
                 statement = self._event(RowEvent.GIVE_UP).where(*is_mine, is_to_relay)
-                given_up.append(row.id)
             else:
                 # No event: the row stays where it is, and rests.
                 values["next_attempt_at"] = now_ms + config.retry_wait_ms(retries)
                 statement = update(self._table).where(*is_mine, is_to_relay)
-            connection.execute(statement.values(**values))
-        return given_up
+            if connection.execute(statement.values(**values)).rowcount:
+                (given_up if is_last else waiting).append(row.id)
+        return Failed(waiting, given_up)
 
     def send_again(self, connection: Connection, transaction_id: str, ids: Collection[int]) -> int:
         """Have rows of a dead transaction sent again, each alone; return how many were found."""

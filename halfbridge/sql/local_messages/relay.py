@@ -312,13 +312,14 @@ class Relay:
 
     def _note_failures(self, failures: Sequence[Failure]) -> None:
         with self.engine.begin() as connection:
-            given_up = self.marks.fail(connection, failures, self.config)
-        self.metrics.retries.inc(len(failures))
+            waiting, given_up = self.marks.fail(connection, failures, self.config)
+        self.metrics.retries.inc(len(waiting) + len(given_up))
         self.metrics.errors.inc(len(given_up))
-        for failure in failures:
-            level = logging.ERROR if failure.message.id in given_up else logging.WARNING
-            what = "is MESSAGE_ERROR" if failure.message.id in given_up else "is tried again"
-            _LOG.log(level, "local message %d %s: %s", failure.message.id, what, failure.cause)
+        causes = {failure.message.id: failure.cause for failure in failures}
+        for row_id in waiting:
+            _LOG.warning("local message %d is tried again: %s", row_id, causes[row_id])
+        for row_id in given_up:
+            _LOG.error("local message %d is MESSAGE_ERROR: %s", row_id, causes[row_id])
 
 
 def _ignore(step: RelayStep) -> None:
