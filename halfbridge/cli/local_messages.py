@@ -151,10 +151,17 @@ def retry(*, row_ids: tuple[int, ...], is_all: bool, **values: Any) -> int:
 @table_options
 @click.option(
     "--older-than-ms",
-    type=click.IntRange(min=72 * _HOUR_MS),
+    type=click.IntRange(min=1),
     default=7 * 24 * _HOUR_MS,
     show_default=True,
     help="Only rows that have not changed for so long.",
+)
+@click.option(
+    "--transaction-age-ms-max",
+    type=click.IntRange(min=1),
+    default=72 * _HOUR_MS,
+    show_default=True,
+    help="The daemon's; a younger row is kept, for its dead letter may still come.",
 )
 @click.option(
     "--error",
@@ -164,15 +171,19 @@ def retry(*, row_ids: tuple[int, ...], is_all: bool, **values: Any) -> int:
     metavar="ID",
     help="Delete this MESSAGE_ERROR row instead: it is never sent. May be repeated.",
 )
-def purge(*, older_than_ms: int, errors: tuple[int, ...], **values: Any) -> int:
+def purge(*, errors: tuple[int, ...], **values: Any) -> int:
     """Delete rows that were relayed or rolled back long ago; may be repeated."""
+    ages = {name: values.pop(name) for name in ("older_than_ms", "transaction_age_ms_max")}
+    if ages["older_than_ms"] < ages["transaction_age_ms_max"]:
+        raise click.UsageError(
+            "--older-than-ms must be at least --transaction-age-ms-max: a dead letter may come so"
+            " late",
+            click.get_current_context(),
+        )
     with opened_table(values) as messages:
         from halfbridge.sql.local_messages import admin  # noqa: PLC0415  (an extra)
 
-        if errors:
-            gone = admin.drop_errors(messages, errors)
-        else:
-            gone = admin.purge(messages, older_than_ms=older_than_ms)
+        gone = admin.drop_errors(messages, errors) if errors else admin.purge(messages, **ages)
     click.echo(f"{gone} rows deleted")
     return 0
 

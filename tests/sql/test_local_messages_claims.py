@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import func, select, true, update
 
 from bridge.message import Message
+from halfbridge.cli import cli
+from halfbridge.sql.local_messages import admin
 from halfbridge.sql.local_messages.claims import Claims, Snapshot, Unacknowledged
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.dead_letters import Letter, letter_of
@@ -210,6 +213,20 @@ def test_a_failure_is_counted_for_rows_that_are_where_they_were(messages: LocalM
     with engine_of(messages).begin() as connection:
         found = Marks(messages).fail(connection, failures, RelayConfig(retries_max=2))
     assert found == ([waiting], [given_up])
+
+
+def test_a_purge_keeps_what_a_dead_letter_may_still_need(messages: LocalMessages) -> None:
+    """Until the age that the daemon gives up at, which may be longer than the default."""
+    (row_id,) = add(messages, b"k")
+    change(messages, row_id, state="GLOBAL_COMMIT", decision_acknowledged=True, updated_at=0)
+    week_ms = 7 * 24 * HOUR_MS
+    with pytest.raises(ValueError, match="transaction_age_ms_max"):
+        admin.purge(messages, older_than_ms=week_ms, transaction_age_ms_max=week_ms + 1)
+    command = ["local-messages", "purge", "--url", str(messages.engine.url)]
+    refused = CliRunner().invoke(cli, [*command, "--transaction-age-ms-max", str(week_ms + 1)])
+    assert refused.exit_code != 0
+    assert "--older-than-ms" in refused.output
+    assert admin.purge(messages, older_than_ms=week_ms, transaction_age_ms_max=week_ms) == 1
 
 
 class Record:

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from halfbridge.sql.local_messages.writer import LocalMessages
 
 _HOUR_MS = 3_600_000
-# A COMMIT that stands in the op log takes effect, or its transaction is a dead letter, before the
-# daemon's transaction_age_ms_max mostly; a row that went before its dead letter came would be lost.
-PURGE_AGE_MS_MIN = 72 * _HOUR_MS
+# The daemon's default.
+TRANSACTION_AGE_MS_MAX_DEFAULT = 72 * _HOUR_MS
 PURGE_AGE_MS_DEFAULT = 7 * 24 * _HOUR_MS
 _PURGE_BATCH = 1_000
 _SHOWN = (
@@ -116,7 +115,12 @@ def retry(messages: LocalMessages, row_ids: Collection[int] | None) -> int:
         return connection.execute(statement).rowcount
 
 
-def purge(messages: LocalMessages, *, older_than_ms: int = PURGE_AGE_MS_DEFAULT) -> int:
+def purge(
+    messages: LocalMessages,
+    *,
+    older_than_ms: int = PURGE_AGE_MS_DEFAULT,
+    transaction_age_ms_max: int = TRANSACTION_AGE_MS_MAX_DEFAULT,
+) -> int:
     """Delete rows that nobody needs any more; return how many.
 
     Those are GLOBAL_COMMIT, acknowledged, and LOCAL_ROLLBACK. Others stay, however old.
@@ -124,13 +128,17 @@ def purge(messages: LocalMessages, *, older_than_ms: int = PURGE_AGE_MS_DEFAULT)
     Args:
         messages: The table.
         older_than_ms: Only rows that have not changed for so long.
+        transaction_age_ms_max: The daemon's. A COMMIT that stands in the op log takes effect, or
+            its transaction is a dead letter, before that age; a row that was deleted before its
+            dead letter came would be lost.
 
     Raises:
-        ValueError: `older_than_ms` is below PURGE_AGE_MS_MIN.
+        ValueError: `older_than_ms` is below `transaction_age_ms_max`.
     """
-    if older_than_ms < PURGE_AGE_MS_MIN:
+    if older_than_ms < transaction_age_ms_max:
         raise ValueError(
-            f"older_than_ms must be at least {PURGE_AGE_MS_MIN}: a dead letter may come so late"
+            f"older_than_ms must be at least transaction_age_ms_max, {transaction_age_ms_max}:"
+            " a dead letter may come so late"
         )
     columns = messages.tables.messages.c
     is_done = or_(
