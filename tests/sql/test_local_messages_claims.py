@@ -13,8 +13,9 @@ from halfbridge.cli import cli
 from halfbridge.sql.local_messages import admin
 from halfbridge.sql.local_messages.claims import Claims, Snapshot, Unacknowledged
 from halfbridge.sql.local_messages.config import RelayConfig
-from halfbridge.sql.local_messages.dead_letters import Letter, letter_of
+from halfbridge.sql.local_messages.dead_letters import DeadLetters, Letter, letter_of
 from halfbridge.sql.local_messages.marks import Failure, Marks, engine_of
+from halfbridge.sql.local_messages.metrics import RelayMetrics
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.sql.tables import NowMs
@@ -22,6 +23,7 @@ from serde.avro import DEAD_LETTER, HALF_METADATA
 from serde.headers import DEAD, HALF
 from serde.partitioner import key_hash
 from serde.records import DeadLetter, DeadReason, HalfMetadata
+from tests.sql.relaying import states_of
 
 if TYPE_CHECKING:
     from tests.sql.databases import Database
@@ -245,6 +247,21 @@ def letter(reason: DeadReason, *, group: str = "relay", is_stub: bool = False) -
     half = HalfMetadata("t1", 1, 0, 0, group, "orders", -1, 0, -1, -1, -1)
     dead = DeadLetter(reason, "why", 0, 1, 2, "half", 0, 3, is_stub=is_stub)
     return Record((HALF, HALF_METADATA.encode(half)), (DEAD, DEAD_LETTER.encode(dead)))
+
+
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [(DeadReason.AGE, "LOCAL_COMMIT"), (DeadReason.UNDELIVERABLE, "MESSAGE_ERROR")],
+)
+def test_a_row_is_not_to_blame_for_its_age(
+    messages: LocalMessages, reason: DeadReason, state: str
+) -> None:
+    """A row whose transaction died alone is given up, but for one that was too old."""
+    (row_id,) = add(messages, b"k")
+    change(messages, row_id, state="GLOBAL_COMMIT", transaction_id="t1")
+    letters = DeadLetters(messages, engine_of(messages), Marks(messages), RelayMetrics())
+    assert letters.take(Letter("t1", reason, "why")) == 1
+    assert states_of(messages) == [state]
 
 
 @pytest.mark.parametrize("is_stub", [False, True])

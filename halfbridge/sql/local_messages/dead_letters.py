@@ -99,12 +99,14 @@ class DeadLetters:
             if not ids:
                 return 0
             cause = f"{letter.reason.value}: {letter.detail}"
-            if len(ids) == 1:
+            # What became too old was not decided or delivered in time, which is no row's fault.
+            is_to_blame = len(ids) == 1 and letter.reason is not DeadReason.AGE
+            if is_to_blame:
                 found = self._marks.give_up(connection, letter.transaction_id, ids, cause)
             else:
                 found = self._marks.send_again(connection, letter.transaction_id, ids)
         self._metrics.dead_letters.inc()
-        if len(ids) == 1:
+        if is_to_blame:
             self._metrics.errors.inc(found)
             _LOG.error("local message %d is MESSAGE_ERROR: %s", ids[0], cause)
         else:
