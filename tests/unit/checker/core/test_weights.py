@@ -140,10 +140,13 @@ def test_decided_transactions(*, has_gap: bool) -> None:
         for index in indices:
             one = metadata(f"{number:032}", index)._replace(born_timestamp=BORN_MS + number)
             told.append(HALF_METADATA.encode(one))
+            HALF_METADATA.decode(told[-1])  # the codec's memo has its own bound
     ops = [
         OP.encode(op_record(f"{n:032}", OpKind.ROLLBACK, half_offset=0)._replace(timestamp=BORN_MS))
         for n in range(1, COUNT // len(indices))
     ]
+    for data in ops:
+        OP.decode(data)
 
     def take() -> None:
         read_halves(ledger, told)
