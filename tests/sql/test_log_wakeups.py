@@ -77,6 +77,26 @@ def test_an_interrupted_log_is_followed_by_a_look(looks: Looks) -> None:
     looks.wait_for(2)
 
 
+@pytest.mark.parametrize("database", KINDS, indirect=True)
+def test_two_tables_and_one_made_anew_wake_their_relays(looks: Looks) -> None:
+    """What was made on the server for another table, or an older one, is not taken for this."""
+    orders = looks._orders
+    orders.execute("CREATE TABLE others (id int primary key)")
+    woken = Queue[None]()
+    for table in ("others", "orders"):
+        before = LogListener(orders.engine, table=table, wake=lambda: woken.put(None))
+        before.start()
+        woken.get(timeout=PATIENCE_S)
+        before.stop()
+    orders.execute("DROP TABLE orders")
+    orders.table.create(orders.engine)
+    looks.listener.start()
+    until("the log is read", lambda: looks.listener.is_listening)
+    for number in range(3):
+        orders.insert(number)
+        looks.wait_for(number)
+
+
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_the_log_that_was_read_is_not_kept(looks: Looks) -> None:
     """The slot follows what is written to other tables, so that the server can remove its log."""

@@ -108,8 +108,8 @@ class PostgresqlLog:
         self.close()
         connection = self._connect()
         try:
-            published = f"SELECT 1 FROM pg_publication WHERE pubname = '{self.slot}'"
-            if not connection.rows(published):
+            if not is_published(connection, self.slot, self._schema, self._table):
+                connection.rows(f"DROP PUBLICATION IF EXISTS {self.slot}")
                 self._publish(connection)
             slot = f"{self.slot}_{secrets.token_hex(4)}"
             row = connection.rows(

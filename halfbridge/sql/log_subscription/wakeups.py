@@ -8,6 +8,8 @@ interrupts the reading, a look at the whole table comes after it.
 from __future__ import annotations
 
 import logging
+import re
+from hashlib import sha256
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,7 @@ _READ_SLICE_S = 0.5  # how soon a stop is noticed
 # A log tells of a commit a moment before its rows are visible to others.
 _LOOK_AGAIN_S = 0.02
 _RECONNECT_S = 1.0
+_READABLE_CHARS_MAX = 20  # PostgreSQL allows 63 for the slot's whole name
 
 
 class LogListener:
@@ -49,7 +52,7 @@ class LogListener:
     def __init__(
         self, engine: Engine, *, table: str, wake: Callable[[], object], schema: str | None = None
     ) -> None:
-        self._source = log_source(engine, name="wakeups", table=table, schema=schema)
+        self._source = log_source(engine, name=_name(schema, table), table=table, schema=schema)
         self._table = table
         self._wake = wake
         self._stopping = Event()
@@ -90,6 +93,12 @@ class LogListener:
             if found or is_fresh:
                 self._wake()
             is_fresh = bool(found)
+
+
+def _name(schema: str | None, table: str) -> str:
+    """Return a name for what the table's listeners share; short, as a slot's has more behind it."""
+    readable = re.sub(r"[^a-z0-9_]", "_", table.lower())[:_READABLE_CHARS_MAX]
+    return f"wakeups_{readable}_{sha256(repr((schema, table)).encode()).hexdigest()[:8]}"
 
 
 def _level(error: LogSubscriptionError) -> int:
