@@ -46,7 +46,7 @@ def _relay_options(command: Any) -> Any:
 @click.option(
     "--by-log",
     is_flag=True,
-    help="Have the database's log say when there are rows: no notifications, no polling.",
+    help="Have the database's log say when there are rows, in place of notifications.",
 )
 @click.option(
     "--fence-name", default="halfbridge_fence", show_default=True, help="Name of the fence's table."
