@@ -200,7 +200,7 @@ class Transaction:
         except BridgeError as error:
             self.refused = error
             raise
-        if self.refused is not None and isinstance(self.refused, RetriableError):
+        if isinstance(self.refused, RetriableError):
             self.refused = None  # nothing was wrong with the message, and the call was repeated
         with self._lock:
             after = step(self._state, Event.SEND, transaction_id=self.id)

@@ -138,15 +138,11 @@ class Questions:
         where = TopicPartition(topic, partition)
         futures = ask_offsets(self._admin, [where], OffsetSpec.latest(), QUESTION_S)
 
-        # Not `self`: were this the last reference to the client, the client's own thread, which
-        # runs this, would destroy it, and the client ends the process for that.
-        lock, still_open, answers = self._lock, self._open, self._answers
-
         def note(future: Any) -> None:
-            with lock:
-                still_open.discard((topic, partition))
+            with self._lock:
+                self._open.discard((topic, partition))
             with suppress(KafkaException):  # asked again by and by
-                answers.put(EndAnswer(topic, partition, token, offset_of(future, QUESTION_S)))
+                self._answers.put(EndAnswer(topic, partition, token, offset_of(future, QUESTION_S)))
 
         futures[where].add_done_callback(note)
 
