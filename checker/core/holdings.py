@@ -24,7 +24,7 @@ class Holdings:
 
     Attributes:
         halves, size_bytes: Undecided half messages, and their bytes.
-        held_bytes: What the bodies take that are in memory.
+        held_bytes: Bytes of the bodies that are in memory.
         metadata_bytes: What they take in memory besides: an estimate.
         read_bytes: Bytes of all undecided halves ever taken; differences measure the window.
         by_topic: Real topic -> undecided half messages; none without any.

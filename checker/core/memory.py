@@ -54,9 +54,9 @@ class Memory:
 
     Attributes:
         rebuild: None once the book is rebuilt.
-        ops_bytes: What ops take that wait, without the bodies of unreadable ones. The ledger adds
-            and takes away what readable ones take, for it does so with each op.
-        junk_op_bytes: Those bodies.
+        ops_bytes: Bytes of waiting ops, without the bodies of unreadable ops. The ledger itself
+            adds and subtracts the bytes of each readable op.
+        junk_op_bytes: Bytes of the bodies of unreadable ops.
     """
 
     def __init__(self, book: Book, rebuild: Rebuild, *, bodies_max: int, entries_max: int) -> None:

@@ -12,7 +12,7 @@ import click
 from bridge.log_text import one_line
 from checker.config import CheckerConfig
 from checker.policy import load_policy
-from halfbridge.cli.options import CONNECTION, load_settings, settings_options
+from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
 
 if TYPE_CHECKING:
     from checker.admin.reinit import Plan
@@ -54,7 +54,7 @@ def run(**values: Any) -> int:
     help="No offset is exact: never deliver some transactions rather than any again.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the plan; commit nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @settings_options(CheckerConfig, only=CONNECTION)
 def init(**values: Any) -> int:
     """Set a stopped partition anew, so that it goes on where it stood.

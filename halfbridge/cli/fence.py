@@ -11,11 +11,11 @@ from typing import Any
 import click
 
 from halfbridge.cli.database import database_options, opened
+from halfbridge.cli.options import json_option
 
 _MS_PER_S = 1_000
 _DAY_MS = 86_400_000
 _table_options = database_options("halfbridge_fence")
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group()
@@ -25,7 +25,7 @@ def fence() -> None:
 
 @fence.command()
 @_table_options
-@_json_option
+@json_option
 def create(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
     """Make the table where it is missing, and the row about itself.
 
@@ -45,7 +45,7 @@ def create(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
 
 @fence.command()
 @_table_options
-@_json_option
+@json_option
 def show(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
     """Show how many rows there are, and how old; reads the whole table."""
     with opened(url) as engine:
@@ -89,7 +89,7 @@ def show(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
     default=None,
     help="Keep rows longer than they are needed.",
 )
-@_json_option
+@json_option
 def purge(*, url: str, name: str, schema: str | None, as_json: bool, **limits: Any) -> int:
     """Delete rows that no check needs any more.
 

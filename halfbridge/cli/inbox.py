@@ -10,7 +10,7 @@ import click
 
 from checker.config import CheckerConfig
 from halfbridge.cli.database import database_options, opened
-from halfbridge.cli.options import load_settings, settings_options
+from halfbridge.cli.options import json_option, load_settings, settings_options
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -22,7 +22,6 @@ _NO_GROUP = "-"  # making and showing the table is about all groups
 _MS_PER_DAY = 86_400_000
 
 _table_options = database_options("halfbridge_inbox")
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group()
@@ -43,7 +42,7 @@ def create(**values: Any) -> int:
 
 @inbox.command()
 @_table_options
-@_json_option
+@json_option
 def show(**values: Any) -> int:
     """Show how many marks each consumer group has, and their age by the database's clock."""
     with opened(values["url"]) as engine:
@@ -81,7 +80,7 @@ def show(**values: Any) -> int:
     help="A real topic that the group reads: brokers are asked for how long it keeps a record."
     " Name all of them; may be repeated.",
 )
-@_json_option
+@json_option
 @settings_options(CheckerConfig, only=_BROKERS)
 def purge(**values: Any) -> int:
     """Delete a group's old marks; refused where their messages can still be read again."""

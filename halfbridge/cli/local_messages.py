@@ -10,6 +10,7 @@ import click
 
 from bridge.log_text import one_line
 from halfbridge.cli.database import database_options, opened
+from halfbridge.cli.options import json_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +37,6 @@ def table_options(command: F) -> F:
     return database_options("halfbridge_local_message")(relays(command))
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _ids_argument = click.argument("row_ids", metavar="[ID]...", nargs=-1, type=click.IntRange(min=1))
 
 
@@ -83,7 +83,7 @@ def create(**values: Any) -> int:
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Most rows."
 )
-@_json_option
+@json_option
 def list_command(*, states: tuple[str, ...], as_json: bool, **values: Any) -> int:
     """List rows by id, and count the rows in each state."""
     limits = {"after_id": values.pop("after_id"), "limit": values.pop("limit")}
@@ -112,7 +112,7 @@ def list_command(*, states: tuple[str, ...], as_json: bool, **values: Any) -> in
 @local_messages.command()
 @table_options
 @click.argument("row_id", metavar="ID", type=click.IntRange(min=1))
-@_json_option
+@json_option
 def show(*, row_id: int, as_json: bool, **values: Any) -> int:
     """Show one row, with its message."""
     with opened_table(values) as messages:

@@ -18,6 +18,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 CONFIG_VARIABLE = "HALFBRIDGE_CONFIG"
 CONNECTION = ("bootstrap_servers", "topic_prefix", "kafka")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _METAVARS: dict[Any, str] = {int: "N", float: "N", str: "TEXT", Path: "PATH"}
 
 

@@ -10,7 +10,7 @@ import click
 
 from checker.admin.acls import daemon_acls, producer_acls, sink_acls
 from checker.config import CheckerConfig
-from halfbridge.cli.options import CONNECTION, load_settings, settings_options
+from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
 from serde.topics import holds_internal_name
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ _group_option = click.option(
     metavar="NAME",
     help="A producer group that needs a check topic. May be repeated.",
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _partitions_option = click.option(
     "--partitions",
     type=click.IntRange(1, 1000),
@@ -85,7 +84,7 @@ def topics() -> None:
 @click.option(
     "--real-topic", "real_topics", multiple=True, metavar="NAME", help="For --acls; repeatable."
 )
-@_json_option
+@json_option
 @settings_options(CheckerConfig, only=_SETTINGS)
 def create(**values: Any) -> int:
     """Make the missing topics and the daemon's first offsets; report what differs.
@@ -107,7 +106,7 @@ def create(**values: Any) -> int:
 @_replication_option
 @_sink_option
 @_real_option
-@_json_option
+@json_option
 @settings_options(CheckerConfig, only=(*_SETTINGS, "policy_file"))
 def check(**values: Any) -> int:
     """Report every problem of topics and offsets, each with the command that mends it."""

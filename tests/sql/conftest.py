@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import make_url
 
 from tests.sql.databases import OwnDatabase, ProxiedDatabase, shared_database, sqlite_database
+from tests.sql.fence_scene import new_cluster
 from tests.sql.servers import MariaDbServer, PostgresServer, Template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.integration.producing import Cluster
     from tests.sql.databases import Database
 
 
@@ -86,3 +88,16 @@ def _shared_database(request: pytest.FixtureRequest) -> Iterator[Database]:
     with closing(shared_database(server)) as made:
         yield made
     server.drop_database(make_url(made.url).database)
+
+
+@pytest.fixture(scope="module")
+def cluster(kafka_bootstrap_servers: str) -> Cluster:
+    """An installation that this file's tests share."""
+    return new_cluster(kafka_bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def producer(cluster: Cluster) -> Iterator[Any]:
+    """A started producer that this file's tests share."""
+    with cluster.producer() as made:
+        yield made

@@ -6,6 +6,7 @@ import secrets
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, func, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
@@ -175,3 +176,8 @@ def kill_session(database: Database, connection: Any) -> None:
     with database.admin_engine().connect() as admin:
         admin.execute(text(kill[database.name].format(number)))
         admin.commit()
+
+
+def on(*names: str) -> pytest.MarkDecorator:
+    """Run a test on some databases only."""
+    return pytest.mark.parametrize("database", names, indirect=True)

@@ -22,10 +22,10 @@ from halfbridge.sql import (
     TransactionEndedError,
 )
 from serde.headers import parse_half
-from tests.sql.fence_scene import Scene, kill_session, new_cluster, new_id, work
+from tests.sql.fence_scene import Scene, kill_session, new_id, on, work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.integration.producing import Cluster
     from tests.sql.databases import Database
@@ -39,28 +39,10 @@ class BrokenError(Exception):
     """What goes wrong in a block."""
 
 
-@pytest.fixture(scope="module")
-def cluster(kafka_bootstrap_servers: str) -> Cluster:
-    """An installation that this file's tests share."""
-    return new_cluster(kafka_bootstrap_servers)
-
-
-@pytest.fixture(scope="module")
-def producer(cluster: Cluster) -> Iterator[Any]:
-    """A started producer that this file's tests share."""
-    with cluster.producer() as made:
-        yield made
-
-
 @pytest.fixture
 def scene(database: Database, cluster: Cluster, producer: Any) -> Scene:
     """A service on one database."""
     return Scene(database, cluster=cluster, producer=producer)
-
-
-def on(*names: str) -> pytest.MarkDecorator:
-    """Run a test on some databases only."""
-    return pytest.mark.parametrize("database", names, indirect=True)
 
 
 def test_left_normally_the_database_commits_and_then_the_messages(scene: Scene) -> None:

@@ -17,7 +17,7 @@ from halfbridge.sql.fence_table import CLOCK_MARGIN_MS
 from serde.avro import SINK_CONTEXT
 from serde.records import SinkContext
 from tests.integration.producing import GROUP
-from tests.sql.fence_scene import Scene, new_id
+from tests.sql.fence_scene import Scene, new_id, on
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,11 +35,6 @@ SINK = SINK_CONTEXT.encode(SinkContext("app", 1, "0" * 32))
 def scene(database: Database) -> Scene:
     """A service on one database, without Kafka."""
     return Scene(database)
-
-
-def on(*names: str) -> pytest.MarkDecorator:
-    """Run a test on some databases only."""
-    return pytest.mark.parametrize("database", names, indirect=True)
 
 
 def test_no_row_is_proof(scene: Scene) -> None:

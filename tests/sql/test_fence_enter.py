@@ -18,10 +18,9 @@ from halfbridge.sql import (
     TableError,
     TransactionEndedError,
 )
-from tests.sql.fence_scene import Scene, new_cluster, work
+from tests.sql.fence_scene import Scene, on, work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from bridge import Transaction
@@ -31,28 +30,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 
-@pytest.fixture(scope="module")
-def cluster(kafka_bootstrap_servers: str) -> Cluster:
-    """An installation that this file's tests share."""
-    return new_cluster(kafka_bootstrap_servers)
-
-
-@pytest.fixture(scope="module")
-def producer(cluster: Cluster) -> Iterator[Any]:
-    """A started producer that this file's tests share."""
-    with cluster.producer() as made:
-        yield made
-
-
 @pytest.fixture
 def scene(database: Database, cluster: Cluster, producer: Any) -> Scene:
     """A service on one database."""
     return Scene(database, cluster=cluster, producer=producer)
-
-
-def on(*names: str) -> pytest.MarkDecorator:
-    """Run a test on some databases only."""
-    return pytest.mark.parametrize("database", names, indirect=True)
 
 
 def sent(scene: Scene) -> Transaction:
