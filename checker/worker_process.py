@@ -24,6 +24,7 @@ from bridge.settings import load
 from checker.config import CheckerConfig, to_plain
 from checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK
 from checker.http import Status, serve
+from checker.process_end import end_process
 from checker.signals import STOP_SIGNALS, on_signals
 
 if TYPE_CHECKING:
@@ -174,11 +175,9 @@ def _main() -> None:
     except Exception:  # noqa: BLE001 (the process's last resort, logged)
         _log.exception("the worker failed")
         status = EXIT_ERROR
-    logging.shutdown()
-    sys.stderr.flush()
-    # Not sys.exit: the thread that reads standard input still holds its lock, on which the
-    # interpreter's finalisation would fail.
-    os._exit(status)
+    # The interpreter's own end would also fail on the lock of standard input, which the thread that
+    # reads it holds.
+    end_process(status)
 
 
 if __name__ == "__main__":

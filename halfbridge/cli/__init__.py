@@ -138,6 +138,13 @@ def cli(*, debug: bool) -> None:
     del debug  # taken by LazyGroup.main
 
 
-def main() -> None:
-    """Run the command line of this process; does not return."""
-    cli.main(prog_name="halfbridge")
+def main() -> NoReturn:
+    """Run the command line of this process, and end the process with its exit status."""
+    try:
+        cli.main(prog_name="halfbridge")
+    except SystemExit as end:
+        # Late: whoever imports the command line for its commands does not need it.
+        from checker.process_end import end_process  # noqa: PLC0415
+
+        end_process(end.code if isinstance(end.code, int) else EXIT_ERROR)
+    raise AssertionError("a command line ends by SystemExit")

@@ -57,6 +57,7 @@ LIMITS = {
     "REPUBLISH_WINDOW_RECORDS": "400",
 }
 _LATE_S = 3.0
+_LAST_LINES = 120
 _FRAMES = "most recent call first"  # faulthandler's words
 
 
@@ -123,8 +124,19 @@ class Daemon:
 
     def ended(self, *, within_s: float) -> int:
         """Return the exit status once the command has ended by itself."""
-        until(f"the end of {self.child.name}", lambda: not self.is_alive, within_s=within_s)
+        until(
+            f"the end of {self.child.name}",
+            lambda: not self.is_alive,
+            within_s=within_s,
+            explain=self._where_it_stands,
+        )
         return int(self.child.process.returncode)
+
+    def _where_it_stands(self) -> str:
+        """End it, and return its last lines; the last ones are where its threads stood."""
+        self.child.process.send_signal(signal.SIGABRT)  # see PYTHONFAULTHANDLER
+        self.child.process.wait(_LATE_S)
+        return "\n".join(("", *self.log().splitlines()[-_LAST_LINES:]))
 
     def log(self) -> str:
         """Return all it wrote to standard error, its workers' lines included."""
@@ -280,7 +292,7 @@ class Stage:
         return self.children.start(
             name,
             (sys.executable, *(word for part in words for word in part)),
-            environ={**ours, **limits, "PYTHONPATH": str(_ROOT)},
+            environ={**ours, **limits, "PYTHONPATH": str(_ROOT), "PYTHONFAULTHANDLER": "1"},
         )
 
     # --- what came out ---------------------------------------------------------------------

@@ -196,3 +196,21 @@ def test_errors_have_their_exit_status(
 
     assert result.exit_code == status
     _one_line(result.stderr.lstrip())  # click ends the line of a terminal's ^C first
+
+
+def test_a_command_is_over_when_it_has_ended() -> None:
+    """A thread of a client that is not well does not hold up the end of the process."""
+    program = (
+        "import sys, threading\n"
+        "from halfbridge.cli import main\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "sys.argv = ['halfbridge', '--version']\n"
+        "main()\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip().endswith(__version__)
