@@ -7,11 +7,12 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from checker.beginning import where_to_begin
-from checker.core.progress import BeyondEndError, Progress, ProgressError
+from checker.core.progress import BeyondEndError
 from checker.failures import InputLostError
 from checker.pair import Pair
 from checker.throttle import Throttle
 from checker.waits import Waits
+from serde.progress import Progress, ProgressError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

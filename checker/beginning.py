@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.progress import Progress, ProgressError, check_against_log, parse_progress
+from checker.core.progress import check_against_log
 from checker.failures import InputLostError
+from serde.progress import Progress, ProgressError, parse_progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

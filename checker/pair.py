@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from checker.core.plan import Check, Plan
-    from checker.core.progress import Progress
     from checker.core.settings import LedgerSettings
     from checker.patience import Awaited
     from checker.publish import Publisher
     from serde.headers import Headers
+    from serde.progress import Progress
     from serde.records import Op
 
 # What a record takes in memory beyond what it takes in a log: about 290 bytes for the objects

@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
     from checker.collector import Work
     from checker.config import CheckerConfig
-    from checker.core.progress import Progress
     from checker.http import Status
     from checker.pair import Pair
     from checker.policy import Policy
     from checker.slots import SlotIds
+    from serde.progress import Progress
 
 _log = logging.getLogger("halfbridge.checker")
 

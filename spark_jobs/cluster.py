@@ -6,13 +6,14 @@ needs a JVM of its own, which a Spark Connect client has not; a snapshot in a fi
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
 
+from serde.progress import ProgressError, parse_progress
 from spark_jobs.errors import JobError, cause_of
 from spark_jobs.storage import jvm_of
 
@@ -35,7 +36,7 @@ class Applied:
 
     Attributes:
         ops: Op partition -> O.
-        positions: Half partition -> P.
+        positions: Half partition -> P; without partitions whose metadata cannot be trusted.
     """
 
     ops: dict[int, int]
@@ -132,18 +133,12 @@ class Cluster:
             found.partitionsToOffsetAndMetadata(),
             failed=f"cannot read the committed offsets of group {group}",
         )
-        ops: dict[int, int] = {}
-        positions: dict[int, int] = {}
-        for place in offsets:
-            committed = offsets[place]
-            if committed is None or place.topic() not in (half, op):
-                continue
-            if place.topic() == op:
-                ops[place.partition()] = committed.offset()
-                position = _position(committed.metadata())
-                if position is not None:
-                    positions[place.partition()] = position
-        return Applied(ops, positions)
+        committed = {
+            (place.topic(), place.partition()): (said.offset(), said.metadata())
+            for place in offsets
+            if (said := offsets[place]) is not None
+        }
+        return read_applied(committed, half=half, op=op)
 
     @property
     def _kafka(self) -> Any:
@@ -174,6 +169,25 @@ class Cluster:
         except Py4JJavaError as error:
             what = failed or f"{self._servers} does not answer"
             raise JobError(f"{what}: {cause_of(error)}") from error
+
+
+def read_applied(
+    committed: Mapping[Place, tuple[int, str | None]], *, half: str, op: str
+) -> Applied:
+    """Return what the offsets and metadata say that the daemon's group has committed.
+
+    Args:
+        committed: Place -> offset and metadata, of any topics.
+        half: Name of the half topic.
+        op: Name of the op topic.
+    """
+    ops = {number: said for (topic, number), said in committed.items() if topic == op}
+    positions: dict[int, int] = {}
+    for number, (offset, metadata) in ops.items():
+        half_offset, _ = committed.get((half, number), (-1, None))
+        with suppress(ProgressError):  # the daemon stops there, and says so
+            positions[number] = parse_progress(half_offset, offset, metadata).position
+    return Applied({number: offset for number, (offset, _) in ops.items()}, positions)
 
 
 @contextmanager
@@ -214,14 +228,3 @@ def connect(
         yield Cluster(jvm, admin, bootstrap_servers)
     finally:
         admin.close(jvm.java.time.Duration.ofSeconds(1))
-
-
-def _position(metadata: str | None) -> int | None:
-    """Return P of `v1;H;R;T;P;W;<crc>`, or of the same without W; None for anything else.
-
-    DESIGN.md, Offsets.
-    """
-    version, *fields = (metadata or "").split(";")
-    if version != "v1" or len(fields) not in (5, 6) or not fields[3].isdigit():
-        return None
-    return int(fields[3])

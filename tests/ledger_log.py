@@ -22,7 +22,7 @@ from serde.records import (
 
 if TYPE_CHECKING:
     from checker.core.plan import Plan
-    from checker.core.progress import Progress
+    from serde.progress import Progress
 
 BEGIN_MS = 1_000_000
 SECOND_MS = 1_000

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from checker.core.events import NO_APPEND_MS, JunkRead
 from checker.core.plan import Check, Count, Plan
-from checker.core.progress import START
 from checker.core.protocol import REASON_AGE
+from serde.progress import START
 from serde.records import COUNT_UNKNOWN, OpKind, OpSource
 from tests.ledger_log import (  # noqa: F401  (a script imports all its words from here)
     BEGIN_MS,

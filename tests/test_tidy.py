@@ -188,7 +188,7 @@ def test_the_core_is_pure() -> None:
     for path in (*_files("checker/core"), ROOT / "bridge" / "transaction.py"):
         tree = _tree(path)
         for name in sorted(_imported(tree)):
-            ours = name in ("serde.records", "serde.limits") or name.startswith(
+            ours = name in ("serde.records", "serde.limits", "serde.progress") or name.startswith(
                 ("checker.core", "bridge.errors")
             )
             if name.partition(".")[0] not in PURE_IMPORTS and not ours:

@@ -16,8 +16,8 @@ from enum import Enum
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from checker.core.progress import Progress
 from checker.core.protocol import STATE_AFTER, Effect, State, effect_of, proves_its_age
+from serde.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -16,8 +16,9 @@ from checker.admin.shape import (
     real_topic_problems,
     wanted_topics,
 )
-from checker.core.progress import START, ProgressError, check_against_log, parse_progress
+from checker.core.progress import check_against_log
 from checker.errors import AdminError
+from serde.progress import START, ProgressError, parse_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,9 +23,9 @@ from checker.core.half_end import HalfEnd
 from checker.core.memory import Memory
 from checker.core.ops import Ops, named
 from checker.core.plan import Check, Count, Plan
-from checker.core.progress import Progress
 from checker.core.rebuild import Rebuild
 from checker.core.weights import CHAR_BYTES, OP_BYTES
+from serde.progress import Progress
 
 if TYPE_CHECKING:
     from collections import Counter

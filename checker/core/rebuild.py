@@ -19,7 +19,7 @@ from checker.core.weights import op_bytes, record_bytes
 if TYPE_CHECKING:
     from checker.core.book import Book
     from checker.core.events import HalfRead, OpRead
-    from checker.core.progress import Progress
+    from serde.progress import Progress
 
 
 class Rebuild:

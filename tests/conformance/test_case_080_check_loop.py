@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from checker.core.plan import Count
-from checker.core.progress import Progress, ProgressError, check_against_log
+from checker.core.progress import check_against_log
 from checker.core.schedule import first_due_ms
+from serde.progress import Progress, ProgressError
 from serde.records import OpSource
 from tests.playbook import (
     HOUR_MS,

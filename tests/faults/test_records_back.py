@@ -11,9 +11,9 @@ from confluent_kafka import Consumer, TopicPartition
 
 from bridge.admin_client.kafka_io import AdminClient
 from checker.admin.kafka_io import Cluster
-from checker.core.progress import parse_progress
 from checker.errors import AdminError
 from halfbridge.testkit.broker import EmbeddedBroker
+from serde.progress import parse_progress
 from tests.faults.scene import PATIENT
 from tests.faults.stage import seed_of_run, until
 

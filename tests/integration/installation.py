@@ -26,9 +26,9 @@ from checker.admin.kafka_io import Cluster
 from checker.admin.shape import Layout
 from checker.admin.topics import create_topics
 from checker.config import CheckerConfig
-from checker.core.progress import Progress, parse_progress
 from serde import headers as names
 from serde.avro import HALF_METADATA, OP
+from serde.progress import Progress, parse_progress
 from serde.records import HalfMetadata, Op, OpKind, OpSource
 from serde.topics import TopicNames
 from tests.integration.daemon import Daemon

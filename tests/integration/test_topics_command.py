@@ -12,10 +12,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from bridge.admin_client.kafka_io import AdminClient
-from checker.core.progress import START, parse_progress
 from halfbridge.cli import cli
 from serde.avro import HALF_METADATA, OP
 from serde.headers import HALF, TRANSACTION_ID
+from serde.progress import START, parse_progress
 from serde.records import HalfMetadata, Op, OpKind, OpSource
 from serde.topics import TopicNames
 from tests.integration.waiting import until

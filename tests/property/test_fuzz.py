@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checker.core.progress import Progress, ProgressError, parse_progress
 from serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP, Codec
 from serde.errors import DecodeError
 from serde.headers import HALF, parse_half
+from serde.progress import Progress, ProgressError, parse_progress
 from serde.records import (
     CheckRequest,
     DeadLetter,

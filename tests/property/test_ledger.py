@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import given
 
 from checker.core.events import HalfRead, JunkRead
-from checker.core.progress import START, check_against_log, parse_progress
+from checker.core.progress import check_against_log
 from checker.core.protocol import State
 from checker.core.too_large import is_too_large
+from serde.progress import START, parse_progress
 from serde.records import COUNT_UNKNOWN, OpKind
 from tests.ledger_weights import counted, weighed
 from tests.playbook import BEGIN_MS, SETTINGS, UNLIMITED, Log, Reader, metadata, op_record

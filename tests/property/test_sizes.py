@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from checker.blame import Batch, Blame
 from checker.collector import Collector
 from checker.config import CheckerConfig
-from checker.core.progress import START, Progress
 from checker.failures import KafkaTxnFailedError
 from checker.ledger_settings import ledger_settings
 from checker.pair import Pair, restore_plan
@@ -29,6 +28,7 @@ from checker.topic_watch import TopicWatch
 from serde.avro import DEAD_LETTER, HALF_METADATA, OP
 from serde.headers import DEAD, HALF
 from serde.limits import STUB_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from serde.progress import START, Progress
 from serde.records import HalfMetadata, Op, OpKind, OpSource
 from serde.topics import TopicNames
 from tests.property import strategies as some

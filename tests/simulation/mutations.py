@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from checker.core.entry import Entry
     from checker.core.events import HalfRead
-    from checker.core.progress import Progress
+    from serde.progress import Progress
 
 _UNLIMITED = 1 << 60
 # What a leader of a moment ago does not know of.

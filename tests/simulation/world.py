@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from checker.core.progress import START
 from checker.core.settings import RECENT_MS
 from checker.routes import Routes
 from serde.partitioner import partition_of
+from serde.progress import START
 from tests.simulation import stranger, trouble
 from tests.simulation.broker import Broker, Place
 from tests.simulation.client import Responder, Sent, Transaction, encoded

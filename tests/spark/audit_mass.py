@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 
-from checker.core.progress import Progress
 from serde.avro import DEAD_LETTER, HALF_METADATA, OP
 from serde.headers import DEAD, HALF, real_headers
+from serde.progress import Progress
 from serde.records import DeadLetter, DeadReason, HalfMetadata, Op, OpKind, OpSource
 from tests.integration.installation import GROUP, Installation
 

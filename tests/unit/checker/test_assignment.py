@@ -12,11 +12,11 @@ from checker.config import CheckerConfig
 from checker.core.events import JunkRead
 from checker.core.memory import ALARM_PERCENT, HALVES_PERCENT
 from checker.core.plan import Plan
-from checker.core.progress import START
 from checker.pair import Pair
 from checker.publish import Publisher
 from checker.routes import Routes
 from checker.sizes import Sizes
+from serde.progress import START
 from serde.topics import TopicNames
 from tests.ledger_log import SETTINGS, UNLIMITED
 from tests.playbook import Playbook, half, nothing, rollback

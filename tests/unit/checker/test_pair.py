@@ -10,11 +10,11 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 
 from checker.core.events import HalfRead, JunkRead
 from checker.core.plan import DeadHalf, DeadJunk, Delivery, Plan, PutBack, PutBackRule
-from checker.core.progress import START
 from checker.pair import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Pair, restore_plan
 from checker.publish import Publisher
 from checker.routes import Routes
 from checker.sizes import Sizes, bytes_at_most
+from serde.progress import START
 from serde.records import DeadReason
 from serde.topics import TopicNames
 from tests.ledger_log import SETTINGS, UNLIMITED, metadata

@@ -8,10 +8,10 @@ import pytest
 
 from checker.core.events import HalfRead
 from checker.core.plan import Delivery
-from checker.core.progress import START, Progress, parse_progress
 from checker.pair import Pair
 from checker.patience import GROUPS_MAX, LEAST_MS, REFILL, Patience
 from checker.routes import Lack
+from serde.progress import START, Progress, parse_progress
 from serde.records import HalfMetadata
 from tests.ledger_log import SETTINGS
 

@@ -9,10 +9,10 @@ import pytest
 
 from checker import report
 from checker.core.events import HalfRead, OpRead
-from checker.core.progress import START
 from checker.metrics import Metrics
 from checker.pair import Pair
 from checker.report import Reporter
+from serde.progress import START
 from serde.records import OpKind
 from tests.ledger_log import (
     BEGIN_MS,

@@ -10,7 +10,6 @@ import pytest
 from checker.config import CheckerConfig
 from checker.core.events import HalfRead
 from checker.core.plan import Delivery, Plan
-from checker.core.progress import START
 from checker.failures import InputLostError
 from checker.http import Status
 from checker.metrics import Metrics
@@ -25,6 +24,7 @@ from checker.topic_watch import (
     RIGHTS_S,
     TopicWatch,
 )
+from serde.progress import START
 from serde.records import HalfMetadata
 from tests.ledger_log import BEGIN_MS, SETTINGS
 

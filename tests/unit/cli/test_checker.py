@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from checker.admin.reinit import Plan
-from checker.core.progress import Progress
 from halfbridge.cli.checker import show_plan
+from serde.progress import Progress
 
 if TYPE_CHECKING:
     import pytest

@@ -10,8 +10,8 @@ import pytest
 from checker.admin.reinit import Choice, Evidence, Plan, plan
 from checker.core.events import HalfRead, OpRead
 from checker.core.ledger import Ledger
-from checker.core.progress import Progress
 from checker.core.protocol import REASON_AGE, State
+from serde.progress import Progress
 from serde.records import HalfMetadata, Op, OpKind, OpSource
 from tests.ledger_log import SETTINGS, UNLIMITED
 

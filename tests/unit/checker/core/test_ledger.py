@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from checker.core.ledger import Ledger
 from checker.core.plan import Count
-from checker.core.progress import START, Progress
 from checker.core.settings import OP_ALERT_MS, OP_WAIT_ALERT_MS, OP_WAIT_MS
+from serde.progress import START, Progress
 from serde.records import OpSource
 from tests.ledger_log import tell_half_end
 from tests.playbook import (

@@ -11,9 +11,9 @@ import pytest
 from checker.core.events import HalfRead, JunkRead, OpRead
 from checker.core.ledger import Ledger
 from checker.core.plan import DeadHalf, DeadJunk
-from checker.core.progress import START
 from checker.core.weights import letter_bytes, message_bytes
 from serde.avro import HALF_METADATA, OP
+from serde.progress import START
 from serde.records import DeadReason, OpKind
 from tests.ledger_log import SETTINGS, UNLIMITED, metadata, op_record
 
