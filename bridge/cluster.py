@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from threading import Lock
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 from bridge import kafka_io
 from bridge.errors import BridgeError, InvalidMessageError, TopicSetupError
-from bridge.message import MESSAGE_RESERVE_BYTES
+from serde.topic_shapes import CHECK_PARTITIONS, HalfShape, check_topic_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,32 +17,11 @@ if TYPE_CHECKING:
     from bridge.message import Message
 
 _ADMIN_TIMEOUT_S = 10.0
-_CHECK_TOPIC_PARTITIONS = 4
-_CHECK_TOPIC_RETENTION_MS = 3_600_000
-_REQUEST_EXTRA_BYTES = 128 * 1024  # a check request is a half message and a header more
 _VISIBLE_WAIT_S = 10.0
 # A topic made a moment ago is not in every broker's metadata yet (1.3 s seen on a busy one), and
 # a broker that has just started lacks others.
 _GRACE_S = 3.0
 _LOOK_AGAIN_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class HalfShape:
-    """What the half topic allows.
-
-    Attributes:
-        partitions: Partitions of half and op topic.
-        record_bytes_max: Its max.message.bytes.
-    """
-
-    partitions: int
-    record_bytes_max: int
-
-    @property
-    def message_bytes_max(self) -> int:
-        """Most bytes of key, value and twice the headers of one message."""
-        return self.record_bytes_max - MESSAGE_RESERVE_BYTES
 
 
 def check_installation(config: BridgeConfig) -> HalfShape:
@@ -67,12 +45,10 @@ def check_installation(config: BridgeConfig) -> HalfShape:
             f"have the same number; {_remedy(config)} (it names the topic to grow)"
         )
     record_bytes_max = kafka_io.message_bytes_max(admin, half, timeout_s=_ADMIN_TIMEOUT_S)
-    check_topic = config.names.check(config.producer_group)
-    if check_topic not in topics:
-        _create_check_topic(
-            config, admin, replication_factor=topics[half][1], record_bytes_max=record_bytes_max
-        )
-    return HalfShape(topics[half][0], record_bytes_max)
+    shape = HalfShape(topics[half][0], record_bytes_max, replicas=topics[half][1])
+    if config.names.check(config.producer_group) not in topics:
+        _create_check_topic(config, admin, shape)
+    return shape
 
 
 class Destinations:
@@ -168,21 +144,15 @@ class Destinations:
             )
 
 
-def _create_check_topic(
-    config: BridgeConfig, admin: Any, *, replication_factor: int, record_bytes_max: int
-) -> None:
+def _create_check_topic(config: BridgeConfig, admin: Any, half: HalfShape) -> None:
     topic = config.names.check(config.producer_group)
     try:
         kafka_io.create_topic(
             admin,
             topic,
-            partitions=_CHECK_TOPIC_PARTITIONS,
-            replication_factor=replication_factor,
-            settings={
-                "cleanup.policy": "delete",
-                "retention.ms": str(_CHECK_TOPIC_RETENTION_MS),
-                "max.message.bytes": str(record_bytes_max + _REQUEST_EXTRA_BYTES),
-            },
+            partitions=CHECK_PARTITIONS,
+            replication_factor=half.replicas,
+            settings=check_topic_settings(half),
             timeout_s=_ADMIN_TIMEOUT_S,
         )
     except BridgeError as error:

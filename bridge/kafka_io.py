@@ -31,6 +31,7 @@ from bridge.errors import (
     TopicSetupError,
 )
 from bridge.trouble import RECONNECTING, Troubles
+from serde.topic_shapes import MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +55,6 @@ __all__ = [
 PARTITION_EOF = KafkaError._PARTITION_EOF
 
 _LOG = logging.getLogger("halfbridge.kafka")
-_KAFKA_MESSAGE_BYTES_MAX = 1_048_588  # Kafka's default, where we may not read the topic's own
 _QUEUE_KBYTES_MAX = 512 * 1024
 _REQUEST_TIMEOUT_MS_MAX = 5_000  # leaves room for a retry within the delivery time-out
 _SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow: a killed member's checks move on
@@ -255,7 +255,7 @@ def message_bytes_max(admin: Any, topic: str, *, timeout_s: float) -> int:
         return int(future.result(timeout_s)["max.message.bytes"].value)
     except (KafkaException, KeyError, TimeoutError) as error:
         _LOG.info("max.message.bytes of %s not readable, default taken: %r", topic, error)
-        return _KAFKA_MESSAGE_BYTES_MAX
+        return MESSAGE_BYTES_MAX
 
 
 def create_topic(

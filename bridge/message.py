@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from serde.records import CheckRequest
 
-# Room for RMQ_HALF, RMQ_CHECK or RMQ_DEAD and the record's own framing.
-MESSAGE_RESERVE_BYTES = 64 * 1024
 _HEADERS_TO_SHOW = 200
 
 Header = tuple[str, "bytes | None"]

@@ -28,9 +28,10 @@ from serde.records import NO_OFFSET
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from bridge.cluster import Destinations, HalfShape
+    from bridge.cluster import Destinations
     from bridge.config import BridgeConfig
     from bridge.message import Header, Message
+    from serde.topic_shapes import HalfShape
 
 _MS_PER_S = 1_000
 _ROOM_SLICE_S = 0.004

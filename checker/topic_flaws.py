@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from checker.admin.shape import (
-    MAX_MESSAGE_BYTES,
     Layout,
     SeenTopic,
     find_problems,
     real_topic_problems,
     wanted_topics,
 )
+from serde.topic_shapes import MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +72,7 @@ def find_flaws(
         partitions=1,
         replication_factor=1,
         producer_groups=tuple(names.groups_of(known)),
-        max_message_bytes=max(MAX_MESSAGE_BYTES, half_bytes or 0),
+        max_message_bytes=max(MESSAGE_BYTES_MAX, half_bytes or 0),
         retention_ms=RETENTION_AGES * transaction_age_ms_max,
     )
     shapes = []

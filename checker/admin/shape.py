@@ -10,8 +10,17 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from bridge.message import MESSAGE_RESERVE_BYTES
 from serde.daemon_settings import SETTINGS_BYTES_MAX
+from serde.topic_shapes import (
+    CHECK_PARTITIONS,
+    CHECK_RETENTION_MS,
+    COPY_BYTES,
+    MESSAGE_BYTES_MAX,
+    MESSAGE_RESERVE_BYTES,
+    SAFE_INSYNC,
+    SAFE_REPLICAS,
+    UNLIMITED,
+)
 from serde.topics import MANIFEST_BYTES_MAX, MANIFEST_PARTITIONS
 
 if TYPE_CHECKING:
@@ -19,23 +28,13 @@ if TYPE_CHECKING:
 
     from serde.topics import TopicNames
 
-_HOUR_MS = 3_600_000
-_DAY_MS = 24 * _HOUR_MS
+_DAY_MS = 24 * 3_600_000
 HALF_RETENTION_MS = 7 * _DAY_MS
-CHECK_RETENTION_MS = _HOUR_MS
 DEAD_RETENTION_MS = 30 * _DAY_MS
-CHECK_PARTITIONS = 4
 DEAD_PARTITIONS = 1
 SETTINGS_PARTITIONS = 1
-# Kafka's own default; stated, so that the topics that hold copies can be sized above it.
-MAX_MESSAGE_BYTES = 1_048_588
-# A check request or dead letter is the half record and one more header.
-COPY_BYTES = 128 * 1024
 # Readers believe no longer record; the frame of a batch of one record takes less than 1 KB.
 SETTINGS_TOPIC_BYTES = SETTINGS_BYTES_MAX + 1024
-SAFE_REPLICAS = 3
-SAFE_INSYNC = 2
-UNLIMITED = -1
 
 
 class Rule(Enum):
@@ -123,7 +122,7 @@ class Layout:
     partitions: int
     replication_factor: int
     producer_groups: tuple[str, ...] = ()
-    max_message_bytes: int = MAX_MESSAGE_BYTES
+    max_message_bytes: int = MESSAGE_BYTES_MAX
     retention_ms: int = HALF_RETENTION_MS
     spark_sink: bool = False
 
@@ -141,7 +140,7 @@ def wanted_topics(names: TopicNames, layout: Layout) -> tuple[TopicShape, ...]:
     )
     half = Wanted("max.message.bytes", str(layout.max_message_bytes), Rule.AT_LEAST)
     # Ops are small, whatever half messages are.
-    op = Wanted("max.message.bytes", str(MAX_MESSAGE_BYTES), Rule.AT_LEAST)
+    op = Wanted("max.message.bytes", str(MESSAGE_BYTES_MAX), Rule.AT_LEAST)
     copy_bytes = str(layout.max_message_bytes + COPY_BYTES)
     check = _copies(copy_bytes, CHECK_RETENTION_MS)
     dead = _copies(copy_bytes, DEAD_RETENTION_MS)

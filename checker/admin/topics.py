@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from checker.admin.retention import retention_left_s, retention_problems
 from checker.admin.shape import (
-    SAFE_REPLICAS,
     Layout,
     Problem,
     TopicShape,
@@ -19,6 +18,7 @@ from checker.admin.shape import (
 from checker.core.progress import check_against_log
 from checker.errors import AdminError
 from serde.progress import START, ProgressError, parse_progress
+from serde.topic_shapes import SAFE_REPLICAS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
 from contextlib import suppress
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from serde.topics import MANIFEST_BYTES_MAX, MANIFEST_PARTITIONS
+from serde.topic_shapes import (
+    CHECK_PARTITIONS,
+    MESSAGE_BYTES_MAX,
+    HalfShape,
+    check_topic_settings,
+    manifest_topic_settings,
+)
+from serde.topics import MANIFEST_PARTITIONS
 from spark_jobs.sink.clients.kafka_io import LOG, admin_for, text_of
 from spark_jobs.sink.errors import CommitInDoubtError, SinkSetupError
 
@@ -23,38 +29,10 @@ if TYPE_CHECKING:
 KAFKA_TIMEOUT_S = 20.0
 LOOK_AGAIN_S = 0.1
 MS_PER_S = 1_000
-KAFKA_MESSAGE_BYTES = 1_048_588  # Kafka's default, where we may not read the topic's own
-# Room for RMQ_HALF, RMQ_CONTEXT, RMQ_CHECK or RMQ_DEAD and the record's own framing, as
-# `bridge.message` has it, which cannot be imported here.
-MESSAGE_RESERVE_BYTES = 64 * 1024
 _NO_RIGHT = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-_CHECK_PARTITIONS = 4
-_CHECK_RETENTION_MS = 3_600_000
-_REQUEST_EXTRA_BYTES = 128 * 1024
-_SAFE_REPLICAS = 3
 _APPEARS_S = 20.0
 # How much longer than it was told to the client may take to say that nobody answered.
 _CLIENT_GRACE_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class HalfShape:
-    """What the half topic allows.
-
-    Attributes:
-        partitions: Of half and op topic.
-        record_bytes_max: Its max.message.bytes.
-        replicas: Its replication factor.
-    """
-
-    partitions: int
-    record_bytes_max: int
-    replicas: int
-
-    @property
-    def message_bytes_max(self) -> int:
-        """Most bytes of key, value and twice the headers of one message."""
-        return self.record_bytes_max - MESSAGE_RESERVE_BYTES
 
 
 def half_shape(admin: Any, options: SinkOptions) -> HalfShape:
@@ -80,7 +58,7 @@ def half_shape(admin: Any, options: SinkOptions) -> HalfShape:
 
 def record_bytes_max(admin: Any, topic: str) -> int:
     """Return a topic's max.message.bytes; Kafka's default where it may not be read."""
-    return int(settings_of(admin, topic).get("max.message.bytes", KAFKA_MESSAGE_BYTES))
+    return int(settings_of(admin, topic).get("max.message.bytes", MESSAGE_BYTES_MAX))
 
 
 def settings_of(admin: Any, topic: str) -> dict[str, str]:
@@ -117,14 +95,14 @@ def check_manifest_topic(admin: Any, options: SinkOptions) -> int:
             f" {remedy(options)}"
         )
     settings = settings_of(admin, topic)
-    wanted = manifest_settings(replicas=replicas)
+    wanted = manifest_topic_settings(replicas=replicas)
     for name in ("cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type"):
         if settings.get(name, wanted[name]) != wanted[name]:
             raise SinkSetupError(
                 f"{name} of {topic} is {settings[name]}, it must be {wanted[name]}: what the topic"
                 f" forgets would be published twice. Run: {altered(options, name, wanted[name])}"
             )
-    return int(settings.get("max.message.bytes", KAFKA_MESSAGE_BYTES))
+    return int(settings.get("max.message.bytes", MESSAGE_BYTES_MAX))
 
 
 def altered(options: SinkOptions, name: str, value: object) -> str:
@@ -194,15 +172,8 @@ def ensure_topics(options: SinkOptions) -> None:
     names = options.names
     there = topics_of(admin)
     wanted = {
-        names.manifest: (MANIFEST_PARTITIONS, manifest_settings(replicas=shape.replicas)),
-        names.check(options.producer_group): (
-            _CHECK_PARTITIONS,
-            {
-                "cleanup.policy": "delete",
-                "retention.ms": str(_CHECK_RETENTION_MS),
-                "max.message.bytes": str(shape.record_bytes_max + _REQUEST_EXTRA_BYTES),
-            },
-        ),
+        names.manifest: (MANIFEST_PARTITIONS, manifest_topic_settings(replicas=shape.replicas)),
+        names.check(options.producer_group): (CHECK_PARTITIONS, check_topic_settings(shape)),
     }
     missing = [
         NewTopic(name, partitions, shape.replicas, config=settings)
@@ -230,20 +201,6 @@ def _create(admin: Any, missing: list[Any], options: SinkOptions) -> None:
         if monotonic() > deadline:
             raise SinkSetupError(f"{', '.join(sorted(wanted))}: created, and does not appear")
         admin.poll(LOOK_AGAIN_S)
-
-
-def manifest_settings(*, replicas: int) -> dict[str, str]:
-    """Return the settings of the manifest topic."""
-    settings = {
-        "cleanup.policy": "delete",
-        "retention.ms": "-1",
-        "retention.bytes": "-1",
-        "message.timestamp.type": "LogAppendTime",
-        "max.message.bytes": str(MANIFEST_BYTES_MAX),
-    }
-    if replicas >= _SAFE_REPLICAS:
-        settings["min.insync.replicas"] = "2"
-    return settings
 
 
 def ends_of(consumer: Any, place: TopicPartition, deadline: float) -> tuple[int, int]:

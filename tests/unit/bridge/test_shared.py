@@ -5,11 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
-from bridge.cluster import Destinations, HalfShape
+from bridge.cluster import Destinations
 from bridge.config import BridgeConfig
 from bridge.errors import RetriableError
 from bridge.kafka_io import make_producer
 from bridge.shared import Shared
+from serde.topic_shapes import HalfShape
 
 _LIMIT_S = 1.0
 _ASKERS = 8
@@ -22,7 +23,7 @@ def _shared() -> Shared:
         decision_timeout_ms=int(_LIMIT_S * 1_000),
     )
     kafka = make_producer(config, message_bytes_max=1_000_000)
-    shape = HalfShape(partitions=1, record_bytes_max=1_000_000)
+    shape = HalfShape(partitions=1, record_bytes_max=1_000_000, replicas=1)
     return Shared(config, kafka, half=shape, destinations=Destinations(config, kafka, bound=()))
 
 

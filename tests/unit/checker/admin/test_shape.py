@@ -7,13 +7,18 @@ from dataclasses import replace
 import pytest
 
 from checker.admin.shape import (
-    COPY_BYTES,
-    MAX_MESSAGE_BYTES,
     Layout,
     Problem,
     SeenTopic,
     find_problems,
     wanted_topics,
+)
+from serde.topic_shapes import (
+    COPY_BYTES,
+    MESSAGE_BYTES_MAX,
+    HalfShape,
+    check_topic_settings,
+    manifest_topic_settings,
 )
 from serde.topics import TopicNames
 
@@ -29,6 +34,25 @@ def _as_wanted() -> dict[str, SeenTopic]:
         )
         for shape in WANTED
     }
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_topics_that_clients_make_are_as_wanted(replicas: int) -> None:
+    """What a client makes on demand, or the Spark sink, is what `topics check` asks for."""
+    layout = Layout(
+        partitions=4, replication_factor=replicas, producer_groups=("g",), spark_sink=True
+    )
+    half = HalfShape(4, MESSAGE_BYTES_MAX, replicas)
+    made = {
+        NAMES.check("g"): check_topic_settings(half),
+        NAMES.manifest: manifest_topic_settings(replicas=replicas),
+    }
+    wanted = {
+        shape.name: {each.key: each.value for each in shape.settings}
+        for shape in wanted_topics(NAMES, layout)
+        if shape.name in made
+    }
+    assert made == wanted
 
 
 def _problems(seen: dict[str, SeenTopic]) -> list[Problem]:
@@ -58,7 +82,7 @@ def test_topics_have_the_designs_settings() -> None:
         assert settings[log]["retention.ms"] == str(7 * 24 * 3_600_000)
         assert settings[log]["min.insync.replicas"] == "2"
     for copies in (NAMES.dead, NAMES.check("g")):
-        assert settings[copies]["max.message.bytes"] == str(MAX_MESSAGE_BYTES + COPY_BYTES)
+        assert settings[copies]["max.message.bytes"] == str(MESSAGE_BYTES_MAX + COPY_BYTES)
 
 
 def test_manifests_are_kept_for_ever() -> None:
