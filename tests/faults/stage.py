@@ -211,7 +211,7 @@ class Stage:
         )
         for topic in self.real_topics:
             cluster.create(TopicShape(topic, partitions, ()), replication_factor=self.replicas)
-        self._witness = self._start(
+        self._witness = self.start(
             "witness",
             ("-m", "halfbridge.testkit.reader", "--bootstrap-servers", self.servers),
             ("--topics", ",".join((*self.real_topics, self.names.dead))),
@@ -224,7 +224,7 @@ class Stage:
         """Start `checker run` with short limits; flags win over them."""
         self.load.append(" ".join(("checker run", *flags)))
         return Daemon(
-            self._start(
+            self.start(
                 name,
                 ("-m", "halfbridge", "checker", "run", "--bootstrap-servers", self.servers),
                 ("--topic-prefix", self.prefix, "--state-dir", str(self.directory / "state")),
@@ -244,7 +244,7 @@ class Stage:
         """Start a producer and return it once it is started; see client.py. Flags win."""
         self.seed = seed
         self.load.append(f"{name} {rate:g}/s")
-        child = self._start(
+        child = self.start(
             f"client-{name}",
             (str(_ROOT / "tests/faults/client.py"), "--bootstrap-servers", self.servers),
             ("--prefix", self.prefix, "--directory", str(self.directory), "--name", name),
@@ -283,7 +283,8 @@ class Stage:
         self.children.kill(daemon.child)
         return status
 
-    def _start(self, name: str, *words: tuple[str, ...]) -> Child:
+    def start(self, name: str, *words: tuple[str, ...]) -> Child:
+        """Start Python with these words, the limits in its environment; a name may come again."""
         ours = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
         limits = {f"HALFBRIDGE_{name}": value for name, value in LIMITS.items()}
         self._names[name] += 1
@@ -410,8 +411,8 @@ class Stage:
 
         until(f"{count} members share {partitions} partitions", is_shared, within_s=within_s)
 
-    def _verdict(self) -> Verdict:
-        """Stop the witness, read everything from zero, and judge it.
+    def read_out(self) -> list[ReadRecord]:
+        """Stop the witness; return all real records and dead letters, read from zero.
 
         Fails when the witness, which read during the faults, saw anything else, or anything in
         another order, than a reader who comes afterwards.
@@ -421,6 +422,11 @@ class Stage:
         live = self.witnessed()
         final = read_all(self.direct, [*self.real_topics, self.names.dead])
         assert _by_partition(live) == _by_partition(final), _difference(live, final)
+        return final
+
+    def _verdict(self) -> Verdict:
+        """Read everything from zero, and judge it."""
+        final = self.read_out()
         # Before the logs of the clients, which are written before an op is: answers come late too.
         ops = read_ops(read_all(self.direct, [self.names.op]))
         clients = read_client_logs(sorted(self.directory.glob("client-*.jsonl")))

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import secrets
 from collections import Counter
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.testkit.children import Children, Interrupts
 from tests.integration.installation import Installation
-from tests.sql.databases import OwnDatabase, sqlite_database
+from tests.sql.databases import OwnDatabase, durable_database
 from tests.sql.inbox_scene import GROUP, NAIVE, InboxScene
-from tests.sql.servers import MariaDbServer, PostgresServer, Template
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,20 +27,13 @@ KILLS = int(os.environ.get("HALFBRIDGE_INBOX_KILLS", "110"))
 BURST = 40  # transactions between two kills, at most
 TRANSACTIONS_A_KILL = 18  # at least: 2,000 of 110 kills
 SERVER_EVERY = 10  # kills, of which the last is the server's
-SERVERS = {"postgresql": PostgresServer, "mariadb": MariaDbServer}
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """A durable database of this test's own; of a server's, one that may be killed."""
-    with ExitStack() as stack:
-        if request.param == "sqlite":
-            yield stack.enter_context(closing(sqlite_database(tmp_path)))
-            return
-        kind = SERVERS[request.param]
-        template = stack.enter_context(closing(Template(kind)))
-        server = stack.enter_context(kind(template, durable=True))
-        yield stack.enter_context(closing(OwnDatabase(server)))
+    with durable_database(request.param, tmp_path) as made:
+        yield made
 
 
 def test_the_inbox_outlives_killed_consumers_and_servers(

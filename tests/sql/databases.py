@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 
 from halfbridge.testkit.proxy_tcp import TcpProxy
+from tests.sql.servers import MariaDbServer, PostgresServer, Template
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from sqlalchemy import Engine
 
     from tests.sql.servers import Server
+
+_KINDS = {each.name: each for each in (PostgresServer, MariaDbServer)}
 
 
 class Database:
@@ -106,3 +110,19 @@ def shared_database(server: Server) -> Database:
     """Return a new database of a server; whoever asked drops it."""
     database = server.create_database()
     return Database(server.name, server.url(database), server.url(database, user=server.admin))
+
+
+@contextmanager
+def durable_database(name: str, directory: Path) -> Iterator[Database]:
+    """Yield a durable database of a test's own; of a server, an OwnDatabase that may be killed."""
+    if name == "sqlite":
+        with closing(sqlite_database(directory)) as made:
+            yield made
+        return
+    kind = _KINDS[name]
+    with (
+        closing(Template(kind)) as template,
+        kind(template, durable=True) as server,
+        closing(OwnDatabase(server)) as made,
+    ):
+        yield made

@@ -1,0 +1,279 @@
+"""Order services with a fence, run as processes that die, and the verdict by their database.
+
+What the database has is what must come out: its rows are the truth, for the history checker too.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+from collections import Counter, defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import insert, select
+
+from halfbridge.sql import Fence
+from halfbridge.testkit.client_log import read_client_logs
+from halfbridge.testkit.history import Claim, Outcome
+from halfbridge.testkit.judge import judge
+from halfbridge.testkit.reader import read_all, read_ops
+from serde.records import OpKind
+from tests.faults.client import READY
+from tests.faults.plan import PRODUCER_GROUP
+from tests.faults.stage import until
+from tests.sql.databases import OwnDatabase
+from tests.sql.fence_plan import ITEMS, SHIPPED, STOCK, TABLES, Step
+
+if TYPE_CHECKING:
+    from halfbridge.testkit.children import Child
+    from halfbridge.testkit.history import ClientTransaction, ReadRecord, Verdict
+    from tests.faults.stage import Daemon, Stage
+    from tests.sql.databases import Database
+
+_SERVICE = Path(__file__).with_name("fence_service.py")
+THREADS = 3  # of a service
+DAEMONS = ("one", "two")  # their slots
+GOES_ON_S = 120.0  # until something happens, on a machine that does other things too
+
+
+class FenceScene:
+    """Services and two daemons on one stage and one database.
+
+    Args:
+        stage: Without topics yet.
+        database: Where the local transactions are.
+        seed: Of what services do, and of who is killed when.
+
+    Attributes:
+        killed: What was killed, in words -> how often.
+        records: What came out, once there is a verdict.
+        rows: What stands in the database, once there is a verdict.
+    """
+
+    def __init__(self, stage: Stage, database: Database, *, seed: int) -> None:
+        self.stage, self.database = stage, database
+        self.killed = stage.injected
+        self.records: list[ReadRecord] = []
+        self.rows: list[Any] = []
+        stage.seed = seed
+        self._seed = seed
+        self._draw = random.Random(seed)
+        self._services: dict[int, tuple[Child, Step | None]] = {}
+        self._daemons: dict[str, Daemon] = {}
+        self._started = 0
+        self._engine = database.engine(pool_pre_ping=True)
+        self._fence = Fence(self._engine, producer_group=PRODUCER_GROUP)
+
+    # --- what happens ----------------------------------------------------------------------
+
+    def begin(self, services: int) -> None:
+        """Make topics, and tables for so many services; start the daemons."""
+        self.stage.make()
+        TABLES.create_all(self._engine)
+        items = range(ITEMS * THREADS * services)
+        with self._engine.begin() as connection:
+            connection.execute(insert(STOCK), [{"item": each, "amount": 0} for each in items])
+        self._fence.create()
+        for slot in DAEMONS:
+            self._start_daemon(slot)
+        self.stage.await_members(len(DAEMONS), within_s=GOES_ON_S)
+
+    def start(self, place: int, *flags: str) -> None:
+        """Start a service that is not to die."""
+        self._start(place, None, *flags)
+
+    def run(
+        self, kills: int, *, services: int, blocks_max: int, server_every: int, daemon_every: int
+    ) -> None:
+        """Kill so often: services at steps that the seed draws, each so often something else.
+
+        Args:
+            kills: Of all kinds.
+            services: That run at once; who has died is started again.
+            blocks_max: Blocks that a service begins before it dies.
+            server_every: Kills, of which one is the database server's, where there is one.
+            daemon_every: Kills, of which one is a daemon's.
+        """
+        for place in range(services):
+            self._start_doomed(place, blocks_max)
+        for number in range(1, kills + 1):
+            if number % daemon_every == 0:
+                self._kill_daemon()
+            elif number % server_every == 0 and isinstance(self.database, OwnDatabase):
+                self.database.kill()
+                self.database.restart()
+                self.killed["database server killed and restarted"] += 1
+            else:
+                (place,) = until("a service dies", self._dead, within_s=GOES_ON_S)
+                self._start_doomed(place, blocks_max)
+
+    def await_transactions(self, count: int) -> None:
+        """Return once so many were begun, by all services together."""
+        until(f"{count} transactions", lambda: self._begun() >= count, within_s=GOES_ON_S * 3)
+
+    def finish(self) -> Verdict:
+        """Replace who was still to die, let everything be settled, and judge it."""
+        for place, (child, step) in list(self._services.items()):
+            if step is not None:
+                self.stage.children.kill(child)
+                self.killed["service killed at any moment"] += 1
+                self._start(place, None)
+        for child, _ in self._services.values():
+            until(f"{child.name} is ready", lambda child=child: READY in child.output.read_text())  # type: ignore[misc]
+        self.stage.quiet([child for child, _ in self._services.values()])
+        self.stage.settle(within_s=GOES_ON_S)
+        self.records = self.stage.read_out()
+        verdict = self._judge()
+        for daemon in self._daemons.values():
+            assert self.stage.stop(daemon) == 0
+        for child, _ in self._services.values():
+            assert self.stage.children.stop(child) == 0, child.last_words()
+        return verdict
+
+    def check(self) -> None:
+        """Finish; rows that stand = messages that came out, each once, in order per key."""
+        verdict = self.finish()
+        print(f"{self.database.name}: {dict(self.killed)} {self.stage.judged}")  # noqa: T201
+        print(f"blocks: {self.endings()}")  # noqa: T201 (the figures are the result)
+        assert verdict.ok, verdict.describe()
+        rows = Counter((row.topic, row.order_key, row.value) for row in self.rows)
+        assert rows == Counter(map(_place, self.delivered()))
+        assert [each for each in self.records if each.topic == self.stage.names.dead] == []
+        work, fence_rows = self.rows_and_fence_rows()
+        assert work == fence_rows
+        assert self.out_of_order() == []
+        assert self.untrue() == []
+
+    # --- what came out ---------------------------------------------------------------------
+
+    def transactions(self) -> list[ClientTransaction]:
+        """Return what the services sent, and what their checkers answered."""
+        return read_client_logs(sorted(self.stage.directory.glob("client-*.jsonl")))
+
+    def blocks(self) -> list[dict[str, Any]]:
+        """Return how blocks ended, of those that came to an end."""
+        paths = self.stage.directory.glob("blocks-*.jsonl")
+        return [
+            json.loads(line)
+            for path in sorted(paths)
+            for line in path.read_bytes().split(b"\n")[:-1]
+        ]
+
+    def delivered(self) -> list[ReadRecord]:
+        """Return the real records."""
+        return [record for record in self.records if record.topic != self.stage.names.dead]
+
+    def endings(self) -> dict[str, int]:
+        """Return how often blocks of each kind ended how."""
+        return dict(Counter(f"{each['kind']} {each['ended'] or 'ok'}" for each in self.blocks()))
+
+    def out_of_order(self) -> list[str]:
+        """Return keys whose records do not stand as the service has put their blocks."""
+        numbers: dict[tuple[str, bytes | None], list[int]] = defaultdict(list)
+        for record in self.delivered():
+            _, number, _ = (record.value or b"").split(b":")
+            numbers[record.topic, record.key].append(int(number))
+        return [f"{place}: {found}" for place, found in numbers.items() if found != sorted(found)]
+
+    def untrue(self) -> list[str]:
+        """Return blocks whose end says something else than the database, and such answers."""
+        stands = {row.transaction_id for row in self.rows}
+        found = []
+        for block in self.blocks():
+            committed = not block["ended"] or block["outcome"] == "committed"
+            if block["is_in_doubt"]:
+                committed = block["ended"] != "CommitUnknownError" or block["tx"] in stands
+            if committed is not (block["tx"] in stands):
+                found.append(f"{block}, its work {'stands' if not committed else 'does not'}")
+        for tx in self.transactions():
+            told = OpKind.COMMIT if tx.transaction_id in stands else OpKind.ROLLBACK
+            found += [f"{tx.transaction_id}: {c.kind}" for c in tx.claims if c.kind is not told]
+        return found
+
+    def rows_and_fence_rows(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return messages by transaction id: by the work that stands, and by committed rows."""
+        table = self._fence.tables[0]
+        query = select(table.c.transaction_id, table.c.message_count)
+        committed = query.where(table.c.outcome == "committed")
+        with self._engine.connect() as connection:
+            counts = connection.execute(committed).all()
+        return dict(Counter(row.transaction_id for row in self.rows)), dict(map(tuple, counts))
+
+    def _judge(self) -> Verdict:
+        """Have the history judged by the database: what stands there was to be committed."""
+        with self._engine.connect() as connection:
+            self.rows = list(connection.execute(select(SHIPPED)).all())
+        stands = {row.transaction_id for row in self.rows}
+        clients = []
+        for tx in self.transactions():
+            kind = OpKind.COMMIT if tx.transaction_id in stands else OpKind.ROLLBACK
+            meant = Claim(kind=kind, outcome=Outcome.UNKNOWN)
+            clients.append(replace(tx, claims=(meant,)))
+        dead = self.stage.names.dead
+        verdict = judge(
+            clients,
+            real=self.delivered(),
+            dead=[record for record in self.records if record.topic == dead],
+            ops=read_ops(read_all(self.stage.direct, [self.stage.names.op])),
+        )
+        self.stage.judged = {
+            "transactions": len(clients),
+            "messages": sum(len(tx.messages) for tx in clients),
+            "delivered": len(self.delivered()),
+            "violations": len(verdict.findings),
+        }
+        return verdict
+
+    # --- who does it -----------------------------------------------------------------------
+
+    def _begun(self) -> int:
+        paths = self.stage.directory.glob("client-*.jsonl")
+        return sum(path.read_bytes().count(b'"i":0,"topic"') for path in paths)
+
+    def _dead(self) -> tuple[int] | None:
+        """Return the place of a service that has died; fail when it was not told to."""
+        for place, (child, step) in self._services.items():
+            status = child.process.poll()
+            if status is None:
+                continue
+            assert status == -signal.SIGKILL, f"status {status}: {child.last_words()}"
+            assert step is not None, "it was not to die"
+            self.stage.children.kill(child)
+            self.killed[f"service killed {step.value}"] += 1
+            return (place,)
+        return None
+
+    def _start_doomed(self, place: int, blocks_max: int) -> None:
+        blocks = self._draw.randint(1, blocks_max)
+        step = self._draw.choice(list(Step))
+        self._start(place, step, "--die-at", step.name, "--die-in", str(blocks))
+
+    def _start(self, place: int, step: Step | None, *flags: str) -> None:
+        self._started += 1
+        name = f"service-{self._started}"
+        child = self.stage.start(
+            name,
+            (str(_SERVICE), "--url", self.database.url, "--seed", str(self._seed)),
+            ("--bootstrap-servers", self.stage.servers, "--prefix", self.stage.prefix),
+            ("--directory", str(self.stage.directory), "--name", name),
+            ("--threads", str(THREADS), "--first-lane", str(THREADS * place)),
+            flags,
+        )
+        self._services[place] = (child, step)
+
+    def _start_daemon(self, slot: str) -> None:
+        flags = ("--workers", "1", "--slot", slot, "--check-backoff-ms-max", "4000")
+        self._daemons[slot] = self.stage.daemon(*flags, name=f"daemon-{slot}")
+
+    def _kill_daemon(self) -> None:
+        slot = self._draw.choice(DAEMONS)
+        self.stage.children.kill(self._daemons[slot].child)
+        self.killed["daemon killed and restarted"] += 1
+        self._start_daemon(slot)
+
+
+def _place(record: ReadRecord) -> tuple[str, str, str]:
+    return record.topic, (record.key or b"").decode(), (record.value or b"").decode()

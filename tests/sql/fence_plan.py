@@ -1,0 +1,92 @@
+"""What an order service with a fence does in its blocks, and where it dies."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Column, Integer, MetaData, String, Table
+
+if TYPE_CHECKING:
+    import random
+
+TABLES = MetaData()
+# One row a message: what the local transactions did. It is the truth that topics are held against.
+SHIPPED = Table(
+    "shipped",
+    TABLES,
+    Column("transaction_id", String(32), primary_key=True),
+    Column("message_index", Integer, primary_key=True, autoincrement=False),
+    Column("topic", String(99), nullable=False),
+    Column("order_key", String(99), nullable=False),
+    Column("number", Integer, nullable=False),  # of the message, among those of its key
+    Column("value", String(99), nullable=False),
+    mysql_engine="InnoDB",
+)
+# Rows that blocks and their rivals lock.
+STOCK = Table(
+    "stock",
+    TABLES,
+    Column("item", Integer, primary_key=True, autoincrement=False),
+    Column("amount", Integer, nullable=False),
+    mysql_engine="InnoDB",
+)
+ITEMS = 16  # of a thread; a rival that locks more than a block is the heavier one for InnoDB
+
+
+class Step(str, Enum):
+    """Where a service dies."""
+
+    BEGUN = "in the block, before the first send"
+    SENT = "after the sends"
+    ENTERED = "after enter, before COMMIT"
+    COMMITTED = "between the database's COMMIT and the messages'"
+    ENDED = "after the block"
+    ANY = "at any moment"
+
+
+class Kind(str, Enum):
+    """What a block does, and what is done to it."""
+
+    ONE = "one message"
+    SEVERAL = "several messages"
+    LEFT = "left by an exception"
+    LOCKED = "lock time-out"
+    SWALLOWED = "lock time-out that is swallowed"
+    DEADLOCK = "deadlock"
+    SERIAL = "serialization failure of a statement"
+    SKEWED = "serialization failure of COMMIT"
+    LATE = "enters after its check"
+    SLOW = "is in flight while it is checked"
+
+
+_WEIGHTS = {
+    Kind.ONE: 60,
+    Kind.SEVERAL: 20,
+    Kind.LEFT: 6,
+    Kind.LOCKED: 3,
+    Kind.SWALLOWED: 2,
+    Kind.DEADLOCK: 2,
+    Kind.SERIAL: 3,
+    Kind.SKEWED: 3,
+    Kind.LATE: 1,
+    Kind.SLOW: 1,
+}
+# What a database does not have. SQLite has one writer: nothing deadlocks. PostgreSQL's transaction
+# has failed after any error. MariaDB's SERIALIZABLE is locks.
+_LACKS = {
+    "sqlite": {Kind.SWALLOWED, Kind.DEADLOCK, Kind.SERIAL, Kind.SKEWED},
+    "postgresql": {Kind.SWALLOWED},
+    "mariadb": {Kind.SKEWED},
+}
+
+
+def kinds_on(database: str) -> list[Kind]:
+    """Return the kinds that a database knows."""
+    return [kind for kind in Kind if kind not in _LACKS[database]]
+
+
+def draw_kind(draw: random.Random, database: str) -> Kind:
+    """Return the kind of the next block."""
+    kinds = kinds_on(database)
+    return draw.choices(kinds, [_WEIGHTS[kind] for kind in kinds])[0]

@@ -1,0 +1,343 @@
+"""An order service with a fence, a process of its own that dies where it is told to.
+
+`python tests/sql/fence_service.py --url ...`. Its threads run block after block, as fast as they
+can, and order the blocks of each key. It says `ready` once it is started; on SIGUSR1 it begins
+nothing more, and says `quiet`; it answers checks until SIGTERM. What it sends and answers stands in
+its client log, how each block ended in a log beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import traceback
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import event, insert, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from bridge import (
+    Answer,
+    BridgeError,
+    Message,
+    NoAnswerError,
+    OutcomeUnknownError,
+    Resolution,
+    TransactionProducer,
+)
+from bridge.transaction import IllegalTransitionError
+from halfbridge.testkit.client_log import ClientLog
+from serde.records import OpKind
+from tests.faults.client import QUIET, READY
+from tests.faults.plan import PRODUCER_GROUP, REAL_TOPICS
+from tests.sql.fence_plan import ITEMS, SHIPPED, Kind, Step, draw_kind
+from tests.sql.fence_troubles import Engines, Rival
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from sqlalchemy import Connection
+
+    from bridge import MessageView, Transaction
+
+KEYS = 3  # of a thread at a time
+MESSAGES_MAX = 4
+SIGNAL_S_MAX = 60.0  # how long a block waits for a check, on a machine that does other things too
+ANY_S_MAX = 0.3
+REST_S = 0.2  # behind a failure of the database or of Kafka
+ANSWERED, UNANSWERED = "answered", "unanswered"  # folders with a file for each such transaction
+
+
+class BrokenError(Exception):
+    """What goes wrong in a block."""
+
+
+class Doom:
+    """Kills the process at one step, once it has begun so many blocks."""
+
+    def __init__(self, step: Step | None, blocks: int) -> None:
+        self._step = step
+        self._left = blocks
+        self._lock = threading.Lock()
+
+    def block(self, draw: random.Random) -> None:
+        """Count a block that begins."""
+        with self._lock:
+            self._left -= 1
+        if self._left == 0 and self._step is Step.ANY:
+            threading.Timer(draw.uniform(0, ANY_S_MAX), _die).start()
+
+    def at(self, step: Step) -> None:
+        """Die here, where it is time."""
+        if step is self._step and self._left <= 0:
+            _die()
+
+
+class Checker:
+    """Answers checks, and says so before it does."""
+
+    def __init__(self, answer: Callable[[MessageView], Answer], log: ClientLog, to: Path) -> None:
+        self._answer = answer
+        self._log = log
+        self._to = to
+
+    def __call__(self, view: MessageView) -> Answer:
+        """Return the answer; whoever waits for it, or for none, learns of it."""
+        try:
+            answer = self._answer(view)
+        except NoAnswerError:
+            (self._to / UNANSWERED / view.transaction_id).touch()
+            raise
+        self._log.answering(view.transaction_id, OpKind(answer.resolution.value))
+        (self._to / ANSWERED / view.transaction_id).touch()
+        return answer
+
+
+class Lane:
+    """One thread of the service, and the keys whose blocks it puts in order."""
+
+    def __init__(self, service: Service, number: int) -> None:
+        options = service.options
+        self._service = service
+        self._name = f"{options.name}-{number}"
+        self._draw = random.Random(f"{self._name}:{options.seed}")
+        self._first_item = ITEMS * (service.options.first_lane + number)
+        self._generation = 0
+        self._numbers: dict[str, int] = {}
+
+    def run(self) -> None:
+        """Run blocks until the service shall be quiet."""
+        while not self._service.quiet.is_set():
+            self._service.doom.block(self._draw)
+            kind = Kind[self._service.options.only or draw_kind(self._draw, self._database).name]
+            ended = self._block(kind)
+            # One that is in doubt is decided some time later: nothing of its key may follow.
+            self._generation += isinstance(ended, OutcomeUnknownError)
+            if isinstance(ended, (SQLAlchemyError, BridgeError)):
+                self._service.quiet.wait(REST_S)
+
+    @property
+    def _database(self) -> str:
+        return self._service.engines.name
+
+    def _block(self, kind: Kind) -> BaseException | None:
+        """Run one block; return what it raised."""
+        service = self._service
+        key = f"{self._name}-{self._generation}-{self._draw.randrange(KEYS)}"
+        count = self._draw.randint(2, MESSAGES_MAX) if kind is Kind.SEVERAL else 1
+        rival = Rival(service.engines, kind, self._first_item, ITEMS - 2)
+        tx = None
+        ended: BaseException | None = None
+        try:
+            rival.prepare()
+            begin = service.naive if service.options.naive else service.fenced
+            with begin(kind) as (tx, connection):
+                service.doom.at(Step.BEGUN)
+                rows = self._send(tx, key, count, kind)
+                service.doom.at(Step.SENT)
+                if kind is Kind.LATE:
+                    service.wait_for(ANSWERED, tx.id)
+                self._work(kind, connection, rows, rival)
+                if kind is Kind.SLOW:
+                    service.wait_for(UNANSWERED, tx.id)
+                service.doom.at(Step.ENTERED)
+                _leave(kind)
+                service.here.is_leaving = True
+        except (SQLAlchemyError, BridgeError, IllegalTransitionError, BrokenError) as error:
+            ended = error
+        finally:
+            service.here.is_leaving = False
+            rival.end()
+        if tx is not None:
+            service.note(tx.id, kind, ended)
+        if ended is None:
+            service.doom.at(Step.ENDED)
+        return ended
+
+    def _send(self, tx: Transaction, key: str, count: int, kind: Kind) -> list[dict[str, Any]]:
+        """Send messages; return the rows that stand for them."""
+        rows = []
+        for index in range(count):
+            topic = self._service.options.prefix + self._draw.choice(REAL_TOPICS)
+            number = self._numbers[key] = self._numbers.get(key, 0) + 1
+            value = f"{key}:{number}:{tx.id}"
+            told = {"topic": topic, "key": key.encode(), "value": value.encode()}
+            self._service.log.sending(tx.id, index, **told, label=kind.value)
+            tx.send(Message(topic, key=key.encode(), value=value.encode()))
+            self._service.log.sent(tx.id, index)
+            rows.append(
+                {
+                    "transaction_id": tx.id,
+                    "message_index": index,
+                    "topic": topic,
+                    "order_key": key,
+                    "number": number,
+                    "value": value,
+                }
+            )
+        return rows
+
+    def _work(
+        self, kind: Kind, connection: Connection, rows: list[dict[str, Any]], rival: Rival
+    ) -> None:
+        try:
+            connection.execute(insert(SHIPPED), rows)
+            rival.meddle(connection)
+        except SQLAlchemyError:
+            rival.release()
+            raise
+
+
+class Service:
+    """Engines, producer, logs, and what ends it."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.engines = Engines(options.url, PRODUCER_GROUP)
+        self.quiet = threading.Event()
+        self.doom = Doom(Step[options.die_at] if options.die_at else None, options.die_in)
+        self.here = threading.local()
+        name = f"{options.name}.jsonl"
+        self.log = ClientLog(options.directory / f"client-{name}", producer_group=PRODUCER_GROUP)
+        self._blocks = os.open(
+            options.directory / f"blocks-{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+        )
+        check = self._check_naively if options.naive else self.engines.fence.check
+        self.producer = TransactionProducer(
+            bootstrap_servers=options.bootstrap_servers,
+            topic_prefix=options.prefix,
+            producer_group=PRODUCER_GROUP,
+            topics=[options.prefix + topic for topic in REAL_TOPICS],
+            checker=Checker(check, self.log, options.directory),
+        )
+        for engine in {self.engines.fence_of(kind).engine for kind in Kind}:
+            event.listen(engine, "checkin", self._on_checkin)
+
+    def run(self) -> None:
+        """Run blocks until it shall be quiet; return when all have ended."""
+        lanes = [Lane(self, number) for number in range(self.options.threads)]
+        threads = [threading.Thread(target=lane.run) for lane in lanes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def fenced(self, kind: Kind) -> Any:
+        """Return a block of halfbridge's."""
+        return self.engines.fence_of(kind).transaction(self.producer)
+
+    @contextmanager
+    def naive(self, kind: Kind) -> Iterator[tuple[Transaction, Connection]]:
+        """Yield what a fence does, but for its row: sends, database transaction, COMMIT."""
+        del kind
+        with self.producer.begin() as tx, self.engines.usual.begin() as connection:
+            yield tx, connection
+
+    def wait_for(self, folder: str, transaction_id: str) -> None:
+        """Return once a check of the transaction was answered, or was not."""
+        path = self.options.directory / folder / transaction_id
+        deadline = monotonic() + SIGNAL_S_MAX
+        while not path.exists() and monotonic() < deadline:
+            threading.Event().wait(0.01)
+
+    def note(self, transaction_id: str, kind: Kind, ended: BaseException | None) -> None:
+        """Write down how a block ended."""
+        outcome = getattr(ended, "outcome", None)
+        line = {
+            "tx": transaction_id,
+            "kind": kind.name,
+            "ended": type(ended).__name__ if ended is not None else "",
+            "is_in_doubt": isinstance(ended, OutcomeUnknownError),
+            "outcome": outcome.value if outcome is not None else "",
+            "text": " ".join(str(ended).split())[:300] if ended is not None else "",
+        }
+        os.write(self._blocks, json.dumps(line).encode() + b"\n")
+
+    def _on_checkin(self, *_: object) -> None:
+        """Take that a connection goes back: behind the block's COMMIT, before the messages'."""
+        if getattr(self.here, "is_leaving", False):
+            self.doom.at(Step.COMMITTED)
+
+    def _check_naively(self, view: MessageView) -> Answer:
+        """Answer as it is often done: the work is not there, so it failed."""
+        query = select(SHIPPED.c.message_index).where(
+            SHIPPED.c.transaction_id == view.transaction_id
+        )
+        with self.engines.usual.connect() as connection:
+            is_there = connection.execute(query).first() is not None
+        return Answer(Resolution.COMMIT if is_there else Resolution.ROLLBACK)
+
+
+def _leave(kind: Kind) -> None:
+    if kind is Kind.LEFT:
+        raise BrokenError
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fail(raised: threading.ExceptHookArgs) -> None:
+    """End with an error: a service that goes on with fewer threads would hide it."""
+    traceback.print_exception(raised.exc_type, raised.exc_value, raised.exc_traceback)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="fence_service")
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--prefix", required=True)
+    parser.add_argument("--directory", required=True, type=Path)
+    parser.add_argument("--name", required=True, help="no other process has or had it")
+    parser.add_argument("--seed", required=True, type=int)
+    parser.add_argument("--threads", type=int, default=3)
+    parser.add_argument("--first-lane", type=int, default=0, help="threads of other services")
+    parser.add_argument("--die-at", default="", help="name of a step")
+    parser.add_argument("--die-in", type=int, default=0, help="blocks until then")
+    parser.add_argument("--only", default="", help="name of a kind")
+    parser.add_argument("--naive", action="store_true", help="without a fence")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run blocks until SIGUSR1, answer checks until SIGTERM."""
+    options = _parse(arguments)
+    for folder in (ANSWERED, UNANSWERED):
+        with suppress(FileExistsError):
+            (options.directory / folder).mkdir()
+    service = Service(options)
+    end = threading.Event()
+
+    def stop(number: int, _: object) -> None:
+        service.quiet.set()
+        if number == signal.SIGTERM:
+            end.set()
+
+    signal.signal(signal.SIGUSR1, stop)
+    signal.signal(signal.SIGTERM, stop)
+    threading.excepthook = _fail
+    with service.producer:
+        _say(READY)
+        service.run()
+        _say(QUIET)
+        end.wait()
+    return 0
+
+
+def _say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
