@@ -26,10 +26,11 @@ from tests.faults.plan import PRODUCER_GROUP
 from tests.faults.stage import until
 from tests.sql.databases import OwnDatabase
 from tests.sql.fence_plan import ITEMS, SHIPPED, STOCK, TABLES, Step
+from tests.sql.fence_service import DECIDED
 
 if TYPE_CHECKING:
     from halfbridge.testkit.children import Child
-    from halfbridge.testkit.history import ClientTransaction, ReadRecord, Verdict
+    from halfbridge.testkit.history import ClientTransaction, ReadOp, ReadRecord, Verdict
     from tests.faults.stage import Daemon, Stage
     from tests.sql.databases import Database
 
@@ -113,6 +114,11 @@ class FenceScene:
     def await_transactions(self, count: int) -> None:
         """Return once so many were begun, by all services together."""
         until(f"{count} transactions", lambda: self._begun() >= count, within_s=GOES_ON_S * 3)
+
+    def tell_decisions(self) -> None:
+        """Tell services which transactions have an op by now that decides them."""
+        for each in self._ops():
+            (self.stage.directory / DECIDED / each.op.transaction_id).touch()
 
     def finish(self) -> Verdict:
         """Replace who was still to die, let everything be settled, and judge it."""
@@ -217,7 +223,7 @@ class FenceScene:
             clients,
             real=self.delivered(),
             dead=[record for record in self.records if record.topic == dead],
-            ops=read_ops(read_all(self.stage.direct, [self.stage.names.op])),
+            ops=self._ops(),
         )
         self.stage.judged = {
             "transactions": len(clients),
@@ -228,6 +234,9 @@ class FenceScene:
         return verdict
 
     # --- who does it -----------------------------------------------------------------------
+
+    def _ops(self) -> list[ReadOp]:
+        return read_ops(read_all(self.stage.direct, [self.stage.names.op]))
 
     def _begun(self) -> int:
         paths = self.stage.directory.glob("client-*.jsonl")

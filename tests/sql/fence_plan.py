@@ -69,8 +69,8 @@ _WEIGHTS = {
     Kind.DEADLOCK: 2,
     Kind.SERIAL: 3,
     Kind.SKEWED: 3,
-    Kind.LATE: 1,
-    Kind.SLOW: 1,
+    Kind.LATE: 1,  # this and the next one take seconds
+    Kind.SLOW: 0.5,
 }
 # What a database does not have. SQLite has one writer: nothing deadlocks. PostgreSQL's transaction
 # has failed after any error. MariaDB's SERIALIZABLE is locks.

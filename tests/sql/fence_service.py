@@ -17,6 +17,7 @@ import sys
 import threading
 import traceback
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,8 @@ MESSAGES_MAX = 4
 SIGNAL_S_MAX = 60.0  # how long a block waits for a check, on a machine that does other things too
 ANY_S_MAX = 0.3
 REST_S = 0.2  # behind a failure of the database or of Kafka
-ANSWERED, UNANSWERED = "answered", "unanswered"  # folders with a file for each such transaction
+# Folders with a file for each transaction: its check was answered, or not; an op decides it.
+ANSWERED, UNANSWERED, DECIDED = "answered", "unanswered", "decided"
 
 
 class BrokenError(Exception):
@@ -114,8 +116,10 @@ class Lane:
         self._numbers: dict[str, int] = {}
 
     def run(self) -> None:
-        """Run blocks until the service shall be quiet."""
-        while not self._service.quiet.is_set():
+        """Run blocks until the service shall be quiet, or as many as it was told."""
+        for number in count(1):
+            if self._service.quiet.is_set() or 0 < self._service.options.blocks < number:
+                return
             self._service.doom.block(self._draw)
             kind = Kind[self._service.options.only or draw_kind(self._draw, self._database).name]
             ended = self._block(kind)
@@ -132,7 +136,7 @@ class Lane:
         """Run one block; return what it raised."""
         service = self._service
         key = f"{self._name}-{self._generation}-{self._draw.randrange(KEYS)}"
-        count = self._draw.randint(2, MESSAGES_MAX) if kind is Kind.SEVERAL else 1
+        messages = self._draw.randint(2, MESSAGES_MAX) if kind is Kind.SEVERAL else 1
         rival = Rival(service.engines, kind, self._first_item, ITEMS - 2)
         tx = None
         ended: BaseException | None = None
@@ -141,10 +145,10 @@ class Lane:
             begin = service.naive if service.options.naive else service.fenced
             with begin(kind) as (tx, connection):
                 service.doom.at(Step.BEGUN)
-                rows = self._send(tx, key, count, kind)
+                rows = self._send(tx, key, messages, kind)
                 service.doom.at(Step.SENT)
                 if kind is Kind.LATE:
-                    service.wait_for(ANSWERED, tx.id)
+                    service.wait_for(service.options.late_behind, tx.id)
                 self._work(kind, connection, rows, rival)
                 if kind is Kind.SLOW:
                     service.wait_for(UNANSWERED, tx.id)
@@ -162,10 +166,10 @@ class Lane:
             service.doom.at(Step.ENDED)
         return ended
 
-    def _send(self, tx: Transaction, key: str, count: int, kind: Kind) -> list[dict[str, Any]]:
+    def _send(self, tx: Transaction, key: str, messages: int, kind: Kind) -> list[dict[str, Any]]:
         """Send messages; return the rows that stand for them."""
         rows = []
-        for index in range(count):
+        for index in range(messages):
             topic = self._service.options.prefix + self._draw.choice(REAL_TOPICS)
             number = self._numbers[key] = self._numbers.get(key, 0) + 1
             value = f"{key}:{number}:{tx.id}"
@@ -242,7 +246,7 @@ class Service:
             yield tx, connection
 
     def wait_for(self, folder: str, transaction_id: str) -> None:
-        """Return once a check of the transaction was answered, or was not."""
+        """Return once it was said of the transaction, or after SIGNAL_S_MAX."""
         path = self.options.directory / folder / transaction_id
         deadline = monotonic() + SIGNAL_S_MAX
         while not path.exists() and monotonic() < deadline:
@@ -304,7 +308,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--first-lane", type=int, default=0, help="threads of other services")
     parser.add_argument("--die-at", default="", help="name of a step")
     parser.add_argument("--die-in", type=int, default=0, help="blocks until then")
+    parser.add_argument("--blocks", type=int, default=0, help="of a thread; 0: no limit")
     parser.add_argument("--only", default="", help="name of a kind")
+    parser.add_argument("--late-behind", default=ANSWERED, help="what the kind LATE waits for")
     parser.add_argument("--naive", action="store_true", help="without a fence")
     return parser.parse_args(arguments)
 
@@ -312,7 +318,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main(arguments: Sequence[str]) -> int:
     """Run blocks until SIGUSR1, answer checks until SIGTERM."""
     options = _parse(arguments)
-    for folder in (ANSWERED, UNANSWERED):
+    for folder in (ANSWERED, UNANSWERED, DECIDED):
         with suppress(FileExistsError):
             (options.directory / folder).mkdir()
     service = Service(options)

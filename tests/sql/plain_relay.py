@@ -2,13 +2,16 @@
 
 `python -m tests.sql.plain_relay URL BOOTSTRAP`, until SIGTERM, on PostgreSQL. Rows by SKIP LOCKED,
 woken by notifications: what most outbox relays do. Killed between its two steps it sends rows
-twice, and two of them part the rows of a key.
+twice, and two of them part the rows of a key. With `--once` it ends when nothing is left, on any
+database; with `--die-when-sent` it is killed between its two steps.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+import argparse
+import os
+import signal
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 from sqlalchemy import create_engine, false, select, true, update
@@ -17,17 +20,40 @@ from halfbridge.sql.local_messages.rows import headers_of
 from halfbridge.sql.local_messages.wakeups import Listener, Wakeups
 from halfbridge.sql.local_messages.writer import LocalMessages
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 BATCH_ROWS = 500
 FLUSH_S = 30.0
 WAIT_MS = 500
 
 
-def relay(url: str, bootstrap: str) -> None:
-    """Relay rows for ever."""
-    messages = LocalMessages(create_engine(url))
+def main() -> None:
+    """Relay rows, for ever or as it is told."""
+    parser = argparse.ArgumentParser(prog="plain_relay")
+    parser.add_argument("url")
+    parser.add_argument("bootstrap")
+    parser.add_argument("--once", action="store_true")
+    parser.add_argument("--die-when-sent", action="store_true")
+    options = parser.parse_args()
+    messages = LocalMessages(create_engine(options.url))
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "partitioner": "murmur2"}
+        {
+            "bootstrap.servers": options.bootstrap,
+            "enable.idempotence": True,
+            "partitioner": "murmur2",
+        }
     )
+    if options.once or options.die_when_sent:
+        when_sent = _die if options.die_when_sent else _go_on
+        while send_some(messages, producer, when_sent):
+            pass
+    else:
+        relay(messages, producer)
+
+
+def relay(messages: LocalMessages, producer: Any) -> None:
+    """Relay rows for ever."""
     wakeups = Wakeups(WAIT_MS, WAIT_MS)
     Listener(messages, wakeups.wake).start()
     while True:
@@ -36,7 +62,17 @@ def relay(url: str, bootstrap: str) -> None:
             wakeups.wait()
 
 
-def send_some(messages: LocalMessages, producer: Any) -> int:
+def _go_on() -> None:
+    pass
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def send_some(
+    messages: LocalMessages, producer: Any, when_sent: Callable[[], None] = _go_on
+) -> int:
     """Send rows, then mark them; return how many."""
     table = messages.tables.messages
     columns = table.c
@@ -58,6 +94,7 @@ def send_some(messages: LocalMessages, producer: Any) -> int:
             producer.poll(0)
         if producer.flush(FLUSH_S):
             raise RuntimeError("Kafka does not acknowledge")
+        when_sent()
         if rows:
             marked = update(table).where(columns.id.in_([row.id for row in rows]))
             connection.execute(marked.values(state="GLOBAL_COMMIT", decision_acknowledged=true()))
@@ -65,4 +102,4 @@ def send_some(messages: LocalMessages, producer: Any) -> int:
 
 
 if __name__ == "__main__":
-    relay(*sys.argv[1:])
+    main()

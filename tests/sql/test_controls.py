@@ -1,0 +1,118 @@
+"""What others lose and double, in the very order of steps in which halfbridge does neither."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bridge.message import Message
+from halfbridge.sql.local_messages.relay import RelayStep
+from halfbridge.testkit.children import Children, Interrupts
+from halfbridge.testkit.history import Anomaly
+from tests.faults.stage import Stage, seed_of_run, until
+from tests.sql.fence_kills_scene import GOES_ON_S, THREADS, FenceScene
+from tests.sql.fence_plan import Kind
+from tests.sql.fence_service import DECIDED
+from tests.sql.relaying import scene
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from tests.sql.databases import Database
+
+pytestmark = pytest.mark.broker
+
+ROWS = 20
+PROCESS_S_MAX = 120.0
+
+
+@pytest.fixture
+def stage(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Iterator[Stage]:
+    """Yield an installation without topics yet."""
+    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
+        made = Stage(kafka_bootstrap_servers, topic_prefix, tmp_path, children)
+        yield made
+    made.close()
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("is_naive", [True, False], ids=["naive", "fence"])
+def test_work_that_is_done_after_its_check(
+    stage: Stage, database: Database, *, is_naive: bool
+) -> None:
+    """Sends; the check's answer is in the log; then the work. "Not found: roll back" loses it.
+
+    With the fence the same work is refused, and nothing that stands is missing.
+    """
+    made = FenceScene(stage, database, seed=seed_of_run())
+    made.begin(services=1)
+    late = ("--only", Kind.LATE.name, "--late-behind", DECIDED, "--blocks", "1")
+    made.start(0, *late, *["--naive"][: int(is_naive)])
+
+    def have_ended() -> bool:
+        made.tell_decisions()
+        return len(made.blocks()) == THREADS
+
+    until("blocks have ended", have_ended, within_s=GOES_ON_S)
+    verdict = made.finish()
+    ended = {each["ended"] for each in made.blocks()}
+    if not is_naive:
+        assert ended == {"FencedError"}
+        assert verdict.ok, verdict.describe()
+        assert made.rows == []
+        assert made.delivered() == []
+        return
+    assert ended == {""}
+    assert len(made.rows) == len(made.blocks())
+    assert made.delivered() == []
+    assert verdict.counts[Anomaly.PHANTOM] == len(made.rows), verdict.describe()
+
+
+def _run(*words: str) -> int:
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        check=False,
+        timeout=PROCESS_S_MAX,
+        cwd=Path(__file__).parents[2],
+    ).returncode
+
+
+@pytest.mark.parametrize("step", ["plain", *(each.value for each in RelayStep)])
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_relay_that_is_killed_between_send_and_mark(
+    database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics, step: str
+) -> None:
+    """A plain relay's successor sends all of it again; halfbridge's relay sends each row once.
+
+    SIGKILL of a process, then another process until nothing is left.
+    """
+    stack, topic = halfbridge_stack, halfbridge_topics.create("orders")
+    with scene(database.engine(), stack, topic) as made:
+        with made.messages.engine.begin() as connection:
+            given = [Message(topic, key=b"k%d" % (n % 3), value=b"%d" % n) for n in range(ROWS)]
+            made.messages.add_all(connection, given)
+        if step == "plain":
+            command = ["tests.sql.plain_relay", database.url, stack.bootstrap_servers]
+            assert _run(*command, "--die-when-sent") == -signal.SIGKILL
+            assert _run(*command, "--once") == 0
+        else:
+            command = ["tests.sql.dying_relay", database.url]
+            command += ["--bootstrap-servers", stack.bootstrap_servers]
+            command += ["--prefix", stack.topic_prefix, "--group", made.fence.producer_group]
+            command += ["--timeout-ms", str(stack.config.transaction_timeout_ms)]
+            assert _run(*command, "--die-at", step) == -signal.SIGKILL
+            assert _run(*command) == 0
+            stack.wait_until_decided()
+        assert set(made.states()) == {"GLOBAL_COMMIT*"}
+    times = 2 if step == "plain" else 1
+    records = stack.read_committed(topic, count=ROWS * times)
+    assert Counter(int(record.value or b"") for record in records) == dict.fromkeys(
+        range(ROWS), times
+    )
