@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
+    from halfbridge.sql.bounds import Bounds
+
 F = TypeVar("F", bound="Callable[..., Any]")
 
 URL_VARIABLE = "HALFBRIDGE_DATABASE_URL"
@@ -41,12 +43,12 @@ def database_options(default_name: str) -> Callable[[F], F]:
 
 
 @contextmanager
-def opened(url: str, *, keeps_connections: bool = False) -> Iterator[Engine]:
+def opened(url: str, *, bounds: Bounds | None = None) -> Iterator[Engine]:
     """Yield an engine; errors of the database become one line.
 
     Args:
         url: SQLAlchemy's address of the database.
-        keeps_connections: For a command that runs on.
+        bounds: For a command that runs on; see engine_of.
 
     Raises:
         ClickException: the extra `sql` is not installed, or the database refuses; status 1.
@@ -60,7 +62,7 @@ def opened(url: str, *, keeps_connections: bool = False) -> Iterator[Engine]:
         from halfbridge.sql import HINT  # noqa: PLC0415
 
         raise click.ClickException(HINT) from error
-    engine = engine_of(url, keeps_connections=keeps_connections)
+    engine = engine_of(url, bounds=bounds)
     try:
         yield engine
     except DBAPIError as error:  # without the statement, and SQLAlchemy's link

@@ -15,6 +15,7 @@ from halfbridge.cli.options import json_option
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from halfbridge.sql.bounds import Bounds
     from halfbridge.sql.local_messages.writer import LocalMessages
 
 _STATES = (
@@ -42,12 +43,12 @@ _ids_argument = click.argument("row_ids", metavar="[ID]...", nargs=-1, type=clic
 
 @contextmanager
 def opened_table(
-    values: dict[str, Any], *, keeps_connections: bool = False
+    values: dict[str, Any], *, bounds: Bounds | None = None
 ) -> Iterator[LocalMessages]:
     """Yield the table that `table_options` name; takes them out of `values`."""
     schema, name = values.pop("schema"), values.pop("name")
     relay_name = values.pop("relay_table_name")
-    with opened(values.pop("url"), keeps_connections=keeps_connections) as engine:
+    with opened(values.pop("url"), bounds=bounds) as engine:
         from halfbridge.sql.local_messages.writer import (  # noqa: PLC0415  (an extra)
             LocalMessages,
         )

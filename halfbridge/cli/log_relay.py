@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from halfbridge.cli.database import opened
+from halfbridge.sql.bounds import LOG_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +78,7 @@ def run_log(values: dict[str, Any], config: BridgeConfig) -> int:
         raise click.UsageError("--table needs --map", click.get_current_context(silent=True))
     if values["anew"] and values["begin_at"] is None:
         raise click.UsageError("--anew needs --begin-at", click.get_current_context(silent=True))
-    with opened(values["url"]) as engine:
+    with opened(values["url"], bounds=LOG_BOUNDS) as engine:
         _run(engine, values, config)
     return 0
 

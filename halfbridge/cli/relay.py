@@ -15,6 +15,7 @@ from bridge.errors import ConfigError
 from halfbridge.cli.local_messages import opened_table, table_options
 from halfbridge.cli.log_relay import log_options, run_log
 from halfbridge.cli.options import load_settings, settings_options
+from halfbridge.sql.bounds import RELAY_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +79,7 @@ def run(**values: Any) -> int:
     relay_config = load_settings(RelayConfig, values)
     callback = _function(values["callback"])
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
-    with opened_table(values, keeps_connections=True) as messages:
+    with opened_table(values, bounds=RELAY_BOUNDS) as messages:
         _run(messages, bridge_config, relay_config, callback, values)
     return 0
 

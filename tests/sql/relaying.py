@@ -12,7 +12,7 @@ from sqlalchemy import select
 from halfbridge.sql import Fence
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.relay import Relay
-from halfbridge.sql.local_messages.service import RelayService
+from halfbridge.sql.local_messages.service import ROUND_S_MAX, RelayService
 from halfbridge.sql.local_messages.writer import LocalMessages
 
 if TYPE_CHECKING:
@@ -57,12 +57,13 @@ class Scene:
         self,
         *,
         callback: Callable[[PreparedMessage], bool | None] | None = None,
+        round_s_max: float = ROUND_S_MAX,
         **given: Any,
     ) -> RelayService:
         """Return a relay that runs by itself; quick, where settings do not say otherwise."""
         quick = {"housekeeping_ms": 50, "retry_ms_min": 50, "poll_ms_max": 100}
         relay = self.relay(**{**quick, **given})
-        return RelayService(relay, self.producer, callback=callback)
+        return RelayService(relay, self.producer, callback=callback, round_s_max=round_s_max)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return all rows, by id."""

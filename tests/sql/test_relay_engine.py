@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from halfbridge.sql import Fence
+from halfbridge.sql.bounds import RELAY_BOUNDS, Bounds
 from halfbridge.sql.engines import engine_of
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.relay import Relay
@@ -17,7 +19,7 @@ from halfbridge.sql.local_messages.writer import LocalMessages
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from tests.sql.databases import Database
+    from tests.sql.databases import Database, ProxiedDatabase
 
 _NUMBERS = {"postgresql": "SELECT pg_backend_pid()", "mariadb": "SELECT connection_id()"}
 _KILLS = {"postgresql": "SELECT pg_terminate_backend({})", "mariadb": "KILL {}"}
@@ -32,7 +34,7 @@ def number_of(engine: Engine, name: str) -> int:
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
 def test_a_command_that_runs_on_keeps_connections_that_live(database: Database) -> None:
     """The same one for each use; another one, without an error, once that one has died."""
-    engine = engine_of(database.url, keeps_connections=True)
+    engine = engine_of(database.url, bounds=RELAY_BOUNDS)
     try:
         number = number_of(engine, database.name)
         assert number_of(engine, database.name) == number
@@ -55,3 +57,63 @@ def test_a_relay_ends_in_order_though_its_connection_died(database: Database) ->
         number = number_of(relay.engine, database.name)
         with database.admin_engine().connect() as admin:
             admin.execute(text(_KILLS[database.name].format(number)))
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_a_statement_that_takes_too_long_ends_as_an_error(database: Database) -> None:
+    """The server ends it, and the connection stays; a lock that is not had is such a statement."""
+    engine = engine_of(database.url, bounds=Bounds(statement_s=1))
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE numbers (number INTEGER PRIMARY KEY)"))
+            connection.execute(text("INSERT INTO numbers VALUES (1)"))
+        change = text("UPDATE numbers SET number = number + 1")
+        with engine.begin() as first, engine.connect() as second:
+            first.execute(change)
+            with pytest.raises(DBAPIError) as caught:
+                second.execute(change)
+            assert not caught.value.connection_invalidated
+            second.rollback()
+            assert second.execute(text("SELECT 1")).scalar_one() == 1
+    finally:
+        engine.dispose()
+
+
+def test_an_answer_that_does_not_come_ends_the_connection(
+    proxied_database: ProxiedDatabase,
+) -> None:
+    """Nothing says that the server is away; the ROLLBACK behind it does not wait as long again."""
+    engine = engine_of(proxied_database.url, bounds=Bounds(connect_s=2, answer_s=2))
+    try:
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+            proxied_database.proxy.blackhole()
+            with pytest.raises(DBAPIError) as caught:
+                connection.execute(text("SELECT 1"))
+            assert caught.value.connection_invalidated
+        with pytest.raises(DBAPIError):
+            engine.connect()
+        proxied_database.proxy.heal()
+        with engine.connect() as connection:
+            assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    finally:
+        engine.dispose()
+
+
+@pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
+def test_a_server_lets_go_of_what_a_lost_relay_has_locked(database: Database) -> None:
+    """The transaction of a client that says nothing more is rolled back."""
+    engine = engine_of(database.url, bounds=Bounds(idle_transaction_s=1))
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE numbers (number INTEGER PRIMARY KEY)"))
+            connection.execute(text("INSERT INTO numbers VALUES (1)"))
+        change = text("UPDATE numbers SET number = number + 1")
+        with engine.connect() as lost:
+            lost.execute(change)
+            with database.engine().begin() as other:
+                other.execute(change)
+            with pytest.raises(DBAPIError):
+                lost.execute(change)
+    finally:
+        engine.dispose()

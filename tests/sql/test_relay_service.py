@@ -13,7 +13,7 @@ from bridge.admin_client.kafka_io import AdminClient
 from bridge.message import Message
 from halfbridge.sql.local_messages import admin
 from halfbridge.sql.local_messages.errors import RowStateError
-from halfbridge.sql.local_messages.relay import RelayStep
+from halfbridge.sql.local_messages.steps import RelayStep
 from tests.sql.relaying import Scene, running, scene, wait_until
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 SqlError
 ├─ RowStateError        a row is not where it must be: the local transaction must not commit
-└─ RowNotFoundError     the caller names a row that is not there (purged, or of another table)
+├─ RowNotFoundError     the caller names a row that is not there (purged, or of another table)
+└─ DrainError           a relay was to stop, and what was begun hangs; the process is to end
 """
 
 from __future__ import annotations
@@ -44,3 +45,10 @@ class RowNotFoundError(SqlError):
     def __init__(self, row_id: int, table: str) -> None:
         super().__init__(f"{table} has no local message {row_id}")
         self.row_id = row_id
+
+
+class DrainError(SqlError):
+    """A relay was told to stop, and what it had begun did not end in time.
+
+    Nothing is lost. Whoever runs it ends the process: threads of it may still wait.
+    """

@@ -44,6 +44,9 @@ class RelayMetrics:
             buckets=_LATENCY_BUCKETS_S,
             registry=self.registry,
         )
+        self.round_age_s = self._gauge(
+            "round_age_seconds", "How long ago a round ended well, or the relay began."
+        )
         self.buckets = self._gauge("buckets", "Key buckets leased to this relay.")
         self.oldest_age_s = self._gauge(
             "oldest_row_age_seconds", "Age of the oldest row that is not relayed and not given up."

@@ -12,7 +12,6 @@ import logging
 import os
 import secrets
 import socket
-from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from halfbridge.sql.local_messages.marks import Marks, RowsLostError, engine_of
 from halfbridge.sql.local_messages.metrics import RelayMetrics
 from halfbridge.sql.local_messages.planning import plan_batches, plan_keyless
 from halfbridge.sql.local_messages.sending import abandon, send_batches
+from halfbridge.sql.local_messages.steps import RelayStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -49,17 +49,6 @@ _MS_PER_S = 1_000
 _RENEWALS_PER_LEASE = 3
 
 
-class RelayStep(str, Enum):
-    """Where a round stands, for whoever watches it; each is a place at which a relay may die."""
-
-    LOOKED = "LOOKED"  # rows were found
-    SENT = "SENT"  # half messages are durable
-    MARKED = "MARKED"  # fence rows and marks are written, and not committed
-    COMMITTED = "COMMITTED"  # the database has committed: the first mark stands
-    DECIDED = "DECIDED"  # COMMITs are acknowledged
-    ACKNOWLEDGED = "ACKNOWLEDGED"  # the second mark stands
-
-
 class Relay:
     """Sends what stands in a local message table. Not thread-safe: one thread runs rounds.
 
@@ -73,6 +62,7 @@ class Relay:
 
     Attributes:
         lost_rounds: How many rounds in a row, up to the last one, lost an attempt.
+        step: The last step of the round at hand, or of the last one; None: it has only looked.
     """
 
     def __init__(
@@ -88,6 +78,7 @@ class Relay:
         self.metrics = RelayMetrics() if metrics is None else metrics
         self.config = config
         self.lost_rounds = 0
+        self.step: RelayStep | None = None
         self.messages = messages
         self.marks = Marks(messages)
         self.engine = engine_of(messages)
@@ -99,7 +90,7 @@ class Relay:
         )
         self._fence = fence
         self._producer = producer
-        self._on_step = _ignore if on_step is None else on_step
+        self._watcher = _ignore if on_step is None else on_step
         owner = config.relay_name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._leases = Leases(messages, self.engine, owner=owner, lease_ms=config.lease_ms)
         self._renew_at = 0.0
@@ -121,6 +112,7 @@ class Relay:
         """
         began = monotonic()
         self._has_lost = False
+        self.step = None
         has_worked = self._relay_all()
         self.lost_rounds = self.lost_rounds + 1 if self._has_lost else 0
         if has_worked:
@@ -178,6 +170,10 @@ class Relay:
             self._leases.release()
         except (SQLAlchemyError, SqlError, drivers) as error:
             _LOG.warning("a relay ends without its last word, leases run out: %s", error)
+
+    def _on_step(self, step: RelayStep) -> None:
+        self.step = step
+        self._watcher(step)
 
     def _relay_all(self) -> bool:
         self._keep_leases()

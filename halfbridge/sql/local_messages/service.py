@@ -13,13 +13,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from bridge.errors import BridgeError
 from checker.http import Health
 from halfbridge.sql.local_messages.dead_letters import DeadLetters
+from halfbridge.sql.local_messages.errors import DrainError
 from halfbridge.sql.local_messages.letters.kafka_io import LetterReader
 from halfbridge.sql.local_messages.marks import RowsLostError
 from halfbridge.sql.local_messages.settling import Settling, backlog
 from halfbridge.sql.local_messages.wakeups import Listener, Wakeups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from bridge.producer import TransactionProducer
     from halfbridge.sql.local_messages.relay import Relay
@@ -38,6 +39,13 @@ _LETTERS_PAUSE_S = 1.0  # after a failure
 LOST_ROUNDS_MAX = 5
 # Counting a long backlog reads all of its index.
 _BACKLOG_S = 5.0
+# After this long without a round that ended well, beside the longest wait for rows, health says so:
+# two waits for an answer of the database (Bounds.answer_s), or one for half messages, one for
+# COMMITs and one for the database.
+ROUND_S_MAX = 60.0
+# How long `run` waits for what is begun, once it is to stop: less than the 30 s after which
+# Kubernetes kills, and longer than a wait for half messages and one for COMMITs.
+DRAIN_S_MAX = 25.0
 
 
 class RelayService:
@@ -48,6 +56,7 @@ class RelayService:
         producer: The relay's.
         callback: For prepared rows; see Settling. It runs in a thread of its own.
         by_log: Have the database's log say when rows were inserted, in place of notifications.
+        round_s_max: How long no round may end well before health says so, seconds.
 
     Raises:
         LogSettingsError: `by_log`, and this kind of database has no log that can be read.
@@ -60,6 +69,7 @@ class RelayService:
         *,
         callback: Callable[[PreparedMessage], bool | None] | None = None,
         by_log: bool = False,
+        round_s_max: float = ROUND_S_MAX,
     ) -> None:
         config = relay.config
         self._relay = relay
@@ -78,11 +88,19 @@ class RelayService:
         self._ills_lock = Lock()
         self._is_ready = False
         self._tidy_at = 0.0
+        self._round_s_max = round_s_max + config.poll_ms_max / _MS_PER_S
+        self._ended_at: float | None = None  # the last round that ended well, or the begin
+        self._failure: BaseException | None = None
+        relay.metrics.round_age_s.set_function(self.round_age_s)
 
     def health(self) -> Health:
         """Return the health of this moment."""
         with self._ills_lock:
-            reason = "; ".join(f"{what}: {text}" for what, text in sorted(self._ills.items()))
+            ills = dict(self._ills)
+        age_s = self.round_age_s()
+        if age_s > self._round_s_max:
+            ills["rounds"] = f"none has ended well for {age_s:.0f} s, the last step: {self._step()}"
+        reason = "; ".join(f"{what}: {text}" for what, text in sorted(ills.items()))
         if not self._is_ready and not reason:
             reason = "starting"
         return Health(self._is_ready, not reason or reason == "starting", reason)
@@ -92,23 +110,59 @@ class RelayService:
         self._stopping.set()
         self._wakeups.wake()
 
-    def run(self) -> None:
-        """Relay until `stop`; what is begun is finished, and buckets are left to others."""
-        beside = [
-            Thread(target=self._read_letters, name="halfbridge-dead-letters", daemon=True),
-            Thread(target=self._ask, name="halfbridge-settling", daemon=True),
-        ]
+    def round_age_s(self) -> float:
+        """Return how long ago a round ended well, or the relay began; 0 before that."""
+        ended_at = self._ended_at
+        return 0.0 if ended_at is None else monotonic() - ended_at
+
+    def run(self, *, drain_s: float = DRAIN_S_MAX) -> None:
+        """Relay until `stop`; what is begun is finished, and buckets are left to others.
+
+        Args:
+            drain_s: How long what is begun may take then.
+
+        Raises:
+            DrainError: it took longer, and goes on in threads that end with the process. Nothing
+                is lost: leases run out, and what was sent is decided by the rows.
+        """
+        threads = {
+            "rounds": Thread(target=self._run_to_the_end, name="halfbridge-relay", daemon=True),
+            "dead letters": Thread(
+                target=self._read_letters, name="halfbridge-dead-letters", daemon=True
+            ),
+            "settling": Thread(target=self._ask, name="halfbridge-settling", daemon=True),
+        }
+        self._ended_at = monotonic()
         self._listener.start()
-        for thread in beside:
+        for thread in threads.values():
             thread.start()
         try:
+            self._stopping.wait()
+        finally:
+            self.stop()
+            threads["wake-ups"] = Thread(target=self._listener.stop, daemon=True)
+            threads["wake-ups"].start()
+            left = _join(threads, drain_s)
+        if self._failure is not None:
+            raise self._failure
+        if left:
+            text = f"{', '.join(left)} did not end in {drain_s:g} s; the last step: {self._step()}"
+            _LOG.error("a relay ends without its last word, leases run out: %s", text)
+            raise DrainError(text)
+
+    def _run_to_the_end(self) -> None:
+        """Run rounds in their thread; what ends them ends the relay."""
+        try:
             self._run_rounds()
+            self._relay.close()
+        except BaseException as error:  # noqa: BLE001  (raised by `run`)
+            self._failure = error
         finally:
             self._stopping.set()
-            self._listener.stop()
-            self._relay.close()
-            for thread in beside:
-                thread.join()
+
+    def _step(self) -> str:
+        step = self._relay.step
+        return "a look for rows" if step is None else step.value
 
     def _log_listener(self) -> LogListener:
         # Late: what reads a log needs more than what writes a table.
@@ -133,6 +187,7 @@ class RelayService:
                 pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
                 continue
             pause_s = _PAUSE_S_MIN
+            self._ended_at = monotonic()
             self._is_ready = True
             self._well("relay")
             self._judge(self._relay.lost_rounds)
@@ -221,3 +276,11 @@ class RelayService:
         if what in self._ills:
             with self._ills_lock:
                 self._ills.pop(what, None)
+
+
+def _join(threads: Mapping[str, Thread], seconds: float) -> list[str]:
+    """Wait for threads, all in all this long; return the names of those that have not ended."""
+    deadline = monotonic() + seconds
+    for thread in threads.values():
+        thread.join(max(0.0, deadline - monotonic()))
+    return [name for name, thread in threads.items() if thread.is_alive()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from threading import Event, Thread
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("halfbridge.sql")
 _LISTEN_SLICE_S = 0.5  # how soon a listener notices that it shall stop
 _RECONNECT_S = 1.0
+# A connection that hears nothing is asked whether it lives after this long: one that does not would
+# leave rows to the clock for good.
+_PROBE_S = 10.0
 
 
 class Wakeups:
@@ -100,8 +104,19 @@ class Listener:
             driver.execute(f'LISTEN "{name}"')
             self.is_listening = True
             self._wake()  # for what came before
+            probe_at = monotonic() + _PROBE_S
             while not self._stopping.is_set():
                 for _ in driver.notifies(timeout=_LISTEN_SLICE_S):
                     self._wake()
+                    probe_at = monotonic() + _PROBE_S
+                if monotonic() >= probe_at:
+                    self._probe(driver)
+                    probe_at = monotonic() + _PROBE_S
                 if driver.closed:
                     raise SQLAlchemyError("the connection that listens is closed")
+
+    def _probe(self, driver: Any) -> None:
+        """Ask whether the connection lives; rows are looked for by the clock meanwhile."""
+        self.is_listening = False
+        driver.execute("")
+        self.is_listening = True

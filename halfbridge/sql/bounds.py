@@ -1,0 +1,31 @@
+"""How long commands wait for a database. Needs no SQLAlchemy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """How long a command that runs on waits for its database, in whole seconds.
+
+    Attributes:
+        connect_s: For a connection. On SQLite for the file's lock.
+        statement_s: How long the server works on a statement, waits for locks among it; it ends as
+            an error, and the connection stays. (SQLite: no other process can keep it from ending.)
+        answer_s: For anything at all from the server; then the connection is given up. Longer than
+            `statement_s`, which ends a statement more gently.
+        idle_transaction_s: After this long the server ends a transaction whose client says
+            nothing, and so lets go of the locks of a client that it has lost. Longer than a relay
+            waits for half messages while rows are locked (BridgeConfig.send_timeout_ms, 10 s).
+    """
+
+    connect_s: int = 10
+    statement_s: int = 20
+    answer_s: int = 30
+    idle_transaction_s: int = 60
+
+
+RELAY_BOUNDS = Bounds()
+# What a log subscription had staged of a table of the user's is deleted in one statement.
+LOG_BOUNDS = Bounds(statement_s=300, answer_s=330)
