@@ -1,4 +1,4 @@
-"""What a look finds, on each database; and what dead letters say. No Kafka."""
+"""What a look finds, on each database. No Kafka."""
 
 from __future__ import annotations
 
@@ -13,17 +13,11 @@ from halfbridge.cli import cli
 from halfbridge.sql.local_messages import admin
 from halfbridge.sql.local_messages.claims import Claims, Snapshot, Unacknowledged
 from halfbridge.sql.local_messages.config import RelayConfig
-from halfbridge.sql.local_messages.dead_letters import DeadLetters, Letter, letter_of
 from halfbridge.sql.local_messages.marks import Failure, Marks, engine_of
-from halfbridge.sql.local_messages.metrics import RelayMetrics
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.sql.tables import NowMs
-from serde.avro import DEAD_LETTER, HALF_METADATA
-from serde.headers import DEAD, HALF
 from serde.partitioner import key_hash
-from serde.records import DeadLetter, DeadReason, HalfMetadata
-from tests.sql.relaying import states_of
 
 if TYPE_CHECKING:
     from tests.sql.databases import Database
@@ -229,54 +223,3 @@ def test_a_purge_keeps_what_a_dead_letter_may_still_need(messages: LocalMessages
     assert refused.exit_code != 0
     assert "--older-than-ms" in refused.output
     assert admin.purge(messages, older_than_ms=week_ms, transaction_age_ms_max=week_ms) == 1
-
-
-class Record:
-    """A record of the dead-letter topic as the Kafka client hands it over."""
-
-    def __init__(self, *headers: tuple[str, bytes]) -> None:
-        self._headers = list(headers)
-
-    def headers(self) -> list[tuple[str, bytes]]:
-        """Return its headers."""
-        return self._headers
-
-
-def letter(reason: DeadReason, *, group: str = "relay", is_stub: bool = False) -> Record:
-    """Return a dead letter."""
-    half = HalfMetadata("t1", 1, 0, 0, group, "orders", -1, 0, -1, -1, -1)
-    dead = DeadLetter(reason, "why", 0, 1, 2, "half", 0, 3, is_stub=is_stub)
-    return Record((HALF, HALF_METADATA.encode(half)), (DEAD, DEAD_LETTER.encode(dead)))
-
-
-@pytest.mark.parametrize(
-    ("reason", "state"),
-    [(DeadReason.AGE, "LOCAL_COMMIT"), (DeadReason.UNDELIVERABLE, "MESSAGE_ERROR")],
-)
-def test_a_row_is_not_to_blame_for_its_age(
-    messages: LocalMessages, reason: DeadReason, state: str
-) -> None:
-    """A row whose transaction died alone is given up, but for one that was too old."""
-    (row_id,) = add(messages, b"k")
-    change(messages, row_id, state="GLOBAL_COMMIT", transaction_id="t1")
-    letters = DeadLetters(messages, engine_of(messages), Marks(messages), RelayMetrics())
-    assert letters.take(Letter("t1", reason, "why")) == 1
-    assert states_of(messages) == [state]
-
-
-@pytest.mark.parametrize("is_stub", [False, True])
-@pytest.mark.parametrize("reason", list(DeadReason))
-def test_letters_of_whole_transactions_are_taken(reason: DeadReason, is_stub: bool) -> None:
-    """Stubs too; what is about one stray record says nothing of its transaction."""
-    found = letter_of(letter(reason, is_stub=is_stub), "relay")
-    if reason in (DeadReason.LATE, DeadReason.EXTRA):
-        assert found is None
-    else:
-        assert found == Letter("t1", reason, "why")
-
-
-def test_letters_of_others_and_unreadable_ones_are_left() -> None:
-    """Nobody's rows are touched by what cannot be read, or is another group's."""
-    assert letter_of(letter(DeadReason.AGE, group="other"), "relay") is None
-    assert letter_of(Record((HALF, b"\x00"), (DEAD, b"\x00")), "relay") is None
-    assert letter_of(Record(), "relay") is None

@@ -105,6 +105,10 @@ class RelayConfig:
         """Whether a MESSAGE_ERROR keeps later rows of its key waiting."""
         return self.after_error == WAIT
 
+    def is_last(self, retries: int, *, age_ms: int) -> bool:
+        """Tell whether a row is given up that has failed `retries` times and is this old."""
+        return retries >= self.retries_max or age_ms >= self.row_age_ms_max
+
     def retry_wait_ms(self, retries: int) -> int:
         """Return how long a row waits that has failed `retries` times, at least once."""
         doublings = min(retries - 1, self.retry_ms_max.bit_length())

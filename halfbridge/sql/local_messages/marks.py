@@ -53,6 +53,14 @@ class Failed(NamedTuple):
     given_up: list[int]
 
 
+class DeadRow(NamedTuple):
+    """A row of a message transaction that became dead letters."""
+
+    id: int
+    retries: int
+    created_at: int
+
+
 class Marks:
     """Writes events of rows; each call is part of the caller's transaction.
 
@@ -122,9 +130,7 @@ class Marks:
         given_up: list[int] = []
         for row, cause in sorted(failures, key=lambda failure: failure.message.id):
             retries = row.retries + 1
-            is_last = (
-                retries >= config.retries_max or now_ms - row.created_at >= config.row_age_ms_max
-            )
+            is_last = config.is_last(retries, age_ms=now_ms - row.created_at)
             is_mine = self._table.c.id == row.id, self._table.c.retries == row.retries
             values = {"retries": retries, "cause": cause[:CAUSE_CHARS_MAX]}
             if is_last:
@@ -137,11 +143,38 @@ class Marks:
                 (given_up if is_last else waiting).append(row.id)
         return Failed(waiting, given_up)
 
-    def send_again(self, connection: Connection, transaction_id: str, ids: Collection[int]) -> int:
-        """Have rows of a dead transaction sent again, each alone; return how many were found."""
-        return self._leave(
-            connection, RowEvent.SEND_AGAIN, transaction_id, ids, {"send_alone": true()}
-        )
+    def send_again(
+        self,
+        connection: Connection,
+        transaction_id: str,
+        rows: Collection[DeadRow],
+        cause: str,
+        config: RelayConfig,
+        *,
+        ages: bool,
+    ) -> Failed:
+        """Have rows of a dead transaction sent again, each alone, or give them up; return the ids.
+
+        Args:
+            connection: Whose transaction has the rows locked.
+            transaction_id: Of the dead transaction.
+            rows: All of its rows.
+            cause: What the dead letters say.
+            config: Says how long rows wait, and after how many attempts or at which age they are
+                given up.
+            ages: Whether a row's age counts.
+        """
+        now_ms: int = connection.execute(select(NowMs())).scalar_one()
+        told = Failed([], [])
+        for retries, is_last, ids in _by_fate(rows, now_ms, config, ages=ages):
+            values: dict[str, Any] = {"cause": cause[:CAUSE_CHARS_MAX]}
+            if not is_last:
+                values["send_alone"] = true()
+                values["next_attempt_at"] = now_ms + config.retry_wait_ms(retries)
+            event = RowEvent.GIVE_UP if is_last else RowEvent.SEND_AGAIN
+            self._leave(connection, event, transaction_id, ids, values)
+            (told.given_up if is_last else told.waiting).extend(ids)
+        return told
 
     def give_up(
         self, connection: Connection, transaction_id: str, ids: Collection[int], cause: str
@@ -214,6 +247,19 @@ class Marks:
             condition: ColumnElement[bool] = self._table.c.id == any_(array)
             return condition
         return self._table.c.id.in_(list(ids))
+
+
+def _by_fate(
+    rows: Collection[DeadRow], now_ms: int, config: RelayConfig, *, ages: bool
+) -> list[tuple[int, bool, list[int]]]:
+    """Return rows by what becomes of them: their failures with this one, whether it is the last."""
+    found: dict[tuple[int, bool], list[int]] = {}
+    for row in rows:
+        retries = row.retries + 1
+        age_ms = now_ms - row.created_at if ages else 0
+        is_last = config.is_last(retries, age_ms=age_ms)
+        found.setdefault((retries, is_last), []).append(row.id)
+    return [(*fate, ids) for fate, ids in found.items()]
 
 
 def engine_of(messages: LocalMessages) -> Engine:

@@ -31,6 +31,9 @@ class RelayMetrics:
         self.dead_letters = self._counter(
             "dead_transactions", "Message transactions of rows that became dead letters."
         )
+        self.rowless_letters = self._counter(
+            "letters_without_rows", "Transactions of the group in dead letters, and in no row."
+        )
         self.withdrawn = self._counter("withdrawn", "Pre-sent rows that nobody confirmed.")
         self.troubles = Counter(
             "halfbridge_relay_troubles",

@@ -35,6 +35,7 @@ _PAUSE_S_MIN = 0.1
 _PAUSE_S_MAX = 5.0
 _LETTERS_WAIT_S = 0.5
 _LETTERS_PAUSE_S = 1.0  # after a failure
+_LETTERS_COMMIT_S = 5.0  # where there are only other groups' letters
 # Relays that come and go cost each other a round now and then, and not so many in a row.
 LOST_ROUNDS_MAX = 5
 # Counting a long backlog reads all of its index.
@@ -78,7 +79,9 @@ class RelayService:
         self._troubles = (*_TROUBLES, relay.engine.dialect.loaded_dbapi.Error)
         self._producer = producer
         self._settling = Settling(relay.messages, config, callback)
-        self._letters = DeadLetters(relay.messages, relay.engine, relay.marks, relay.metrics)
+        self._letters = DeadLetters(
+            relay.messages, relay.engine, relay.marks, relay.metrics, config
+        )
         self._stopping = Event()
         self._listener = self._log_listener() if by_log else Listener(relay.messages, self._wake)
         self._wakeups = Wakeups(
@@ -237,13 +240,16 @@ class RelayService:
     def _take_letters(self) -> None:
         """Take dead letters until the end, or until something fails: then they are read again."""
         reader = LetterReader(self._producer.config)
+        commit_at = 0.0
         try:
             while not self._stopping.is_set():
                 letters = reader.read(_LETTERS_WAIT_S)
                 if sum(self._letters.take(letter) for letter in letters):
                     self._wake()
-                if letters:
+                # Behind others' letters too, or the group would seem to lag for ever.
+                if letters or monotonic() >= commit_at:
                     reader.commit()
+                    commit_at = monotonic() + _LETTERS_COMMIT_S
                 self._well("dead letters")
         finally:
             reader.close()

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from halfbridge.sql.local_messages.dead_letters import Letter
 
 _LOG = logging.getLogger("halfbridge.kafka")
-_BATCH_MAX = 500
+# Records at a time, of up to 1 MiB each: 64 MiB, as much as the client reads ahead.
+_BATCH_MAX = 64
 
 
 class LetterReader:
@@ -31,6 +32,7 @@ class LetterReader:
 
     def __init__(self, config: BridgeConfig) -> None:
         self._producer_group = config.producer_group
+        self._is_ahead = False  # of what was committed
         self._consumer: Any = made(
             Consumer,
             {
@@ -56,15 +58,19 @@ class LetterReader:
         for record in self._consumer.consume(_BATCH_MAX, timeout_s):
             if record.error() is not None:
                 raise map_error(record.error())
+            self._is_ahead = True
             letter = letter_of(record, self._producer_group)
             if letter is not None:
                 letters.append(letter)
         return letters
 
     def commit(self) -> None:
-        """Commit what was read; where that fails it is read again, which does no harm."""
-        with suppress(KafkaException):  # nothing read yet, or the partitions are another's now
+        """Commit what was read, whoever's; where that fails it is read again, without harm."""
+        if not self._is_ahead:
+            return
+        with suppress(KafkaException):  # the partitions are another's now
             self._consumer.commit(asynchronous=False)
+            self._is_ahead = False
 
     def close(self) -> None:
         """Leave the group."""

@@ -1,0 +1,213 @@
+"""What a relay makes of dead letters: of its rows', of others', and of ones that nobody knows."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from sqlalchemy import select, update
+
+from bridge.admin_client.kafka_io import AdminClient
+from bridge.message import Message
+from halfbridge.sql.local_messages.config import RelayConfig
+from halfbridge.sql.local_messages.dead_letters import DeadLetters, Letter, letter_of
+from halfbridge.sql.local_messages.marks import Marks, engine_of
+from halfbridge.sql.local_messages.metrics import RelayMetrics
+from halfbridge.sql.local_messages.writer import LocalMessages
+from halfbridge.sql.tables import NowMs
+from serde.avro import DEAD_LETTER, HALF_METADATA
+from serde.headers import DEAD, HALF
+from serde.records import DeadLetter, DeadReason, HalfMetadata
+from tests.sql.relaying import running, scene, states_of, wait_until
+
+if TYPE_CHECKING:
+    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from tests.sql.databases import Database
+
+HOUR_MS = 3_600_000
+TIMEOUT_S = 30.0
+GIVEN_UP = "MESSAGE_ERROR"
+
+
+@pytest.fixture
+def messages(database: Database) -> LocalMessages:
+    """A local message table, just made."""
+    made = LocalMessages(database.engine())
+    made.create()
+    return made
+
+
+def letters_of(messages: LocalMessages, **given: Any) -> DeadLetters:
+    """Return what takes letters."""
+    place = messages, engine_of(messages), Marks(messages)
+    return DeadLetters(*place, RelayMetrics(), RelayConfig(**given))
+
+
+def sent(messages: LocalMessages, count: int, transaction_id: str = "t1") -> list[int]:
+    """Insert rows that a message transaction has taken; return their ids."""
+    with messages.engine.begin() as connection:
+        given = [Message("t", key=b"%d" % n) for n in range(count)]
+        ids = messages.add_all(connection, given)
+    for row_id in ids:
+        change(messages, row_id, state="GLOBAL_COMMIT", transaction_id=transaction_id)
+    return ids
+
+
+def change(messages: LocalMessages, row_id: int, **values: Any) -> None:
+    """Change a row behind everybody's back."""
+    table = messages.tables.messages
+    with messages.engine.begin() as connection:
+        connection.execute(update(table).where(table.c.id == row_id).values(**values))
+
+
+def row(messages: LocalMessages, row_id: int) -> Any:
+    """Return a row, and how long it has to wait still."""
+    table = messages.tables.messages
+    wait_ms = (table.c.next_attempt_at - NowMs()).label("wait_ms")
+    with messages.engine.connect() as connection:
+        return connection.execute(select(table, wait_ms).where(table.c.id == row_id)).one()
+
+
+def value(counter: Any) -> float:
+    """Return what a counter has come to."""
+    return float(counter._value.get())
+
+
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [(DeadReason.AGE, "LOCAL_COMMIT"), (DeadReason.UNDELIVERABLE, GIVEN_UP)],
+)
+def test_a_row_is_not_to_blame_for_its_age(
+    messages: LocalMessages, reason: DeadReason, state: str
+) -> None:
+    """A row whose transaction died alone is given up, but for one that was too old."""
+    sent(messages, 1)
+    assert letters_of(messages).take(Letter("t1", reason, "why")) == 1
+    assert states_of(messages) == [state]
+
+
+def test_rows_of_a_dead_transaction_wait_as_after_any_failure(messages: LocalMessages) -> None:
+    """Each has a failure more, waits by its own count of them, keeps the cause, and goes alone."""
+    first, second = sent(messages, 2)
+    change(messages, second, retries=3)
+    letters = letters_of(messages, retry_ms_min=HOUR_MS, retry_ms_max=8 * HOUR_MS)
+    assert letters.take(Letter("t1", DeadReason.UNDELIVERABLE, "why")) == 2
+    assert states_of(messages) == ["LOCAL_COMMIT", "LOCAL_COMMIT"]
+    for row_id, retries, hours in ((first, 1, 1), (second, 4, 8)):
+        found = row(messages, row_id)
+        assert (found.retries, found.send_alone) == (retries, True)
+        assert found.cause == "UNDELIVERABLE: why"
+        assert (hours - 0.5) * HOUR_MS < found.wait_ms <= hours * HOUR_MS
+
+
+@pytest.mark.parametrize("reason", [DeadReason.UNDELIVERABLE, DeadReason.AGE])
+def test_a_row_that_dies_again_and_again_is_given_up(
+    messages: LocalMessages, reason: DeadReason
+) -> None:
+    """By the count of its failures, with the cause; the others of its transaction are not."""
+    first, second = sent(messages, 2)
+    change(messages, second, retries=2)
+    letters = letters_of(messages, retries_max=3)
+    assert letters.take(Letter("t1", reason, "why")) == 2
+    assert states_of(messages) == ["LOCAL_COMMIT", GIVEN_UP]
+    assert row(messages, second).cause == f"{reason.value}: why"
+    counted = letters._metrics
+    assert (value(counted.retries), value(counted.errors)) == (1, 1)
+    assert row(messages, first).transaction_id is None
+
+
+def test_a_row_that_died_for_another_and_is_old_is_given_up(messages: LocalMessages) -> None:
+    """By its age, but where its transaction died of that."""
+    for transaction_id in ("t1", "t2"):
+        for row_id in sent(messages, 2, transaction_id):
+            change(messages, row_id, created_at=0)
+    letters = letters_of(messages)
+    letters.take(Letter("t1", DeadReason.UNDELIVERABLE, "why"))
+    letters.take(Letter("t2", DeadReason.AGE, "why"))
+    assert states_of(messages) == [GIVEN_UP, GIVEN_UP, "LOCAL_COMMIT", "LOCAL_COMMIT"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_letters_without_rows_are_counted_and_told(
+    messages: LocalMessages, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once a transaction; one line for many; not those whose rows an earlier letter took."""
+    sent(messages, 2)
+    letters = letters_of(messages)
+    with caplog.at_level(logging.WARNING, logger="halfbridge.sql"):
+        for transaction_id in ("t1", "t1", "nobody", "nobody", "none"):
+            letters.take(Letter(transaction_id, DeadReason.INCOMPLETE, "why"))
+    assert value(letters._metrics.rowless_letters) == 2
+    lines = [each.getMessage() for each in caplog.records]
+    told = [line for line in lines if line.startswith("no local message is in transaction ")]
+    assert len(told) == 1
+    assert "transaction nobody, which became dead letters (INCOMPLETE: why)" in told[0]
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_the_group_of_relays_gets_over_letters_of_others(
+    database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
+) -> None:
+    """Its offset comes to the end of the topic though no letter is its own."""
+    with scene(database.engine(), halfbridge_stack, halfbridge_topics.create("orders")) as made:
+        names = made.producer.config.names
+        servers = {"bootstrap.servers": halfbridge_stack.bootstrap_servers}
+        other = Producer(servers)
+        other.produce(names.dead, b"of another group")
+        assert other.flush(TIMEOUT_S) == 0
+        group = names.relay_group(made.producer.config.producer_group)
+        topic = [TopicPartition(names.dead, 0)]
+        wanted = ConsumerGroupTopicPartitions(group, topic)
+        admin, reader = AdminClient(servers), Consumer({**servers, "group.id": "watermarks"})
+
+        def lag() -> int:
+            (future,) = admin.list_consumer_group_offsets([wanted]).values()
+            ends = {
+                each.partition: reader.get_watermark_offsets(each, TIMEOUT_S)[1] for each in topic
+            }
+            found = future.result(TIMEOUT_S).topic_partitions
+            return sum(ends[each.partition] - max(0, each.offset) for each in found)
+
+        assert lag() > 0
+        with running(made.service()):
+            wait_until(lambda: lag() == 0)
+        reader.close()
+
+
+class Record:
+    """A record of the dead-letter topic as the Kafka client hands it over."""
+
+    def __init__(self, *headers: tuple[str, bytes]) -> None:
+        self._headers = list(headers)
+
+    def headers(self) -> list[tuple[str, bytes]]:
+        """Return its headers."""
+        return self._headers
+
+
+def letter(reason: DeadReason, *, group: str = "relay", is_stub: bool = False) -> Record:
+    """Return a dead letter."""
+    half = HalfMetadata("t1", 1, 0, 0, group, "orders", -1, 0, -1, -1, -1)
+    dead = DeadLetter(reason, "why", 0, 1, 2, "half", 0, 3, is_stub=is_stub)
+    return Record((HALF, HALF_METADATA.encode(half)), (DEAD, DEAD_LETTER.encode(dead)))
+
+
+@pytest.mark.parametrize("is_stub", [False, True])
+@pytest.mark.parametrize("reason", list(DeadReason))
+def test_letters_of_whole_transactions_are_taken(reason: DeadReason, is_stub: bool) -> None:
+    """Stubs too; what is about one stray record says nothing of its transaction."""
+    found = letter_of(letter(reason, is_stub=is_stub), "relay")
+    if reason in (DeadReason.LATE, DeadReason.EXTRA):
+        assert found is None
+    else:
+        assert found == Letter("t1", reason, "why")
+
+
+def test_letters_of_others_and_unreadable_ones_are_left() -> None:
+    """Nobody's rows are touched by what cannot be read, or is another group's."""
+    assert letter_of(letter(DeadReason.AGE, group="other"), "relay") is None
+    assert letter_of(Record((HALF, b"\x00"), (DEAD, b"\x00")), "relay") is None
+    assert letter_of(Record(), "relay") is None
