@@ -22,6 +22,16 @@ TEXT_SETTINGS = {
 }
 
 
+def base_oid(schema: str, name: str) -> int | None:
+    """Return the oid of a built-in type that is more than its text; None: it is another type.
+
+    Args:
+        schema: Of the type; empty: pg_catalog.
+        name: Of the type.
+    """
+    return _OIDS.get(name) if schema in _BUILT_IN else None
+
+
 def value_of(type_oid: int, text: bytes | None) -> Value:
     """Return the value whose output function wrote `text`; None is null."""
     return None if text is None else _READERS.get(type_oid, bytes.decode)(text)
@@ -31,6 +41,7 @@ def _bytea(text: bytes) -> bytes:
     return bytes.fromhex(text[2:].decode("ascii"))  # \x00ff
 
 
+_BUILT_IN = ("", "pg_catalog")
 # Oids of pg_type that never change (src/include/catalog/pg_type.dat).
 _READERS: dict[int, Callable[[bytes], Value]] = {
     16: lambda text: text == b"t",  # bool
@@ -42,4 +53,15 @@ _READERS: dict[int, Callable[[bytes], Value]] = {
     700: float,  # float4: the shortest text that is the same float4
     701: float,  # float8
     1700: lambda text: Decimal(text.decode("ascii")),  # numeric, NaN and Infinity too
+}
+_OIDS = {
+    "bool": 16,
+    "bytea": 17,
+    "int8": 20,
+    "int2": 21,
+    "int4": 23,
+    "oid": 26,
+    "float4": 700,
+    "float8": 701,
+    "numeric": 1700,
 }

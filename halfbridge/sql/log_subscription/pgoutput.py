@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _BEGIN = Struct("!QqI")  # LSN of the commit, its time, transaction id
 _COMMIT = Struct("!BQQq")  # flags, LSN of the commit, LSN behind it, its time
-_RELATION = Struct("!I")
+_OID = Struct("!I")
 _COLUMN = Struct("!Ii")  # type's oid, type modifier
 _INT16 = Struct("!H")
 _INT32 = Struct("!I")
-# Update, delete, truncate, origin, type, logical message: not inserts, and read no further.
-_PASSED_OVER = frozenset(b"UDTOYM")
+# Update, delete, truncate, origin, logical message: not inserts, and read no further.
+_PASSED_OVER = frozenset(b"UDTOM")
 _SHOWN_BYTES = 40
 
 
@@ -65,6 +65,21 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
+class TypeName:
+    """A type that is not built in; comes before the first relation that has a column of the type.
+
+    Attributes:
+        oid: As columns of relations have it.
+        schema: Of the type, or of the base type where the type is a domain; empty: pg_catalog.
+        name: Of the same one.
+    """
+
+    oid: int
+    schema: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class RowInsert:
     """A row as it was inserted.
 
@@ -89,7 +104,7 @@ class PassedOver:
     kind: str
 
 
-PgoutputMessage = Begin | Commit | Relation | RowInsert | PassedOver
+PgoutputMessage = Begin | Commit | Relation | TypeName | RowInsert | PassedOver
 
 
 def decode(data: bytes) -> PgoutputMessage:
@@ -158,13 +173,15 @@ def _read(reader: _Reader) -> PgoutputMessage:
         return Commit(reader.unpack(_COMMIT)[2])
     if kind == b"R":
         return _relation(reader)
+    if kind == b"Y":
+        return TypeName(reader.unpack(_OID)[0], reader.text(), reader.text())
     if kind[0] in _PASSED_OVER:
         return PassedOver(kind.decode())
     raise ValueError("no such kind of message")
 
 
 def _relation(reader: _Reader) -> Relation:
-    (oid,) = reader.unpack(_RELATION)
+    (oid,) = reader.unpack(_OID)
     schema, table = reader.text(), reader.text()
     reader.take(1)  # replica identity
     (count,) = reader.unpack(_INT16)
@@ -177,7 +194,7 @@ def _relation(reader: _Reader) -> Relation:
 
 
 def _insert(reader: _Reader) -> RowInsert:
-    (oid,) = reader.unpack(_RELATION)
+    (oid,) = reader.unpack(_OID)
     if reader.take(1) != b"N":
         raise ValueError("an insert without a new row")
     (count,) = reader.unpack(_INT16)

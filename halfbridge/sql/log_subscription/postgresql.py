@@ -30,7 +30,7 @@ from halfbridge.sql.log_subscription.pg_catalog import (
     quoted,
 )
 from halfbridge.sql.log_subscription.pg_snapshot import PostgresqlSnapshot
-from halfbridge.sql.log_subscription.pg_values import value_of
+from halfbridge.sql.log_subscription.pg_values import base_oid, value_of
 from halfbridge.sql.log_subscription.pg_wire import ReplicationConnection
 from halfbridge.sql.log_subscription.pgoutput import (
     Begin,
@@ -39,6 +39,7 @@ from halfbridge.sql.log_subscription.pgoutput import (
     PgoutputMessage,
     Relation,
     RowInsert,
+    TypeName,
     decode,
     lsn_of,
     lsn_text,
@@ -69,6 +70,7 @@ class PostgresqlLog:
         self._schema = schema
         self._assembler = Assembler(Position("0/0"))
         self._relations: dict[int, Relation] = {}
+        self._base_oids: dict[int, int] = {}  # of domains, which a snapshot tells as their bases
         self._stream: ReplicationConnection | None = None
 
     @property
@@ -225,6 +227,7 @@ class PostgresqlLog:
         self._stream = connection
         self._assembler = Assembler(position)
         self._relations.clear()
+        self._base_oids.clear()
 
     def _take(self, data: bytes) -> Insert | None:
         try:
@@ -236,7 +239,7 @@ class PostgresqlLog:
         if isinstance(message, RowInsert):
             relation = relation_of(self._relations, message)
             values = {
-                column.name: value_of(column.type_oid, text)
+                column.name: value_of(self._base_oids.get(column.type_oid, column.type_oid), text)
                 for column, text in zip(relation.columns, message.texts, strict=True)
             }
             return self._assembler.insert(relation.table, values)
@@ -246,6 +249,9 @@ class PostgresqlLog:
             self._assembler.begin()
         elif isinstance(message, Relation):
             self._relations[message.oid] = message
+        elif isinstance(message, TypeName):
+            base = base_oid(message.schema, message.name)
+            self._base_oids[message.oid] = message.oid if base is None else base
         return None
 
     def _make_ready(self, connection: ReplicationConnection) -> None:
