@@ -66,9 +66,10 @@ class Relayed:
 
 @dataclass(frozen=True)
 class Running:
-    """A relay in a thread; `ended` is set when it has ended by itself."""
+    """A relay in a thread; `ended` is set when it has ended, `stop` ends it."""
 
     progress: Progress
+    stop: Event
     ended: Event
 
 
@@ -125,7 +126,7 @@ def relaying(**given: Any) -> Iterator[Running]:
         thread = Thread(target=run, args=(relay,))
         thread.start()
         try:
-            yield Running(relay.progress, ended)
+            yield Running(relay.progress, stop, ended)
         finally:
             stop.set()
             thread.join()

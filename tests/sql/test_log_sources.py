@@ -114,7 +114,12 @@ def test_the_log_is_read_again_from_any_position(orders: Orders, source: LogSour
     first = read_until(source, 6)
     for place, insert in enumerate(first[:-1]):
         reopen(source, insert.position)
-        assert read_until(source, 5 - place) == first[place + 1 :]
+        rest = read_until(source, 5 - place)
+        # One position may be written in two ways: where the transaction before ends, or later,
+        # where the server said that it had sent everything.
+        assert [(each.values, each.ends_transaction) for each in rest] == [
+            (each.values, each.ends_transaction) for each in first[place + 1 :]
+        ]
 
 
 def test_what_was_advanced_over_comes_no_more(orders: Orders, source: LogSource) -> None:

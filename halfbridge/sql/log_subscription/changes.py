@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Generator, Mapping
     from contextlib import AbstractContextManager
 
 # What a column holds. Dates, times, intervals, UUIDs, JSON, arrays and whatever else a database
 # knows are the text that the database itself writes for them (times in UTC).
 Value = bool | int | float | Decimal | str | bytes | None
+Wanted: TypeAlias = "Callable[[], bool]"
+
+
+def always() -> bool:
+    """Return True: nobody stops."""
+    return True
 
 
 @dataclass(frozen=True, slots=True, order=False)
@@ -54,7 +60,7 @@ class Snapshot(Protocol):
     def position(self) -> Position:
         """What committed before it is in `rows`; what committed later is in the log behind it."""
 
-    def rows(self) -> Iterator[Mapping[str, Value]]:
+    def rows(self) -> Generator[Mapping[str, Value], None, None]:
         """Yield every row once, in the order of the primary key where there is one."""
 
 
@@ -69,11 +75,22 @@ class LogSource(Protocol):
     def read_to(self) -> str:
         """All that committed up to here was handed out; text of Position.commit."""
 
-    def begin_now(self) -> Position:
-        """Make what reading needs on the server; return the present end of the log."""
+    def begin_now(self, is_wanted: Wanted = always) -> Position:
+        """Make what reading needs on the server; return the present end of the log.
 
-    def begin_snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Make what reading needs on the server; yield the table as it stands at a position."""
+        Args:
+            is_wanted: Asked while the server lets wait, twice a second.
+
+        Raises:
+            ReadingStoppedError: it is not wanted any more.
+        """
+
+    def begin_snapshot(self, is_wanted: Wanted = always) -> AbstractContextManager[Snapshot]:
+        """Make what reading needs on the server; yield the table as it stands at a position.
+
+        Arguments and errors are those of `begin_now`; leaving it before all rows were read is
+        quick.
+        """
 
     def open_now(self) -> None:
         """Read from the present end on; nothing on the server outlives `close`."""

@@ -1,6 +1,7 @@
 """Errors of reading a database's log, split by who must act.
 
 LogSubscriptionError         (also BridgeError)
+├─ ReadingStoppedError       nobody: the process is to end
 ├─ LogUnavailableError       nobody: the connection is lost, or another reader has the slot; the
 │                            caller opens the source again, with back-off
 ├─ PositionTakenError        nobody: another relay was faster; read the position again
@@ -25,6 +26,10 @@ class LogSubscriptionError(BridgeError):
 
 class LogUnavailableError(LogSubscriptionError):
     """The log cannot be read now; open the source again later, from the last claimed position."""
+
+
+class ReadingStoppedError(LogSubscriptionError):
+    """The relay was told to stop while a subscription began; nothing was begun."""
 
 
 class PositionTakenError(LogSubscriptionError):

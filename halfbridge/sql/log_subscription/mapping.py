@@ -5,9 +5,9 @@
     value_columns = ["id", "item", "at"]  # a JSON object; or value_column = "body", its bytes
 
 In a JSON object numbers of type integer and float are numbers, and so are booleans; a decimal is a
-string with all its digits, bytes are a string in base64, a domain is its base type, every other type is the string that the
-database writes (times in UTC). As key, topic or only value a column is its bytes, or its text in
-UTF-8; null is no key, and as a value a tombstone.
+string with all its digits, bytes are a string in base64, a domain is its base type, every other
+type is the string that the database writes (times in UTC). As key, topic or only value a column is
+its bytes, or its text in UTF-8; null is no key, and as a value a tombstone.
 """
 
 from __future__ import annotations

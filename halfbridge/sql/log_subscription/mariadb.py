@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 from pymysql.cursors import SSCursor
 
-from halfbridge.sql.log_subscription.changes import Insert, Position
+from halfbridge.sql.log_subscription.changes import Insert, Position, always
 from halfbridge.sql.log_subscription.errors import PositionLostError
 from halfbridge.sql.log_subscription.mariadb_server import (
     check_settings,
@@ -29,9 +29,9 @@ from halfbridge.sql.log_subscription.mariadb_stream import BinlogStream, gtids_o
 from halfbridge.sql.log_subscription.mariadb_values import plain_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
-    from halfbridge.sql.log_subscription.changes import Value
+    from halfbridge.sql.log_subscription.changes import Value, Wanted
     from halfbridge.sql.log_subscription.mariadb_server import Table
 
 _FETCH_ROWS = 1_000  # of a snapshot at a time
@@ -62,8 +62,9 @@ class MariadbLog:
         """All that committed up to here was handed out."""
         return self._read_to
 
-    def begin_now(self) -> Position:
-        """Return the present end of the log."""
+    def begin_now(self, is_wanted: Wanted = always) -> Position:
+        """Return the present end of the log; nothing waits for long."""
+        del is_wanted
         connection = self._checked()
         try:
             return Position(_normal(query(connection, "SELECT @@gtid_binlog_pos")[0][0]))
@@ -71,8 +72,9 @@ class MariadbLog:
             connection.close()
 
     @contextmanager
-    def begin_snapshot(self) -> Iterator[MariadbSnapshot]:
-        """Yield the table as it stands at a place in the log."""
+    def begin_snapshot(self, is_wanted: Wanted = always) -> Iterator[MariadbSnapshot]:
+        """Yield the table as it stands at a place in the log; nothing waits for long."""
+        del is_wanted
         connection = self._checked()
         try:
             table = describe(connection, self._schema, self._table)
@@ -173,25 +175,36 @@ class MariadbSnapshot:
         """The place in the log that belongs to the snapshot."""
         return self._position
 
-    def rows(self) -> Iterator[Mapping[str, Value]]:
+    def rows(self) -> Generator[Mapping[str, Value], None, None]:
         """Yield every row once, in the order of the primary key."""
         columns = list(self._table.types)
         order = ", ".join(map(_quoted, self._table.primary_key))
         statement = f"SELECT {', '.join(map(self._selected, columns))} FROM {self._name}"
+        cursor = self._connection.cursor(SSCursor)
         try:
-            with self._connection.cursor(SSCursor) as cursor:
-                cursor.execute(statement + (f" ORDER BY {order}" if order else ""))
-                while rows := cursor.fetchmany(_FETCH_ROWS):
-                    for row in rows:
-                        yield plain_row(dict(zip(columns, row, strict=True)), self._table.types)
+            cursor.execute(statement + (f" ORDER BY {order}" if order else ""))
+            while rows := cursor.fetchmany(_FETCH_ROWS):
+                for row in rows:
+                    yield plain_row(dict(zip(columns, row, strict=True)), self._table.types)
         except pymysql.Error as error:
             raise translated(error) from error
+        finally:
+            _leave(cursor)
 
     def _selected(self, column: str) -> str:
         # A FLOAT is shown with six digits, but stands in the log with all that it has.
         if self._table.types[column] == "float":
             return f"CAST({_quoted(column)} AS DOUBLE)"
         return _quoted(column)
+
+
+def _leave(cursor: Any) -> None:
+    """End a cursor without reading what is left of its rows, which would take as long as all."""
+    result = cursor._result  # noqa: SLF001 (close() reads on to the end)
+    if result is not None and result.unbuffered_active:
+        result.unbuffered_active = False
+        result.connection._force_close()  # noqa: SLF001 (the server stops when nobody listens)
+    cursor.close()
 
 
 def _normal(gtids: object) -> str:

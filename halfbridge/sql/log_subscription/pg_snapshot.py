@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfbridge.sql.log_subscription.pg_values import value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Mapping
 
     from halfbridge.sql.log_subscription.changes import Position, Value
     from halfbridge.sql.log_subscription.pg_wire import ReplicationConnection
@@ -28,7 +28,7 @@ class PostgresqlSnapshot:
         """The slot's consistent point."""
         return self._position
 
-    def rows(self) -> Iterator[Mapping[str, Value]]:
+    def rows(self) -> Generator[Mapping[str, Value], None, None]:
         """Yield every row once, in the order of the primary key."""
         self._connection.rows(f"DECLARE halfbridge_rows NO SCROLL CURSOR FOR {self._query}")
         while True:

@@ -8,6 +8,7 @@ slot exists in this protocol only. Source: PostgreSQL manual, "Streaming Replica
 
 from __future__ import annotations
 
+from math import inf
 from select import select
 from struct import Struct
 from time import monotonic, time_ns
@@ -17,15 +18,19 @@ from psycopg import Error as PsycopgError
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
+from halfbridge.sql.log_subscription.changes import always
 from halfbridge.sql.log_subscription.errors import (
     LogSettingsError,
     LogUnavailableError,
+    ReadingStoppedError,
     SlotLostError,
 )
 from halfbridge.sql.log_subscription.pg_values import TEXT_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from halfbridge.sql.log_subscription.changes import Wanted
 
 _WAL_DATA = Struct("!cQQq")  # w, its LSN, the server's end of the log, the server's clock
 _KEEPALIVE = Struct("!cQqB")  # k, the server's end of the log, its clock, whether to answer
@@ -36,6 +41,10 @@ _NS_PER_US = 1_000
 _STATUS_INTERVAL_S = 10.0
 # A status asks for an answer; a server that gives none for so long is gone, or a device between.
 _SILENCE_S_MAX = 30.0
+# How soon a waiting statement notices that it is not wanted any more.
+_WANTED_INTERVAL_S = 0.5
+# A statement that has no answer for so long is lost; those about one slot or table take far less.
+_ANSWER_S_MAX = 60.0
 # libpq's own: seconds to connect, seconds and probes until a dead connection is noticed.
 _CONNECTION = {
     "connect_timeout": 10,
@@ -56,16 +65,18 @@ class ReplicationConnection:
 
     Args:
         parameters: Of libpq: host, port, user, password, dbname, ...
+        is_wanted: Asked while a statement waits for the server.
 
     Raises:
         LogUnavailableError: there is no such server now.
         LogSettingsError: the server does not let this user replicate.
     """
 
-    def __init__(self, parameters: Mapping[str, object]) -> None:
+    def __init__(self, parameters: Mapping[str, object], is_wanted: Wanted = always) -> None:
         settings = " ".join(f"-c {name}={value}" for name, value in TEXT_SETTINGS.items())
         given: dict[str, Any] = {**_CONNECTION, **parameters}
         conninfo = make_conninfo(**{**given, "replication": "database", "options": settings})
+        self._is_wanted = is_wanted
         self._pg = pq.PGconn.connect(conninfo.encode())
         self.keepalive_lsn = 0  # all that committed before was sent
         self._flushed_lsn = 0
@@ -78,15 +89,20 @@ class ReplicationConnection:
                 raise LogSettingsError(text)
             raise LogUnavailableError(text)
 
-    def rows(self, statement: str) -> list[tuple[bytes | None, ...]]:
-        """Run one statement as a simple query; return its rows, all columns in text form."""
-        return self.typed_rows(statement)[1]
+    def rows(self, statement: str, *, is_patient: bool = False) -> list[tuple[bytes | None, ...]]:
+        """Run one statement as a simple query; return its rows, all columns in text form.
+
+        Args:
+            statement: Run as it is.
+            is_patient: The answer may take as long as others' database transactions last.
+        """
+        return self.typed_rows(statement, is_patient=is_patient)[1]
 
     def typed_rows(
-        self, statement: str
+        self, statement: str, *, is_patient: bool = False
     ) -> tuple[list[tuple[str, int]], list[tuple[bytes | None, ...]]]:
         """Run one statement; return (name, type's oid) of its columns, and its rows as text."""
-        result = self._execute(statement)
+        result = self._execute(statement, is_patient=is_patient)
         columns = range(result.nfields)
         return (
             [((result.fname(each) or b"").decode(), result.ftype(each)) for each in columns],
@@ -156,14 +172,38 @@ class ReplicationConnection:
         """End the connection; a slot that it used is free once the server has noticed."""
         self._pg.finish()
 
-    def _execute(self, statement: str) -> pq.abc.PGresult:
+    def _execute(self, statement: str, *, is_patient: bool = False) -> pq.abc.PGresult:
+        deadline_s = inf if is_patient else monotonic() + _ANSWER_S_MAX
         try:
-            result = self._pg.exec_(statement.encode())
-        except PsycopgError as error:
+            self._pg.send_query(statement.encode())
+            result = self._answer(deadline_s)
+        except (PsycopgError, OSError) as error:
             raise LogUnavailableError(f"the connection ended: {error}") from error
         if result.status not in _OK:
             state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
             raise _error(state, result.error_message.decode("utf-8", "replace").strip())
+        return result
+
+    def _answer(self, deadline_s: float) -> pq.abc.PGresult:
+        """Return the last result of what was sent; the first one of a stream."""
+        result = None
+        while True:
+            while self._pg.is_busy():
+                if select([self._pg.socket], [], [], _WANTED_INTERVAL_S)[0]:
+                    self._pg.consume_input()
+                elif not self._is_wanted():
+                    self._pg.get_cancel().cancel()  # else the server would go on with it
+                    raise ReadingStoppedError("stopped while the server let wait")
+                elif monotonic() > deadline_s:
+                    raise LogUnavailableError(f"no answer within {_ANSWER_S_MAX:.0f} s")
+            following = self._pg.get_result()
+            if following is None:
+                break
+            result = following
+            if result.status == pq.ExecStatus.COPY_BOTH:
+                break
+        if result is None:
+            raise LogUnavailableError(f"the connection ended: {self._message()}")
         return result
 
     def _send_status(self) -> None:

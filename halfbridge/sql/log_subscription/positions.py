@@ -16,7 +16,11 @@ from sqlalchemy import MetaData, and_, delete, insert, select, text, update
 from bridge.message import Message
 from halfbridge.sql.dialects import database_of, set_isolation
 from halfbridge.sql.log_subscription.changes import Position
-from halfbridge.sql.log_subscription.errors import LogUnavailableError, PositionTakenError
+from halfbridge.sql.log_subscription.errors import (
+    LogUnavailableError,
+    PositionTakenError,
+    ReadingStoppedError,
+)
 from halfbridge.sql.log_subscription.position_tables import (
     OWNER_CHARS_MAX,
     position_table,
@@ -215,6 +219,9 @@ class Positions:
                     self._database.check_commit(connection)
                     self._database.make_durable(connection)
                     yield connection
+                except ReadingStoppedError:
+                    connection.invalidate()  # the server undoes what was staged without our waiting
+                    raise
                 finally:
                     connection.rollback()
 

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from halfbridge.sql.log_subscription.assembly import Assembler
-from halfbridge.sql.log_subscription.changes import Insert, Position
+from halfbridge.sql.log_subscription.changes import Insert, Position, always
 from halfbridge.sql.log_subscription.errors import (
     LogSettingsError,
     PositionLostError,
@@ -49,6 +49,8 @@ from halfbridge.sql.log_subscription.pgoutput import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from halfbridge.sql.log_subscription.changes import Wanted
+
 
 class PostgresqlLog:
     """The inserts into one table of a PostgreSQL database; a LogSource.
@@ -78,9 +80,9 @@ class PostgresqlLog:
         """All that committed up to here was handed out."""
         return self._assembler.read_to
 
-    def begin_now(self) -> Position:
+    def begin_now(self, is_wanted: Wanted = always) -> Position:
         """Make publication and slot anew; return the slot's consistent point."""
-        connection = self._connect()
+        connection = ReplicationConnection(self._parameters, is_wanted)
         try:
             self._make_ready(connection)
             return self._make_slot(connection, "NOEXPORT_SNAPSHOT")
@@ -88,9 +90,9 @@ class PostgresqlLog:
             connection.close()
 
     @contextmanager
-    def begin_snapshot(self) -> Iterator[PostgresqlSnapshot]:
+    def begin_snapshot(self, is_wanted: Wanted = always) -> Iterator[PostgresqlSnapshot]:
         """Make publication and slot anew; yield the table at the slot's consistent point."""
-        connection = self._connect()
+        connection = ReplicationConnection(self._parameters, is_wanted)
         try:
             self._make_ready(connection)
             columns = columns_of(connection, self._qualified)
@@ -271,7 +273,9 @@ class PostgresqlLog:
         )
 
     def _make_slot(self, connection: ReplicationConnection, snapshot: str) -> Position:
-        row = connection.rows(f"CREATE_REPLICATION_SLOT {self.slot} LOGICAL pgoutput {snapshot}")[0]
+        (row,) = connection.rows(
+            f"CREATE_REPLICATION_SLOT {self.slot} LOGICAL pgoutput {snapshot}", is_patient=True
+        )
         return Position((row[1] or b"").decode())
 
     def _drop_slot(self, connection: ReplicationConnection) -> None:

@@ -13,6 +13,7 @@ the order of the log.
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import Enum
 from time import monotonic
@@ -36,15 +37,16 @@ from halfbridge.sql.log_subscription.errors import (
     PositionLostError,
     PositionMissingError,
     PositionTakenError,
+    ReadingStoppedError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from threading import Event
 
     from bridge import Message, TransactionProducer
     from halfbridge.sql.fence import Fence
-    from halfbridge.sql.log_subscription.changes import Insert, LogSource
+    from halfbridge.sql.log_subscription.changes import Insert, LogSource, Snapshot, Wanted
     from halfbridge.sql.log_subscription.mapping import MessageMapping
     from halfbridge.sql.log_subscription.positions import Positions, Stored
 
@@ -147,7 +149,9 @@ class LogSubscription:
         self._back_off_s = _BACK_OFF_S_MIN
 
     def run(self, stop: Event) -> None:
-        """Relay until `stop` is set; ends between two batches.
+        """Relay until `stop` is set; ends between two batches of at most MESSAGES_MAX.
+
+        While a snapshot is staged it ends between two rows, and the subscription has not begun.
 
         Raises:
             PositionLostError, PositionMissingError: an operator chooses where to begin.
@@ -163,11 +167,13 @@ class LogSubscription:
     def _run_until(self, stop: Event) -> None:
         """Relay until `stop` is set or something fails that passes; then wait a while."""
         try:
-            self._open()
+            self._open(stop)
             while not stop.is_set():
                 self._turn()
                 self._back_off_s, self.progress.last_error = _BACK_OFF_S_MIN, ""
             self._claims.note_decision()
+        except ReadingStoppedError:
+            return
         except _PASSING as error:
             self.progress.is_open = False
             self.progress.retries += 1
@@ -177,16 +183,21 @@ class LogSubscription:
             stop.wait(self._back_off_s)
             self._back_off_s = min(2 * self._back_off_s, _BACK_OFF_S_MAX)
 
-    def _open(self) -> None:
-        """Read the row, settle what is open, send what is staged, and open the log."""
+    def _open(self, stop: Event) -> None:
+        """Read the row, settle what is open, send what is staged, and open the log.
+
+        Comes back without the last when `stop` is set.
+        """
         self._pending.clear()
         self._claims.settle()
         stored = self._positions.read(self._name)
         if stored is None or self._anew:
-            stored = self._begin()
+            stored = self._begin(stop)
         self._claims.take(stored)
         self._claims.repeat_commit()
         while (staged_after := self._claims.row.staged_after) is not None:
+            if stop.is_set():
+                return
             self._relay_staged(self._claims.row, staged_after)
         try:
             self._source.open(self._claims.row.position)
@@ -195,7 +206,8 @@ class LogSubscription:
         self.progress.is_open = True
         self._progress_due_s = monotonic() + self._progress_interval_s
 
-    def _begin(self) -> Stored:
+    def _begin(self, stop: Event) -> Stored:
+        is_wanted = lambda: not stop.is_set()  # noqa: E731
         with self._positions.beginning(self._name):
             stored = self._positions.read(self._name)
             if stored is not None and not self._anew:
@@ -206,15 +218,26 @@ class LogSubscription:
                     "--begin-at snapshot"
                 )
             if self._begin_at is BeginAt.NOW:
-                stored = self._positions.begin(self._name, self._source.begin_now())
+                stored = self._positions.begin(self._name, self._source.begin_now(is_wanted))
             else:
-                with self._source.begin_snapshot() as snapshot:
-                    messages = map(self._mapping.message, snapshot.rows())
+                with (
+                    self._source.begin_snapshot(is_wanted) as snapshot,
+                    closing(self._messages(snapshot, is_wanted)) as messages,
+                ):
                     stored = self._positions.begin(self._name, snapshot.position, messages)
         self._anew = False
         _LOG.info("subscription %s begins at %s", self._name, stored.position.commit)
         self._on_step("begun")
         return stored
+
+    def _messages(self, snapshot: Snapshot, is_wanted: Wanted) -> Generator[Message, None, None]:
+        """Yield the messages of a snapshot's rows."""
+        with closing(snapshot.rows()) as rows:
+            for row in rows:
+                if not is_wanted():
+                    raise ReadingStoppedError("stopped while a snapshot was staged")
+                yield self._mapping.message(row)
+                self._on_step("staged")
 
     def _turn(self) -> None:
         """Read on, and relay one batch of what was read."""
