@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import text
 
-from halfbridge.sql.log_subscription.errors import UnreadableChangeError
+from halfbridge.sql.log_subscription.changes import Position
+from halfbridge.sql.log_subscription.errors import PositionLostError, UnreadableChangeError
+from tests.integration.waiting import until
+from tests.sql.databases import OwnDatabase
 from tests.sql.log_scene import Orders, ids, read_until
+from tests.sql.servers import MariaDbServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from sqlalchemy import Connection
+
     from halfbridge.sql.log_subscription.changes import Insert, LogSource
     from tests.sql.databases import Database
+    from tests.sql.servers import Template
 
 pytestmark = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 INSERT = "INSERT INTO orders (id) VALUES (%d)"
@@ -88,17 +95,37 @@ def test_a_rollback_without_inserts_into_the_table_is_passed(
     assert ids(read_until(source, 1)) == [1]
 
 
-def test_only_statements_that_name_the_table_stop_the_reader(
-    orders: Orders, source: LogSource
+def test_a_log_without_a_gtid_is_read_from_its_first_byte(
+    mariadb_template: Template, database: Database
 ) -> None:
-    """A longer name that begins with the table's is another one."""
-    orders.execute("CREATE TABLE orders_before (id int primary key)")
-    schema = orders.engine.url.database
-    with orders.database.admin_engine(isolation_level="AUTOCOMMIT").connect() as admin:
-        admin.execute(text("SET SESSION binlog_format = STATEMENT"))
-        admin.execute(text(f"INSERT INTO {schema}.orders_before VALUES (1)"))
+    """The position of a new server is empty, and stands before all that is ever committed."""
+    del database  # another server's
+    with (
+        MariaDbServer(mariadb_template, durable=True) as server,
+        closing(OwnDatabase(server)) as own,
+        closing(Orders(own)) as orders,
+    ):
+        with server.administrator() as admin:
+            admin.execute(text("RESET MASTER"))
+        source = orders.source()
+        begun = source.begin_now()
+        with source.begin_snapshot() as snapshot:
+            assert snapshot.position == begun == Position("")
         orders.insert(1)
-        assert ids(read_until(source, 1)) == [1]
-        admin.execute(text(f"INSERT INTO {schema}.orders (id) VALUES (2)"))
-    with pytest.raises(UnreadableChangeError, match="in place of rows"):
-        read_until(source, 1)
+        for _ in range(2):  # the second time from behind a file that is not the first one
+            source.open(begun)
+            assert ids(read_until(source, 1)) == [1]
+            with server.administrator() as admin:
+                admin.execute(text("FLUSH BINARY LOGS"))
+        with server.administrator() as admin:
+            last = admin.execute(text("SHOW BINARY LOGS")).all()[-1][0]
+            until("the first file is gone", lambda: _purged(admin, last))
+        source.open(begun)
+        with pytest.raises(PositionLostError):
+            read_until(source, 1)
+
+
+def _purged(admin: Connection, last: str) -> bool:
+    """Purge the log before its last file; a reader that has gone holds a file for a moment."""
+    admin.execute(text(f"PURGE BINARY LOGS TO '{last}'"))
+    return len(admin.execute(text("SHOW BINARY LOGS")).all()) == 1

@@ -18,6 +18,7 @@ from pymysql.cursors import SSCursor
 
 from halfbridge.sql.log_subscription.changes import Insert, Position, always
 from halfbridge.sql.log_subscription.errors import PositionLostError
+from halfbridge.sql.log_subscription.mariadb_gtids import gtids_of, position_of
 from halfbridge.sql.log_subscription.mariadb_server import (
     check_settings,
     connect,
@@ -25,7 +26,7 @@ from halfbridge.sql.log_subscription.mariadb_server import (
     query,
     translated,
 )
-from halfbridge.sql.log_subscription.mariadb_stream import BinlogStream, gtids_of, position_of
+from halfbridge.sql.log_subscription.mariadb_stream import BinlogStream
 from halfbridge.sql.log_subscription.mariadb_values import plain_row
 
 if TYPE_CHECKING:

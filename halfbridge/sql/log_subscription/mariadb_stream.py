@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import threading
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.event import (
+    ExecuteLoadQueryEvent,
     HeartbeatLogEvent,
     MariadbGtidEvent,
     NotImplementedEvent,
@@ -30,7 +30,9 @@ from halfbridge.sql.log_subscription.errors import (
     PositionLostError,
     UnreadableChangeError,
 )
+from halfbridge.sql.log_subscription.mariadb_gtids import gtids_of, position_of
 from halfbridge.sql.log_subscription.mariadb_server import connect, describe, translated
+from halfbridge.sql.log_subscription.mariadb_statements import Statements, fills, load_text
 from halfbridge.sql.log_subscription.mariadb_values import padded, plain_row
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ _CANNOT_READ_LOG = 1236
 # WRITE_ROWS, in its two versions, and QUERY, as log_bin_compress writes them.
 _COMPRESSED_EVENTS = frozenset((165, 166, 169))
 _EVENTS = [
+    ExecuteLoadQueryEvent,
     HeartbeatLogEvent,
     MariadbGtidEvent,
     NotImplementedEvent,
@@ -61,6 +64,8 @@ _EVENTS = [
 ]
 # Query events inside of a database transaction that change no row.
 _HARMLESS = ("BEGIN", "COMMIT", "SAVEPOINT", "XA ", "RELEASE")
+# Of a CREATE TABLE ... SELECT, in front of its rows; the table is described anew then.
+_MAKES_TABLE = ("CREATE TABLE", "CREATE OR REPLACE TABLE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +100,7 @@ class BinlogStream:
         self._parameters = parameters
         self._schema = schema
         self._table = table
-        # The whole name: orders is not orders_before.
-        self._named = re.compile(rf"(?<![\w$]){re.escape(table)}(?![\w$])", re.IGNORECASE)
+        self._fills = fills(schema, table)
         self._assembler = Assembler(start)
         self._gtids = gtids_of(start.commit)
         self._queue: Queue[Read | Exception] = Queue(_QUEUE_MAX)
@@ -154,6 +158,7 @@ class BinlogStream:
             control = connect(self._parameters)
             self._connections.append(control)
             self._described = describe(control, self._schema, self._table)
+            self._statements = Statements(control, self._table)
             for event in reader:
                 self._apply(event, reader)
                 if self._closed.is_set():
@@ -193,6 +198,8 @@ class BinlogStream:
             insert = self._end()
         elif isinstance(event, QueryEvent):
             insert = self._query(event)
+        elif isinstance(event, ExecuteLoadQueryEvent):
+            self._judge(*load_text(event))
         elif isinstance(event, NotImplementedEvent) and event.event_type in _COMPRESSED_EVENTS:
             raise UnreadableChangeError(
                 "the log has compressed events; log_bin_compress must be OFF"
@@ -220,18 +227,26 @@ class BinlogStream:
     def _query(self, event: QueryEvent) -> Insert | None:
         text = event.query.strip()
         if self._gtid is not None and self._gtid.flags & _STANDALONE:
+            if self._fills.match(text):
+                raise _in_place_of_rows(text, "it makes the table and fills it")
             self._described = self._redescribed(text)
+            self._statements.forget()
             return self._end()
         if text.upper() == "COMMIT":
             return self._end()
         if text.upper().startswith("ROLLBACK"):
             return self._rolled_back(text)
-        if not text.upper().startswith(_HARMLESS) and self._named.search(text):
-            raise UnreadableChangeError(
-                f"the log has a statement in place of rows ({text[:80]!r}); binlog_format must be "
-                "ROW in every session"
-            )
+        if text.upper().startswith(_MAKES_TABLE):
+            self._described = self._redescribed(text)
+        elif not text.upper().startswith(_HARMLESS):
+            self._judge(event.schema.decode("utf-8", "replace"), text)
         return None
+
+    def _judge(self, schema: str, text: str) -> None:
+        """Refuse a statement in place of rows, unless it is known to concern other tables."""
+        suspicion = self._statements.suspicion(schema, text)
+        if suspicion:
+            raise _in_place_of_rows(text, suspicion)
 
     def _rolled_back(self, text: str) -> Insert | None:
         """Pass over a rollback that undid no insert into the table.
@@ -279,14 +294,11 @@ class BinlogStream:
             return
 
 
-def gtids_of(text: str) -> dict[int, str]:
-    """Return domain to GTID of a GTID position such as 0-1-42,1-2-7; an empty one has none."""
-    return {int(each.partition("-")[0]): each for each in text.split(",") if each}
-
-
-def position_of(gtids: Mapping[int, str]) -> str:
-    """Return the GTID position, in the order of domains."""
-    return ",".join(gtids[domain] for domain in sorted(gtids))
+def _in_place_of_rows(text: str, why: str) -> UnreadableChangeError:
+    return UnreadableChangeError(
+        f"the log has a statement in place of rows ({text[:80]!r}), and {why}; binlog_format must "
+        "be ROW in every session"
+    )
 
 
 def _undecodable(error: Exception) -> UnreadableChangeError:

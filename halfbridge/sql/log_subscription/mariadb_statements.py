@@ -1,0 +1,134 @@
+"""Whether a statement that stands in MariaDB's log in place of rows may have filled a table.
+
+A session that writes statements (binlog_format STATEMENT or MIXED, which only an administrator can
+choose while the server's is ROW) leaves its text and nothing else, neither what triggers did nor
+what views and functions stand for. A statement is passed over only where it is known not to have
+reached the table.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.sql.log_subscription.mariadb_server import query
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pymysqlreplication.event import ExecuteLoadQueryEvent
+
+# A name that leads further, and the text that says where; no text: this user may not see it. What
+# is in sys writes to no table of a user's.
+_BODIES = (
+    (
+        "SELECT event_object_table, action_statement FROM information_schema.triggers "
+        "WHERE event_object_schema <> 'sys'"
+    ),
+    "SELECT table_name, view_definition FROM information_schema.views WHERE table_schema <> 'sys'",
+    (
+        "SELECT routine_name, routine_definition FROM information_schema.routines "
+        "WHERE routine_schema <> 'sys'"
+    ),
+)
+# Without both, triggers and functions of a schema are not shown, and do not seem to be there.
+_NEEDED = ("TRIGGER", "EXECUTE")
+# The schema of a grant is a pattern.
+_GRANTED = (
+    "SELECT COUNT(*) FROM (SELECT grantee, '%%' AS pattern, privilege_type "
+    "FROM information_schema.user_privileges UNION SELECT grantee, table_schema, privilege_type "
+    "FROM information_schema.schema_privileges) AS held WHERE privilege_type = %s "
+    "AND REPLACE(grantee, '\\'', '') = CURRENT_USER() AND %s LIKE pattern"
+)
+# Bytes of an event of LOAD DATA in front of its text (EXECUTE_LOAD_QUERY_EVENT): two headers.
+_LOAD_HEADERS_BYTES = 26
+_QUALIFIER = re.compile(r"`?([\w$]+)`?\s*\.")
+
+
+class Statements:
+    """Judges statements for one table. Not thread-safe.
+
+    Args:
+        connection: PyMySQL's, for questions to the server.
+        table: The table.
+    """
+
+    def __init__(self, connection: Any, table: str) -> None:
+        self._connection = connection
+        self._table = table
+        self._leading: re.Pattern[str] | None = None
+
+    def forget(self) -> None:
+        """Ask the server anew: a trigger, a view or a function may have been made."""
+        self._leading = None
+
+    def suspicion(self, schema: str, text: str) -> str:
+        """Return why a statement may have inserted into the table; empty: it has not.
+
+        Args:
+            schema: The session's default one, or empty.
+            text: Of the statement.
+        """
+        if _named(self._table).search(text):
+            return "it names the table"
+        if self._leading is None:
+            self._leading = _named(*self._names())
+        found = self._leading.search(text)
+        if found is not None:
+            return f"{found[0]} leads to the table, or this user may not see whether"
+        hidden = [each for each in _schemas(schema, text) if not self._is_shown(each)]
+        if hidden:
+            return (
+                f"this user may not see triggers and functions of {', '.join(hidden)}: grant "
+                f"{' and '.join(_NEEDED)}"
+            )
+        return ""
+
+    def _names(self) -> set[str]:
+        """Return the table's name and all that lead to it, over any number of steps."""
+        bodies = [row for each in _BODIES for row in query(self._connection, each)]
+        names = {self._table}
+        while True:
+            pattern = _named(*names)
+            found = {name for name, body in bodies if not body or pattern.search(body)}
+            if found <= names:
+                return names
+            names |= found
+
+    def _is_shown(self, schema: str) -> bool:
+        return all(query(self._connection, _GRANTED, (right, schema))[0][0] for right in _NEEDED)
+
+
+def fills(schema: str, table: str) -> re.Pattern[str]:
+    """Return what finds a CREATE TABLE ... SELECT that makes the table and fills it."""
+    schema, table = re.escape(schema), re.escape(table)
+    return re.compile(
+        r"\s*CREATE\s+(OR\s+REPLACE\s+)?TABLE\s+(IF\s+NOT\s+EXISTS\s+)?"
+        rf"(`?{schema}`?\s*\.\s*)?`?{table}(?![\w$]).*(?<![\w$])SELECT(?![\w$])",
+        re.IGNORECASE | re.DOTALL,
+    )
+
+
+def load_text(event: ExecuteLoadQueryEvent) -> tuple[str, str]:
+    """Return the session's schema and the text of a LOAD DATA, which the reader leaves unread."""
+    left = event.packet.read(event.event_size - _LOAD_HEADERS_BYTES)[event.status_vars_length :]
+    schema, text = left[: event.schema_length], left[event.schema_length + 1 :]
+    return schema.decode("utf-8", "replace"), text.decode("utf-8", "replace")
+
+
+def _schemas(schema: str, text: str) -> list[str]:
+    """Return the schemas that a statement may work in.
+
+    What stands before a dot may be a table's alias. It is taken for a schema all the same: where a
+    user has no rights in a schema the server does not tell its name either.
+    """
+    return sorted({*_QUALIFIER.findall(text), schema} - {""})
+
+
+def _named(*names: str) -> re.Pattern[str]:
+    """Return what finds any of these names as a whole: orders is not orders_before."""
+    return re.compile(rf"(?<![\w$])({_either(names)})(?![\w$])", re.IGNORECASE)
+
+
+def _either(names: Iterable[str]) -> str:
+    return "|".join(re.escape(each) for each in sorted(names))
