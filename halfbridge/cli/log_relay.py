@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -49,13 +51,8 @@ def log_options(command: F) -> F:
             "--begin-at",
             type=click.Choice(_BEGINNINGS),
             help="With --table: where a subscription begins that has no position: with what commits"
-            " from now on, or with all rows that are there.",
-        ),
-        click.option(
-            "--anew",
-            is_flag=True,
-            help="With --table: forget the position, and begin at --begin-at. After a lost one:"
-            " first look for inserts that were missed.",
+            " from now on, or with all rows that are there. One that has a position goes on from"
+            " there, whatever this says; `relay remove` takes the position away.",
         ),
     )
     for option in reversed(options):
@@ -76,8 +73,6 @@ def run_log(values: dict[str, Any], config: BridgeConfig) -> int:
     """
     if values["map_file"] is None:
         raise click.UsageError("--table needs --map", click.get_current_context(silent=True))
-    if values["anew"] and values["begin_at"] is None:
-        raise click.UsageError("--anew needs --begin-at", click.get_current_context(silent=True))
     with opened(values["url"], bounds=LOG_BOUNDS) as engine:
         _run(engine, values, config)
     return 0
@@ -118,7 +113,6 @@ def _run(engine: Engine, values: dict[str, Any], config: BridgeConfig) -> None:
             mapping=mapping,
             name=name,
             begin_at=BeginAt(values["begin_at"]) if values["begin_at"] else None,
-            anew=values["anew"],
         )
         service = LogRelayService(subscription, source, name=name)
         if values["metrics_port"] is not None:
@@ -129,3 +123,41 @@ def _run(engine: Engine, values: dict[str, Any], config: BridgeConfig) -> None:
         click.echo(f"relaying inserts into {table} as {name}")
         stack.enter_context(on_signals(lambda _number: service.stop()))
         service.run()
+
+
+def remove_log(values: dict[str, Any]) -> int:
+    """Remove a subscription, or tell what would be removed; return the exit status.
+
+    Args:
+        values: Of the command: url, schema, subscription, yes and as_json.
+
+    Raises:
+        LogSubscriptionError: a relay uses it, or the server refuses.
+    """
+    name = values["subscription"]
+    with opened(values["url"]) as engine:
+        from halfbridge.sql.log_subscription import removal  # noqa: PLC0415  (an extra)
+        from halfbridge.sql.log_subscription.positions import Positions  # noqa: PLC0415
+        from halfbridge.sql.log_subscription.sources import log_source  # noqa: PLC0415
+
+        schema = values["schema"]
+        source = log_source(engine, name=name, table=name, schema=schema)
+        positions = Positions(engine, owner="", schema=schema)
+        act = removal.remove if values["yes"] else removal.removal_of
+        found = act(positions, source, name)
+    if values["as_json"]:
+        click.echo(json.dumps({**asdict(found), "removed": values["yes"] and not found.is_empty}))
+        return 0
+    if found.is_empty:
+        click.echo(f"there is no subscription {name}")
+        return 0
+    click.echo(f"subscription {name}")
+    click.echo(f"position     {found.position or 'none'}")
+    click.echo(f"group        {found.producer_group or 'none'}")
+    click.echo(f"staged       {found.staged} rows of a snapshot that were not sent")
+    for each in found.standing:
+        click.echo(f"server       {each}")
+    if found.decision_open:
+        click.echo(f"open         its last COMMIT; a producer of {found.producer_group} answers")
+    click.echo("removed" if values["yes"] else "nothing was removed; --yes removes it")
+    return 0

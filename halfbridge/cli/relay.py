@@ -12,9 +12,10 @@ import click
 
 from bridge.config import BridgeConfig
 from bridge.errors import ConfigError
+from halfbridge.cli.database import URL_VARIABLE
 from halfbridge.cli.local_messages import opened_table, table_options
-from halfbridge.cli.log_relay import log_options, run_log
-from halfbridge.cli.options import load_settings, settings_options
+from halfbridge.cli.log_relay import log_options, remove_log, run_log
+from halfbridge.cli.options import json_option, load_settings, settings_options
 from halfbridge.sql.bounds import RELAY_BOUNDS
 
 if TYPE_CHECKING:
@@ -82,6 +83,32 @@ def run(**values: Any) -> int:
     with opened_table(values, bounds=RELAY_BOUNDS) as messages:
         _run(messages, bridge_config, relay_config, callback, values)
     return 0
+
+
+@relay.command()
+@click.option(
+    "--url",
+    required=True,
+    envvar=URL_VARIABLE,
+    metavar="URL",
+    help=f"SQLAlchemy's address of the database. [{URL_VARIABLE}]",
+)
+@click.option("--schema", default=None, help="Schema of the positions. [default: the user's]")
+@click.option(
+    "--subscription",
+    required=True,
+    metavar="NAME",
+    help="Of the subscription; without a --subscription of its own the table's name.",
+)
+@click.option("--yes", is_flag=True, help="Remove it; without this, only say what there is.")
+@json_option
+def remove(**values: Any) -> int:
+    """Remove a log subscription: its position, and slot and publication on PostgreSQL.
+
+    After a lost position, and for a subscription that is given up. Stop its relay first. A relay
+    that is started again begins where its --begin-at says: look for inserts that were missed.
+    """
+    return remove_log(values)
 
 
 def _run(

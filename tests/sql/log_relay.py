@@ -81,17 +81,17 @@ def subscription(
     kafka: dict[str, Any],
     begin_at: str,
     on_step: Callable[[str], None],
-    anew: bool = False,
     name: str = "orders_relay",
+    group: str = GROUP,
 ) -> LogSubscription:
     """Return a subscription with all that it needs, opened in `stack`."""
     engine = create_engine(url)
     stack.callback(engine.dispose)
-    fence = Fence(engine, producer_group=GROUP)
+    fence = Fence(engine, producer_group=group)
     fence.create()
     positions = Positions(engine, owner=f"{os.getpid()}")
     positions.create()
-    producer = TransactionProducer(producer_group=GROUP, checker=fence.check, **kafka)
+    producer = TransactionProducer(producer_group=group, checker=fence.check, **kafka)
     stack.enter_context(producer)
     mapping = f'topic = "{topic}"\nkey_column = "customer"\nvalue_columns = ["id"]'
     return LogSubscription(
@@ -102,7 +102,6 @@ def subscription(
         mapping=parse_mapping(mapping, origin="test"),
         name=name,
         begin_at=BeginAt(begin_at),
-        anew=anew,
         progress_interval_s=0.2,
         on_step=on_step,
     )

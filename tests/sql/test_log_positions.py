@@ -24,14 +24,14 @@ def test_a_relay_that_moved_meanwhile_is_held_off(database: Database) -> None:
     """A claim that commits while the row is begun anew gives no right to the next claim."""
     positions = Positions(database.engine(), owner="test")
     positions.create()
-    before = positions.begin(NAME, Position("1"))
+    before = positions.begin(NAME, Position("1"), producer_group="g")
     with (
         ThreadPoolExecutor(1) as pool,
         database.admin_engine(isolation_level="AUTOCOMMIT").connect() as administrator,
     ):
         with positions.claiming() as connection:
             moved = positions.claim(connection, NAME, before, before)
-            begun = pool.submit(positions.begin, NAME, Position("2"))
+            begun = pool.submit(positions.begin, NAME, Position("2"), producer_group="g")
             until("it waits", lambda: administrator.scalar(text(WAITING[database.name])))
             connection.commit()
         assert begun.result().version > moved.version

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.sql.log_subscription.errors import PositionLostError
+from halfbridge.sql.log_subscription.positions import Positions
+from halfbridge.sql.log_subscription.removal import remove
 from tests.integration.waiting import until
 from tests.sql.log_relay import Relayed, die_at, relaying
 from tests.sql.log_scene import KINDS, NAME, Orders
@@ -142,7 +144,15 @@ def test_a_lost_position_stops_until_an_operator_chooses(relayed: Relayed) -> No
         relaying(**relayed.given) as relay,
     ):
         relay.ended.wait(60)
-    with relaying(**{**relayed.given, "begin_at": "snapshot"}, anew=True):
+    # What a service is started with each time does not begin anew by itself.
+    with (
+        pytest.raises(PositionLostError),
+        relaying(**{**relayed.given, "begin_at": "snapshot"}) as relay,
+    ):
+        relay.ended.wait(60)
+    orders = relayed.orders
+    remove(Positions(orders.engine, owner="operator"), orders.source(), NAME)
+    with relaying(**{**relayed.given, "begin_at": "snapshot"}):
         assert relayed.delivered(3) == [1, 1, 2]
 
 

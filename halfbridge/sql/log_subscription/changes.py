@@ -36,6 +36,19 @@ class Position:
     inserts: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a subscription has on the server.
+
+    Attributes:
+        what: Its kind and name.
+        is_used: A relay reads it now.
+    """
+
+    what: str
+    is_used: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insert:
     """A committed insert.
@@ -133,5 +146,12 @@ class LogSource(Protocol):
     def close(self) -> None:
         """End the connections; what stands on the server stays."""
 
+    def standing(self) -> tuple[Standing, ...]:
+        """Return what stands on the server for the subscription."""
+
     def drop(self) -> None:
-        """Remove from the server what `begin_now` or `begin_snapshot` made."""
+        """Remove from the server what `begin_now` or `begin_snapshot` made.
+
+        Raises:
+            LogUnavailableError: a relay uses it.
+        """

@@ -5,6 +5,8 @@ LogSubscriptionError         (also BridgeError)
 ├─ LogUnavailableError       nobody: the connection is lost, or another reader has the slot; the
 │                            caller opens the source again, with back-off
 ├─ PositionTakenError        nobody: another relay was faster; read the position again
+├─ OtherGroupError           (also ConfigError) whoever wrote the command names the producer group
+│                            that has the subscription, or another subscription
 ├─ PositionMissingError      an operator says where a new subscription begins
 ├─ LogSettingsError          an operator changes the server's settings or the user's rights
 ├─ PositionLostError         an operator chooses where to begin anew: the log no longer reaches
@@ -34,6 +36,10 @@ class ReadingStoppedError(LogSubscriptionError):
 
 class PositionTakenError(LogSubscriptionError):
     """Another relay has moved the subscription's row; nothing was claimed. Read it again."""
+
+
+class OtherGroupError(LogSubscriptionError, ConfigError):
+    """The subscription belongs to another producer group, whose checks answer for its messages."""
 
 
 class PositionMissingError(LogSubscriptionError):

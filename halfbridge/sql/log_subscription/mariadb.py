@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 from pymysql.cursors import SSCursor
 
-from halfbridge.sql.log_subscription.changes import Insert, Position, always
+from halfbridge.sql.log_subscription.changes import Insert, Position, Standing, always
 from halfbridge.sql.log_subscription.errors import PositionLostError
 from halfbridge.sql.log_subscription.mariadb_gtids import gtids_of, position_of
 from halfbridge.sql.log_subscription.mariadb_server import (
@@ -146,6 +146,10 @@ class MariadbLog:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
+
+    def standing(self) -> tuple[Standing, ...]:
+        """Return nothing: the server keeps its log for all readers alike."""
+        return ()
 
     def drop(self) -> None:
         """End the stream; nothing stands on the server."""

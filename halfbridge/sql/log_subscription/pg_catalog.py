@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfbridge.sql.log_subscription.changes import Standing
+
 if TYPE_CHECKING:
     from halfbridge.sql.log_subscription.pg_wire import ReplicationConnection
 
@@ -47,6 +49,19 @@ def primary_key_of(connection: ReplicationConnection, table: str) -> list[str]:
         "WITH ORDINALITY AS k(attnum, place) JOIN pg_attribute a "
         "ON a.attrelid = i.indrelid AND a.attnum = k.attnum WHERE i.indisprimary "
         f"AND i.indrelid = {_literal(table)}::regclass ORDER BY k.place",
+    )
+
+
+def standing_of(connection: ReplicationConnection, name: str) -> tuple[Standing, ...]:
+    """Return the slot and the publication of a name, as far as they are in this database."""
+    slots = connection.rows(
+        f"SELECT active FROM pg_replication_slots WHERE slot_name = {_literal(name)} "
+        "AND database = current_database()"
+    )
+    publications = connection.rows(f"SELECT 1 FROM pg_publication WHERE pubname = {_literal(name)}")
+    return (
+        *(Standing(f"replication slot {name}", active == b"t") for (active,) in slots),
+        *(Standing(f"publication {name}", is_used=False) for _ in publications),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Boolean, Column, Integer, LargeBinary, MetaData, String, Table
 from sqlalchemy.dialects import mysql
 
-from halfbridge.sql.tables import ID_CHARS, ascii_text, transactional
+from halfbridge.sql.tables import GROUP_CHARS_MAX, ID_CHARS, ascii_text, transactional
 from serde.limits import TOPIC_CHARS_MAX
 
 SUBSCRIPTION_CHARS_MAX = 50
@@ -14,22 +14,69 @@ _POSITION_CHARS_MAX = 1_000  # a GTID of 42 characters for each of 23 domains
 
 
 def position_table(metadata: MetaData, name: str, schema: str | None) -> Table:
-    """Return the table of positions: one row a subscription; see positions.Stored."""
+    """Return the table of positions: one row a subscription; see positions.Stored.
+
+    What the columns hold is told by the table itself, to whoever looks at it in the database.
+    """
     return Table(
         name,
         metadata,
-        Column("name", ascii_text(SUBSCRIPTION_CHARS_MAX), primary_key=True),
-        Column("commit_position", ascii_text(_POSITION_CHARS_MAX), nullable=False),
-        Column("inserts", BigInteger, nullable=False),
-        Column("staged_after", BigInteger),
-        Column("transaction_id", ascii_text(ID_CHARS)),
-        Column("half_partition", Integer),
-        Column("half_offset", BigInteger),
-        Column("message_count", Integer),
-        Column("decision_acknowledged", Boolean, nullable=False),
-        Column("version", BigInteger, nullable=False),
-        Column("owner", String(OWNER_CHARS_MAX), nullable=False),
-        Column("updated_at", BigInteger, nullable=False),
+        Column(
+            "name",
+            ascii_text(SUBSCRIPTION_CHARS_MAX),
+            primary_key=True,
+            comment="of the subscription",
+        ),
+        Column(
+            "producer_group",
+            ascii_text(GROUP_CHARS_MAX),
+            nullable=False,
+            comment="of the relay, whose fence rows and half messages belong to it",
+        ),
+        Column(
+            "commit_position",
+            ascii_text(_POSITION_CHARS_MAX),
+            nullable=False,
+            comment="in the log; what committed before it was turned into messages: LSN or GTIDs",
+        ),
+        Column(
+            "inserts",
+            BigInteger,
+            nullable=False,
+            comment="so many inserts of the next database transaction were too",
+        ),
+        Column(
+            "staged_after",
+            BigInteger,
+            comment="number of the last staged row that was sent; NULL: none is staged",
+        ),
+        Column(
+            "transaction_id",
+            ascii_text(ID_CHARS),
+            comment="of the message transaction that moved the row last; NULL: none",
+        ),
+        Column("half_partition", Integer, comment="of its half messages"),
+        Column("half_offset", BigInteger, comment="of the last of them"),
+        Column("message_count", Integer, comment="how many there are"),
+        Column(
+            "decision_acknowledged",
+            Boolean,
+            nullable=False,
+            comment="its COMMIT is known to stand in the op log",
+        ),
+        Column("version", BigInteger, nullable=False, comment="grows by one with each move"),
+        Column(
+            "owner",
+            String(OWNER_CHARS_MAX),
+            nullable=False,
+            comment="process that moved the row last: host and process id",
+        ),
+        Column(
+            "updated_at",
+            BigInteger,
+            nullable=False,
+            comment="when, by the database's clock, epoch milliseconds",
+        ),
         schema=schema,
         **transactional(),
     )
@@ -41,11 +88,22 @@ def staged_table(metadata: MetaData, name: str, schema: str | None) -> Table:
     return Table(
         name,
         metadata,
-        Column("name", ascii_text(SUBSCRIPTION_CHARS_MAX), primary_key=True),
-        Column("number", BigInteger, primary_key=True, autoincrement=False),
-        Column("topic", ascii_text(TOPIC_CHARS_MAX), nullable=False),
-        Column("message_key", binary),
-        Column("message_value", binary),
+        Column(
+            "name",
+            ascii_text(SUBSCRIPTION_CHARS_MAX),
+            primary_key=True,
+            comment="of the subscription",
+        ),
+        Column(
+            "number",
+            BigInteger,
+            primary_key=True,
+            autoincrement=False,
+            comment="place in the snapshot, from 1",
+        ),
+        Column("topic", ascii_text(TOPIC_CHARS_MAX), nullable=False, comment="of the message"),
+        Column("message_key", binary, comment="NULL: the message has none"),
+        Column("message_value", binary, comment="NULL: a tombstone"),
         schema=schema,
         **transactional(),
     )

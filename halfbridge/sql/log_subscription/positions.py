@@ -7,11 +7,12 @@ left the row either before or behind its messages.
 
 from __future__ import annotations
 
+import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import MetaData, and_, delete, insert, select, text, update
+from sqlalchemy import MetaData, and_, delete, func, insert, inspect, select, text, update
 
 from bridge.message import Message
 from halfbridge.sql.dialects import database_of, set_isolation
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 DEFAULT_NAME = "halfbridge_log_position"
+_FIRST_VERSION_BITS = 48  # of the column's 63: a row may be moved often
 _STAGED_AT_A_TIME = 1_000  # rows of a snapshot in one INSERT
 
 
@@ -58,6 +60,7 @@ class Stored:
         decision: What moved the row last; None: nothing did.
         is_acknowledged: The COMMIT of `decision` is known to stand in the op log.
         version: Grows by one with each move.
+        producer_group: Whose relays move the row: `decision` is one of this group's.
     """
 
     position: Position
@@ -65,6 +68,7 @@ class Stored:
     decision: Decision | None
     is_acknowledged: bool
     version: int
+    producer_group: str
 
 
 class Positions:
@@ -117,12 +121,20 @@ class Positions:
             finally:
                 connection.execute(text(unlock), named)
 
-    def begin(self, name: str, position: Position, messages: Iterable[Message] = ()) -> Stored:
+    def begin(
+        self,
+        name: str,
+        position: Position,
+        messages: Iterable[Message] = (),
+        *,
+        producer_group: str,
+    ) -> Stored:
         """Write a subscription's row anew, with the messages of a snapshot, all or nothing.
 
         Args:
             name: Of the subscription.
             position: Of the snapshot, or where the log is read from.
+            producer_group: Of the relay.
             messages: Of the snapshot's rows; staged until they are claimed.
         """
         with self._own_transaction() as connection:
@@ -138,7 +150,9 @@ class Positions:
                 staged_after=0 if count else None,
                 decision=None,
                 is_acknowledged=True,
-                version=(before or 0) + 1,
+                # Of a row that was removed a relay may still know a version: never that one.
+                version=(secrets.randbits(_FIRST_VERSION_BITS) if before is None else before) + 1,
+                producer_group=producer_group,
             )
             connection.execute(insert(self._table).values(name=name, **self._columns(stored)))
             connection.commit()
@@ -194,12 +208,23 @@ class Positions:
             connection.commit()
         return moved
 
-    def forget(self, name: str) -> None:
-        """Remove a subscription's row and what is staged."""
+    def count_staged(self, name: str) -> int:
+        """Return how many rows of a snapshot are staged and not sent."""
+        query = select(func.count()).where(self._staged.c.name == name)
+        with self._own_transaction() as connection:
+            return int(connection.execute(query).scalar_one())
+
+    def is_there(self) -> bool:
+        """Return whether the tables are."""
+        return inspect(self.engine).has_table(self._table.name, self._table.schema)
+
+    def forget(self, name: str) -> bool:
+        """Remove a subscription's row and what is staged; return whether there was a row."""
         with self._own_transaction() as connection:
             connection.execute(delete(self._staged).where(self._staged.c.name == name))
-            connection.execute(delete(self._table).where(self._table.c.name == name))
+            gone = connection.execute(delete(self._table).where(self._table.c.name == name))
             connection.commit()
+        return bool(gone.rowcount)
 
     @contextmanager
     def claiming(self) -> Iterator[Connection]:
@@ -256,6 +281,7 @@ class Positions:
             "message_count": decision and decision.message_count,
             "decision_acknowledged": stored.is_acknowledged,
             "version": stored.version,
+            "producer_group": stored.producer_group,
             "owner": self._owner,
             "updated_at": NowMs(),
         }
@@ -285,6 +311,7 @@ def _stored(row: Any) -> Stored:
         decision=decision,
         is_acknowledged=bool(row.decision_acknowledged),
         version=row.version,
+        producer_group=row.producer_group,
     )
 
 

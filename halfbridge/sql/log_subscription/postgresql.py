@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from halfbridge.sql.log_subscription.assembly import Assembler
-from halfbridge.sql.log_subscription.changes import Insert, Position, always
+from halfbridge.sql.log_subscription.changes import Insert, Position, Standing, always
 from halfbridge.sql.log_subscription.errors import (
     LogSettingsError,
     PositionLostError,
@@ -28,6 +28,7 @@ from halfbridge.sql.log_subscription.pg_catalog import (
     is_published,
     primary_key_of,
     quoted,
+    standing_of,
 )
 from halfbridge.sql.log_subscription.pg_snapshot import PostgresqlSnapshot
 from halfbridge.sql.log_subscription.pg_values import base_oid, value_of
@@ -197,6 +198,14 @@ class PostgresqlLog:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.close()
+
+    def standing(self) -> tuple[Standing, ...]:
+        """Return slot and publication, as far as they are there."""
+        connection = self._connect()
+        try:
+            return standing_of(connection, self.slot)
+        finally:
+            connection.close()
 
     def drop(self) -> None:
         """Remove slot and publication."""

@@ -34,6 +34,7 @@ from halfbridge.sql.log_subscription.changes import Position
 from halfbridge.sql.log_subscription.claims import Claims
 from halfbridge.sql.log_subscription.errors import (
     LogUnavailableError,
+    OtherGroupError,
     PositionLostError,
     PositionMissingError,
     PositionTakenError,
@@ -41,7 +42,7 @@ from halfbridge.sql.log_subscription.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from threading import Event
 
     from bridge import Message, TransactionProducer
@@ -114,8 +115,8 @@ class LogSubscription:
         source: The table's log.
         mapping: Of a row to its message.
         name: Of the subscription.
-        begin_at: Where it begins when it has no position; None: that is an error.
-        anew: Begin so although it has one. An operator's choice, after PositionLostError.
+        begin_at: Where it begins when it has no position; None: that is an error. An operator
+            removes a lost one first (`removal`).
         progress_interval_s: How often the position follows a log without inserts.
         on_step: Told each step by name, for tests.
     """
@@ -130,18 +131,17 @@ class LogSubscription:
         mapping: MessageMapping,
         name: str,
         begin_at: BeginAt | None = None,
-        anew: bool = False,
         progress_interval_s: float = _PROGRESS_INTERVAL_S,
         on_step: Callable[[str], None] = lambda _step: None,
     ) -> None:
         self.progress = Progress()
         self._positions = positions
+        self._group = fence.producer_group
         self._claims = Claims(producer, fence, positions, name=name, on_step=on_step)
         self._source = source
         self._mapping = mapping
         self._name = name
         self._begin_at = begin_at
-        self._anew = anew
         self._progress_interval_s = progress_interval_s
         self._on_step = on_step
         self._pending: list[tuple[Insert, Message]] = []
@@ -191,8 +191,16 @@ class LogSubscription:
         self._pending.clear()
         self._claims.settle()
         stored = self._positions.read(self._name)
-        if stored is None or self._anew:
+        if stored is None:
             stored = self._begin(stop)
+        if stored.producer_group != self._group:
+            raise OtherGroupError(
+                field="producer_group",
+                value=self._group,
+                origin="the relay",
+                allowed=f"{stored.producer_group}, which has subscription {self._name}; or give "
+                "--subscription another name",
+            )
         self._claims.take(stored)
         self._claims.repeat_commit()
         while (staged_after := self._claims.row.staged_after) is not None:
@@ -210,7 +218,7 @@ class LogSubscription:
         is_wanted = lambda: not stop.is_set()  # noqa: E731
         with self._positions.beginning(self._name):
             stored = self._positions.read(self._name)
-            if stored is not None and not self._anew:
+            if stored is not None:
                 return stored  # another relay was faster
             if self._begin_at is None:
                 raise PositionMissingError(
@@ -218,17 +226,19 @@ class LogSubscription:
                     "--begin-at snapshot"
                 )
             if self._begin_at is BeginAt.NOW:
-                stored = self._positions.begin(self._name, self._source.begin_now(is_wanted))
+                stored = self._begun(self._source.begin_now(is_wanted))
             else:
                 with (
                     self._source.begin_snapshot(is_wanted) as snapshot,
                     closing(self._messages(snapshot, is_wanted)) as messages,
                 ):
-                    stored = self._positions.begin(self._name, snapshot.position, messages)
-        self._anew = False
+                    stored = self._begun(snapshot.position, messages)
         _LOG.info("subscription %s begins at %s", self._name, stored.position.commit)
         self._on_step("begun")
         return stored
+
+    def _begun(self, position: Position, messages: Iterable[Message] = ()) -> Stored:
+        return self._positions.begin(self._name, position, messages, producer_group=self._group)
 
     def _messages(self, snapshot: Snapshot, is_wanted: Wanted) -> Generator[Message, None, None]:
         """Yield the messages of a snapshot's rows."""
@@ -305,6 +315,6 @@ class LogSubscription:
         position = self._claims.row.position
         return type(error)(
             f"subscription {self._name} is lost at {position.commit}: {error}. Inserts behind it "
-            "may be missing. Look for them, then choose where to begin: --begin-at now or "
-            "--begin-at snapshot, with --anew"
+            "may be missing. Look for them, then remove the subscription (halfbridge relay "
+            "remove) and choose where to begin: --begin-at now or --begin-at snapshot"
         )
