@@ -94,7 +94,7 @@ def purge(*, url: str, name: str, schema: str | None, as_json: bool, **limits: A
     """Delete rows that no check needs any more.
 
     Needed are rows younger than max(2 x transaction_age_ms_max, dead_letter_retention_ms +
-    transaction_age_ms_max). May be interrupted and repeated.
+    transaction_age_ms_max, 25 hours). May be interrupted and repeated.
     """
     with opened(url) as engine:
         from halfbridge.sql import fence_purge  # noqa: PLC0415  (an extra)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         NoIdentityError,
         NotDurableError,
         Outcome,
+        PurgeError,
         SqlError,
         TableError,
         TransactionEndedError,
@@ -41,6 +42,7 @@ _HOMES = {
         "NoIdentityError",
         "NotDurableError",
         "Outcome",
+        "PurgeError",
         "SqlError",
         "TableError",
         "TransactionEndedError",
@@ -51,7 +53,10 @@ _HOMES = {
     "halfbridge.sql.local_messages.errors": ("RowNotFoundError", "RowStateError"),
     "halfbridge.sql.local_messages.relay": ("Relay",),
     "halfbridge.sql.local_messages.service": ("RelayService",),
-    "halfbridge.sql.local_messages.settling": ("PreparedMessage",),
+    "halfbridge.sql.local_messages.settling": (
+        "PreparedMessage",
+        "PurgeError",
+    ),
     "halfbridge.sql.local_messages.writer": ("LocalMessages",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -69,6 +74,7 @@ __all__ = [
     "NotDurableError",
     "Outcome",
     "PreparedMessage",
+    "PurgeError",
     "Relay",
     "RelayConfig",
     "RelayService",

@@ -6,6 +6,7 @@ SqlError (a BridgeError)
 ├─ FenceUsageError         (also RuntimeError) the calling code is wrong; nothing was committed
 ├─ InboxUsageError         (also RuntimeError) the calling code is wrong; nothing was marked
 ├─ NoIdentityError         (also ValueError) the calling code gives key=, or leaves the message out
+├─ PurgeError              an operator ends what holds the purge up, and runs it again
 ├─ FencedError             a check came first: nothing was committed; begin another transaction
 ├─ TransactionEndedError   the database transaction ended inside of the block; says what stands
 └─ CommitUnknownError      (an OutcomeUnknownError) the check settles it; do not repeat the work
@@ -58,6 +59,10 @@ class NoIdentityError(SqlError, ValueError):
 
     Give `key=`, or leave the message out.
     """
+
+
+class PurgeError(SqlError):
+    """A purge did not get to its end; the text says why. Whatever it has deleted may be missing."""
 
 
 class FencedError(SqlError):

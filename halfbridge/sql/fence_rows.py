@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, Integer, String, and_, bindparam, insert, literal, select
 from sqlalchemy.exc import IntegrityError
@@ -17,13 +17,17 @@ from sqlalchemy.exc import IntegrityError
 from bridge.errors import NoAnswerError
 from halfbridge.sql.dialects import COUNTED
 from halfbridge.sql.errors import FencedError, Outcome, TableError
-from halfbridge.sql.fence_table import CLOCK_MARGIN_MS, birth_ms
+from halfbridge.sql.fence_table import CLOCK_MARGIN_MS, YOUNG_MS, birth_ms
 from halfbridge.sql.tables import OWN_KEY, NowMs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import Connection, Insert, Table
 
     from halfbridge.sql.fence_table import FenceTable, TableInfo
+
+_ANY_AGE_MS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,10 @@ def write_committed(
     """Write into the open transaction that the local transaction commits with it.
 
     The statement looks at the table's own row too, so that a connection to another database, or a
-    table that was made anew, takes no row that the check would never find.
+    table that was made anew, takes no row that the check would never find. On MariaDB it locks
+    that row until the transaction ends, which nobody minds, for nobody changes it. The watermark is
+    read for old transactions only, and locked: whoever had read it before a purge moved it could
+    enter after that had deleted the row of a check.
 
     Raises:
         FencedError: a row is there, or could have been purged; the transaction must not commit.
@@ -64,15 +71,7 @@ def write_committed(
         "table_id": fence.table_id(),
         "born_ms": birth_ms(transaction_id),
     }
-    try:
-        written = connection.execute(_committed(fence.table), parameters, execution_options=COUNTED)
-    except IntegrityError as error:
-        raise FencedError(
-            f"{transaction_id} has a fence row already: a check came before `enter` and rolled the"
-            " message transaction back, or it was entered before",
-            transaction_id=transaction_id,
-        ) from error
-    if written.rowcount == 1:
+    if _write(fence, connection, {**parameters, "young_ms": YOUNG_MS}):
         return
     info = fence.read_info(connection)
     if info.table_id != fence.table_id():
@@ -81,10 +80,31 @@ def write_committed(
             f" {fence.table_id()}: give a connection to the fence's database; where the table was"
             " made anew, make a new Fence"
         )
-    raise FencedError(
-        f"{transaction_id} is as old as rows that were purged: its row could be one of them",
-        transaction_id=transaction_id,
-    )
+    if _is_purged(fence.hold_watermark(connection), transaction_id) or not _write(
+        fence, connection, {**parameters, "young_ms": _ANY_AGE_MS}
+    ):
+        raise FencedError(
+            f"{transaction_id} is as old as rows that were purged: its row could be one of them",
+            transaction_id=transaction_id,
+        )
+
+
+def _write(fence: FenceTable, connection: Connection, parameters: Mapping[str, Any]) -> bool:
+    """Write the row, if the table is the fence's and the transaction is so young; tell whether.
+
+    Raises:
+        FencedError: a row is there.
+    """
+    try:
+        written = connection.execute(_committed(fence.table), parameters, execution_options=COUNTED)
+    except IntegrityError as error:
+        transaction_id = parameters["id"]
+        raise FencedError(
+            f"{transaction_id} has a fence row already: a check came before `enter` and rolled the"
+            " message transaction back, or it was entered before",
+            transaction_id=transaction_id,
+        ) from error
+    return written.rowcount == 1
 
 
 def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> Ended:
@@ -124,9 +144,9 @@ def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> En
 
 @lru_cache(maxsize=64)  # made anew it costs as much as the statement
 def _committed(table: Table) -> Insert:
-    """Return the statement of `write_committed`."""
+    """Return the statement of `_write`."""
     own = table.alias("own")
-    purged = own.c.purged_before_ms
+    born_ms = bindparam("born_ms", type_=BigInteger())
     values = select(
         bindparam("group", type_=String()),
         bindparam("id", type_=String()),
@@ -136,7 +156,7 @@ def _committed(table: Table) -> Insert:
     ).where(
         and_(own.c.producer_group == OWN_KEY, own.c.transaction_id == OWN_KEY),
         own.c.table_id == bindparam("table_id"),
-        purged.is_(None) | (purged + CLOCK_MARGIN_MS <= bindparam("born_ms", type_=BigInteger())),
+        NowMs() - bindparam("young_ms", type_=BigInteger()) <= born_ms,
     )
     names = ("producer_group", "transaction_id", "outcome", "message_count", "created_at_ms")
     return insert(table).from_select(names, values)
@@ -144,12 +164,16 @@ def _committed(table: Table) -> Insert:
 
 def _refuse_purged(fence: FenceTable, info: TableInfo, transaction_id: str) -> None:
     _refuse_other(fence, info, transaction_id)
-    purged = info.purged_before_ms
-    if purged is not None and birth_ms(transaction_id) < purged + CLOCK_MARGIN_MS:
+    if _is_purged(info.purged_before_ms, transaction_id):
         raise NoAnswerError(
             f"{transaction_id} has no row in {fence.table.fullname}, and rows as old as it were"
             " purged: how it ended is not known any more"
         )
+
+
+def _is_purged(watermark_ms: int | None, transaction_id: str) -> bool:
+    """Tell whether a row of the transaction may have been purged."""
+    return watermark_ms is not None and birth_ms(transaction_id) < watermark_ms + CLOCK_MARGIN_MS
 
 
 def _refuse_other(fence: FenceTable, info: TableInfo, transaction_id: str) -> None:

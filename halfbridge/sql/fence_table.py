@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError, SQLAlchemyError
 
 from halfbridge.sql.dialects import database_of, set_isolation
 from halfbridge.sql.errors import Outcome, TableError
-from halfbridge.sql.tables import OWN_KEY, OWN_OUTCOME, NowMs, fence_table
+from halfbridge.sql.tables import OWN_KEY, OWN_OUTCOME, WATERMARK_ID, NowMs, fence_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +25,9 @@ DEFAULT_NAME = "halfbridge_fence"
 # What clocks of clients and of the database may differ by, at most: an hour is a time zone taken
 # for another, beyond which nothing is right. A purge is about rows that are days old.
 CLOCK_MARGIN_MS = 3_600_000
+# No purge has deleted a row of a transaction born so lately, for it keeps rows for this and the
+# margin: such a transaction enters without a look at the watermark. Few enter a day after birth.
+YOUNG_MS = 86_400_000
 # A UUIDv7 begins with its time of birth: 48 bits, milliseconds.
 BIRTH_DIGITS = 12
 
@@ -82,10 +85,10 @@ class FenceTable:
         self._table_id: str | None = None
 
     def create(self) -> str:
-        """Make the table where it is missing, and its own row; return the table's UUID.
+        """Make the table where it is missing, and its own rows; return the table's UUID.
 
         May be called at each start, and by several processes at a time. Where a migration tool
-        makes the table from `metadata`, this adds the row.
+        makes the table from `metadata`, this adds the rows.
 
         Raises:
             TableError: the table is there without InnoDB; an operator converts it.
@@ -102,11 +105,13 @@ class FenceTable:
             "outcome": OWN_OUTCOME,
             "message_count": 0,
             "created_at_ms": NowMs(),
-            "table_id": uuid4().hex,
         }
+        identity = {**own_row, "table_id": uuid4().hex}
+        watermark = {**own_row, "transaction_id": WATERMARK_ID}
         with self.own_transaction() as connection:
             self._refuse_engine(connection)
-            self.database.insert_if_absent(connection, self.table, own_row)
+            for row in (identity, watermark):
+                self.database.insert_if_absent(connection, self.table, row)
             connection.commit()
         self._table_id = None
         return self.table_id()
@@ -142,19 +147,32 @@ class FenceTable:
             TableError: it has no row of its own; `create` adds it.
         """
         columns = self.table.c
-        query = select(columns.table_id, columns.purged_before_ms).where(self.is_own_row())
-        row = connection.execute(query).one_or_none()
-        if row is None or row[0] is None:
-            raise TableError(
-                f"{self.table.fullname} has no row of its own: fence.create() or"
-                f" `halfbridge fence create` adds it"
-            )
-        return TableInfo(table_id=row[0], purged_before_ms=row[1])
+        query = select(columns.transaction_id, columns.table_id, columns.purged_before_ms)
+        found = connection.execute(query.where(columns.producer_group == OWN_KEY)).all()
+        rows = {row.transaction_id: row for row in found}
+        if OWN_KEY not in rows or rows[OWN_KEY].table_id is None or WATERMARK_ID not in rows:
+            raise self._no_own_row()
+        watermark = rows[WATERMARK_ID].purged_before_ms
+        return TableInfo(table_id=rows[OWN_KEY].table_id, purged_before_ms=watermark)
 
-    def is_own_row(self) -> Any:
-        """Return the condition of the table's own row."""
+    def hold_watermark(self, connection: Connection) -> int | None:
+        """Return the watermark as it stands; no purge moves it before the open transaction ends.
+
+        Raises:
+            TableError: its row is missing; `create` adds it.
+            SQLAlchemyError: a purge has moved it since the transaction's snapshot, for one.
+        """
+        query = select(self.table.c.purged_before_ms).where(self.is_watermark())
+        row = connection.execute(query.with_for_update(read=True)).one_or_none()
+        if row is None:
+            raise self._no_own_row()
+        watermark: int | None = row[0]
+        return watermark
+
+    def is_watermark(self) -> Any:
+        """Return the condition of the row that has the watermark."""
         columns = self.table.c
-        return and_(columns.producer_group == OWN_KEY, columns.transaction_id == OWN_KEY)
+        return and_(columns.producer_group == OWN_KEY, columns.transaction_id == WATERMARK_ID)
 
     @contextmanager
     def own_transaction(self, *, writes: bool = True) -> Iterator[Connection]:
@@ -211,6 +229,12 @@ class FenceTable:
                 f"{self.table.fullname} is a table of {engine}, which has no transactions:"
                 f" ALTER TABLE {self.table.fullname} ENGINE=InnoDB"
             )
+
+    def _no_own_row(self) -> TableError:
+        return TableError(
+            f"{self.table.fullname} has no row of its own: fence.create() or"
+            f" `halfbridge fence create` adds it"
+        )
 
     def _missing(self, error: SQLAlchemyError) -> SQLAlchemyError | TableError:
         """Return the error to raise for one that reading the table's own row met."""

@@ -22,11 +22,14 @@ from halfbridge.sql.errors import Outcome
 GROUP_CHARS_MAX = 249  # a topic's name, which holds the producer group's
 ID_CHARS = 32  # a UUID in hexadecimal digits
 
-# What the one row of a fence table that is about the table itself has in both columns of the key:
+# What the row of a fence table that is about the table itself has in both columns of the key:
 # no producer group is empty. The row is in the table itself so that whoever empties the table
 # takes the table's identity too.
 OWN_KEY = ""
 OWN_OUTCOME = "table"
+# Beside it, in the same group: the row that has the purge watermark. A row of its own, for MariaDB
+# locks the table's own row until each local transaction ends that has read it.
+WATERMARK_ID = "watermark"
 
 
 class NowMs(FunctionElement[int]):
@@ -77,12 +80,13 @@ def transactional() -> dict[str, Any]:
 
 
 def fence_table(metadata: MetaData, *, name: str, schema: str | None) -> Table:
-    """Return the fence table: one row for each local transaction that has ended, one about itself.
+    """Return the fence table: one row for each local transaction that has ended, two about itself.
 
     Columns: producer_group and transaction_id (primary key); outcome (an `Outcome`);
     message_count (0 where rolled back); created_at_ms (the database's clock, epoch milliseconds).
-    Of the table's own row only: table_id (a UUID) and purged_before_ms (of transaction ids born
-    before it rows may be missing; NULL before the first purge).
+    Of the table's own row only: table_id (a UUID). Of the row beside it, WATERMARK_ID:
+    purged_before_ms (of transaction ids born before it rows may be missing; NULL before the first
+    purge).
     """
     outcomes = ", ".join(f"'{each}'" for each in (*(o.value for o in Outcome), OWN_OUTCOME))
     return Table(

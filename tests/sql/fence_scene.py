@@ -83,7 +83,7 @@ class Scene:
     def rows(self) -> int:
         """Return how many transactions have a fence row."""
         table = self.fence.tables[0]
-        count = select(func.count()).where(table.c.transaction_id != "")
+        count = select(func.count()).where(table.c.producer_group != "")
         with self.truth.connect() as connection:
             return connection.execute(count).scalar_one()
 

@@ -98,6 +98,14 @@ class Database(ABC):
     def _is_rollback(self, error: Any) -> bool: ...
 
     @abstractmethod
+    def is_held_up(self, error: DBAPIError) -> bool:
+        """Tell whether others were in the way: a lock, a deadlock, a serialization failure."""
+
+    @abstractmethod
+    def others(self, connection: Connection, table: Table) -> str:
+        """Return who may have locks on a table for long, as far as this user may see that."""
+
+    @abstractmethod
     def insert_if_absent(
         self, connection: Connection, table: Table, values: Mapping[str, Any]
     ) -> bool:

@@ -31,6 +31,11 @@ class MariaDB(Database):
     # is taken before the first SELECT, which follows the insert.
     own_isolation = "REPEATABLE READ"
     _DUPLICATE, _DEADLOCK, _NO_SAVEPOINT = 1062, 1213, 1305
+    _LOCK_TIME_OUT, _CHANGED_ROW = 1205, 1020
+    _OLDEST = (
+        "SELECT trx_mysql_thread_id, trx_started FROM information_schema.innodb_trx"
+        " WHERE trx_mysql_thread_id <> connection_id() ORDER BY trx_started LIMIT 1"
+    )
 
     def check_commit(self, connection: Connection) -> None:
         """Refuse AUTOCOMMIT, and a server that writes its log once a second."""
@@ -77,6 +82,21 @@ class MariaDB(Database):
 
     def _is_rollback(self, error: Any) -> bool:
         return _number(error) == self._DEADLOCK  # what a cluster tells whose certification failed
+
+    def is_held_up(self, error: DBAPIError) -> bool:
+        """Tell whether others were in the way."""
+        return _number(error.orig) in (self._LOCK_TIME_OUT, self._DEADLOCK, self._CHANGED_ROW)
+
+    def others(self, connection: Connection, table: Table) -> str:
+        """Return the oldest transaction of the server, which only the right PROCESS shows."""
+        del table  # which one of them has locks on it is not shown without a plugin
+        try:
+            found = connection.execute(text(self._OLDEST)).one_or_none()
+        except DBAPIError:
+            return f"a user with the right PROCESS sees the oldest transaction: {self._OLDEST}"
+        if found is None:
+            return "no other transaction is open by now"
+        return f"the oldest open transaction is of connection {found[0]}, since {found[1]}"
 
     def insert_if_absent(
         self, connection: Connection, table: Table, values: Mapping[str, Any]

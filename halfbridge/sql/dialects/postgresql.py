@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from sqlalchemy import Connection, Table
+    from sqlalchemy.exc import DBAPIError
 
 
 _SETTING = "halfbridge.mark"
@@ -42,6 +43,12 @@ class PostgreSQL(Database):
     _MAKE_DURABLE = text(f"SELECT {_DURABLE}")
     _SET_MARK = text(f"SELECT set_config('{_SETTING}', '{MARK}', true), {_DURABLE}")
     _READ_MARK = text(f"SELECT current_setting('{_SETTING}', true), {_DURABLE}")
+
+    _OLDEST = text(
+        "SELECT pid, xact_start FROM pg_locks JOIN pg_stat_activity USING (pid)"
+        " WHERE relation = CAST(:name AS regclass) AND granted AND pid <> pg_backend_pid()"
+        " ORDER BY xact_start LIMIT 1"
+    )
 
     def check_commit(self, connection: Connection) -> None:
         """Refuse AUTOCOMMIT; `mark` sees to durability."""
@@ -74,6 +81,22 @@ class PostgreSQL(Database):
         state = str(getattr(error, "sqlstate", None) or "")
         # A constraint that was deferred; a rollback that the server tells, 40003 being "unknown".
         return state[:2] in ("23", "40") and state != "40003"
+
+    def is_held_up(self, error: DBAPIError) -> bool:
+        """Tell whether others were in the way."""
+        state = str(getattr(error.orig, "sqlstate", None) or "")
+        return state in ("55P03", "40P01", "40001")  # lock_timeout, deadlock, serialization
+
+    def others(self, connection: Connection, table: Table) -> str:
+        """Return the oldest of the transactions that have used the table and are still open."""
+        name = connection.dialect.identifier_preparer.format_table(table)
+        found = connection.execute(self._OLDEST, {"name": name}).one_or_none()
+        if found is None:
+            return "no other transaction has used the table by now"
+        return (
+            f"the oldest open transaction that has used the table is of process {found[0]}, since"
+            f" {found[1]}"
+        )
 
     def insert_if_absent(
         self, connection: Connection, table: Table, values: Mapping[str, Any]

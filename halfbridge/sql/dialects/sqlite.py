@@ -83,9 +83,20 @@ class SQLite(Database):
     def _is_rollback(self, error: Any) -> bool:
         # Busy: nothing was written, and the rollback that follows ends the transaction. A
         # constraint: a foreign key that was deferred.
+        return self._is_busy(error) or "constraint failed" in str(error)
+
+    def _is_busy(self, error: Any) -> bool:
         name = getattr(error, "sqlite_errorname", None) or ""  # Python 3.11
-        busy = name.startswith(self._BUSY) or "database is locked" in str(error)
-        return busy or "constraint failed" in str(error)
+        return name.startswith(self._BUSY) or "database is locked" in str(error)
+
+    def is_held_up(self, error: DBAPIError) -> bool:
+        """Tell whether another connection writes to the file."""
+        return self._is_busy(error.orig)
+
+    def others(self, connection: Connection, table: Table) -> str:
+        """Return what SQLite knows, which is nobody's name."""
+        del table
+        return f"another connection writes to {connection.engine.url.database}"
 
     def insert_if_absent(
         self, connection: Connection, table: Table, values: Mapping[str, Any]
