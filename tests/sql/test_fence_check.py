@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.integration.producing import GROUP
 from tests.sql.fence_scene import Scene, new_id, on
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from bridge import Answer
@@ -92,24 +94,79 @@ def test_a_transaction_that_stays_in_flight_gives_no_answer(scene: Scene) -> Non
     assert scene.fence.check(scene.view(mine)).resolution is Resolution.COMMIT
 
 
-def test_checks_and_local_transactions_race(scene: Scene) -> None:
-    """Whoever is first, each transaction ends one way, and all checks say which."""
+class _Order:
+    """Has one thread write the fence row first, and hold it until another one asks for the key.
 
-    def enter(name: str) -> bool:
+    Threads call `play` with their part; a part that is not `first` runs nothing before that.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self._part = threading.local()
+        self.begin(None)
+        self._barrier = threading.Barrier(3, timeout=JOIN_S_MAX)
+        event.listen(scene.engine, "before_cursor_execute", self._before)
+        event.listen(scene.engine, "after_cursor_execute", self._after)
+        event.listen(scene.engine, "commit", self._on_commit)
+
+    def begin(self, first: str | None) -> None:
+        """Begin another round; without a first one, whoever comes."""
+        self._first = first
+        self._is_written, self._is_met = threading.Event(), threading.Event()
+
+    def play(self, part: str, run: Callable[[], Any]) -> Any:
+        """Run one of three parts, as a thread of its own."""
+        self._barrier.wait()
+        self._part.name = part
+        if self._first not in (None, part):
+            assert self._is_written.wait(JOIN_S_MAX)
+        return run()
+
+    def _is_first(self) -> bool:
+        return self._first is not None and getattr(self._part, "name", "") == self._first
+
+    def _before(self, *given: Any) -> None:
+        # SQLite's writers wait where they begin.
+        if not self._is_first() and given[2].startswith(("INSERT", "BEGIN")):
+            self._is_met.set()
+
+    def _after(self, *given: Any) -> None:
+        if self._is_first() and given[2].startswith("INSERT"):
+            self._is_written.set()
+
+    def _on_commit(self, _: object) -> None:
+        if self._is_first():
+            assert self._is_met.wait(JOIN_S_MAX)
+
+
+def test_checks_and_local_transactions_race(scene: Scene) -> None:
+    """Whoever is first, each transaction ends one way, and all checks say which.
+
+    The one that is to be first commits when another one is about to meet its row. Both ends occur.
+    """
+
+    def enter() -> bool:
         try:
-            scene.commit(name)
+            scene.commit(mine)
         except FencedError:
             return False
         return True
 
-    with ThreadPoolExecutor(4) as pool:
-        for _ in range(10):
+    ends, order = [], _Order(scene)
+    orders: list[str | None] = ["enter", "check", None] * 4
+    with ThreadPoolExecutor(3) as pool:
+        for first in orders:
             mine = new_id()
-            checks = [pool.submit(scene.fence.check, scene.view(mine)) for _ in range(2)]
-            is_committed = pool.submit(enter, mine).result(JOIN_S_MAX)
-            answers = {check.result(JOIN_S_MAX).resolution for check in checks}
-            expected = Resolution.COMMIT if is_committed else Resolution.ROLLBACK
-            assert answers == {expected}
+            order.begin(first)
+            check = partial(scene.fence.check, scene.view(mine))
+            checks = [pool.submit(order.play, part, check) for part in ("check", "other check")]
+            is_committed = pool.submit(order.play, "enter", enter).result(JOIN_S_MAX)
+            answers = {each.result(JOIN_S_MAX).resolution for each in checks}
+            assert answers == {Resolution.COMMIT if is_committed else Resolution.ROLLBACK}
+            assert is_committed is (first == "enter") or first is None
+            assert scene.fenced(mine) == (("committed", 1) if is_committed else ("rolled_back", 0))
+            ends.append(is_committed)
+    assert ends.count(True) >= 4
+    assert ends.count(False) >= 4
 
 
 @on("sqlite")
