@@ -43,7 +43,7 @@ def test_the_fence_outlives_killed_services_servers_and_daemons(
     """
     scene = FenceScene(stage, database, seed=seed_of_run())
     scene.begin(services=SERVICES + 1)
-    scene.start(SERVICES)
+    scene.start(SERVICES, "--each-first")
     scene.run(
         KILLS,
         services=SERVICES,

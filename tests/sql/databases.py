@@ -66,8 +66,8 @@ class ProxiedDatabase(Database):
         commit_text: What the message that commits a transaction holds, and no other one.
     """
 
-    # psycopg may say BEGIN ISOLATION LEVEL READ COMMITTED; a text ends with a zero. PyMySQL says SET
-    # AUTOCOMMIT to begin with; 3 is the command "query", before its text.
+    # psycopg may say BEGIN ISOLATION LEVEL READ COMMITTED; a text ends with a zero. PyMySQL says
+    # SET AUTOCOMMIT to begin with; 3 is the command "query", before its text.
     _COMMIT_TEXTS: ClassVar = {"postgresql": "COMMIT\x00", "mariadb": "\x03COMMIT"}
 
     def __init__(self, direct: Database) -> None:

@@ -80,6 +80,7 @@ class FenceScene:
         self._fence.create()
         for slot in DAEMONS:
             self._start_daemon(slot)
+        self._load = [*self.stage.load, f"{services} order services of {THREADS} threads"]
         self.stage.await_members(len(DAEMONS), within_s=GOES_ON_S)
 
     def start(self, place: int, *flags: str) -> None:
@@ -131,6 +132,7 @@ class FenceScene:
             until(f"{child.name} is ready", lambda child=child: READY in child.output.read_text())  # type: ignore[misc]
         self.stage.quiet([child for child, _ in self._services.values()])
         self.stage.settle(within_s=GOES_ON_S)
+        self.stage.load[:] = self._load  # without the successors of who was killed
         self.records = self.stage.read_out()
         verdict = self._judge()
         for daemon in self._daemons.values():

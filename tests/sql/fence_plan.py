@@ -70,7 +70,7 @@ _WEIGHTS = {
     Kind.SERIAL: 3,
     Kind.SKEWED: 3,
     Kind.LATE: 1,  # this and the next one take seconds
-    Kind.SLOW: 0.5,
+    Kind.SLOW: 0.2,
 }
 # What a database does not have. SQLite has one writer: nothing deadlocks. PostgreSQL's transaction
 # has failed after any error. MariaDB's SERIALIZABLE is locks.

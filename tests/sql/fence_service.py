@@ -39,7 +39,7 @@ from halfbridge.testkit.client_log import ClientLog
 from serde.records import OpKind
 from tests.faults.client import QUIET, READY
 from tests.faults.plan import PRODUCER_GROUP, REAL_TOPICS
-from tests.sql.fence_plan import ITEMS, SHIPPED, Kind, Step, draw_kind
+from tests.sql.fence_plan import ITEMS, SHIPPED, Kind, Step, draw_kind, kinds_on
 from tests.sql.fence_troubles import Engines, Rival
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class Lane:
     def __init__(self, service: Service, number: int) -> None:
         options = service.options
         self._service = service
+        self._number = number
         self._name = f"{options.name}-{number}"
         self._draw = random.Random(f"{self._name}:{options.seed}")
         self._first_item = ITEMS * (service.options.first_lane + number)
@@ -121,16 +122,19 @@ class Lane:
             if self._service.quiet.is_set() or 0 < self._service.options.blocks < number:
                 return
             self._service.doom.block(self._draw)
-            kind = Kind[self._service.options.only or draw_kind(self._draw, self._database).name]
-            ended = self._block(kind)
+            ended = self._block(self._kind(number))
             # One that is in doubt is decided some time later: nothing of its key may follow.
             self._generation += isinstance(ended, OutcomeUnknownError)
             if isinstance(ended, (SQLAlchemyError, BridgeError)):
                 self._service.quiet.wait(REST_S)
 
-    @property
-    def _database(self) -> str:
-        return self._service.engines.name
+    def _kind(self, number: int) -> Kind:
+        """Return the kind of the thread's block of this number, from 1."""
+        options, database = self._service.options, self._service.engines.name
+        if options.only:
+            return Kind[options.only]
+        first = kinds_on(database)[self._number :: options.threads] if options.each_first else []
+        return first[number - 1] if number <= len(first) else draw_kind(self._draw, database)
 
     def _block(self, kind: Kind) -> BaseException | None:
         """Run one block; return what it raised."""
@@ -310,6 +314,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--die-in", type=int, default=0, help="blocks until then")
     parser.add_argument("--blocks", type=int, default=0, help="of a thread; 0: no limit")
     parser.add_argument("--only", default="", help="name of a kind")
+    parser.add_argument("--each-first", action="store_true", help="begin with one of each kind")
     parser.add_argument("--late-behind", default=ANSWERED, help="what the kind LATE waits for")
     parser.add_argument("--naive", action="store_true", help="without a fence")
     return parser.parse_args(arguments)
