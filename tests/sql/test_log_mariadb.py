@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from contextlib import closing
+from secrets import token_bytes
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import text
 
+from bridge import Message
 from halfbridge.sql.log_subscription.changes import Position
-from halfbridge.sql.log_subscription.errors import PositionLostError, UnreadableChangeError
+from halfbridge.sql.log_subscription.errors import (
+    LogSettingsError,
+    PositionLostError,
+    UnreadableChangeError,
+)
+from halfbridge.sql.log_subscription.positions import Positions
 from tests.integration.waiting import until
 from tests.sql.databases import OwnDatabase
-from tests.sql.log_scene import Orders, ids, read_until
+from tests.sql.log_scene import NAME, Orders, ids, read_until
 from tests.sql.servers import MariaDbServer
 
 if TYPE_CHECKING:
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from tests.sql.servers import Template
 
 pytestmark = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+PACKET_MAX = 1 << 20
 INSERT = "INSERT INTO orders (id) VALUES (%d)"
 
 
@@ -95,18 +103,69 @@ def test_a_rollback_without_inserts_into_the_table_is_passed(
     assert ids(read_until(source, 1)) == [1]
 
 
-def test_a_log_without_a_gtid_is_read_from_its_first_byte(
-    mariadb_template: Template, database: Database
-) -> None:
-    """The position of a new server is empty, and stands before all that is ever committed."""
-    del database  # another server's
+@pytest.fixture
+def own(mariadb_template: Template, database: Database) -> Iterator[Orders]:
+    """A table on a server of this test's own."""
+    del database  # the shared server's
     with (
         MariaDbServer(mariadb_template, durable=True) as server,
-        closing(OwnDatabase(server)) as own,
-        closing(Orders(own)) as orders,
+        closing(OwnDatabase(server)) as alone,
+        closing(Orders(alone)) as made,
     ):
-        with server.administrator() as admin:
-            admin.execute(text("RESET MASTER"))
+        yield made
+
+
+def set_packet_max(orders: Orders, bytes_max: int) -> None:
+    """Set how long a packet may be, for connections from now on."""
+    with orders.database.admin_engine(isolation_level="AUTOCOMMIT").connect() as admin:
+        admin.execute(text(f"SET GLOBAL max_allowed_packet = {bytes_max}"))
+    orders.engine.dispose()
+
+
+def test_a_row_above_the_longest_packet_is_read(own: Orders) -> None:
+    """The limit is for what clients send: log and snapshot tell such a row whole."""
+    source = own.source()
+    begun = source.begin_now()
+    row = {**own.row(1), "body": token_bytes(3_000_000)}
+    with own.engine.begin() as connection:
+        connection.execute(own.table.insert(), row)
+    set_packet_max(own, PACKET_MAX)
+    source.open(begun)
+    (insert,) = read_until(source, 1)
+    assert insert.values == row
+    with (
+        pytest.raises(LogSettingsError, match=r"larger than max_allowed_packet.*FLUSH BINARY LOGS"),
+        source.begin_snapshot(),
+    ):
+        pass
+    with own.database.admin_engine(isolation_level="AUTOCOMMIT").connect() as admin:
+        admin.execute(text("FLUSH BINARY LOGS"))
+    with source.begin_snapshot() as snapshot:
+        assert list(snapshot.rows()) == [row]
+
+
+def test_what_cannot_be_staged_in_a_packet_is_named(own: Orders) -> None:
+    """A message whose INSERT is too long says so, instead of a connection that is lost for ever."""
+    set_packet_max(own, PACKET_MAX)
+    positions = Positions(own.engine, owner="test")
+    positions.create()
+    fits = Message("t", key=b"'" * 20_000, value=b"\0" * (PACKET_MAX // 2 - 22_000))
+    small = Message("t", value=b"x" * 200_000)
+    stored = positions.begin(NAME, Position("1"), [small] * 7 + [fits], producer_group="g")
+    assert positions.staged(NAME, 0, 10) == [*enumerate([small] * 7, 1), (8, fits)]
+    large = Message("t", value=b"x" * (PACKET_MAX // 2))
+    with pytest.raises(LogSettingsError, match=r"row 2 of the snapshot.*max_allowed_packet"):
+        positions.begin(NAME, Position("2"), [small, large], producer_group="g")
+    assert positions.read(NAME) == stored
+    set_packet_max(own, 2 * PACKET_MAX)
+    positions.begin(NAME, Position("2"), [small, large], producer_group="g")
+
+
+def test_a_log_without_a_gtid_is_read_from_its_first_byte(own: Orders) -> None:
+    """The position of a new server is empty, and stands before all that is ever committed."""
+    orders = own
+    with orders.database.admin_engine(isolation_level="AUTOCOMMIT").connect() as admin:
+        admin.execute(text("RESET MASTER"))
         source = orders.source()
         begun = source.begin_now()
         with source.begin_snapshot() as snapshot:
@@ -115,11 +174,9 @@ def test_a_log_without_a_gtid_is_read_from_its_first_byte(
         for _ in range(2):  # the second time from behind a file that is not the first one
             source.open(begun)
             assert ids(read_until(source, 1)) == [1]
-            with server.administrator() as admin:
-                admin.execute(text("FLUSH BINARY LOGS"))
-        with server.administrator() as admin:
-            last = admin.execute(text("SHOW BINARY LOGS")).all()[-1][0]
-            until("the first file is gone", lambda: _purged(admin, last))
+            admin.execute(text("FLUSH BINARY LOGS"))
+        last = admin.execute(text("SHOW BINARY LOGS")).all()[-1][0]
+        until("the first file is gone", lambda: _purged(admin, last))
         source.open(begun)
         with pytest.raises(PositionLostError):
             read_until(source, 1)

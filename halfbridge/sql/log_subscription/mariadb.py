@@ -17,7 +17,7 @@ import pymysql
 from pymysql.cursors import SSCursor
 
 from halfbridge.sql.log_subscription.changes import Insert, Position, Standing, always
-from halfbridge.sql.log_subscription.errors import PositionLostError
+from halfbridge.sql.log_subscription.errors import LogSettingsError, LogUnavailableError
 from halfbridge.sql.log_subscription.mariadb_gtids import gtids_of, position_of
 from halfbridge.sql.log_subscription.mariadb_server import (
     check_settings,
@@ -86,7 +86,7 @@ class MariadbLog:
             file, offset = status["Binlog_snapshot_file"], int(status["Binlog_snapshot_position"])
             found = query(connection, "SELECT BINLOG_GTID_POS(%s, %s)", (file, offset))[0][0]
             if found is None:
-                raise PositionLostError(f"{file}:{offset} was purged while the snapshot began")
+                raise _unreadable_place(connection, file, offset)
             name = f"{_quoted(self._schema)}.{_quoted(self._table)}"
             yield MariadbSnapshot(connection, Position(_normal(found)), name, table)
         finally:
@@ -210,6 +210,16 @@ def _leave(cursor: Any) -> None:
         result.unbuffered_active = False
         result.connection._force_close()  # noqa: SLF001 (the server stops when nobody listens)
     cursor.close()
+
+
+def _unreadable_place(connection: Any, file: str, offset: int) -> Exception:
+    """Return the error for a place in the log that the server finds no GTIDs for."""
+    if file in (each[0] for each in query(connection, "SHOW BINARY LOGS")):
+        return LogSettingsError(
+            f"the server does not read its log up to {file}:{offset}, as an event in the file is "
+            "larger than max_allowed_packet: raise it, or begin a new file (FLUSH BINARY LOGS)"
+        )
+    return LogUnavailableError(f"{file}:{offset} was purged while the snapshot began")
 
 
 def _normal(gtids: object) -> str:

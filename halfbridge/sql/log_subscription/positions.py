@@ -27,6 +27,7 @@ from halfbridge.sql.log_subscription.position_tables import (
     position_table,
     staged_table,
 )
+from halfbridge.sql.log_subscription.staging import stage
 from halfbridge.sql.tables import NowMs
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 DEFAULT_NAME = "halfbridge_log_position"
 _FIRST_VERSION_BITS = 48  # of the column's 63: a row may be moved often
-_STAGED_AT_A_TIME = 1_000  # rows of a snapshot in one INSERT
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Positions:
             before = connection.execute(version).scalar()
             connection.execute(delete(self._staged).where(self._staged.c.name == name))
             connection.execute(delete(self._table).where(of_name))
-            count = self._stage(connection, name, messages)
+            count = stage(connection, self._staged, name, messages)
             stored = Stored(
                 position=position,
                 staged_after=0 if count else None,
@@ -249,25 +249,6 @@ class Positions:
                     raise
                 finally:
                     connection.rollback()
-
-    def _stage(self, connection: Connection, name: str, messages: Iterable[Message]) -> int:
-        number, rows = 0, []
-        for number, message in enumerate(messages, 1):
-            rows.append(
-                {
-                    "name": name,
-                    "number": number,
-                    "topic": message.topic,
-                    "message_key": message.key,
-                    "message_value": message.value,
-                }
-            )
-            if len(rows) == _STAGED_AT_A_TIME:
-                connection.execute(insert(self._staged), rows)
-                rows = []
-        if rows:
-            connection.execute(insert(self._staged), rows)
-        return number
 
     def _columns(self, stored: Stored) -> dict[str, Any]:
         decision = stored.decision

@@ -180,6 +180,7 @@ class LogSubscription:
             self.progress.last_error = " ".join(str(error).split())
             _LOG.warning("subscription %s begins again: %s", self._name, self.progress.last_error)
             self._source.close()
+            self._on_step("failed")
             stop.wait(self._back_off_s)
             self._back_off_s = min(2 * self._back_off_s, _BACK_OFF_S_MAX)
 
