@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Condition, Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import create_engine
@@ -133,6 +133,58 @@ def relaying(**given: Any) -> Iterator[Running]:
                 raise raised[0]
 
 
+class ChildRelay:
+    """A relay in a process of its own, which says what it does; `close` kills it.
+
+    Args:
+        given: Of `subscription`.
+        die_at: The step at which it kills itself; empty: it does not.
+        die_count: At which time.
+    """
+
+    def __init__(self, given: dict[str, Any], *, die_at: str = "", die_count: int = 0) -> None:
+        arguments = json.dumps({**given, "die_at": die_at, "die_count": die_count})
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.sql.log_relay", arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._done: Counter[str] = Counter()
+        self._changed = Condition()
+        self._thread = Thread(target=self._listen)
+        self._thread.start()
+
+    def wait_for(self, step: str, count: int) -> None:
+        """Return when it has done `step` so many times more."""
+        with self._changed:
+            goal = self._done[step] + count
+            self._changed.wait_for(lambda: self._done[step] >= goal, CHILD_S_MAX)
+            assert self._done[step] >= goal, (step, self._done)
+
+    def wait_dead(self) -> None:
+        """Return when it has killed itself."""
+        assert self._process.wait(CHILD_S_MAX) == -signal.SIGKILL
+
+    def count(self, step: str) -> int:
+        """Return how often it has done `step`."""
+        with self._changed:
+            return self._done[step]
+
+    def close(self) -> None:
+        """SIGKILL it. Idempotent."""
+        self._process.kill()
+        self._process.wait()
+        self._thread.join()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                with self._changed:
+                    self._done[line.strip()] += 1
+                    self._changed.notify_all()
+
+
 def die_at(step: str, count: int, **given: Any) -> None:
     """Run a relay in a process that kills itself at the `count`-th `step`; return when it has."""
     arguments = json.dumps({**given, "die_at": step, "die_count": count})
@@ -153,6 +205,7 @@ def _child() -> None:
 
     def on_step(name: str) -> None:
         seen[name] += 1
+        print(name, flush=True)  # noqa: T201 (ChildRelay listens)
         if name == step and seen[name] == count:
             os.kill(os.getpid(), signal.SIGKILL)
 
