@@ -147,7 +147,7 @@ def test_a_log_relay_outlives_kills_of_relay_and_server(
             writers.stop()
         with orders.engine.connect() as connection:
             columns = select(orders.table.c.id, orders.table.c.customer)
-            truth = dict(connection.execute(columns).tuples().all())
+            truth = {row.id: row.customer for row in connection.execute(columns)}
         with closing(ChildRelay(given)):
             delivered = relayed.delivered(len(truth))
         delivered = relayed.settled()
