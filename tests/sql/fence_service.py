@@ -53,6 +53,8 @@ KEYS = 3  # of a thread at a time
 MESSAGES_MAX = 4
 SIGNAL_S_MAX = 60.0  # how long a block waits for a check, on a machine that does other things too
 ANY_S_MAX = 0.3
+POLL_S = 0.01
+TICK_S = 0.1  # a signal that comes just before a wait is seen behind it
 REST_S = 0.2  # behind a failure of the database or of Kafka
 # Folders with a file for each transaction: its check was answered, or not; an op decides it.
 ANSWERED, UNANSWERED, DECIDED = "answered", "unanswered", "decided"
@@ -213,6 +215,7 @@ class Service:
         self.quiet = threading.Event()
         self.doom = Doom(Step[options.die_at] if options.die_at else None, options.die_in)
         self.here = threading.local()
+        self._tick = threading.Event()  # never set
         name = f"{options.name}.jsonl"
         self.log = ClientLog(options.directory / f"client-{name}", producer_group=PRODUCER_GROUP)
         self._blocks = os.open(
@@ -236,7 +239,8 @@ class Service:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(TICK_S)
 
     def fenced(self, kind: Kind) -> Any:
         """Return a block of halfbridge's."""
@@ -254,7 +258,7 @@ class Service:
         path = self.options.directory / folder / transaction_id
         deadline = monotonic() + SIGNAL_S_MAX
         while not path.exists() and monotonic() < deadline:
-            threading.Event().wait(0.01)
+            self._tick.wait(POLL_S)
 
     def note(self, transaction_id: str, kind: Kind, ended: BaseException | None) -> None:
         """Write down how a block ended."""
@@ -341,7 +345,8 @@ def main(arguments: Sequence[str]) -> int:
         _say(READY)
         service.run()
         _say(QUIET)
-        end.wait()
+        while not end.wait(TICK_S):
+            pass
     return 0
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
-from bridge import Message, Resolution
+from bridge import Message, NoAnswerError, Resolution
 from halfbridge.sql import CommitUnknownError
 from halfbridge.testkit.proxy_tcp import Act
 from tests.integration.producing import GROUP
@@ -56,13 +57,17 @@ def proxy_of(scene: Scene) -> Any:
     return scene.database.proxy  # type: ignore[attr-defined]
 
 
-def run_block(scene: Scene, step: str, fault: Callable[[], None]) -> tuple[str, Exception | None]:
-    """Run a block that meets a fault at a step; return its id, and what it raised."""
+def run_block(
+    scene: Scene, step: str, fault: Callable[[], None], sent: list[str] | None = None
+) -> tuple[str, Exception | None]:
+    """Run a block that meets a fault at a step; return its id, also in `sent`, and its error."""
     name = ""
     try:
         with scene.fence.transaction(scene.producer) as (tx, connection):
             name = tx.id
             tx.send(scene.message())
+            if sent is not None:
+                sent.append(name)
             if step == ENTER:
                 fault()
             work(connection, 1)
@@ -75,13 +80,27 @@ def run_block(scene: Scene, step: str, fault: Callable[[], None]) -> tuple[str, 
     return name, None
 
 
-def in_a_black_hole(scene: Scene, step: str) -> tuple[str, Exception | None]:
+def in_a_black_hole(
+    scene: Scene,
+    step: str,
+    meanwhile: Callable[[], None] = lambda: None,
+    sent: list[str] | None = None,
+) -> tuple[str, Exception | None]:
     """Run a block that falls into a black hole at a step, until the hole is closed."""
-    proxy = proxy_of(scene)
+    proxy, is_open = proxy_of(scene), Event()
+
+    def fall() -> None:
+        proxy.blackhole()
+        is_open.set()  # the proxy's owner is for one thread at a time
+
     with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(run_block, scene, step, proxy.blackhole)
-        until("something is lost", lambda: proxy.counts()["requests lost"] > 0, within_s=WAIT_S)
-        proxy.heal()
+        ended = pool.submit(run_block, scene, step, fall, sent)
+        assert is_open.wait(WAIT_S)
+        try:
+            until("something is lost", lambda: proxy.counts()["requests lost"] > 0, within_s=WAIT_S)
+            meanwhile()
+        finally:
+            proxy.heal()
         return ended.result(WAIT_S)
 
 
@@ -129,6 +148,20 @@ def test_a_database_that_is_cut_off(scene: Scene, step: str) -> None:
 def test_a_connection_in_a_black_hole(scene: Scene, step: str) -> None:
     """Reset at last, it is a lost connection like any other."""
     name, error = in_a_black_hole(scene, step)
+    assert isinstance(error, DBAPIError)
+    check_rolled_back(scene, name)
+
+
+def test_a_black_hole_that_the_server_does_not_notice(scene: Scene) -> None:
+    """The database transaction stays in flight there: who is asked past the hole cannot tell."""
+    other = scene.fence_on(scene.database.admin_engine())
+    sent: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(NoAnswerError, match=r"(?i)lock"):
+            other.check(scene.view(sent[0]))
+
+    name, error = in_a_black_hole(scene, MARK, ask, sent)
     assert isinstance(error, DBAPIError)
     check_rolled_back(scene, name)
 
