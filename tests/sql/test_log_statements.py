@@ -174,6 +174,19 @@ def test_what_the_reader_may_not_see_stops_it_until_it_may(
             admin.execute(text(f"REVOKE TRIGGER, EXECUTE ON {hidden}.* FROM service@'127.0.0.1'"))
 
 
+def test_what_is_no_schema_needs_no_right(orders: Orders, source: LogSource) -> None:
+    """Numbers and literals have dots too; an alias is asked about, as a schema's name could be."""
+    schema = orders.engine.url.database
+    orders.execute("CREATE TABLE prices (id int primary key, price decimal(5,2), note text)")
+    insert = f"INSERT INTO {schema}.prices VALUES (1, 1.5, 'a@b.example, it''s. so')"
+    by_statement(orders, insert)
+    orders.insert(1)
+    assert ids(read_until(source, 1)) == [1]
+    by_statement(orders, "UPDATE prices AS p SET p.price = 2")
+    with pytest.raises(UnreadableChangeError, match="triggers and functions of p: grant"):
+        read_until(source, 1)
+
+
 @pytest.mark.parametrize("form", ["STATEMENT", "MIXED"])
 def test_a_server_that_writes_statements_is_refused(
     orders: Orders, source: LogSource, form: str

@@ -42,7 +42,8 @@ _GRANTED = (
 )
 # Bytes of an event of LOAD DATA in front of its text (EXECUTE_LOAD_QUERY_EVENT): two headers.
 _LOAD_HEADERS_BYTES = 26
-_QUALIFIER = re.compile(r"`?([\w$]+)`?\s*\.")
+_QUALIFIER = re.compile(r"(?<![\w$])(?:([^\W\d][\w$]*)|[`\"]([^`\"]+)[`\"])\s*\.")
+_LITERAL = re.compile("'[^']*'")
 
 
 class Statements:
@@ -120,9 +121,12 @@ def _schemas(schema: str, text: str) -> list[str]:
     """Return the schemas that a statement may work in.
 
     What stands before a dot may be a table's alias. It is taken for a schema all the same: where a
-    user has no rights in a schema the server does not tell its name either.
+    user has no rights in a schema the server does not tell its name either. What a literal holds is
+    no name; where there is a backslash, a literal may end elsewhere than it seems to.
     """
-    return sorted({*_QUALIFIER.findall(text), schema} - {""})
+    bare = text if "\\" in text else _LITERAL.sub("''", text)
+    named = {plain or quoted for plain, quoted in _QUALIFIER.findall(bare)}
+    return sorted((named | {schema}) - {""})
 
 
 def _named(*names: str) -> re.Pattern[str]:

@@ -31,9 +31,10 @@ class PostgresqlSnapshot:
     def rows(self) -> Generator[Mapping[str, Value], None, None]:
         """Yield every row once, in the order of the primary key."""
         self._connection.rows(f"DECLARE halfbridge_rows NO SCROLL CURSOR FOR {self._query}")
+        # The first rows may need a sort of all.
         while True:
             columns, rows = self._connection.typed_rows(
-                f"FETCH FORWARD {_FETCH_ROWS} FROM halfbridge_rows"
+                f"FETCH FORWARD {_FETCH_ROWS} FROM halfbridge_rows", is_patient=True
             )
             for row in rows:
                 yield {

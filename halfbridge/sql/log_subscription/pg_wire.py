@@ -94,7 +94,8 @@ class ReplicationConnection:
 
         Args:
             statement: Run as it is.
-            is_patient: The answer may take as long as others' database transactions last.
+            is_patient: The answer may take as long as others' database transactions last, or as
+                a sort of the table.
         """
         return self.typed_rows(statement, is_patient=is_patient)[1]
 
