@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import TwoPhaseTransaction, event
 
-from halfbridge.sql.dialects.base import driver_of
+from halfbridge.sql.dialects.base import roll_back_below
 from halfbridge.sql.errors import FenceUsageError, TransactionEndedError
 
 if TYPE_CHECKING:
@@ -109,16 +109,8 @@ class Guard:
             each()
 
     def _end(self, connection: Connection) -> None:
-        """Roll back below SQLAlchemy.
-
-        SQLAlchemy takes a transaction whose COMMIT raised for ended: neither `rollback()` nor the
-        pool would end it, and the next user of the driver's connection would commit it.
-        """
         self._on_rollback(connection)
-        try:
-            driver_of(connection).rollback()
-        except Exception:  # noqa: BLE001  (the connection is lost, and its transaction with it)
-            connection.invalidate()
+        roll_back_below(connection)
 
     def _on_rollback(self, connection: Connection) -> None:
         del connection

@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from bridge.errors import ConfigError
 from halfbridge.sql.dialects import database_of
 from halfbridge.sql.errors import FenceUsageError, InboxUsageError, TableError
+from halfbridge.sql.inbox_guard import mark_guard_of
 from halfbridge.sql.inbox_identity import identity_of, storage_flaw
 from halfbridge.sql.inbox_table import KEY_CHARS_MAX, KEYED, inbox_table
 from halfbridge.sql.retention import real_retention_ms
@@ -117,7 +118,9 @@ class Inbox:
         for its end: False after its commit, True after its rollback.
 
         Whatever this raises, nothing was decided: roll the database transaction back, and take
-        the message again.
+        the message again. COMMIT raises too, InboxUsageError or the driver's error, where the
+        database has rolled the mark back by itself meanwhile; then nothing was committed. What
+        commits by itself inside (DDL on MariaDB) is not noticed, and must be left out.
 
         Args:
             connection: A SQLAlchemy Connection or Session of this database, not in AUTOCOMMIT.
@@ -160,6 +163,7 @@ class Inbox:
         is_first = database.insert_if_absent(used, self.table, row)
         if is_first:  # otherwise the one who was first has seen to it
             database.make_durable(used)
+            mark_guard_of(used).add(self.table, (self._group_id, transaction_id, index))
         return is_first
 
     def purge(

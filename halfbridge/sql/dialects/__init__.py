@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from bridge.errors import ConfigError
-from halfbridge.sql.dialects.base import CHECK_WAIT_MS, COUNTED, Database, set_isolation
+from halfbridge.sql.dialects.base import (
+    CHECK_WAIT_MS,
+    COUNTED,
+    Database,
+    roll_back_below,
+    set_isolation,
+)
 from halfbridge.sql.dialects.mariadb import MariaDB
 from halfbridge.sql.dialects.postgresql import PostgreSQL
 from halfbridge.sql.dialects.sqlite import SQLite
 
-__all__ = ["CHECK_WAIT_MS", "COUNTED", "Database", "database_of", "set_isolation"]
+__all__ = [
+    "CHECK_WAIT_MS",
+    "COUNTED",
+    "Database",
+    "database_of",
+    "roll_back_below",
+    "set_isolation",
+]
 
 _DATABASES: dict[str, Database] = {
     "postgresql": PostgreSQL(),

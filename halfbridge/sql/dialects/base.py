@@ -134,6 +134,18 @@ def autocommit_error() -> FenceUsageError:
     )
 
 
+def roll_back_below(connection: Connection) -> None:
+    """Roll back below SQLAlchemy.
+
+    SQLAlchemy takes a transaction whose COMMIT raised for ended: neither `rollback()` nor the
+    pool would end it, and the next user of the driver's connection would commit it.
+    """
+    try:
+        driver_of(connection).rollback()
+    except Exception:  # noqa: BLE001  (the connection is lost, and its transaction with it)
+        connection.invalidate()
+
+
 def driver_of(connection: Connection) -> Any:
     """Return the driver's own connection."""
     return connection.connection.dbapi_connection
