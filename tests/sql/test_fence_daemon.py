@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
+from confluent_kafka import TopicPartition
 
 from bridge import Message
+from halfbridge.cli import cli
+from serde.avro import DEAD_LETTER, HALF_METADATA
+from serde.headers import DEAD, HALF
+from serde.records import DeadReason, OpKind
+from tests.integration.installation import Installation
 from tests.integration.producing import GROUP
-from tests.sql.fence_scene import Scene, work
+from tests.sql.fence_scene import Scene, on, work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from serde.records import DeadLetter
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 
 WAIT_S_MAX = 60.0
 POLL_S = 0.05
+DECISIONS = {OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD}
+QUICK: dict[str, Any] = {
+    "transaction_timeout_ms": 1_000,
+    "check_interval_ms": 1_000,
+    "leave": True,
+}
+
+
+@pytest.fixture
+def installation(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Installation]:
+    """An installation without topics; whatever a test makes in it is gone afterwards."""
+    with closing(Installation(kafka_bootstrap_servers, topic_prefix)) as made:
+        yield made
 
 
 def _wait_until(done: Callable[[], bool]) -> None:
@@ -70,3 +92,90 @@ def test_what_nobody_decided_comes_out_as_the_database_has_it(
     values = [each.value for each in halfbridge_stack.read_committed(topic)]
     assert sorted(values) == [b"first", b"second", b"slow"]
     assert values.index(b"first") < values.index(b"second")
+
+
+def test_committed_work_that_lacks_a_message_is_never_delivered_in_part(
+    database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
+) -> None:
+    """The count in the fence row tells: a check answers COMMIT of 3, and 2 messages are there.
+
+    As after a power cut of a broker without replicas, which has lost the last of 3. Nothing of the
+    transaction is delivered: its messages become INCOMPLETE dead letters. The work stands.
+    """
+    topic, scene = halfbridge_topics.create("orders"), Scene(database)
+    with halfbridge_stack.producer(GROUP, checker=scene.fence.check) as producer:
+        lacking, whole = (
+            _committed_by_the_dead(scene, producer, topic, values, message_count=3)
+            for values in ((b"0", b"1"), (b"2", b"3", b"4"))
+        )
+        halfbridge_stack.wait_until_decided()
+    values = [each.value for each in halfbridge_stack.read_committed(topic)]
+    assert values == [b"2", b"3", b"4"]
+    letters = _dead_letters(halfbridge_stack, lacking)
+    assert [value for value, _ in letters] == [b"0", b"1"]
+    for _, dead in letters:
+        assert dead.reason is DeadReason.INCOMPLETE
+        assert "of 3 messages 2 are there" in dead.detail
+    assert not _dead_letters(halfbridge_stack, whole)
+    assert scene.fenced(lacking) == scene.fenced(whole) == ("committed", 3)
+
+
+def _committed_by_the_dead(
+    scene: Scene, producer: Any, topic: str, values: tuple[bytes, ...], *, message_count: int
+) -> str:
+    """Commit work in the database, and nothing more, as a client that is killed then."""
+    tx = producer.begin(context=scene.fence.context())
+    for value in values:
+        tx.send(Message(topic, key=b"customer-42", value=value))
+    scene.commit(tx.id, message_count=message_count)
+    return str(tx.id)
+
+
+def _dead_letters(
+    stack: HalfbridgeStack, transaction_id: str
+) -> list[tuple[bytes | None, DeadLetter]]:
+    """Return value and reason of the transaction's dead letters."""
+    found = []
+    for record in stack.read_committed(stack.config.names.dead):
+        headers = dict(record.headers)
+        if HALF_METADATA.decode(headers[HALF] or b"").transaction_id == transaction_id:
+            found.append((record.value, DEAD_LETTER.decode(headers[DEAD] or b"")))
+    return found
+
+
+@on("sqlite")
+def test_committed_work_whose_first_message_is_lost_gets_no_answer(
+    database: Database, installation: Installation
+) -> None:
+    """The fence's context goes with it: nothing is delivered in part, nor rolled back.
+
+    The record is lost as a retention that is too short loses it, and the daemon tells an operator.
+    """
+    installation.make(groups=(GROUP,))
+    orders, half = installation.topic("orders"), installation.names.half
+    scene = Scene(database)
+    with installation.producer(scene.fence.check) as producer:
+        lacking, whole = (
+            _committed_by_the_dead(scene, producer, orders, values, message_count=2)
+            for values in ((b"0", b"1"), (b"2", b"3"))
+        )
+        where = TopicPartition(half, 0, 1)
+        installation.admin.delete_records([where])[where].result()
+
+        daemon = installation.launch(**QUICK)
+        assert "below the log start" in daemon.stopped(0)
+        daemon.stop()
+        words = ["checker", "init", "--partition", "0", "--topic-prefix", installation.names.prefix]
+        done = CliRunner().invoke(cli, [*words, "--bootstrap-servers", installation.servers])
+        assert done.exit_code == 0, done.output
+
+        installation.start(**QUICK)
+        installation.tail(orders).until(2)
+        _wait_until(lambda: producer.check_counts().failed >= 2)
+        delivered = installation.delivered(orders)
+    assert [each.value for each in delivered] == [b"2", b"3"]
+    ops = [each.op for each in installation.tail(installation.names.op).to_end()]
+    decided = {op.transaction_id for op in ops if op.kind in DECISIONS}
+    assert whole in decided
+    assert lacking not in decided
+    assert scene.fenced(lacking) == scene.fenced(whole) == ("committed", 2)
