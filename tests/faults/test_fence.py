@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1800)]
 KILLS = 112
 TRANSACTIONS = 2_000
 SERVICES = 3  # that die; one beside them lives on, for blocks that take longer than their lives
-BLOCKS_MAX = 40  # of a service, before it dies
+BLOCKS_MAX = 30  # of a service, before it dies
 SERVER_EVERY, DAEMON_EVERY = 9, 13  # kills, of which the last is the server's, or a daemon's
 
 
