@@ -17,30 +17,30 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from bridge.errors import BridgeError
 from bridge.transaction import IllegalTransitionError
 from halfbridge.sql.errors import FencedError, SqlError
-from halfbridge.sql.local_messages.claims import REPEATS_MAX, Claims
+from halfbridge.sql.local_messages.claims import Claims
+from halfbridge.sql.local_messages.commits import Commits
 from halfbridge.sql.local_messages.leases import Leases
 from halfbridge.sql.local_messages.marks import Marks, RowsLostError, engine_of
 from halfbridge.sql.local_messages.metrics import RelayMetrics
 from halfbridge.sql.local_messages.planning import plan_batches, plan_keyless
 from halfbridge.sql.local_messages.sending import abandon, send_batches
 from halfbridge.sql.local_messages.steps import RelayStep
+from halfbridge.sql.local_messages.under_way import UnderWay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from bridge.futures import DecisionFuture
+    from bridge.errors import BridgeError
     from bridge.producer import TransactionProducer
     from halfbridge.sql.fence import Fence
-    from halfbridge.sql.local_messages.claims import Unacknowledged
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.marks import Failure
     from halfbridge.sql.local_messages.planning import Batch
-    from halfbridge.sql.local_messages.sending import Attempt
+    from halfbridge.sql.local_messages.sending import Attempt, Sending
     from halfbridge.sql.local_messages.writer import LocalMessages
 
 _LOG = logging.getLogger("halfbridge.sql")
@@ -95,20 +95,34 @@ class Relay:
         self._leases = Leases(messages, self.engine, owner=owner, lease_ms=config.lease_ms)
         self._renew_at = 0.0
         self._has_lost = False
-        # Transactions whose COMMIT is acknowledged, and whose second mark is not written yet.
-        self._acknowledged: set[str] = set()
+        self._turn = 0
+        self._under_way = UnderWay(producer)
+        self._commits = Commits(
+            producer, self.marks, self._under_way, self.metrics, on_step=self._on_step
+        )
 
     @property
     def owner(self) -> str:
         """The name under which it holds leases."""
         return self._leases.owner
 
+    @property
+    def troubles(self) -> Mapping[int, BridgeError]:
+        """Half partition -> what failed there last, and has not gone well since."""
+        return self._under_way.troubles
+
     def round(self) -> bool:
-        """Relay what there is now, at most one batch for a half partition; tell whether any was.
+        """Relay what there is now, at most one batch for a half partition.
+
+        A half partition whose brokers do not acknowledge keeps no other one waiting: what is sent
+        there is left under way, or begun anew after a rest, and `troubles` tells of it.
+
+        Returns:
+            Whether anything was relayed, or is under way: look again at once.
 
         Raises:
             SQLAlchemyError, SqlError: the database does not do as it must; look again later.
-            BridgeError: Kafka does not; look again later. Nothing is lost by either.
+            BridgeError: Kafka does not at all; look again later. Nothing is lost by either.
         """
         began = monotonic()
         self._has_lost = False
@@ -119,53 +133,23 @@ class Relay:
             self.metrics.round_s.observe(monotonic() - began)
         return has_worked
 
-    def repeat(self, transactions: Sequence[Unacknowledged]) -> list[Unacknowledged]:
-        """Repeat the COMMITs of marked transactions; return those that are in doubt still."""
-        futures = [
-            (
-                each,
-                self._producer.repeat_commit(
-                    each.transaction_id,
-                    half_partition=each.half_partition,
-                    half_offset=each.half_offset,
-                    message_count=each.message_count,
-                ),
-            )
-            for each in transactions
-        ]
-        left = [
-            each
-            for each, future in futures
-            if not self._is_acknowledged(each.transaction_id, future)
-        ]
-        self.metrics.repeats.inc(len(futures))
-        return left
-
     def repeat_orphans(self) -> None:
         """Repeat the COMMITs of transactions without keys whose relay seems to be dead."""
         with self.engine.connect() as connection:
             orphans = self.claims.orphans(connection)
             connection.rollback()
-        self.repeat([each for each in orphans if each.transaction_id not in self._acknowledged])
+        self._commits.repeat(orphans)
 
     def acknowledge(self) -> None:
-        """Write the second mark of what it is missing for.
-
-        Raises:
-            SQLAlchemyError: it is written later, or the COMMITs are repeated, which does no harm.
-        """
-        done = set(self._acknowledged)
-        if not done:
-            return
-        with self.engine.begin() as connection:
-            self.marks.acknowledge(connection, done)
-        self._note_acknowledged(done)
+        """Write the second mark of what it is missing for; see Commits.acknowledge."""
+        self._commits.acknowledge(self.engine)
 
     def close(self) -> None:
         """Write what is missing, and leave the buckets to others; tells of what fails."""
         # The driver's own: see RelayService, whose rounds may meet a connection that died too.
         drivers = self.engine.dialect.loaded_dbapi.Error
         try:
+            self._commits.settle([])
             self.acknowledge()
             self._leases.release()
         except (SQLAlchemyError, SqlError, drivers) as error:
@@ -180,7 +164,8 @@ class Relay:
         with self.engine.connect() as connection:
             snapshot = self.claims.look(connection, self._leases.held)
             connection.rollback()
-        blocked = self._repeat(snapshot.unacknowledged)
+        self._commits.settle([])
+        blocked = self._commits.repeat(snapshot.unacknowledged) | self._under_way.busy()
         batches = plan_batches(
             snapshot.messages,
             half_partitions=self._producer.half_partitions,
@@ -188,8 +173,12 @@ class Relay:
             messages_max=self.config.transaction_rows_max,
             bytes_max=self.config.transaction_bytes_max,
         )
-        has_worked = bool(batches) and self._relay_keyed(batches)
-        return (snapshot.has_keyless and self._relay_keyless()) or has_worked
+        has_worked = self._relay_keyed(batches)
+        has_worked = (snapshot.has_keyless and self._relay_keyless()) or has_worked
+        if has_worked or not self._under_way.is_waiting:
+            return has_worked
+        self.acknowledge()  # nothing else is to do until brokers answer
+        return True
 
     def _keep_leases(self) -> None:
         if monotonic() < self._renew_at:
@@ -198,20 +187,16 @@ class Relay:
         self._renew_at = monotonic() + self.config.lease_ms / _MS_PER_S / _RENEWALS_PER_LEASE
         self.metrics.buckets.set(len(self._leases.held))
 
-    def _repeat(self, found: Sequence[Unacknowledged]) -> Collection[int]:
-        """Repeat COMMITs of others and of ours in doubt; return the half partitions that wait."""
-        left = [each for each in found if each.transaction_id not in self._acknowledged]
-        if left:
-            left = self.repeat(left)
-        if len(found) >= REPEATS_MAX:  # there may be more, in any half partition
-            return range(self._producer.half_partitions)
-        return {each.half_partition for each in left}
-
     def _relay_keyed(self, batches: Sequence[Batch]) -> bool:
+        if not batches and not self._under_way.is_waiting:
+            return False
         self._on_step(RelayStep.LOOKED)
-        attempts = self._send(batches)
+        sendings, failures = self._begin(batches)
+        attempts = self._under_way.settle_sendings(sendings)
+        self._note_failures(failures)
         if not attempts:
             return False
+        self._on_step(RelayStep.SENT)
         with self.engine.connect() as connection:
             return self._commit(connection, attempts, self._leases.held)
 
@@ -226,35 +211,39 @@ class Relay:
             self._on_step(RelayStep.LOOKED)
             limits = self.config.transaction_rows_max, self.config.transaction_bytes_max
             batches = plan_keyless(rows, messages_max=limits[0], bytes_max=limits[1])
-            attempts = self._send(batches, connection)
-            return bool(attempts) and self._commit(connection, attempts, None)
-
-    def _send(
-        self, batches: Sequence[Batch], connection: Connection | None = None
-    ) -> list[Attempt]:
-        """Send half messages; rows that the client refuses are failures of their own.
-
-        Args:
-            batches: Of one round.
-            connection: Where the rows are locked; None: nowhere.
-        """
-        attempts, failures = send_batches(self._producer, batches, context=self._fence.context())
-        if failures and connection is not None:
-            # What is locked here would keep the failures waiting; it is looked for again.
-            abandon(attempts)
-            attempts = []
-            connection.rollback()
-        if failures:
-            self._note_failures(failures)
-        if attempts:
+            everywhere = set(range(self._producer.half_partitions))
+            places = everywhere - self._under_way.busy()
+            sendings, failures = self._begin(batches, self._turned(places or everywhere))
+            attempts = self._under_way.settle_now(sendings, is_patient=len(places) <= 1)
+            if failures:
+                # What is locked here would keep the failures waiting; it is looked for again.
+                abandon(attempts)
+                connection.rollback()
+                self._note_failures(failures)
+                return False
+            if not attempts:
+                return False
             self._on_step(RelayStep.SENT)
-        return attempts
+            return self._commit(connection, attempts, None)
+
+    def _turned(self, places: set[int]) -> list[int]:
+        """Return half partitions in turn, so that not all rounds begin with the same one."""
+        self._turn += 1
+        start = self._turn % len(places)
+        found = sorted(places)
+        return found[start:] + found[:start]
+
+    def _begin(
+        self, batches: Sequence[Batch], places: Sequence[int] = ()
+    ) -> tuple[list[Sending], list[Failure]]:
+        context = self._fence.context()
+        return send_batches(self._producer, batches, context=context, places=places)
 
     def _commit(
         self, connection: Connection, attempts: Sequence[Attempt], epochs: dict[int, int] | None
     ) -> bool:
         """Mark rows and commit: the database, then the message transactions."""
-        written = set(self._acknowledged)
+        written = self._commits.acknowledged
         try:
             for attempt in attempts:
                 self._fence.enter(connection, attempt.tx)
@@ -279,34 +268,13 @@ class Relay:
         # the next look, and the fence tells the check.
         connection.commit()
         self._on_step(RelayStep.COMMITTED)
-        self._note_acknowledged(written)
-        self._decide(attempts)
+        self._commits.note_written(written)
+        self._commits.decide(attempts)
         return True
-
-    def _decide(self, attempts: Sequence[Attempt]) -> None:
-        """Commit message transactions; one in doubt is repeated by the next look."""
-        futures = [(attempt, attempt.tx.commit_async()) for attempt in attempts]
-        for attempt, future in futures:
-            if self._is_acknowledged(attempt.tx.id, future):
-                self.metrics.rows.inc(len(attempt.rows))
-        self.metrics.transactions.inc(len(futures))
-        self._on_step(RelayStep.DECIDED)
-
-    def _is_acknowledged(self, transaction_id: str, future: DecisionFuture) -> bool:
-        try:
-            future.result()
-        except BridgeError as error:
-            _LOG.warning("COMMIT of %s is in doubt: %s", transaction_id, error)
-            return False
-        self._acknowledged.add(transaction_id)
-        return True
-
-    def _note_acknowledged(self, written: set[str]) -> None:
-        if written:
-            self._acknowledged -= written
-            self._on_step(RelayStep.ACKNOWLEDGED)
 
     def _note_failures(self, failures: Sequence[Failure]) -> None:
+        if not failures:
+            return
         with self.engine.begin() as connection:
             waiting, given_up = self.marks.fail(connection, failures, self.config)
         self.metrics.retries.inc(len(waiting) + len(given_up))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count, cycle
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from bridge.errors import BridgeError, InvalidMessageError, TopicSetupError
 from bridge.transaction import IllegalTransitionError
 from halfbridge.sql.local_messages.marks import Failure, MarkedTransaction
+from serde.partitioner import key_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,46 +46,97 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class _Sending:
-    """A batch on its way."""
+class Sending:
+    """A batch on its way.
+
+    Attributes:
+        tx: Its message transaction.
+        rows: What was sent; rows that the client refuses are left out.
+        futures: One a row.
+        began: When, by the monotonic clock.
+    """
 
     tx: Transaction
     rows: list[LocalMessage]
     futures: list[SendFuture]
+    began: float
+
+    @property
+    def half_partition(self) -> int:
+        """Where it stands."""
+        return self.tx.half_partition
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing has to be waited for any more."""
+        return all(future.done() for future in self.futures)
+
+    def waits_for(self) -> list[SendFuture]:
+        """Return what has to be done first."""
+        return self.futures
+
+    def attempt(self) -> Attempt:
+        """Return it as durable.
+
+        Raises:
+            BridgeError: a broker has not acknowledged it, now or in time; no row is to blame.
+                Nothing is decided: the check rolls it back.
+        """
+        offsets = [future.result(0).half_offset for future in self.futures]
+        return Attempt(self.tx, tuple(self.rows), max(offsets))
 
 
 def send_batches(
-    producer: TransactionProducer, batches: Iterable[Batch], *, context: bytes
-) -> tuple[list[Attempt], list[Failure]]:
-    """Send the half messages of all batches; return when all are durable.
+    producer: TransactionProducer,
+    batches: Iterable[Batch],
+    *,
+    context: bytes,
+    places: Iterable[int] = (),
+) -> tuple[list[Sending], list[Failure]]:
+    """Send the half messages of all batches; wait for nothing but room.
 
     Args:
         producer: Started.
         batches: Each becomes a message transaction.
         context: The fence's.
+        places: Half partitions for batches without keys, in turn; without any the client chooses.
 
     Returns:
-        What is durable, and rows that the client refuses. A row behind a refused one of its key
+        What is on its way, and rows that the client refuses. A row behind a refused one of its key
         is in neither: it is not sent, and waits.
 
     Raises:
-        BridgeError: a broker does not acknowledge; no row is to blame. Nothing was decided: the
-            check rolls back what was sent.
+        BridgeError: there is no room; no row is to blame.
     """
     failures: list[Failure] = []
-    under_way = [_begin(producer, batch, context, failures) for batch in batches]
-    attempts = [
-        Attempt(each.tx, tuple(each.rows), max(it.result().half_offset for it in each.futures))
-        for each in under_way
-        if each.rows
-    ]
-    return attempts, failures
+    keys = cycle(placement_keys(producer.half_partitions)[place] for place in places)
+    under_way = []
+    for batch in batches:
+        key = next(keys, None) if batch.half_partition is None else None
+        under_way.append(_begin(producer, batch, context, failures, key))
+    return [each for each in under_way if each.rows], failures
+
+
+@lru_cache(maxsize=8)
+def placement_keys(half_partitions: int) -> tuple[bytes, ...]:
+    """Return a placement key for each half partition."""
+    found: dict[int, bytes] = {}
+    for number in count():
+        found.setdefault(key_hash(b"%d" % number) % half_partitions, b"%d" % number)
+        if len(found) == half_partitions:
+            break
+    return tuple(found[place] for place in range(half_partitions))
 
 
 def _begin(
-    producer: TransactionProducer, batch: Batch, context: bytes, failures: list[Failure]
-) -> _Sending:
-    sending = _Sending(producer.begin(context=context), [], [])
+    producer: TransactionProducer,
+    batch: Batch,
+    context: bytes,
+    failures: list[Failure],
+    placement_key: bytes | None,
+) -> Sending:
+    tx = producer.begin(context=context, placement_key=placement_key)
+    sending = Sending(tx, [], [], monotonic())
     passed_over: set[int] = set()
     for row in batch.messages:
         if row.key_hash in passed_over:

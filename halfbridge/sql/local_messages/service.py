@@ -89,6 +89,7 @@ class RelayService:
         )
         self._ills: dict[str, str] = {}
         self._ills_lock = Lock()
+        self._sick_places: dict[int, BridgeError] = {}
         self._is_ready = False
         self._tidy_at = 0.0
         self._round_s_max = round_s_max + config.poll_ms_max / _MS_PER_S
@@ -194,6 +195,7 @@ class RelayService:
             self._is_ready = True
             self._well("relay")
             self._judge(self._relay.lost_rounds)
+            self._judge_places()
             if has_worked:
                 self._wakeups.worked()
             else:
@@ -208,6 +210,17 @@ class RelayService:
             "marks",
             RowsLostError("round after round rows are sent that are not this relay's to mark"),
         )
+
+    def _judge_places(self) -> None:
+        """Tell of half partitions that keep their keys waiting, and of the others nothing."""
+        troubles = self._relay.troubles
+        for place in sorted({*self._sick_places, *troubles}):
+            what, error = f"half partition {place}", troubles.get(place)
+            if error is None:
+                self._well(what)
+            elif self._sick_places.get(place) is not error:
+                self._tell(what, error)
+        self._sick_places = dict(troubles)
 
     def _tidy(self) -> None:
         """Withdraw what nobody confirmed, and end what a dead relay left without a key."""
