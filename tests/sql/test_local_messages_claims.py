@@ -47,11 +47,18 @@ def change(messages: LocalMessages, row_id: int, **values: Any) -> None:
         connection.execute(update(table).where(table.c.id == row_id).values(**values))
 
 
-def claims(messages: LocalMessages, *, window_rows: int = 100, waits: bool = True) -> Claims:
+def claims(
+    messages: LocalMessages,
+    *,
+    window_rows: int = 100,
+    window_bytes: int = 1_000_000,
+    waits: bool = True,
+) -> Claims:
     """Return what looks."""
     return Claims(
         messages.tables.messages,
         window_rows=window_rows,
+        window_bytes=window_bytes,
         waits_after_error=waits,
         casts_nulls=messages.database.name == "postgresql",
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import (
     and_,
+    case,
     cast,
     false,
     func,
@@ -22,7 +23,7 @@ from sqlalchemy import (
     union_all,
 )
 
-from halfbridge.sql.local_messages.rows import LocalMessage
+from halfbridge.sql.local_messages.rows import ROW_BYTES_MAX, LocalMessage
 from halfbridge.sql.local_messages.states import TO_RELAY, UNSETTLED, RowState
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.tables import NowMs
@@ -41,6 +42,8 @@ _COLUMNS = (
     *("id", "topic", "key", "value", "headers", "partition"),
     *("key_hash", "retries", "send_alone", "created_at"),
 )
+_BODIES = ("key", "value", "headers")
+_OVERSIZE = "oversize_bytes"
 
 
 class Unacknowledged(NamedTuple):
@@ -71,16 +74,25 @@ class Claims:
 
     Args:
         table: The local message table.
-        window_rows: Most rows that are looked at together.
+        window_rows: Most rows that are looked at together, of each state.
+        window_bytes: Most bytes of them, but for the last row.
         waits_after_error: Whether a MESSAGE_ERROR keeps later rows of its key waiting.
         casts_nulls: Whether the database wants to be told the type of a null in a union
             (PostgreSQL; MariaDB does not know all types in a CAST).
     """
 
     def __init__(
-        self, table: Table, *, window_rows: int, waits_after_error: bool, casts_nulls: bool
+        self,
+        table: Table,
+        *,
+        window_rows: int,
+        window_bytes: int,
+        waits_after_error: bool,
+        casts_nulls: bool,
     ) -> None:
         self._table = table
+        self._window_bytes = window_bytes
+        self._columns = [*_shown(table), _oversize(table)]
         self._casts_nulls = casts_nulls
         self._window_rows = window_rows
         # Of the buckets looked at last: to build and compile it takes longer than to run it.
@@ -93,16 +105,20 @@ class Claims:
         found: dict[int, list[LocalMessage]] = {what: [] for what in range(len(TO_RELAY))}
         unacknowledged: list[Unacknowledged] = []
         has_keyless = False
-        for what, *row in connection.exec_driver_sql(text, parameters):
+        cut = set()  # states whose rows end by their bytes
+        for what, is_cut, *row in connection.exec_driver_sql(text, parameters):
             if what in found:
                 found[what].append(LocalMessage(*row))
+                if is_cut:
+                    cut.add(what)
             elif what == _KEYLESS:
                 has_keyless = True
             else:
-                of = dict(zip(_COLUMNS, row, strict=True))
+                of = dict(zip(_COLUMNS, row, strict=False))
                 place = of["partition"], of["created_at"], of["retries"]
                 unacknowledged.append(Unacknowledged(of["topic"], *place))
-        return Snapshot(self._by_id(list(found.values())), unacknowledged, has_keyless)
+        cut |= {what for what, rows in found.items() if len(rows) == self._window_rows}
+        return Snapshot(_by_id(found, cut), unacknowledged, has_keyless)
 
     def _compiled(self, connection: Connection, buckets: tuple[int, ...]) -> tuple[str, Any]:
         """Return the statement as the driver takes it."""
@@ -127,20 +143,28 @@ class Claims:
         The locks last as long as the open transaction. (SQLite has no such locks: its relays are
         kept apart by the count of rows that a mark finds.)
         """
-        table = self._table
-        found: list[LocalMessage] = []
+        columns = self._table.c
+        ids: list[int] = []
+        left_bytes = self._window_bytes
         for state in TO_RELAY:
-            left = self._window_rows - len(found)
-            if left:
-                query = (
-                    select(*(table.c[name] for name in _COLUMNS))
-                    .where(self._is_todo(state, has_key=False), self._is_due())
-                    .order_by(table.c.id)
-                    .limit(left)
-                    .with_for_update(skip_locked=True)
-                )
-                found += [LocalMessage(*row) for row in connection.execute(query)]
-        return sorted(found, key=lambda message: message.id)
+            left = self._window_rows - len(ids)
+            if left <= 0 or left_bytes <= 0:
+                break
+            query = (
+                select(columns.id, columns.size_bytes)
+                .where(self._is_todo(state, has_key=False), self._is_due())
+                .order_by(columns.id)
+                .limit(left)
+                .with_for_update(skip_locked=True)
+            )
+            for row_id, size_bytes in connection.execute(query):
+                if left_bytes > 0:  # else it is locked for nothing, until the transaction ends
+                    ids.append(row_id)
+                left_bytes -= size_bytes
+        if not ids:
+            return []
+        bodies = select(*self._columns).where(columns.id.in_(ids)).order_by(columns.id)
+        return [LocalMessage(*row) for row in connection.execute(bodies)]
 
     def orphans(self, connection: Connection) -> list[Unacknowledged]:
         """Return transactions of rows without keys whose relay seems to be dead."""
@@ -161,33 +185,38 @@ class Claims:
         )
         return [Unacknowledged(*row) for row in connection.execute(query)]
 
-    def _by_id(self, found: list[list[LocalMessage]]) -> list[LocalMessage]:
-        """Return the rows of several states in one order, as far as no row is missing in it.
-
-        Each state's rows end where its window does, and another state may go on beyond that.
-        """
-        full = [rows for rows in found if len(rows) == self._window_rows]
-        last_id = min((max(row.id for row in rows) for rows in full), default=None)
-        rows = [row for rows in found for row in rows if last_id is None or row.id <= last_id]
-        return sorted(rows, key=lambda row: row.id)
-
     def _to_relay(self, buckets: Collection[int]) -> list[Select[Any]]:
         """Return the rows that may be sent, state by state."""
         columns = self._table.c
         held_up = self._held_up()
-        return [
-            select(literal(what).label("what"), *(columns[name] for name in _COLUMNS))
-            .join_from(self._table, held_up, columns.key_hash == held_up.c.key_hash, isouter=True)
-            .where(
-                self._is_todo(state),
-                *_in_buckets(columns.key_hash, buckets),
-                self._is_due(),
-                or_(held_up.c.first_id.is_(None), columns.id < held_up.c.first_id),
+        arms = []
+        for what, state in enumerate(TO_RELAY):
+            window = (
+                select(columns.id, columns.size_bytes)
+                .join_from(
+                    self._table, held_up, columns.key_hash == held_up.c.key_hash, isouter=True
+                )
+                .where(
+                    self._is_todo(state),
+                    *_in_buckets(columns.key_hash, buckets),
+                    self._is_due(),
+                    or_(held_up.c.first_id.is_(None), columns.id < held_up.c.first_id),
+                )
+                .order_by(columns.id)
+                .limit(self._window_rows)
+                .subquery()
             )
-            .order_by(columns.id)
-            .limit(self._window_rows)
-            for what, state in enumerate(TO_RELAY)
-        ]
+            # Bodies are read of those rows only that stand before the limit of bytes, and of the
+            # one that comes over it, lest nothing be read.
+            total = func.sum(window.c.size_bytes).over(order_by=window.c.id).label("total")
+            summed = select(window, total).subquery()
+            is_last = case((summed.c.total >= self._window_bytes, 1), else_=0)
+            arms.append(
+                select(literal(what).label("what"), is_last.label("is_cut"), *self._columns)
+                .join_from(self._table, summed, columns.id == summed.c.id)
+                .where(summed.c.total - summed.c.size_bytes < self._window_bytes)
+            )
+        return arms
 
     def _held_up(self) -> Any:
         """Return the keys that wait for one of their rows, and the id of the first such row."""
@@ -234,7 +263,9 @@ class Claims:
 
     def _padded(self, what: int, found: dict[str, Any]) -> Select[Any]:
         padded = (found.get(name, self._null(name)).label(name) for name in _COLUMNS)
-        return select(literal(what).label("what"), *padded).select_from(self._table)
+        numbers = literal(what).label("what"), literal(0).label("is_cut")
+        oversize = literal(0).label(_OVERSIZE)
+        return select(*numbers, *padded, oversize).select_from(self._table)
 
     def _null(self, name: str) -> Any:
         return cast(null(), self._table.c[name].type) if self._casts_nulls else null()
@@ -254,6 +285,30 @@ class Claims:
 
 # What an arm of the union has found: rows of TO_RELAY's states by number, or one of these.
 _TRANSACTION, _KEYLESS = range(len(TO_RELAY), len(TO_RELAY) + 2)
+
+
+def _by_id(found: dict[int, list[LocalMessage]], cut: Collection[int]) -> list[LocalMessage]:
+    """Return the rows of several states in one order, as far as no row is missing in it.
+
+    The rows of those that are cut end where their window does, and others may go on beyond that.
+    """
+    last_id = min((max(row.id for row in found[what]) for what in cut), default=None)
+    rows = [row for each in found.values() for row in each if last_id is None or row.id <= last_id]
+    return sorted(rows, key=lambda row: row.id)
+
+
+def _shown(table: Table) -> list[Any]:
+    """Return the columns of a row; without its bodies where nobody could send them."""
+    is_readable = table.c.size_bytes <= ROW_BYTES_MAX
+    return [
+        case((is_readable, table.c[name])).label(name) if name in _BODIES else table.c[name]
+        for name in _COLUMNS
+    ]
+
+
+def _oversize(table: Table) -> Any:
+    size_bytes = table.c.size_bytes
+    return case((size_bytes > ROW_BYTES_MAX, size_bytes), else_=0).label(_OVERSIZE)
 
 
 def _in_buckets(key_hash: Any, buckets: Collection[int]) -> list[ColumnElement[bool]]:

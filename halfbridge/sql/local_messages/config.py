@@ -41,6 +41,13 @@ class RelayConfig:
     window_rows: int = setting(
         1_000, minimum=1, maximum=100_000, doc="Rows that are looked at together."
     )
+    window_bytes: int = setting(
+        # A batch for each of four half partitions, the default.
+        2 * TRANSACTION_BYTES_MAX,
+        minimum=1,
+        maximum=1 << 30,
+        doc="Bytes of rows that are looked at together, of each state, but for the last row.",
+    )
     lease_ms: int = setting(
         10_000,
         minimum=500,

@@ -85,6 +85,7 @@ class Relay:
         self.claims = Claims(
             messages.tables.messages,
             window_rows=config.window_rows,
+            window_bytes=config.window_bytes,
             waits_after_error=config.waits_after_error,
             casts_nulls=messages.database.name == "postgresql",
         )

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bridge.message import Message
+from serde.limits import TRANSACTION_BYTES_MAX
 from serde.partitioner import key_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bridge.message import Header
+
+# Of key, value and headers; what is larger fits into no message transaction, and is not read.
+ROW_BYTES_MAX = TRANSACTION_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class LocalMessage:
         retries: How often an attempt has failed by the row's own fault.
         send_alone: It goes in a message transaction of its own.
         created_at: The database's clock, epoch milliseconds.
+        oversize_bytes: Bytes of a row with more than ROW_BYTES_MAX, whose key, value and headers
+            are not read; else 0.
     """
 
     id: int
@@ -43,6 +49,7 @@ class LocalMessage:
     retries: int
     send_alone: bool
     created_at: int
+    oversize_bytes: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -50,6 +57,8 @@ class LocalMessage:
 
         Headers are taken at their stored length, which is more.
         """
+        if self.oversize_bytes:
+            return self.oversize_bytes
         return len(self.key or b"") + len(self.value or b"") + len(self.headers or "")
 
     def message(self) -> Message:
@@ -59,6 +68,10 @@ class LocalMessage:
             InvalidMessageError, ValueError: what stands in the row is no message, or `key_hash` is
                 not that of the key; its writer acts.
         """
+        if self.oversize_bytes:
+            raise ValueError(
+                f"{self.oversize_bytes} bytes are more than the {ROW_BYTES_MAX} of a row"
+            )
         expected = None if self.key is None else key_hash(self.key)
         if self.key_hash != expected:
             raise ValueError(

@@ -122,29 +122,42 @@ class Settling:
         """
         if self._callback is None:
             return 0
-        return sum(self._take(each) for each in self._due())
+        return sum(self._take(row_id) for row_id in self._due())
 
-    def _due(self) -> list[Any]:
+    def _due(self) -> list[int]:
         columns = self._table.c
         query = (
-            select(
-                *(columns.id, columns.topic, columns.key, columns.value),
-                *(columns.headers, columns.created_at, columns.retries),
-            )
-            .where(
-                columns.decision_acknowledged == false(),
-                columns.state == RowState.PREPARED.value,
-                columns.created_at <= NowMs() - self._config.prepared_ms_min,
-                or_(columns.next_attempt_at.is_(None), columns.next_attempt_at <= NowMs()),
-            )
+            select(columns.id)
+            .where(*self._is_due(), columns.created_at <= NowMs() - self._config.prepared_ms_min)
             .order_by(columns.id)
             .limit(ROWS_MAX)
         )
         with self._engine.connect() as connection:
-            return list(connection.execute(query))
+            return list(connection.execute(query).scalars())
 
-    def _take(self, row: Any) -> bool:
+    def _is_due(self) -> list[ColumnElement[bool]]:
+        columns = self._table.c
+        return [
+            columns.decision_acknowledged == false(),
+            columns.state == RowState.PREPARED.value,
+            or_(columns.next_attempt_at.is_(None), columns.next_attempt_at <= NowMs()),
+        ]
+
+    def _read(self, row_id: int) -> Any:
+        """Return a row with its body, one at a time, for bodies may be large; None: not due now."""
+        columns = self._table.c
+        query = select(
+            *(columns.id, columns.topic, columns.key, columns.value),
+            *(columns.headers, columns.created_at, columns.retries),
+        ).where(columns.id == row_id, *self._is_due())
+        with self._engine.connect() as connection:
+            return connection.execute(query).one_or_none()
+
+    def _take(self, row_id: int) -> bool:
         """Ask about one row, and write what follows; tell whether the row is settled."""
+        row = self._read(row_id)
+        if row is None:  # another relay, or its writer, was faster
+            return False
         try:
             shown = _shown(row)
         except ValueError as error:

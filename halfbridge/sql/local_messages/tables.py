@@ -17,7 +17,9 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    column,
     false,
+    func,
     or_,
 )
 from sqlalchemy.dialects import mysql
@@ -34,6 +36,12 @@ TOPIC_CHARS_MAX = 249
 OWNER_CHARS_MAX = 200
 # Of a cause that is stored; what is longer is cut.
 CAUSE_CHARS_MAX = 1_000
+
+# Of key, value and headers (of these in characters, which are ASCII).
+_SIZE = sum(
+    (func.coalesce(func.length(column(name)), 0) for name in ("value", "headers")),
+    start=func.coalesce(func.length(column("key")), 0),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +98,8 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
     """Return the local message table. Times are the database's clock, epoch milliseconds.
 
     key_hash: Kafka's positive murmur2 of the key, NULL without a key; rows of one hash are kept in
-    order, and stand in bucket `key_hash % BUCKETS`. has_key follows from it. partition: of the real
+    order, and stand in bucket `key_hash % BUCKETS`. has_key follows from it, size_bytes from the
+    bodies: how much is read is known before it is read. partition: of the real
     topic; NULL: by key. headers: JSON, a list of [name, base64 or null]; NULL: none.
     next_attempt_at: not before then; NULL: now. send_alone: in a message transaction of its own.
     From half_partition on: of the message transaction, once marked.
@@ -111,6 +120,7 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
         Column("headers", Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")),
         Column("partition", Integer),
         Column("key_hash", Integer),
+        Column("size_bytes", BigInteger, Computed(_SIZE, persisted=True)),
         Column("has_key", Boolean, Computed("key_hash IS NOT NULL", persisted=True)),
         Column("cause", Text),
         Column("retries", Integer, nullable=False, server_default="0"),
