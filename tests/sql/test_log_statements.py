@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,10 @@ FILLED = {
         ("CREATE PROCEDURE put(a int) INSERT INTO orders (id) VALUES (a)",),
         "CALL put(1)",
     ),
-    "as it is made": (("DROP TABLE orders",), "CREATE TABLE orders SELECT 1 AS id"),
+    "as it is made": (
+        ("DROP TABLE orders",),
+        "CREATE TABLE orders (id int primary key) SELECT 1 AS id",
+    ),
 }
 
 
@@ -99,8 +103,13 @@ def test_a_statement_that_fills_the_table_stops_the_reader(
         for each in made:
             admin.execute(text(each))
     by_statement(orders, statement)
-    with pytest.raises(UnreadableChangeError, match="in place of rows"):
+    with pytest.raises(UnreadableChangeError, match="in place of rows") as caught:
         read_until(source, 1)
+    behind = re.search(r"The position behind it is (\S+)$", str(caught.value))
+    assert behind is not None
+    orders.execute("INSERT INTO orders (id) VALUES (9)")
+    source.open(Position(behind[1]))  # as an operator may choose
+    assert ids(read_until(source, 1)) == [9]
 
 
 def test_a_file_that_is_loaded_into_the_table_stops_the_reader(

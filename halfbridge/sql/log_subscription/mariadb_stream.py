@@ -27,11 +27,15 @@ from halfbridge.sql.log_subscription.assembly import Assembler
 from halfbridge.sql.log_subscription.errors import (
     LogSubscriptionError,
     LogUnavailableError,
-    PositionLostError,
     UnreadableChangeError,
 )
+from halfbridge.sql.log_subscription.mariadb_errors import (
+    in_place_of_rows,
+    reading_error,
+    undecodable,
+)
 from halfbridge.sql.log_subscription.mariadb_gtids import gtids_of, position_of
-from halfbridge.sql.log_subscription.mariadb_server import connect, describe, translated
+from halfbridge.sql.log_subscription.mariadb_server import connect, describe
 from halfbridge.sql.log_subscription.mariadb_statements import Statements, fills, load_text
 from halfbridge.sql.log_subscription.mariadb_values import padded, plain_row
 
@@ -49,7 +53,6 @@ _CONNECTIONS_MAX = 2  # one for events, one for the reader's own questions
 # From here to 2^32 - 1, at random: the server ends the stream of another reader with the same id.
 _SERVER_ID_MIN = 1 << 31
 _STANDALONE, _PREPARED_XA = 1, 64  # flags of a GTID event
-_CANNOT_READ_LOG = 1236
 # WRITE_ROWS, in its two versions, and QUERY, as log_bin_compress writes them.
 _COMPRESSED_EVENTS = frozenset((165, 166, 169))
 _EVENTS = [
@@ -165,11 +168,13 @@ class BinlogStream:
                     return
             self._put(LogUnavailableError("the server ended the stream"))
         except pymysql.Error as error:
-            self._put(_reading_error(error))
+            self._put(reading_error(error))
+        except UnreadableChangeError as error:
+            self._put(self._placed(error))
         except LogSubscriptionError as error:
             self._put(error)
         except Exception as error:  # noqa: BLE001 (the reader's; handed to who reads the queue)
-            self._put(_undecodable(error))
+            self._put(undecodable(error))
         finally:
             for connection in tuple(self._connections):
                 _cut(connection)
@@ -228,7 +233,7 @@ class BinlogStream:
         text = event.query.strip()
         if self._gtid is not None and self._gtid.flags & _STANDALONE:
             if self._fills.match(text):
-                raise _in_place_of_rows(text, "it makes the table and fills it")
+                raise in_place_of_rows(text, "it makes the table and fills it")
             self._described = self._redescribed(text)
             self._statements.forget()
             return self._end()
@@ -246,7 +251,7 @@ class BinlogStream:
         """Refuse a statement in place of rows, unless it is known to concern other tables."""
         suspicion = self._statements.suspicion(schema, text)
         if suspicion:
-            raise _in_place_of_rows(text, suspicion)
+            raise in_place_of_rows(text, suspicion)
 
     def _rolled_back(self, text: str) -> Insert | None:
         """Pass over a rollback that undid no insert into the table.
@@ -271,6 +276,13 @@ class BinlogStream:
         except Exception:  # noqa: BLE001 (a later statement dropped the table: nothing comes of it)
             return self._described
 
+    def _placed(self, error: UnreadableChangeError) -> UnreadableChangeError:
+        """Return the error with the position behind the database transaction that it is about."""
+        if self._gtid is None:
+            return error
+        behind = position_of({**self._gtids, self._gtid.domain_id: self._gtid.gtid})
+        return UnreadableChangeError(f"{error}. The position behind it is {behind}")
+
     def _end(self) -> Insert | None:
         gtid, self._gtid = self._gtid, None
         if gtid is None:
@@ -292,27 +304,6 @@ class BinlogStream:
             except Full:
                 continue
             return
-
-
-def _in_place_of_rows(text: str, why: str) -> UnreadableChangeError:
-    return UnreadableChangeError(
-        f"the log has a statement in place of rows ({text[:80]!r}), and {why}; binlog_format must "
-        "be ROW in every session"
-    )
-
-
-def _undecodable(error: Exception) -> UnreadableChangeError:
-    """Return the error for an event that the reader cannot decode."""
-    made = UnreadableChangeError(f"an event cannot be decoded: {type(error).__name__}: {error}")
-    made.__cause__ = error
-    return made
-
-
-def _reading_error(error: pymysql.Error) -> Exception:
-    text = str(error)
-    if error.args and error.args[0] == _CANNOT_READ_LOG and ("GTID" in text or "purged" in text):
-        return PositionLostError(text)
-    return translated(error)
 
 
 def _cut(connection: Any) -> None:
