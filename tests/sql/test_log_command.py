@@ -32,6 +32,13 @@ pytestmark = [
 MAPPING = 'topic = "%s"\nkey_column = "customer"\nvalue_column = "body"\n'
 NO_CLOCK_MS = 600_000  # longer than a test may take
 STOP_S_MAX = 60.0
+# How many connections there have been so far.
+OPENED = {
+    "postgresql": "SELECT sessions FROM pg_stat_database WHERE datname = current_database()",
+    "mariadb": "SELECT variable_value + 0 FROM information_schema.global_status "
+    "WHERE variable_name = 'Connections'",
+}
+BATCHES = 20  # each claimed by two database transactions; the lag is asked for every 10 s
 
 
 @contextmanager
@@ -88,6 +95,31 @@ def test_the_command_relays_shows_its_lag_and_ends_in_order(
             assert process.returncode == 0, errors
         if database.name == "postgresql":
             orders.execute("SELECT pg_drop_replication_slot('halfbridge_orders')")
+
+
+def test_the_command_keeps_its_connections(
+    database: Database,
+    halfbridge_stack: HalfbridgeStack,
+    halfbridge_topics: OwnTopics,
+    tmp_path: Path,
+) -> None:
+    """Batch after batch is claimed on connections that are there already."""
+    topic = halfbridge_topics.create("orders")
+    mapping = tmp_path / "mapping.toml"
+    mapping.write_text(MAPPING % topic)
+    opened = text(OPENED[database.name])
+    with closing(Orders(database)) as orders:
+        orders.insert(0)
+        words = ("--map", str(mapping), "--begin-at", "snapshot")
+        with command(database, halfbridge_stack, *words):
+            halfbridge_stack.read_committed(topic, count=1)
+            with orders.engine.connect() as connection:
+                before = connection.scalar(opened)
+            for number in range(1, BATCHES + 1):
+                orders.insert(number)
+                halfbridge_stack.read_committed(topic, count=number + 1)
+            with orders.engine.connect() as connection:
+                assert connection.scalar(opened) - before < BATCHES
 
 
 def test_a_mistake_is_one_line(
