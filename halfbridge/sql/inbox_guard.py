@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import event, func, select, tuple_
+from sqlalchemy import event, select
 
 from halfbridge.sql.dialects import roll_back_below
 from halfbridge.sql.errors import InboxUsageError
@@ -85,7 +85,11 @@ def mark_guard_of(connection: Connection) -> MarkGuard:
 def _count(connection: Connection, table: Table, marks: list[Mark]) -> int:
     """Return how many of the marks are there."""
     row = table.c
-    key = tuple_(row.group_id, row.transaction_id, row.message_index)
-    chunks = (marks[at : at + _ASKED_MAX] for at in range(0, len(marks), _ASKED_MAX))
-    queries = (select(func.count()).select_from(table).where(key.in_(chunk)) for chunk in chunks)
-    return sum(connection.execute(query).scalar_one() for query in queries)
+    columns = (row.group_id, row.transaction_id, row.message_index)
+    found: set[Mark] = set()
+    for at in range(0, len(marks), _ASKED_MAX):
+        # Each column by itself: not all databases take their index for a list of whole keys.
+        asked = zip(columns, zip(*marks[at : at + _ASKED_MAX], strict=True), strict=True)
+        query = select(*columns).where(*(column.in_(set(values)) for column, values in asked))
+        found.update((group, name, index) for group, name, index in connection.execute(query))
+    return len(found.intersection(marks))
