@@ -35,6 +35,13 @@ def scene(database: Database) -> Scene:
     return Scene(database)
 
 
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have locks waited for a second at most, the least that MariaDB can, or less."""
+    for name, wait_ms in (("sqlite", 100), ("postgresql", 100), ("mariadb", 1_000)):
+        monkeypatch.setattr(f"halfbridge.sql.dialects.{name}.CHECK_WAIT_MS", wait_ms)
+
+
 def aged(scene: Scene, count: int, outcome: str = "committed") -> list[str]:
     """Write rows that a purge deletes; return their ids."""
     ids = [new_id(OLD_MS) for _ in range(count)]
@@ -98,6 +105,7 @@ def test_a_purge_in_the_middle_holds_up_no_local_transaction(
     assert len(seen) >= 4  # in the purge's transaction of the watermark, and in that of the rows
 
 
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("is_released", [True, False])
 def test_a_purge_that_is_held_up_says_by_what(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, is_released: bool
@@ -129,6 +137,7 @@ def test_a_purge_that_is_held_up_says_by_what(
     assert scene.fenced(old) == ("committed", 1)
 
 
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_work_older_than_the_watermark_that_ends_behind_the_purge(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, is_committed: bool
