@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -62,6 +64,22 @@ def test_rows_are_shown_by_group(url: str) -> None:
     engine.dispose()
     shown = run("show", "--name", "orders_fence", url=url)
     assert "order-service: 0 committed, 1 rolled_back" in shown.stdout
+
+
+def test_a_purge_that_is_held_up_is_one_line(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to look for; nothing is deleted, and it may be run again."""
+    monkeypatch.setattr("halfbridge.sql.fence_purge.ATTEMPTS_MAX", 1)
+    monkeypatch.setattr("halfbridge.sql.dialects.sqlite.CHECK_WAIT_MS", 10)
+    assert run("create", url=url).exit_code == 0
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        result = run("purge", url=url)
+        assert result.exit_code == 1
+        (line,) = result.stderr.splitlines()
+        assert "another connection writes to" in line
+        assert line.endswith("run the purge again")
+        writer.rollback()
+    assert run("purge", url=url).exit_code == 0
 
 
 @pytest.mark.parametrize(
