@@ -31,7 +31,7 @@ class MarkGuard:
         self._marks: list[tuple[Table, Mark]] = []
         self._marks_at: dict[str, int] = {}  # a savepoint's name: how many marks came before it
         event.listen(connection, "commit", self._on_commit)
-        event.listen(connection, "rollback", self._on_rollback)
+        event.listen(connection, "begin", self._on_begin)
         event.listen(connection, "savepoint", self._on_savepoint)
         event.listen(connection, "rollback_savepoint", self._on_rollback_savepoint)
 
@@ -57,7 +57,8 @@ class MarkGuard:
                 " the transaction, and take the messages again"
             )
 
-    def _on_rollback(self, connection: Connection) -> None:
+    def _on_begin(self, connection: Connection) -> None:
+        # Not at the end: SQLAlchemy tells of none where a listener has refused the commit.
         del connection
         self._marks, self._marks_at = [], {}
 

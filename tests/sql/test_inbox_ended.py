@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Engine, Integer, MetaData, Table, insert, select, text
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, event, insert, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from halfbridge.sql import Inbox, InboxUsageError
+from halfbridge.sql.dialects import roll_back_below
 from tests.sql.fence_scene import on
 from tests.sql.kafka_message import delivered
 
@@ -155,6 +156,27 @@ def test_a_statement_that_commits_by_itself(
     assert done(database) == [1, 2]
     with engine.begin() as connection:
         assert not inbox.once(connection, delivered(index=1))  # though 3 was never done
+
+
+def test_a_commit_that_somebody_else_refuses(
+    inbox: Inbox, engine: Engine, database: Database
+) -> None:
+    """SQLAlchemy tells nobody of its end: the next transaction is not asked for its marks."""
+
+    def refuse(_: Connection) -> None:
+        raise RuntimeError("refused")
+
+    with engine.connect() as connection:
+        event.listen(connection, "commit", refuse)
+        assert inbox.once(connection, delivered())
+        with pytest.raises(RuntimeError, match="refused"):
+            connection.commit()
+        event.remove(connection, "commit", refuse)
+        roll_back_below(connection)
+        connection.rollback()
+        work(connection, 1)
+        connection.commit()
+    assert done(database) == [1]
 
 
 def test_savepoints_take_their_marks_back(inbox: Inbox, engine: Engine, database: Database) -> None:
