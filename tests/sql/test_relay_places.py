@@ -59,7 +59,7 @@ def new_cluster(servers: str) -> Cluster:
     leaders |= dict.fromkeys((names.check(GROUP), made.orders), LEADERS[:1])
     config = {"message.timestamp.type": "LogAppendTime"}
     topics = [
-        NewTopic(name, replica_assignment=[[node] for node in nodes], config=config)
+        NewTopic(name, len(nodes), replica_assignment=[[node] for node in nodes], config=config)
         for name, nodes in leaders.items()
     ]
     for each in AdminClient({"bootstrap.servers": servers}).create_topics(topics).values():

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from bridge.errors import BridgeError
+from halfbridge.sql.local_messages.sending import abandon
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 _MS_PER_S = 1_000
 _LOG = logging.getLogger("halfbridge.sql")
 # How long a round waits for one half partition while others could go on. Acknowledgements take
-# milliseconds, and a leader that is elected anew seconds.
-PATIENCE_S = 1.0
+# milliseconds, and a leader that is elected anew seconds; a check must not come in between.
+PATIENCE_S = 0.5
 # How long a round waits where nothing but what is late is under way.
 _LATE_SLICE_S = 0.05
 # How long a half partition in which something has failed rests; it doubles.
@@ -105,8 +106,13 @@ class UnderWay:
         self._sendings = []
         attempts = []
         for each in all_of_them:
-            if each.is_done or monotonic() >= each.began + timeout_s:
-                attempts += self._attempted(each)
+            is_old = monotonic() >= each.began + timeout_s
+            if each.is_done or is_old:
+                durable = self._attempted(each)
+                if is_old:
+                    abandon(durable)
+                else:
+                    attempts += durable
             else:
                 self._sendings.append(each)
         return attempts
