@@ -62,7 +62,8 @@ def new_cluster(servers: str) -> Cluster:
         NewTopic(name, len(nodes), replica_assignment=[[node] for node in nodes], config=config)
         for name, nodes in leaders.items()
     ]
-    for each in AdminClient({"bootstrap.servers": servers}).create_topics(topics).values():
+    admin = AdminClient({"bootstrap.servers": servers})
+    for each in admin.create_topics(topics).values():
         each.result(TIMEOUT_S)
     return made
 
