@@ -42,6 +42,7 @@ BUSY_STEPS = ("begin", "sent", "claimed", "committed", "repeated", "decided", "a
 IDLE_STEPS = ("noted", "followed")
 DISTURBANCES = ("server", "cut", "blackhole")
 TURN = (*BUSY_STEPS, *IDLE_STEPS, *DISTURBANCES)
+RESET = "reset when healed"  # of a connection that lost bytes
 FIRST = ("staged", "begun", "claimed", "committed", "repeated")  # of the snapshot
 
 
@@ -151,6 +152,7 @@ def test_a_log_relay_outlives_kills_of_relay_and_server(
         with closing(ChildRelay(given)):
             delivered = relayed.delivered(len(truth))
         delivered = relayed.settled()
+        assert proxy.counts()[RESET] >= done["blackhole"]  # else they have hit nothing
     _print(own.name, done, rows=len(truth), unknown=writers.failed, took_s=monotonic() - began)
     assert sorted(delivered) == sorted(truth)
     order = defaultdict(list)
