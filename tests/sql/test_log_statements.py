@@ -56,6 +56,10 @@ FILLED = {
         ("CREATE PROCEDURE put(a int) INSERT INTO orders (id) VALUES (a)",),
         "CALL put(1)",
     ),
+    "by a function that a new table is filled from": (
+        (FUNCTION % "INSERT INTO orders (id) VALUES (a); RETURN a",),
+        "CREATE TEMPORARY TABLE made SELECT fill(1) AS id",
+    ),
     "as it is made": (
         ("DROP TABLE orders",),
         "CREATE TABLE orders (id int primary key) SELECT 1 AS id",
@@ -181,6 +185,34 @@ def test_what_the_reader_may_not_see_stops_it_until_it_may(
         finally:
             admin.execute(text(f"DROP DATABASE IF EXISTS {hidden}"))
             admin.execute(text(f"REVOKE TRIGGER, EXECUTE ON {hidden}.* FROM service@'127.0.0.1'"))
+
+
+def test_what_fills_no_table_needs_no_right(orders: Orders, source: LogSource) -> None:
+    """Temporary tables, and what drops or empties tables, in a schema that the reader may not see.
+
+    A session that writes rows leaves such statements in the log, too.
+    """
+    hidden = f"{orders.engine.url.database}_hidden"
+    with orders.database.admin_engine(isolation_level="AUTOCOMMIT").connect() as admin:
+        try:
+            for each in (f"CREATE DATABASE {hidden}", f"USE {hidden}", "CREATE TABLE o (id int)"):
+                admin.execute(text(each))
+            for form in ("ROW", "MIXED", "STATEMENT"):
+                admin.execute(text(f"SET SESSION binlog_format = {form}"))
+                for each in (
+                    *("BEGIN", "CREATE TEMPORARY TABLE t (id int)", "DROP TEMPORARY TABLE t"),
+                    *("COMMIT", "BEGIN", "CREATE TEMPORARY TABLE t (id int)", "ROLLBACK"),
+                    *("DROP TEMPORARY TABLE t", "TRUNCATE TABLE o", "ALTER TABLE o ADD c%s int"),
+                ):
+                    admin.execute(text(each.replace("%s", form.lower())))
+            admin.execute(text("DROP TABLE o"))
+            orders.insert(1)
+            assert ids(read_until(source, 1)) == [1]
+            admin.execute(text("CREATE TEMPORARY TABLE t SELECT 1"))
+            with pytest.raises(UnreadableChangeError, match=f"functions of {hidden}: grant"):
+                read_until(source, 1)
+        finally:
+            admin.execute(text(f"DROP DATABASE IF EXISTS {hidden}"))
 
 
 def test_what_is_no_schema_needs_no_right(orders: Orders, source: LogSource) -> None:

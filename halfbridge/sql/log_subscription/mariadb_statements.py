@@ -40,6 +40,13 @@ _GRANTED = (
     "FROM information_schema.schema_privileges) AS held WHERE privilege_type = %s "
     "AND REPLACE(grantee, '\\'', '') = CURRENT_USER() AND %s LIKE pattern"
 )
+# What fills no table, whatever triggers and functions there are.
+_HARMLESS = re.compile(
+    r"\s*((DROP|TRUNCATE|ALTER)\s|CREATE\s(?!.*(?<![\w$])SELECT(?![\w$])))",
+    re.IGNORECASE | re.DOTALL,
+)
+# What may fill a new table, fires no trigger, and only reads others; but functions do anything.
+MAKES_TABLE = re.compile(r"\s*CREATE\s+(OR\s+REPLACE\s+)?(TEMPORARY\s+)?TABLE\s", re.IGNORECASE)
 # Bytes of an event of LOAD DATA in front of its text (EXECUTE_LOAD_QUERY_EVENT): two headers.
 _LOAD_HEADERS_BYTES = 26
 _QUALIFIER = re.compile(r"(?<![\w$])(?:([^\W\d][\w$]*)|[`\"]([^`\"]+)[`\"])\s*\.")
@@ -57,7 +64,8 @@ class Statements:
     def __init__(self, connection: Any, table: str) -> None:
         self._connection = connection
         self._table = table
-        self._leading: re.Pattern[str] | None = None
+        # What leads to the table, and what of it does so where it is only read: routines.
+        self._leading: tuple[re.Pattern[str], re.Pattern[str]] | None = None
 
     def forget(self) -> None:
         """Ask the server anew: a trigger, a view or a function may have been made."""
@@ -70,11 +78,15 @@ class Statements:
             schema: The session's default one, or empty.
             text: Of the statement.
         """
-        if _named(self._table).search(text):
+        if _HARMLESS.match(text):
+            return ""
+        is_read = MAKES_TABLE.match(text) is not None
+        if not is_read and _named(self._table).search(text):
             return "it names the table"
         if self._leading is None:
-            self._leading = _named(*self._names())
-        found = self._leading.search(text)
+            names, routines = self._names()
+            self._leading = _named(*names), _named(*routines)
+        found = self._leading[is_read].search(text)
         if found is not None:
             return f"{found[0]} leads to the table, or this user may not see whether"
         hidden = [each for each in _schemas(schema, text) if not self._is_shown(each)]
@@ -85,15 +97,19 @@ class Statements:
             )
         return ""
 
-    def _names(self) -> set[str]:
-        """Return the table's name and all that lead to it, over any number of steps."""
-        bodies = [row for each in _BODIES for row in query(self._connection, each)]
+    def _names(self) -> tuple[set[str], set[str]]:
+        """Return the table's name and all that lead to it, over any number of steps.
+
+        And of them those of routines.
+        """
+        found_in = [query(self._connection, each) for each in _BODIES]
+        bodies = [row for each in found_in for row in each]
         names = {self._table}
         while True:
             pattern = _named(*names)
             found = {name for name, body in bodies if not body or pattern.search(body)}
             if found <= names:
-                return names
+                return names, names & {name for name, _ in found_in[-1]}
             names |= found
 
     def _is_shown(self, schema: str) -> bool:
@@ -131,6 +147,8 @@ def _schemas(schema: str, text: str) -> list[str]:
 
 def _named(*names: str) -> re.Pattern[str]:
     """Return what finds any of these names as a whole: orders is not orders_before."""
+    if not names:
+        return re.compile(r"(?!)")  # finds nothing
     return re.compile(rf"(?<![\w$])({_either(names)})(?![\w$])", re.IGNORECASE)
 
 

@@ -36,7 +36,12 @@ from halfbridge.sql.log_subscription.mariadb_errors import (
 )
 from halfbridge.sql.log_subscription.mariadb_gtids import gtids_of, position_of
 from halfbridge.sql.log_subscription.mariadb_server import connect, describe
-from halfbridge.sql.log_subscription.mariadb_statements import Statements, fills, load_text
+from halfbridge.sql.log_subscription.mariadb_statements import (
+    MAKES_TABLE,
+    Statements,
+    fills,
+    load_text,
+)
 from halfbridge.sql.log_subscription.mariadb_values import padded, plain_row
 
 if TYPE_CHECKING:
@@ -67,8 +72,6 @@ _EVENTS = [
 ]
 # Query events inside of a database transaction that change no row.
 _HARMLESS = ("BEGIN", "COMMIT", "SAVEPOINT", "XA ", "RELEASE")
-# Of a CREATE TABLE ... SELECT, in front of its rows; the table is described anew then.
-_MAKES_TABLE = ("CREATE TABLE", "CREATE OR REPLACE TABLE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +237,8 @@ class BinlogStream:
         if self._gtid is not None and self._gtid.flags & _STANDALONE:
             if self._fills.match(text):
                 raise in_place_of_rows(text, "it makes the table and fills it")
+            if MAKES_TABLE.match(text):
+                self._judge(event.schema.decode("utf-8", "replace"), text)
             self._described = self._redescribed(text)
             self._statements.forget()
             return self._end()
@@ -241,9 +246,9 @@ class BinlogStream:
             return self._end()
         if text.upper().startswith("ROLLBACK"):
             return self._rolled_back(text)
-        if text.upper().startswith(_MAKES_TABLE):
+        if MAKES_TABLE.match(text):  # of a CREATE TABLE ... SELECT, in front of its rows
             self._described = self._redescribed(text)
-        elif not text.upper().startswith(_HARMLESS):
+        if not text.upper().startswith(_HARMLESS):
             self._judge(event.schema.decode("utf-8", "replace"), text)
         return None
 
