@@ -88,7 +88,7 @@ class Terminals:
     def outcomes(self) -> list[str]:
         """Return what the example's fence says of its orders, sorted."""
         engine = create_engine(self.database)
-        query = text("SELECT outcome FROM halfbridge_fence WHERE transaction_id <> '' ORDER BY 1")
+        query = text("SELECT outcome FROM halfbridge_fence WHERE producer_group <> '' ORDER BY 1")
         with engine.connect() as connection:
             found = list(connection.execute(query).scalars())
         engine.dispose()
