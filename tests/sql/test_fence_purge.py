@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import insert, select, text
+from sqlalchemy import create_engine, insert, make_url, select, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
 
 from bridge import NoAnswerError, Resolution
 from halfbridge.sql import FencedError
@@ -21,6 +24,8 @@ from tests.integration.producing import GROUP
 from tests.sql.fence_scene import Scene, new_id, on
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.sql.databases import Database
 
 JOIN_S_MAX = 60.0
@@ -190,6 +195,43 @@ def _enter(scene: Scene, connection: Any, transaction_id: str) -> None:
         transaction_id=transaction_id,
         message_count=1,
     )
+
+
+@on("postgresql", "mariadb")
+def test_a_service_needs_no_rights_to_update_or_delete(scene: Scene) -> None:
+    """SELECT and INSERT on the fence table are enough to enter and to check; a purge needs more."""
+    name = f"u_{secrets.token_hex(4)}"
+    host = "@'127.0.0.1'" if scene.database.name == "mariadb" else ""
+    with _user(scene, name + host):
+        url = make_url(scene.database.url).set(username=name)
+        scene.engine = create_engine(url, poolclass=NullPool)
+        scene.fence = scene.fence_on(scene.engine)
+        mine, never = new_id(), new_id()
+        scene.commit(mine)
+        assert scene.fence.check(scene.view(mine)).resolution is Resolution.COMMIT
+        assert scene.fence.check(scene.view(never)).resolution is Resolution.ROLLBACK
+        with pytest.raises(DBAPIError, match=r"(?i)denied"):
+            scene.fence.purge()
+
+
+@contextmanager
+def _user(scene: Scene, name: str) -> Iterator[None]:
+    """Have a user of the server for a while."""
+    statements = {
+        "postgresql": ("CREATE ROLE {} LOGIN", "DROP OWNED BY {}; DROP ROLE {}"),
+        "mariadb": ("CREATE USER {}", "DROP USER {}"),
+    }
+    make, drop = statements[scene.database.name]
+    with scene.database.admin_engine().connect() as admin:
+        admin.execute(text(make.format(name)))
+        admin.execute(text(f"GRANT SELECT, INSERT ON halfbridge_fence TO {name}"))
+        admin.commit()
+        try:
+            yield
+        finally:
+            for each in drop.split("; "):
+                admin.execute(text(each.format(name)))
+            admin.commit()
 
 
 def test_what_is_young_cannot_have_been_purged() -> None:
