@@ -140,11 +140,21 @@ def cli(*, debug: bool) -> None:
 
 def main() -> NoReturn:
     """Run the command line of this process, and end the process with its exit status."""
+    # Late: whoever imports the command line for its commands does not need it.
+    from checker.process_end import end_process  # noqa: PLC0415
+
     try:
         cli.main(prog_name="halfbridge")
     except SystemExit as end:
-        # Late: whoever imports the command line for its commands does not need it.
-        from checker.process_end import end_process  # noqa: PLC0415
-
-        end_process(end.code if isinstance(end.code, int) else EXIT_ERROR)
+        end_process(_status_of(end))
     raise AssertionError("a command line ends by SystemExit")
+
+
+def _status_of(end: SystemExit) -> int:
+    """Return the exit status that the interpreter would end with; text is told, as it would be."""
+    if end.code is None:
+        return 0
+    if isinstance(end.code, int):
+        return end.code
+    click.echo(end.code, err=True)  # a user's module may end so that is imported
+    return EXIT_ERROR

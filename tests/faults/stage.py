@@ -11,6 +11,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -58,6 +59,7 @@ LIMITS = {
 }
 _LATE_S = 3.0
 _LAST_LINES = 120
+_DUMP_S = 30.0  # to write where its threads stand, on a busy machine
 _FRAMES = "most recent call first"  # faulthandler's words
 
 
@@ -135,7 +137,8 @@ class Daemon:
     def _where_it_stands(self) -> str:
         """End it, and return its last lines; the last ones are where its threads stood."""
         self.child.process.send_signal(signal.SIGABRT)  # see PYTHONFAULTHANDLER
-        self.child.process.wait(_LATE_S)
+        with suppress(subprocess.TimeoutExpired):
+            self.child.process.wait(_DUMP_S)
         return "\n".join(("", *self.log().splitlines()[-_LAST_LINES:]))
 
     def log(self) -> str:

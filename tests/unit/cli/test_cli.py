@@ -198,19 +198,35 @@ def test_errors_have_their_exit_status(
     _one_line(result.stderr.lstrip())  # click ends the line of a terminal's ^C first
 
 
-def test_a_command_is_over_when_it_has_ended() -> None:
-    """A thread of a client that is not well does not hold up the end of the process."""
+def _run_main(before: str, *words: str) -> subprocess.CompletedProcess[str]:
     program = (
-        "import sys, threading\n"
-        "from halfbridge.cli import main\n"
-        "threading.Thread(target=threading.Event().wait).start()\n"
-        "sys.argv = ['halfbridge', '--version']\n"
-        "main()\n"
+        f"import sys, threading\nfrom halfbridge import cli\n{before}\n"
+        f"sys.argv = {['halfbridge', *words]!r}\ncli.main()\n"
     )
-
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
     )
 
+
+def test_a_command_is_over_when_it_has_ended() -> None:
+    """A thread of a client that is not well does not hold up the end of the process."""
+    done = _run_main("threading.Thread(target=threading.Event().wait).start()", "--version")
+
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip().endswith(__version__)
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "told"),
+    [("None", 0, ""), ("7", 7, ""), ("'set SHOP_URL first'", 1, "set SHOP_URL first\n")],
+)
+def test_a_users_module_may_end_the_command(code: str, status: int, told: str) -> None:
+    """What it says when it does so is printed, and its exit status kept."""
+    done = _run_main(
+        f"cli.cli.add_command(cli.click.Command('x', callback=lambda: sys.exit({code})))\n"
+        "cli.COMMANDS['x'] = ''\n"
+        "cli.cli.get_command = lambda ctx, name: cli.cli.commands[name]",
+        "x",
+    )
+
+    assert (done.returncode, done.stderr) == (status, told)
