@@ -61,8 +61,8 @@ FILLED = {
         "CREATE TEMPORARY TABLE made SELECT fill(1) AS id",
     ),
     "as it is made": (
-        ("DROP TABLE orders",),
-        "CREATE TABLE orders (id int primary key) SELECT 1 AS id",
+        (),
+        "CREATE OR REPLACE TABLE orders (id int primary key) SELECT 1 AS id",
     ),
 }
 
