@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import make_url
 
+from halfbridge.testkit.children import Children, Interrupts
+from tests.faults.stage import Stage
 from tests.sql.databases import OwnDatabase, ProxiedDatabase, shared_database, sqlite_database
 from tests.sql.fence_scene import new_cluster
 from tests.sql.servers import MariaDbServer, PostgresServer, Template
@@ -101,3 +103,12 @@ def producer(cluster: Cluster) -> Iterator[Any]:
     """A started producer that this file's tests share."""
     with cluster.producer() as made:
         yield made
+
+
+@pytest.fixture
+def stage(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Iterator[Stage]:
+    """An installation of a test's own, without topics yet; its processes end with the test."""
+    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
+        made = Stage(kafka_bootstrap_servers, topic_prefix, tmp_path, children)
+        yield made
+    made.close()

@@ -65,6 +65,7 @@ class FenceScene:
         self._services: dict[int, tuple[Child, Step | None]] = {}
         self._daemons: dict[str, Daemon] = {}
         self._started = 0
+        self._load: list[str] = []
         self._engine = database.engine(pool_pre_ping=True)
         self._fence = Fence(self._engine, producer_group=PRODUCER_GROUP)
 
@@ -152,6 +153,8 @@ class FenceScene:
         assert [each for each in self.records if each.topic == self.stage.names.dead] == []
         work, fence_rows = self.rows_and_fence_rows()
         assert work == fence_rows
+        counts = {(each.op.transaction_id, each.op.message_count) for each in self._commits()}
+        assert counts == set(work.items())
         assert self.out_of_order() == []
         assert self.untrue() == []
 
@@ -239,6 +242,9 @@ class FenceScene:
 
     def _ops(self) -> list[ReadOp]:
         return read_ops(read_all(self.stage.direct, [self.stage.names.op]))
+
+    def _commits(self) -> list[ReadOp]:
+        return [each for each in self._ops() if each.op.kind is OpKind.COMMIT]
 
     def _begun(self) -> int:
         paths = self.stage.directory.glob("client-*.jsonl")

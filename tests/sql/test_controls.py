@@ -13,18 +13,16 @@ import pytest
 
 from bridge.message import Message
 from halfbridge.sql.local_messages.relay import RelayStep
-from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.history import Anomaly
-from tests.faults.stage import Stage, seed_of_run, until
+from tests.faults.stage import seed_of_run, until
 from tests.sql.fence_kills_scene import GOES_ON_S, THREADS, FenceScene
 from tests.sql.fence_plan import Kind
 from tests.sql.fence_service import DECIDED
 from tests.sql.relaying import scene
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from tests.faults.stage import Stage
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
@@ -32,15 +30,6 @@ pytestmark = pytest.mark.broker
 PLAIN = "plain"
 ROWS = 20
 PROCESS_S_MAX = 120.0
-
-
-@pytest.fixture
-def stage(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Iterator[Stage]:
-    """Yield an installation without topics yet."""
-    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
-        made = Stage(kafka_bootstrap_servers, topic_prefix, tmp_path, children)
-        yield made
-    made.close()
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)

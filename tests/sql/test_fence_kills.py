@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.testkit.children import Children, Interrupts
-from tests.faults.stage import Stage, seed_of_run
+from tests.faults.stage import seed_of_run
 from tests.sql.databases import durable_database
 from tests.sql.fence_kills_scene import FenceScene
 
@@ -15,21 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.faults.stage import Stage
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 
 KILLS, SERVER_EVERY, DAEMON_EVERY = 7, 4, 6  # the fourth is the server's, the sixth a daemon's
 BLOCKS_MAX = 12  # of a service, before it dies
-
-
-@pytest.fixture
-def stage(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Iterator[Stage]:
-    """Yield an installation without topics yet."""
-    with Children(tmp_path, interrupts=Interrupts(), keep_directory=True) as children:
-        made = Stage(kafka_bootstrap_servers, topic_prefix, tmp_path, children)
-        yield made
-    made.close()
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
