@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import ExitStack
 from threading import Event, Thread
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from halfbridge.sql.local_messages.errors import DrainError
 from halfbridge.sql.local_messages.steps import RelayStep
 from halfbridge.sql.local_messages.writer import LocalMessages
 from tests.sql.relaying import Scene, running, scene, states_of, wait_until
+from tests.sql.test_relay_command import RelayProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,11 +43,19 @@ def relaying(database: Database, halfbridge_stack: HalfbridgeStack, topic: str) 
         yield made
 
 
-@pytest.mark.parametrize("step", [RelayStep.SENT, RelayStep.MARKED])
-def test_a_black_hole_costs_a_relay_its_bounds_and_no_row(
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [
+        ("blackhole", RelayStep.SENT),
+        ("blackhole", RelayStep.MARKED),
+        ("cut", RelayStep.MARKED),
+    ],
+)
+def test_a_connection_that_is_lost_costs_a_relay_its_bounds_and_no_row(
     proxied_database: ProxiedDatabase,
     halfbridge_stack: HalfbridgeStack,
     topic: str,
+    fault: str,
     step: RelayStep,
 ) -> None:
     """In front of the marks, or of COMMIT: an error in time, then it goes on by itself."""
@@ -54,7 +64,7 @@ def test_a_black_hole_costs_a_relay_its_bounds_and_no_row(
     def on_step(reached: RelayStep) -> None:
         if reached is step and holes:
             holes.pop()
-            proxied_database.proxy.blackhole()
+            getattr(proxied_database.proxy, fault)()
 
     with ExitStack() as exits:
         engine = engine_of(proxied_database.url, bounds=BOUNDS)
@@ -124,3 +134,22 @@ def test_a_relay_that_hangs_is_not_waited_for_without_end(relaying: Scene, topic
             service.run(drain_s=0.2)
     finally:
         may_go_on.set()
+
+
+def round_age_s(relay: RelayProcess) -> float:
+    """Return how long ago a relay's round ended well."""
+    lines = relay.says("metrics").splitlines()
+    found = [line for line in lines if line.startswith("halfbridge_relay_round_age_seconds ")]
+    return float(found[0].split()[1]) if found else 0.0
+
+
+@pytest.mark.long
+def test_sigterm_ends_a_relay_whose_database_is_a_black_hole(
+    proxied_database: ProxiedDatabase, halfbridge_stack: HalfbridgeStack
+) -> None:
+    """Before its database gives an error, with a status that says that something was left."""
+    with RelayProcess(proxied_database, halfbridge_stack) as relay:
+        wait_until(lambda: '"ready": true' in relay.says("readyz"))
+        proxied_database.proxy.blackhole()
+        wait_until(lambda: round_age_s(relay) > 1.0)
+        assert relay.end(signal.SIGTERM) == 1
