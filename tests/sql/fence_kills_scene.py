@@ -47,6 +47,7 @@ class FenceScene:
         stage: Without topics yet.
         database: Where the local transactions are.
         seed: Of what services do, and of who is killed when.
+        is_brief: No block waits for a check.
 
     Attributes:
         killed: What was killed, in words -> how often.
@@ -54,13 +55,16 @@ class FenceScene:
         rows: What stands in the database, once there is a verdict.
     """
 
-    def __init__(self, stage: Stage, database: Database, *, seed: int) -> None:
+    def __init__(
+        self, stage: Stage, database: Database, *, seed: int, is_brief: bool = False
+    ) -> None:
         self.stage, self.database = stage, database
         self.killed = stage.injected
         self.records: list[ReadRecord] = []
         self.rows: list[Any] = []
         stage.seed = seed
         self._seed = seed
+        self._flags = ("--brief",) if is_brief else ()
         self._draw = random.Random(seed)
         self._services: dict[int, tuple[Child, Step | None]] = {}
         self._daemons: dict[str, Daemon] = {}
@@ -276,13 +280,13 @@ class FenceScene:
             (str(_SERVICE), "--url", self.database.url, "--seed", str(self._seed)),
             ("--bootstrap-servers", self.stage.servers, "--prefix", self.stage.prefix),
             ("--directory", str(self.stage.directory), "--name", name),
-            ("--threads", str(THREADS), "--first-lane", str(THREADS * place)),
+            ("--threads", str(THREADS), "--first-lane", str(THREADS * place), *self._flags),
             flags,
         )
         self._services[place] = (child, step)
 
     def _start_daemon(self, slot: str) -> None:
-        flags = ("--workers", "1", "--slot", slot, "--check-backoff-ms-max", "4000")
+        flags = ("--workers", "1", "--slot", slot, "--check-backoff-ms-max", "1000")
         self._daemons[slot] = self.stage.daemon(*flags, name=f"daemon-{slot}")
 
     def _kill_daemon(self) -> None:

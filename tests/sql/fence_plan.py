@@ -72,6 +72,7 @@ _WEIGHTS = {
     Kind.LATE: 1,  # this and the next one take seconds
     Kind.SLOW: 0.2,
 }
+_WAITING = (Kind.LATE, Kind.SLOW)
 # What a database does not have. SQLite has one writer: nothing deadlocks. PostgreSQL's transaction
 # has failed after any error. MariaDB's SERIALIZABLE is locks.
 _LACKS = {
@@ -86,7 +87,7 @@ def kinds_on(database: str) -> list[Kind]:
     return [kind for kind in Kind if kind not in _LACKS[database]]
 
 
-def draw_kind(draw: random.Random, database: str) -> Kind:
-    """Return the kind of the next block."""
-    kinds = kinds_on(database)
+def draw_kind(draw: random.Random, database: str, *, is_brief: bool = False) -> Kind:
+    """Return the kind of the next block; `is_brief`: none that waits for a check."""
+    kinds = [kind for kind in kinds_on(database) if not is_brief or kind not in _WAITING]
     return draw.choices(kinds, [_WEIGHTS[kind] for kind in kinds])[0]

@@ -136,7 +136,9 @@ class Lane:
         if options.only:
             return Kind[options.only]
         first = kinds_on(database)[self._number :: options.threads] if options.each_first else []
-        return first[number - 1] if number <= len(first) else draw_kind(self._draw, database)
+        if number <= len(first):
+            return first[number - 1]
+        return draw_kind(self._draw, database, is_brief=options.brief)
 
     def _block(self, kind: Kind) -> BaseException | None:
         """Run one block; return what it raised."""
@@ -215,7 +217,6 @@ class Service:
         self.quiet = threading.Event()
         self.doom = Doom(Step[options.die_at] if options.die_at else None, options.die_in)
         self.here = threading.local()
-        self._tick = threading.Event()  # never set
         name = f"{options.name}.jsonl"
         self.log = ClientLog(options.directory / f"client-{name}", producer_group=PRODUCER_GROUP)
         self._blocks = os.open(
@@ -254,11 +255,12 @@ class Service:
             yield tx, connection
 
     def wait_for(self, folder: str, transaction_id: str) -> None:
-        """Return once it was said of the transaction, or after SIGNAL_S_MAX."""
+        """Return once it was said of the transaction; at the end, or after SIGNAL_S_MAX, anyway."""
         path = self.options.directory / folder / transaction_id
         deadline = monotonic() + SIGNAL_S_MAX
         while not path.exists() and monotonic() < deadline:
-            self._tick.wait(POLL_S)
+            if self.quiet.wait(POLL_S):
+                return
 
     def note(self, transaction_id: str, kind: Kind, ended: BaseException | None) -> None:
         """Write down how a block ended."""
@@ -319,6 +321,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=0, help="of a thread; 0: no limit")
     parser.add_argument("--only", default="", help="name of a kind")
     parser.add_argument("--each-first", action="store_true", help="begin with one of each kind")
+    parser.add_argument("--brief", action="store_true", help="no blocks that wait for a check")
     parser.add_argument("--late-behind", default=ANSWERED, help="what the kind LATE waits for")
     parser.add_argument("--naive", action="store_true", help="without a fence")
     return parser.parse_args(arguments)

@@ -32,7 +32,7 @@ def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database
 
 def test_what_stands_comes_out_once_and_in_order(stage: Stage, durable: Database) -> None:
     """Services are killed at steps that a seed draws, the database server and a daemon once."""
-    scene = FenceScene(stage, durable, seed=seed_of_run())
+    scene = FenceScene(stage, durable, seed=seed_of_run(), is_brief=True)
     scene.begin(services=2)
     scene.run(
         KILLS,
