@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import closing
 from queue import Queue
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import NullPool, select, text
 
-from halfbridge.sql.log_subscription.errors import LogSettingsError
+from halfbridge.sql.log_subscription import pg_wire, wakeups
+from halfbridge.sql.log_subscription.errors import LogSettingsError, LogUnavailableError
 from halfbridge.sql.log_subscription.wakeups import LogListener
 from tests.integration.waiting import until
 from tests.sql.log_scene import KINDS, PATIENCE_S, Orders, endings
@@ -116,6 +118,51 @@ def test_the_log_that_was_read_is_not_kept(looks: Looks) -> None:
             return bool(connection.scalar(text(passed)))
 
     until("the slot has passed what was read", is_free)
+
+
+def walsenders(orders: Orders) -> int:
+    """Return how many processes of the server send its log, or are to, in this database."""
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'walsender' "
+        "AND datname = current_database()"
+    )
+    engine = orders.database.admin_engine(poolclass=NullPool)
+    with engine.connect() as connection:
+        return int(connection.scalar(text(query)) or 0)
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_slot_is_waited_for_once_however_long_others_write(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database transaction that stays open costs one slot, which a stop gives up."""
+    monkeypatch.setattr(pg_wire, "_ANSWER_S_MAX", 0.1)  # less than one look at the clock
+    orders, attempts = looks._orders, list[int]()
+    with orders.engine.connect() as slow:
+        slow.execute(orders.table.insert(), orders.row(1))
+        looks.listener.start()
+        until("the slot is being made", lambda: walsenders(orders) == 1)
+        ends_s = monotonic() + 2 * (pg_wire._WANTED_INTERVAL_S + wakeups._RECONNECT_S)
+        while monotonic() < ends_s:
+            attempts.append(walsenders(orders))
+        assert set(attempts) == {1}
+        looks.listener.stop()
+        until("the server has given up the slot", lambda: walsenders(orders) == 0)
+        slow.commit()
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_statement_without_an_answer_is_given_up_by_the_server_too(
+    looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for a lock does not stay on the server when its client has waited enough."""
+    monkeypatch.setattr(pg_wire, "_ANSWER_S_MAX", 0.1)
+    orders = looks._orders
+    with orders.engine.connect() as owner:
+        owner.execute(text("LOCK TABLE orders"))
+        with pytest.raises(LogUnavailableError, match="no answer within"):
+            orders.source().begin_now()  # the publication waits for the table
+        until("nobody waits on the server", lambda: walsenders(orders) == 0)
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)

@@ -105,8 +105,11 @@ class LogSource(Protocol):
         quick.
         """
 
-    def open_now(self) -> None:
-        """Read from the present end on; nothing on the server outlives `close`."""
+    def open_now(self, is_wanted: Wanted = always) -> None:
+        """Read from the present end on; nothing on the server outlives `close`.
+
+        Arguments and errors are those of `begin_now`.
+        """
 
     def open(self, position: Position) -> None:
         """Read from `position` on.

@@ -31,7 +31,7 @@ class LogUnavailableError(LogSubscriptionError):
 
 
 class ReadingStoppedError(LogSubscriptionError):
-    """The relay was told to stop while a subscription began; nothing was begun."""
+    """The relay was told to stop while the server let wait; nothing was begun."""
 
 
 class PositionTakenError(LogSubscriptionError):

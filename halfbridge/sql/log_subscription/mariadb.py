@@ -92,8 +92,9 @@ class MariadbLog:
         finally:
             connection.close()
 
-    def open_now(self) -> None:
-        """Read from the present end on."""
+    def open_now(self, is_wanted: Wanted = always) -> None:
+        """Read from the present end on; nothing waits for long."""
+        del is_wanted
         self.open(self.begin_now())
 
     def open(self, position: Position) -> None:

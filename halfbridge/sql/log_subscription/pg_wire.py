@@ -11,6 +11,7 @@ from __future__ import annotations
 from math import inf
 from select import select
 from struct import Struct
+from threading import Thread
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,9 @@ _SILENCE_S_MAX = 30.0
 _WANTED_INTERVAL_S = 0.5
 # A statement that has no answer for so long is lost; those about one slot or table take far less.
 _ANSWER_S_MAX = 60.0
+# The request to give up a statement goes over a connection of its own, for which libpq has no
+# limit: a server that is there answers at once.
+_CANCEL_S_MAX = 5.0
 # libpq's own: seconds to connect, seconds and probes until a dead connection is noticed.
 _CONNECTION = {
     "connect_timeout": 10,
@@ -193,9 +197,10 @@ class ReplicationConnection:
                 if select([self._pg.socket], [], [], _WANTED_INTERVAL_S)[0]:
                     self._pg.consume_input()
                 elif not self._is_wanted():
-                    self._pg.get_cancel().cancel()  # else the server would go on with it
+                    self._cancel()
                     raise ReadingStoppedError("stopped while the server let wait")
                 elif monotonic() > deadline_s:
+                    self._cancel()
                     raise LogUnavailableError(f"no answer within {_ANSWER_S_MAX:.0f} s")
             following = self._pg.get_result()
             if following is None:
@@ -206,6 +211,17 @@ class ReplicationConnection:
         if result is None:
             raise LogUnavailableError(f"the connection ended: {self._message()}")
         return result
+
+    def _cancel(self) -> None:
+        """Ask the server to give up the statement, before its connection is closed.
+
+        A server that waits for a lock does not see that the client has gone: process, slot and log
+        would be kept until the lock is free.
+        """
+        # In a thread, and a daemon one: nothing ends the wait for a server that says nothing.
+        thread = Thread(target=self._pg.get_cancel().cancel, name="halfbridge-cancel", daemon=True)
+        thread.start()
+        thread.join(_CANCEL_S_MAX)
 
     def _send_status(self) -> None:
         now_us = time_ns() // _NS_PER_US - _UNIX_TO_POSTGRES_US

@@ -108,17 +108,18 @@ class PostgresqlLog:
         finally:
             connection.close()
 
-    def open_now(self) -> None:
+    def open_now(self, is_wanted: Wanted = always) -> None:
         """Stream from the present end on, by a slot that ends with this connection."""
         self.close()
-        connection = self._connect()
+        connection = ReplicationConnection(self._parameters, is_wanted)
         try:
             if not is_published(connection, self.slot, self._schema, self._table):
                 connection.rows(f"DROP PUBLICATION IF EXISTS {self.slot}")
                 self._publish(connection)
             slot = f"{self.slot}_{secrets.token_hex(4)}"
             row = connection.rows(
-                f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"
+                f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT",
+                is_patient=True,  # waits for all that write now
             )[0]
             self._start(connection, slot, Position((row[1] or b"").decode()))
         except BaseException:

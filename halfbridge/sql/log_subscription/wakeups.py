@@ -17,6 +17,7 @@ from halfbridge.sql.log_subscription.errors import (
     LogSubscriptionError,
     LogUnavailableError,
     PositionLostError,
+    ReadingStoppedError,
 )
 from halfbridge.sql.log_subscription.sources import log_source
 
@@ -72,10 +73,12 @@ class LogListener:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._source.open_now()
+                self._source.open_now(lambda: not self._stopping.is_set())
                 self.is_listening = True
                 self._wake()  # for what was committed before
                 self._follow(self._source)
+            except ReadingStoppedError:
+                return
             except LogSubscriptionError as error:
                 _LOG.log(_level(error), "%s is looked at by the clock: %s", self._table, error)
             finally:
