@@ -88,7 +88,7 @@ def purge(
         keep_ms = older_than_ms
     before_ms = _patiently(fence, lambda: _move_watermark(fence, keep_ms))
     rows = 0
-    for group in _groups(fence):
+    for group in _patiently(fence, partial(_groups, fence)):
         for deleted in _delete(fence, group, before_ms):
             rows += deleted
             if progress is not None:
@@ -165,19 +165,24 @@ def _delete(fence: FenceTable, group: str, before_ms: int) -> Iterator[int]:
     A row is old by both clocks: its id was born, by the client's, and the row was written, by
     the database's, before the watermark.
     """
-    columns = fence.table.c
-    mine = columns.producer_group == group
     end, at = lowest_id(before_ms), OWN_KEY
     while True:
-        between = and_(mine, columns.transaction_id > at, columns.transaction_id < end)
-        query = select(columns.transaction_id).where(between)
-        ordered = query.order_by(columns.transaction_id).limit(_PURGE_BATCH)
-        with fence.own_transaction(writes=False) as connection:
-            ids = list(connection.execute(ordered).scalars())
+        ids = _patiently(fence, partial(_ids, fence, group, at, end))
         if not ids:
             return
         yield _patiently(fence, partial(_delete_rows, fence, group, ids, before_ms))
         at = ids[-1]
+
+
+def _ids(fence: FenceTable, group: str, at: str, end: str) -> list[str]:
+    """Return a group's next ids behind `at` and below `end`, by id; at most a batch."""
+    columns = fence.table.c
+    mine = columns.producer_group == group
+    between = and_(mine, columns.transaction_id > at, columns.transaction_id < end)
+    query = select(columns.transaction_id).where(between)
+    ordered = query.order_by(columns.transaction_id).limit(_PURGE_BATCH)
+    with fence.own_transaction(writes=False) as connection:
+        return list(connection.execute(ordered).scalars())
 
 
 def _delete_rows(fence: FenceTable, group: str, ids: list[str], before_ms: int) -> int:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import create_engine, insert, make_url, select, text
+from sqlalchemy import create_engine, event, insert, make_url, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
@@ -140,6 +140,30 @@ def test_a_purge_that_is_held_up_says_by_what(
             own = holder.execute(text("SELECT pg_backend_pid()")).scalar_one()
             assert f"process {own}" in str(caught.value)
     assert scene.fenced(old) == ("committed", 1)
+
+
+@on("sqlite")
+@pytest.mark.usefixtures("short_waits")
+@pytest.mark.parametrize("uses", [1, 2])
+def test_a_purge_tries_again_where_it_may_not_even_read(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, uses: int
+) -> None:
+    """A writer's commit locks SQLite's file against readers too, where it is not in WAL mode."""
+    (old,) = aged(scene, 1)
+    ended: list[None] = []
+    with scene.database.engine().connect() as holder:
+
+        def lock(_connection: Any, _record: Any) -> None:
+            """Lock the file once the purge has used so many connections."""
+            ended.append(None)
+            if len(ended) == uses:
+                holder.exec_driver_sql("BEGIN EXCLUSIVE")
+
+        monkeypatch.setattr("halfbridge.sql.fence_purge.sleep", lambda _: holder.rollback())
+        event.listen(scene.engine, "checkin", lock)
+        assert scene.fence.purge().rows == 1
+        assert len(ended) > uses
+    assert scene.fenced(old) is None
 
 
 @pytest.mark.usefixtures("short_waits")
