@@ -88,8 +88,9 @@ class LogRelayService:
         while True:
             try:
                 self._lag_bytes = self._source.lag_bytes()
-            except LogSubscriptionError as error:
-                self._lag_bytes = None
-                _LOG.debug("the lag of %s is not known: %s", self._name, error)
+            except Exception as error:  # noqa: BLE001 (drivers raise their own)
+                self._lag_bytes = None  # the last one would be shown for ever
+                level = logging.DEBUG if isinstance(error, LogSubscriptionError) else logging.ERROR
+                _LOG.log(level, "the lag of %s is not known: %s", self._name, error)
             if self._stopping.wait(_LAG_INTERVAL_S):
                 return
