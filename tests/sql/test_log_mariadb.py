@@ -10,12 +10,15 @@ import pytest
 from sqlalchemy import text
 
 from bridge import Message
+from halfbridge.sql.log_subscription import mariadb_stream
 from halfbridge.sql.log_subscription.changes import Position
 from halfbridge.sql.log_subscription.errors import (
     LogSettingsError,
+    LogUnavailableError,
     PositionLostError,
     UnreadableChangeError,
 )
+from halfbridge.sql.log_subscription.mariadb import MariadbLog
 from halfbridge.sql.log_subscription.positions import Positions
 from tests.integration.waiting import until
 from tests.sql.databases import OwnDatabase
@@ -186,3 +189,39 @@ def _purged(admin: Connection, last: str) -> bool:
     """Purge the log before its last file; a reader that has gone holds a file for a moment."""
     admin.execute(text(f"PURGE BINARY LOGS TO '{last}'"))
     return len(admin.execute(text("SHOW BINARY LOGS")).all()) == 1
+
+
+def test_a_table_is_described_anew_or_the_stream_ends(orders: Orders, source: LogSource) -> None:
+    """A server that has closed an idle connection does not leave the form of older rows behind."""
+    assert isinstance(source, MariadbLog)
+    begun = Position(source.read_to)
+    stream = source._stream
+    assert stream is not None
+    orders.insert(1)
+    assert ids(read_until(source, 1)) == [1]
+    with orders.database.admin_engine().connect() as admin:
+        admin.execute(text(f"KILL {stream._connections[0].thread_id()}"))
+    orders.execute(
+        "ALTER TABLE orders ADD flag BINARY(4)",
+        "INSERT INTO orders (id, flag) VALUES (2, 'a')",
+    )
+    with pytest.raises(LogUnavailableError):
+        read_until(source, 1)
+    source.open(begun)
+    assert [each.values.get("flag") for each in read_until(source, 2)] == [None, b"a\0\0\0"]
+
+
+def test_a_reader_that_cannot_be_made_is_told(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its constructor raises comes out of the next look, which would else wait for ever."""
+
+    def refuse(**_settings: object) -> None:
+        raise ValueError("no such setting")
+
+    source = orders.source()
+    begun = source.begin_now()
+    monkeypatch.setattr(mariadb_stream, "BinLogStreamReader", refuse)
+    source.open(begun)
+    with pytest.raises(UnreadableChangeError, match="no such setting"):
+        read_until(source, 1)

@@ -25,6 +25,7 @@ from pymysqlreplication.row_event import WriteRowsEvent
 
 from halfbridge.sql.log_subscription.assembly import Assembler
 from halfbridge.sql.log_subscription.errors import (
+    LogSettingsError,
     LogSubscriptionError,
     LogUnavailableError,
     UnreadableChangeError,
@@ -146,21 +147,21 @@ class BinlogStream:
         self._thread.join()
 
     def _run(self) -> None:
-        reader = BinLogStreamReader(
-            connection_settings={**self._parameters, "read_timeout": _SILENCE_S_MAX},
-            server_id=_SERVER_ID_MIN + secrets.randbelow(_SERVER_ID_MIN),
-            is_mariadb=True,
-            auto_position=self._assembler.read_to,
-            blocking=True,
-            slave_heartbeat=_HEARTBEAT_S,
-            only_events=_EVENTS,
-            filter_non_implemented_events=False,
-            only_tables=[self._table],
-            only_schemas=[self._schema],
-            pymysql_wrapper=self._connect,
-            enable_logging=False,
-        )
         try:
+            reader = BinLogStreamReader(
+                connection_settings={**self._parameters, "read_timeout": _SILENCE_S_MAX},
+                server_id=_SERVER_ID_MIN + secrets.randbelow(_SERVER_ID_MIN),
+                is_mariadb=True,
+                auto_position=self._assembler.read_to,
+                blocking=True,
+                slave_heartbeat=_HEARTBEAT_S,
+                only_events=_EVENTS,
+                filter_non_implemented_events=False,
+                only_tables=[self._table],
+                only_schemas=[self._schema],
+                pymysql_wrapper=self._connect,
+                enable_logging=False,
+            )
             control = connect(self._parameters)
             self._connections.append(control)
             self._described = describe(control, self._schema, self._table)
@@ -273,12 +274,16 @@ class BinlogStream:
         return self._end() if text.upper() == "ROLLBACK" else None
 
     def _redescribed(self, text: str) -> Table:
-        """Look at the table again where DDL names it; as before where it is gone."""
+        """Look at the table again where DDL names it; as before where it is gone.
+
+        A connection that is lost (wait_timeout) ends the stream: rows of another form than the
+        description's would be read wrongly.
+        """
         if self._table.lower() not in text.lower():
             return self._described
         try:
             return describe(self._connections[0], self._schema, self._table)
-        except Exception:  # noqa: BLE001 (a later statement dropped the table: nothing comes of it)
+        except LogSettingsError:  # a later statement dropped the table: nothing comes of it
             return self._described
 
     def _placed(self, error: UnreadableChangeError) -> UnreadableChangeError:
