@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from halfbridge.cli.database import opened
-from halfbridge.sql.bounds import LOG_BOUNDS
+from halfbridge.sql.bounds import RELAY_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ def run_log(values: dict[str, Any], config: BridgeConfig) -> int:
     """
     if values["map_file"] is None:
         raise click.UsageError("--table needs --map", click.get_current_context(silent=True))
-    with opened(values["url"], bounds=LOG_BOUNDS) as engine:
+    with opened(values["url"], bounds=RELAY_BOUNDS) as engine:
         _run(engine, values, config)
     return 0
 

@@ -27,5 +27,3 @@ class Bounds:
 
 
 RELAY_BOUNDS = Bounds()
-# What a log subscription had staged of a table of the user's is deleted in one statement.
-LOG_BOUNDS = Bounds(statement_s=300, answer_s=330)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from threading import Condition, Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import create_engine
-
 from bridge import TransactionProducer
 from halfbridge.sql import Fence
+from halfbridge.sql.bounds import RELAY_BOUNDS
+from halfbridge.sql.engines import engine_of
 from halfbridge.sql.log_subscription.mapping import parse_mapping
 from halfbridge.sql.log_subscription.positions import Positions
 from halfbridge.sql.log_subscription.sources import log_source
@@ -85,7 +85,7 @@ def subscription(
     group: str = GROUP,
 ) -> LogSubscription:
     """Return a subscription with all that it needs, opened in `stack`."""
-    engine = create_engine(url)
+    engine = engine_of(url, bounds=RELAY_BOUNDS)
     stack.callback(engine.dispose)
     fence = Fence(engine, producer_group=group)
     fence.create()

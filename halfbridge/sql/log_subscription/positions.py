@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import MetaData, and_, delete, func, insert, inspect, select, text, update
@@ -137,6 +138,10 @@ class Positions:
             producer_group: Of the relay.
             messages: Of the snapshot's rows; staged until they are claimed.
         """
+        rest = iter(messages)
+        # PostgreSQL may have to sort the whole table for it, and would end a database transaction
+        # that is idle meanwhile (Bounds.idle_transaction_s).
+        first = list(islice(rest, 1))
         with self._own_transaction() as connection:
             of_name = self._table.c.name == name
             # Locked: a relay that moves the row now would have the version that is written here.
@@ -144,7 +149,7 @@ class Positions:
             before = connection.execute(version).scalar()
             connection.execute(delete(self._staged).where(self._staged.c.name == name))
             connection.execute(delete(self._table).where(of_name))
-            count = stage(connection, self._staged, name, messages)
+            count = stage(connection, self._staged, name, chain(first, rest))
             stored = Stored(
                 position=position,
                 staged_after=0 if count else None,

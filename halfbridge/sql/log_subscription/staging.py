@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
     from bridge.message import Message
 
-_STAGED_AT_A_TIME = 1_000  # rows of a snapshot in one INSERT
+# Of a snapshot in one INSERT: rows, and bytes of its text, which takes far less than
+# Bounds.statement_s. A longer message has an INSERT of its own.
+_STAGED_AT_A_TIME = 1_000
+_STAGED_BYTES_AT_A_TIME = 16 << 20
 # A staged row in the text of an INSERT: key and value have two digits a byte, and this is enough
 # for all else: the names of 50 and 249 characters, those of table and columns, numbers.
 _ROW_BYTES = 1_024
@@ -37,6 +40,7 @@ def stage(connection: Connection, table: Table, name: str, messages: Iterable[Me
     number, size = 0, 0
     rows: list[dict[str, Any]] = []
     bytes_max = _statement_bytes_max(connection)
+    bytes_at_a_time = min(bytes_max, _STAGED_BYTES_AT_A_TIME)
     for number, message in enumerate(messages, 1):
         row_bytes = 2 * message.body_bytes + _ROW_BYTES
         if row_bytes > bytes_max:
@@ -44,7 +48,7 @@ def stage(connection: Connection, table: Table, name: str, messages: Iterable[Me
                 f"row {number} of the snapshot makes a message of {message.body_bytes} bytes; "
                 f"max_allowed_packet is {bytes_max}, and must be {row_bytes} to stage it"
             )
-        if len(rows) == _STAGED_AT_A_TIME or size + row_bytes > bytes_max:
+        if rows and (len(rows) == _STAGED_AT_A_TIME or size + row_bytes > bytes_at_a_time):
             connection.execute(insert(table), rows)
             size, rows = 0, []
         size += row_bytes
