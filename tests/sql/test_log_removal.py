@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import inspect
 
+from halfbridge.cli import cli
 from halfbridge.sql.log_subscription.changes import Position
 from halfbridge.sql.log_subscription.errors import OtherGroupError
 from halfbridge.sql.log_subscription.positions import Positions
@@ -21,11 +21,13 @@ from tests.sql.log_scene import KINDS, NAME, Orders
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from click.testing import Result
+
     from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.parametrize("database", KINDS, indirect=True)
-COMMAND_S_MAX = 60.0
+STOP_S_MAX = 60.0
 
 
 @pytest.fixture
@@ -41,22 +43,16 @@ def relayed(
         orders.source().drop()
 
 
-def remove(database: Database, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `halfbridge relay remove` for the subscription of these tests."""
+def remove(database: Database, *words: str) -> Result:
+    """Run `halfbridge relay remove` for the subscription of these tests, in this process."""
     command = ["relay", "remove", "--url", database.url, "--subscription", NAME, *words]
-    return subprocess.run(
-        [sys.executable, "-m", "halfbridge", *command],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=COMMAND_S_MAX,
-    )
+    return CliRunner().invoke(cli, command)
 
 
 def removed(database: Database, *words: str) -> dict[str, Any]:
     """Run the command, which succeeds; return what it says as JSON."""
     done = remove(database, "--json", *words)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     said: dict[str, Any] = json.loads(done.stdout)
     return said
 
@@ -72,12 +68,12 @@ def test_a_subscription_that_is_removed_begins_anew(relayed: Relayed) -> None:
         until("the log is read", lambda: relay.progress.is_open)
         if is_postgresql:
             refused = remove(database, "--yes")
-            assert refused.returncode == 1
-            assert "is in use; stop the relay" in refused.stderr
+            assert refused.exit_code == 1
+            assert "is in use; stop the relay" in refused.output
     standing = [f"replication slot halfbridge_{NAME}", f"publication halfbridge_{NAME}"]
     for words in ((), ("--yes",)):
         if is_postgresql:  # its server notices a moment later that the relay has gone
-            until("the slot is free", lambda: remove(database).returncode == 0)
+            until("the slot is free", lambda: remove(database).exit_code == 0)
         said = removed(database, *words)
         assert (said["subscription"], said["producer_group"]) == (NAME, GROUP)
         assert said["position"]
@@ -100,7 +96,7 @@ def test_a_subscription_belongs_to_one_producer_group(relayed: Relayed) -> None:
         pytest.raises(OtherGroupError, match=f"another.*{GROUP}, which has subscription {NAME}"),
         relaying(**relayed.given, group="another") as relay,
     ):
-        assert relay.ended.wait(COMMAND_S_MAX)
+        assert relay.ended.wait(STOP_S_MAX)
     with relaying(**relayed.given):
         assert relayed.delivered(2) == [1, 2]
     assert relayed.settled() == [1, 2]
