@@ -31,6 +31,13 @@ def number_of(engine: Engine, name: str) -> int:
         return int(connection.execute(text(_NUMBERS[name])).scalar_one())
 
 
+def make_numbers(engine: Engine) -> None:
+    """Make a table with one row, by an engine that lets a busy machine take its time."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE numbers (number INTEGER PRIMARY KEY)"))
+        connection.execute(text("INSERT INTO numbers VALUES (1)"))
+
+
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
 def test_a_command_that_runs_on_keeps_connections_that_live(database: Database) -> None:
     """The same one for each use; another one, without an error, once that one has died."""
@@ -62,11 +69,9 @@ def test_a_relay_ends_in_order_though_its_connection_died(database: Database) ->
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
 def test_a_statement_that_takes_too_long_ends_as_an_error(database: Database) -> None:
     """The server ends it, and the connection stays; a lock that is not had is such a statement."""
-    engine = engine_of(database.url, bounds=Bounds(statement_s=1))
+    make_numbers(database.engine())
+    engine = engine_of(database.url, bounds=Bounds(statement_s=2))
     try:
-        with engine.begin() as connection:
-            connection.execute(text("CREATE TABLE numbers (number INTEGER PRIMARY KEY)"))
-            connection.execute(text("INSERT INTO numbers VALUES (1)"))
         change = text("UPDATE numbers SET number = number + 1")
         with engine.begin() as first, engine.connect() as second:
             first.execute(change)
@@ -83,7 +88,7 @@ def test_an_answer_that_does_not_come_ends_the_connection(
     proxied_database: ProxiedDatabase,
 ) -> None:
     """Nothing says that the server is away; the ROLLBACK behind it does not wait as long again."""
-    engine = engine_of(proxied_database.url, bounds=Bounds(connect_s=2, answer_s=2))
+    engine = engine_of(proxied_database.url, bounds=Bounds(connect_s=4, answer_s=4))
     try:
         with engine.connect() as connection:
             connection.execute(text("SELECT 1"))
@@ -103,11 +108,9 @@ def test_an_answer_that_does_not_come_ends_the_connection(
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
 def test_a_server_lets_go_of_what_a_lost_relay_has_locked(database: Database) -> None:
     """The transaction of a client that says nothing more is rolled back."""
-    engine = engine_of(database.url, bounds=Bounds(idle_transaction_s=1))
+    make_numbers(database.engine())
+    engine = engine_of(database.url, bounds=Bounds(idle_transaction_s=2))
     try:
-        with engine.begin() as connection:
-            connection.execute(text("CREATE TABLE numbers (number INTEGER PRIMARY KEY)"))
-            connection.execute(text("INSERT INTO numbers VALUES (1)"))
         change = text("UPDATE numbers SET number = number + 1")
         with engine.connect() as lost:
             lost.execute(change)
