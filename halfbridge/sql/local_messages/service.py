@@ -44,9 +44,12 @@ _BACKLOG_S = 5.0
 # two waits for an answer of the database (Bounds.answer_s), or one for half messages, one for
 # COMMITs and one for the database.
 ROUND_S_MAX = 60.0
-# How long `run` waits for what is begun, once it is to stop: less than the 30 s after which
-# Kubernetes kills, and longer than a wait for half messages and one for COMMITs.
-DRAIN_S_MAX = 25.0
+# How long `run` waits for what is begun, once it is to stop: longer than a wait for half messages
+# (BridgeConfig.send_timeout_ms, 10 s).
+DRAIN_S_MAX = 15.0
+# How long the producer is waited for after that. With its checkers' 2 s it makes 25 s, of the 30 s
+# after which Kubernetes kills; what is left by then, checks decide.
+CLOSE_S_MAX = 8.0
 
 
 class RelayService:
@@ -127,7 +130,8 @@ class RelayService:
 
         Raises:
             DrainError: it took longer, and goes on in threads that end with the process. Nothing
-                is lost: leases run out, and what was sent is decided by the rows.
+                is lost: where the rounds did not end, leases run out, and what was sent is decided
+                by the rows.
         """
         threads = {
             "rounds": Thread(target=self._run_to_the_end, name="halfbridge-relay", daemon=True),
@@ -150,19 +154,25 @@ class RelayService:
         if self._failure is not None:
             raise self._failure
         if left:
-            text = f"{', '.join(left)} did not end in {drain_s:g} s; the last step: {self._step()}"
-            _LOG.error("a relay ends without its last word, leases run out: %s", text)
+            text = f"{', '.join(left)} did not end in {drain_s:g} s"
+            if "rounds" in left:
+                text += f"; the last step: {self._step()}"
+                _LOG.error("a relay ends without its last word, leases run out: %s", text)
+            else:
+                _LOG.error("a relay has ended its rounds, and leaves to the process: %s", text)
             raise DrainError(text)
 
     def _run_to_the_end(self) -> None:
-        """Run rounds in their thread; what ends them ends the relay."""
+        """Run rounds in their thread; what ends them ends the relay, and leaves its buckets."""
         try:
             self._run_rounds()
-            self._relay.close()
         except BaseException as error:  # noqa: BLE001  (raised by `run`)
             self._failure = error
-        finally:
-            self._stopping.set()
+        self._stopping.set()  # first: `run` waits only so long for what follows
+        try:
+            self._relay.close()
+        except BaseException as error:  # noqa: BLE001  (raised by `run`)
+            self._failure = self._failure or error
 
     def _step(self) -> str:
         step = self._relay.step
