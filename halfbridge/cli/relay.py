@@ -12,14 +12,16 @@ import click
 
 from bridge.config import BridgeConfig
 from bridge.errors import ConfigError
-from halfbridge.cli.database import URL_VARIABLE
+from halfbridge.cli.database import URL_VARIABLE, opened
 from halfbridge.cli.local_messages import opened_table, table_options
 from halfbridge.cli.log_relay import log_options, remove_log, run_log
 from halfbridge.cli.options import json_option, load_settings, settings_options
-from halfbridge.sql.bounds import RELAY_BOUNDS
+from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sqlalchemy import Engine
 
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.writer import LocalMessages
@@ -80,8 +82,18 @@ def run(**values: Any) -> int:
     relay_config = load_settings(RelayConfig, values)
     callback = _function(values["callback"])
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
-    with opened_table(values, bounds=RELAY_BOUNDS) as messages:
-        _run(messages, bridge_config, relay_config, callback, values)
+    with (
+        opened(values["url"], bounds=CHECK_BOUNDS) as check_engine,
+        opened_table(values, bounds=RELAY_BOUNDS) as messages,
+    ):
+        _run(
+            messages,
+            check_engine,
+            bridge_config=bridge_config,
+            relay_config=relay_config,
+            callback=callback,
+            values=values,
+        )
     return 0
 
 
@@ -113,6 +125,8 @@ def remove(**values: Any) -> int:
 
 def _run(
     messages: LocalMessages,
+    check_engine: Engine,
+    *,
     bridge_config: BridgeConfig,
     relay_config: RelayConfig,
     callback: Callable[..., Any] | None,
@@ -124,20 +138,26 @@ def _run(
     from checker.signals import on_signals  # noqa: PLC0415
     from halfbridge.sql.fence import Fence  # noqa: PLC0415
     from halfbridge.sql.local_messages.relay import Relay  # noqa: PLC0415
-    from halfbridge.sql.local_messages.service import RelayService  # noqa: PLC0415
+    from halfbridge.sql.local_messages.service import (  # noqa: PLC0415
+        CLOSE_S_MAX,
+        RelayService,
+    )
 
     messages.create()
-    fence = Fence(
-        messages.engine,
-        producer_group=bridge_config.producer_group,
-        name=values["fence_name"],
-        schema=messages.tables.messages.schema,
+    fence, checking = (
+        Fence(
+            engine,
+            producer_group=bridge_config.producer_group,
+            name=values["fence_name"],
+            schema=messages.tables.messages.schema,
+        )
+        for engine in (messages.engine, check_engine)
     )
     fence.create()
     with ExitStack() as stack:
-        producer = stack.enter_context(
-            TransactionProducer(checker=fence.check, config=bridge_config)
-        )
+        producer = TransactionProducer(checker=checking.check, config=bridge_config)
+        stack.callback(producer.close, CLOSE_S_MAX)
+        producer.start()
         made = Relay(messages, fence, producer, relay_config)
         service = RelayService(made, producer, callback=callback, by_log=values["by_log"])
         if values["metrics_port"] is not None:

@@ -27,3 +27,7 @@ class Bounds:
 
 
 RELAY_BOUNDS = Bounds()
+# Checks of a relay's own transactions, on connections of their own: in front of a server that does
+# not answer they would take all those of the rounds. An answer and then a connection end before
+# BridgeConfig.check_timeout_ms, 10 s; a check waits 2 s for locks.
+CHECK_BOUNDS = Bounds(connect_s=3, statement_s=4, answer_s=5)

@@ -20,7 +20,7 @@ from halfbridge.sql.dialects import database_of
 if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
 
-# A relay's rounds, dead letters, settling, listener, and the producer's checks, 4 at a time.
+# A relay's rounds, dead letters, settling and listener; or the producer's checks, 4 at a time.
 _KEPT_CONNECTIONS = 8
 _MORE_CONNECTIONS_MAX = 8  # checks whose threads were replaced, for they hang
 # A connection that carries nothing is probed after this long, so often, and then is lost: 10 s.

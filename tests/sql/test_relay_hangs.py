@@ -156,7 +156,6 @@ def test_a_relay_that_hangs_is_not_waited_for_without_end(relaying: Scene, topic
         may_go_on.set()
 
 
-<<<<<<< HEAD
 def round_age_s(relay: RelayProcess) -> float:
     """Return how long ago a relay's round ended well."""
     lines = relay.says("metrics").splitlines()
@@ -174,7 +173,8 @@ def test_sigterm_ends_a_relay_whose_database_is_a_black_hole(
         proxied_database.proxy.blackhole()
         wait_until(lambda: round_age_s(relay) > 1.0)
         assert relay.end(signal.SIGTERM) == 1
-=======
+
+
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_relay_that_fails_leaves_its_buckets_to_others_at_once(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
@@ -228,4 +228,3 @@ def held(relaying: Scene) -> int:
     query = select(func.count()).where(buckets.c.owner != "")
     with relaying.messages.engine.connect() as connection:
         return connection.execute(query).scalar_one()
->>>>>>> 2c9e137 (Have a relay leave its buckets whatever ends its rounds, and end within 25 s)
