@@ -5,10 +5,15 @@ between two machines that takes bytes and hands none on, such as a proxy whose o
 
     engine = create_engine("postgresql+psycopg://...")
     event.listen(engine, "do_connect", connecting(answer_s=30))
+
+Settings are given at the start of a connection. A pooler of transactions (PgBouncer) hands the
+server's connections from one client to the next, with what SET has set; at the start it takes the
+settings that it keeps apart, and refuses others, or ignores them.
 """
 
 from __future__ import annotations
 
+import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
 _R = TypeVar("_R")
+_LOG = logging.getLogger("halfbridge.sql")
+_REFUSED = "unsupported startup parameter"  # PgBouncer's words
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -56,11 +63,28 @@ class BoundedConnection(psycopg.Connection[Any]):
             return found
 
 
-def connecting(*, answer_s: float) -> Callable[..., BoundedConnection]:
-    """Return a listener to SQLAlchemy's `do_connect` that makes such connections."""
+def connecting(*, answer_s: float, settings: str = "") -> Callable[..., BoundedConnection]:
+    """Return a listener to SQLAlchemy's `do_connect` that makes such connections.
+
+    Args:
+        answer_s: Of each connection.
+        settings: In libpq's form, such as `-c statement_timeout=20s`; those of the URL come behind
+            them. Where a pooler refuses them, the connection has none of these, and the log says
+            so, once.
+    """
+    told: list[None] = []
 
     def connect(_dialect: Any, _record: Any, given: Any, named: Any) -> BoundedConnection:
-        made = BoundedConnection.connect(*given, **named)
+        options = f"{settings} {named.get('options', '')}".strip()
+        try:
+            made = BoundedConnection.connect(*given, **{**named, "options": options})
+        except psycopg.OperationalError as error:
+            if not settings or _REFUSED not in str(error):
+                raise
+            made = BoundedConnection.connect(*given, **named)
+            if not told:
+                told.append(None)
+                _LOG.warning("a pooler refuses %s: those of the server are in force", settings)
         made.answer_s = answer_s
         return made
 

@@ -89,12 +89,13 @@ def _bounded(url: URL, name: str, bounds: Bounds) -> Engine:
         # Late: another driver may be the one that is installed.
         from halfbridge.sql.bounded import connecting  # noqa: PLC0415
 
-        event.listen(engine, "do_connect", connecting(answer_s=bounds.answer_s))
+        told = _server_settings(bounds)
+        event.listen(engine, "do_connect", connecting(answer_s=bounds.answer_s, settings=told))
     return engine
 
 
 def _postgresql(bounds: Bounds) -> tuple[dict[str, Any], str]:
-    """Return libpq's options, and a statement for each new connection."""
+    """Return libpq's options; see `_server_settings`."""
     options = {
         "connect_timeout": bounds.connect_s,
         "keepalives": 1,
@@ -103,13 +104,16 @@ def _postgresql(bounds: Bounds) -> tuple[dict[str, Any], str]:
         "keepalives_count": _KEEPALIVES,
         "tcp_user_timeout": _KEEPALIVE_MS,
     }
-    # Not as `options` of the connection, which poolers refuse.
+    return options, ""
+
+
+def _server_settings(bounds: Bounds) -> str:
+    """Return settings of PostgreSQL for the start of a connection."""
     settings = {
         "statement_timeout": f"{bounds.statement_s}s",
         "idle_in_transaction_session_timeout": f"{bounds.idle_transaction_s}s",
     }
-    told = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
-    return options, f"SELECT {told}"
+    return " ".join(f"-c {name}={value}" for name, value in settings.items())
 
 
 def _mariadb(bounds: Bounds) -> tuple[dict[str, Any], str]:

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from halfbridge.sql import Fence
@@ -15,9 +15,10 @@ from halfbridge.sql.engines import engine_of
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.relay import Relay
 from halfbridge.sql.local_messages.writer import LocalMessages
+from tests.sql.refusing_pooler import RefusingPooler
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
     from tests.sql.databases import Database, ProxiedDatabase
 
@@ -82,6 +83,51 @@ def test_a_statement_that_takes_too_long_ends_as_an_error(database: Database) ->
             assert second.execute(text("SELECT 1")).scalar_one() == 1
     finally:
         engine.dispose()
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_time_outs_are_not_left_to_whoever_has_the_connection_next(database: Database) -> None:
+    """They are the connection's from its start: a pooler of transactions hands on what SET sets."""
+    bounds = Bounds(statement_s=17, idle_transaction_s=71)
+    url = database.url + "?options=-c%20work_mem%3D1234kB"
+    engine = engine_of(url, bounds=bounds)
+    try:
+        with engine.connect() as connection:
+            assert settings_of(connection) == {
+                "statement_timeout": ("17000", "client"),
+                "idle_in_transaction_session_timeout": ("71000", "client"),
+                "work_mem": ("1234", "client"),
+            }
+    finally:
+        engine.dispose()
+
+
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)
+def test_a_pooler_that_refuses_time_outs_is_used_without_them(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says so, once; the server's own time-outs are in force."""
+    port = make_url(database.url).port
+    assert port is not None
+    with closing(RefusingPooler(port)) as pooler:
+        url = make_url(database.url).set(port=pooler.port).render_as_string()
+        engine = engine_of(url, bounds=Bounds(statement_s=17))
+        try:
+            with engine.connect() as one, engine.connect() as other:
+                for connection in (one, other):
+                    _, source = settings_of(connection)["statement_timeout"]
+                    assert source not in {"client", "session"}
+        finally:
+            engine.dispose()
+    assert pooler.refused == 2
+    assert caplog.text.count("a pooler refuses ") == 1
+
+
+def settings_of(connection: Connection) -> dict[str, tuple[str, str]]:
+    """Return the value of each setting, and where it comes from."""
+    names = "('statement_timeout', 'idle_in_transaction_session_timeout', 'work_mem')"
+    query = text(f"SELECT name, setting, source FROM pg_settings WHERE name IN {names}")
+    return {name: (value, source) for name, value, source in connection.execute(query)}
 
 
 def test_an_answer_that_does_not_come_ends_the_connection(
