@@ -9,8 +9,10 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 
+from bridge.config import BridgeConfig
 from halfbridge.sql import Fence
-from halfbridge.sql.bounds import RELAY_BOUNDS, Bounds
+from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS, Bounds
+from halfbridge.sql.dialects import CHECK_WAIT_MS
 from halfbridge.sql.engines import engine_of
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.relay import Relay
@@ -149,6 +151,14 @@ def test_an_answer_that_does_not_come_ends_the_connection(
             assert connection.execute(text("SELECT 1")).scalar_one() == 1
     finally:
         engine.dispose()
+
+
+def test_a_check_of_a_relay_ends_before_it_counts_as_hung() -> None:
+    """An answer that does not come, and a new connection; and a lock's wait ends by itself."""
+    ends_s = CHECK_BOUNDS.answer_s + CHECK_BOUNDS.connect_s
+    config = BridgeConfig(bootstrap_servers="127.0.0.1:1", producer_group="relay")
+    assert ends_s * 1_000 < config.check_timeout_ms
+    assert CHECK_WAIT_MS < CHECK_BOUNDS.statement_s * 1_000 < CHECK_BOUNDS.answer_s * 1_000
 
 
 @pytest.mark.parametrize("database", ["postgresql", "mariadb"], indirect=True)
