@@ -36,6 +36,7 @@ ROWS_AT_A_TIME_MAX = 5  # in one database transaction
 PAUSE_S = 0.1  # between two database transactions of a writer
 SNAPSHOT_ROWS = 1_500  # two batches
 FIRST_OF_IDLE = 10_000_000
+PAUSED_S_MAX = 120.0  # for a database transaction that is under way, a server's restart in it
 # What is done to a relay, in turn: it dies at a step by itself, or something happens to what it
 # works with, it recovers, and is killed from outside.
 BUSY_STEPS = ("begin", "sent", "claimed", "committed", "repeated", "decided", "advanced")
@@ -59,8 +60,9 @@ class Writers:
         self._allowed = Event()
         self._idle = [Event() for _ in range(WRITERS)]
         self.failed = 0
+        self._raised: list[Exception] = []
         self._threads = [
-            Thread(target=self._write, args=(each, random.Random(seed + each)))
+            Thread(target=self._run, args=(each, random.Random(seed + each)))
             for each in range(WRITERS)
         ]
         for thread in self._threads:
@@ -76,14 +78,23 @@ class Writers:
         for each in self._idle:
             each.clear()
         for each in self._idle:
-            each.wait()
+            assert each.wait(PAUSED_S_MAX), f"a writer does not pause: {self._raised}"
 
     def stop(self) -> None:
         """End them."""
         self._stopping.set()
         self._allowed.set()
         for thread in self._threads:
-            thread.join()
+            thread.join(PAUSED_S_MAX)
+        assert not any(thread.is_alive() for thread in self._threads)
+        assert self._raised == []
+
+    def _run(self, writer: int, dice: random.Random) -> None:
+        """Write; an error that no server explains is told to the test."""
+        try:
+            self._write(writer, dice)
+        except Exception as error:  # noqa: BLE001 (raised by `stop`)
+            self._raised.append(error)
 
     def _write(self, writer: int, dice: random.Random) -> None:
         number = SNAPSHOT_ROWS + writer
@@ -101,7 +112,7 @@ class Writers:
             try:
                 with self._orders.engine.begin() as connection:
                     connection.execute(self._orders.table.insert(), rows)
-            except DBAPIError:
+            except (DBAPIError, self._orders.engine.dialect.loaded_dbapi.Error):
                 self.failed += 1
 
 
