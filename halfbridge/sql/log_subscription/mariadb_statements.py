@@ -3,7 +3,10 @@
 A session that writes statements (binlog_format STATEMENT or MIXED, which only an administrator can
 choose while the server's is ROW) leaves its text and nothing else, neither what triggers did nor
 what views and functions stand for. A statement is passed over only where it is known not to have
-reached the table.
+reached the table by the triggers, views and functions of the moment at which the log is read.
+
+What is not found out: a trigger, a view or a function that led to the table when the statement ran,
+and was dropped or changed before a reader that lags came to the statement.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ _BODIES = (
     ),
 )
 # Without both, triggers and functions of a schema are not shown, and do not seem to be there.
+# Rights by a role are not counted: whether the role is enabled is the session's own matter.
 _NEEDED = ("TRIGGER", "EXECUTE")
 # The schema of a grant is a pattern.
 _GRANTED = (
@@ -93,7 +97,7 @@ class Statements:
         if hidden:
             return (
                 f"this user may not see triggers and functions of {', '.join(hidden)}: grant "
-                f"{' and '.join(_NEEDED)}"
+                f"{' and '.join(_NEEDED)} to the user itself, not by a role"
             )
         return ""
 
