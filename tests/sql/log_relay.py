@@ -20,11 +20,12 @@ from halfbridge.sql.engines import engine_of
 from halfbridge.sql.log_subscription.mapping import parse_mapping
 from halfbridge.sql.log_subscription.positions import Positions
 from halfbridge.sql.log_subscription.sources import log_source
-from halfbridge.sql.log_subscription.subscription import BeginAt, LogSubscription, Progress
+from halfbridge.sql.log_subscription.subscription import BeginAt, LogSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from halfbridge.sql.log_subscription.progress import Progress
     from halfbridge.testkit.stack import HalfbridgeStack
     from tests.sql.log_scene import Orders
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from threading import Event, Thread
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from checker.http import Health
+from halfbridge.sql.local_messages.errors import DrainError
 from halfbridge.sql.log_subscription.errors import LogSubscriptionError
 
 if TYPE_CHECKING:
@@ -23,6 +25,12 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("halfbridge.sql")
 # Each look asks the server anew, on a connection of its own.
 _LAG_INTERVAL_S = 10.0
+# After this long without a step health says so: two waits for an answer of the database
+# (Bounds.answer_s), or one for half messages, one for COMMITs and one for the database.
+STEP_S_MAX = 60.0
+# How long `run` waits for what is begun, once it is to stop: less than the 30 s after which
+# Kubernetes kills, and longer than a wait for half messages and one for COMMITs.
+DRAIN_S_MAX = 25.0
 
 
 class LogRelayService:
@@ -32,9 +40,17 @@ class LogRelayService:
         subscription: Runs in the thread that calls `run`.
         source: The subscription's, asked for its lag.
         name: Of the subscription, the metrics' label.
+        step_s_max: How long there may be no step before health says so, seconds.
     """
 
-    def __init__(self, subscription: LogSubscription, source: LogSource, *, name: str) -> None:
+    def __init__(
+        self,
+        subscription: LogSubscription,
+        source: LogSource,
+        *,
+        name: str,
+        step_s_max: float = STEP_S_MAX,
+    ) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(self)
         self._subscription = subscription
@@ -42,16 +58,36 @@ class LogRelayService:
         self._name = name
         self._stopping = Event()
         self._lag_bytes: int | None = None
+        self._step_s_max = step_s_max
+        self._failure: BaseException | None = None
 
-    def run(self) -> None:
-        """Relay until `stop`; raises what `LogSubscription.run` raises."""
+    def run(self, *, drain_s: float = DRAIN_S_MAX) -> None:
+        """Relay until `stop`, or until `LogSubscription.run` raises; raise that.
+
+        Args:
+            drain_s: How long what is begun may take then.
+
+        Raises:
+            DrainError: it took longer, and goes on in threads that end with the process. Nothing
+                is lost: the position tells the next relay how far this one came.
+        """
+        relay = Thread(target=self._relay, name="halfbridge-log-relay", daemon=True)
         watcher = Thread(target=self._watch_lag, name="halfbridge-log-lag", daemon=True)
-        watcher.start()
+        for thread in (relay, watcher):
+            thread.start()
         try:
-            self._subscription.run(self._stopping)
+            self._stopping.wait()
         finally:
             self._stopping.set()
-            watcher.join()
+            deadline = monotonic() + drain_s
+            for thread in (relay, watcher):  # the watcher's question may end with the process
+                thread.join(max(0.0, deadline - monotonic()))
+        if self._failure is not None:
+            raise self._failure
+        if relay.is_alive():
+            text = f"{self._name} did not end in {drain_s:g} s; {self._last_step()}"
+            _LOG.error("a log subscription is left as it stands: %s", text)
+            raise DrainError(text)
 
     def stop(self) -> None:
         """Have `run` finish its batch and return. Thread-safe."""
@@ -60,8 +96,11 @@ class LogRelayService:
     def health(self) -> Health:
         """Return the health of this moment."""
         progress = self._subscription.progress
-        reason = progress.last_error or ("" if progress.is_open else "starting")
-        return Health(progress.is_open, not progress.last_error, reason)
+        if progress.last_error:
+            return Health(progress.is_open, healthy=False, reason=progress.last_error)
+        if monotonic() - progress.step_at > self._step_s_max:
+            return Health(progress.is_open, healthy=False, reason=self._last_step())
+        return Health(progress.is_open, reason="" if progress.is_open else "starting")
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, all with the label `subscription`."""
@@ -82,6 +121,19 @@ class LogRelayService:
             )
             gauge.add_metric([self._name], self._lag_bytes)
             yield gauge
+
+    def _relay(self) -> None:
+        try:
+            self._subscription.run(self._stopping)
+        except BaseException as error:  # noqa: BLE001 (raised by `run`)
+            self._failure = error
+        finally:
+            self._stopping.set()
+
+    def _last_step(self) -> str:
+        progress = self._subscription.progress
+        age_s = monotonic() - progress.step_at
+        return f"its last step was {age_s:.0f} s ago: {progress.step}"
 
     def _watch_lag(self) -> None:
         """Ask for the lag now and then; an unknown one is not shown."""

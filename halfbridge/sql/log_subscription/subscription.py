@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -40,6 +40,7 @@ from halfbridge.sql.log_subscription.errors import (
     PositionTakenError,
     ReadingStoppedError,
 )
+from halfbridge.sql.log_subscription.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -85,25 +86,6 @@ class BeginAt(str, Enum):
     SNAPSHOT = "snapshot"
 
 
-@dataclass(slots=True)
-class Progress:
-    """What a subscription has done since its process started.
-
-    Attributes:
-        messages: Claimed and committed.
-        batches: Message transactions of them.
-        retries: Times it began again from its row.
-        last_error: Why it last did; empty: it has not, or goes on well since.
-        is_open: It reads the log.
-    """
-
-    messages: int = 0
-    batches: int = 0
-    retries: int = 0
-    last_error: str = ""
-    is_open: bool = False
-
-
 class LogSubscription:
     """Relays one table. Not thread-safe; `run` is called once.
 
@@ -137,13 +119,13 @@ class LogSubscription:
         self.progress = Progress()
         self._positions = positions
         self._group = fence.producer_group
-        self._claims = Claims(producer, fence, positions, name=name, on_step=on_step)
+        self._claims = Claims(producer, fence, positions, name=name, on_step=self._did)
         self._source = source
         self._mapping = mapping
         self._name = name
         self._begin_at = begin_at
         self._progress_interval_s = progress_interval_s
-        self._on_step = on_step
+        self._told = on_step
         self._pending: list[tuple[Insert, Message]] = []
         self._progress_due_s = 0.0
         self._back_off_s = _BACK_OFF_S_MIN
@@ -170,6 +152,7 @@ class LogSubscription:
             self._open(stop)
             while not stop.is_set():
                 self._turn()
+                self.progress.note("read")
                 self._back_off_s, self.progress.last_error = _BACK_OFF_S_MIN, ""
             self._claims.note_decision()
         except ReadingStoppedError:
@@ -180,15 +163,20 @@ class LogSubscription:
             self.progress.last_error = " ".join(str(error).split())
             _LOG.warning("subscription %s begins again: %s", self._name, self.progress.last_error)
             self._source.close()
-            self._on_step("failed")
+            self._did("failed")
             stop.wait(self._back_off_s)
             self._back_off_s = min(2 * self._back_off_s, _BACK_OFF_S_MAX)
+
+    def _did(self, step: str) -> None:
+        self.progress.note(step)
+        self._told(step)
 
     def _open(self, stop: Event) -> None:
         """Read the row, settle what is open, send what is staged, and open the log.
 
         Comes back without the last when `stop` is set.
         """
+        self.progress.note("opening")
         self._pending.clear()
         self._claims.settle()
         stored = self._positions.read(self._name)
@@ -217,6 +205,7 @@ class LogSubscription:
 
     def _begin(self, stop: Event) -> Stored:
         is_wanted = lambda: not stop.is_set()  # noqa: E731
+        self.progress.note("beginning")
         with self._positions.beginning(self._name):
             stored = self._positions.read(self._name)
             if stored is not None:
@@ -235,7 +224,7 @@ class LogSubscription:
                 ):
                     stored = self._begun(snapshot.position, messages)
         _LOG.info("subscription %s begins at %s", self._name, stored.position.commit)
-        self._on_step("begun")
+        self._did("begun")
         return stored
 
     def _begun(self, position: Position, messages: Iterable[Message] = ()) -> Stored:
@@ -248,7 +237,7 @@ class LogSubscription:
                 if not is_wanted():
                     raise ReadingStoppedError("stopped while a snapshot was staged")
                 yield self._mapping.message(row)
-                self._on_step("staged")
+                self._did("staged")
 
     def _turn(self) -> None:
         """Read on, and relay one batch of what was read."""
@@ -267,7 +256,7 @@ class LogSubscription:
             after = replace(before, position=batch[-1][0].position)
             self._deliver([message for _, message in batch], after)
             self._source.advance(self._claims.row.position.commit)
-            self._on_step("advanced")
+            self._did("advanced")
         elif not self._pending:
             self._idle()
         else:
@@ -310,7 +299,7 @@ class LogSubscription:
         if before.position.inserts == 0 and read_to != before.position.commit:
             self._claims.move(replace(before, position=Position(read_to)))
             self._source.advance(read_to)
-            self._on_step("followed")
+            self._did("followed")
 
     def _lost(self, error: PositionLostError) -> PositionLostError:
         position = self._claims.row.position
