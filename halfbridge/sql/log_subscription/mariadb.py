@@ -66,7 +66,7 @@ class MariadbLog:
     def begin_now(self, is_wanted: Wanted = always) -> Position:
         """Return the present end of the log; nothing waits for long."""
         del is_wanted
-        connection = self._checked()
+        connection, _ = self._checked()
         try:
             return Position(_normal(query(connection, "SELECT @@gtid_binlog_pos")[0][0]))
         finally:
@@ -76,9 +76,8 @@ class MariadbLog:
     def begin_snapshot(self, is_wanted: Wanted = always) -> Iterator[MariadbSnapshot]:
         """Yield the table as it stands at a place in the log; nothing waits for long."""
         del is_wanted
-        connection = self._checked()
+        connection, table = self._checked()
         try:
-            table = describe(connection, self._schema, self._table)
             query(connection, f"SET SESSION net_write_timeout = {_SNAPSHOT_WRITE_TIMEOUT_S}")
             query(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
@@ -100,11 +99,16 @@ class MariadbLog:
     def open(self, position: Position) -> None:
         """Read from `position` on; that it is lost is told by the first `read`."""
         self.close()
-        self._checked().close()
+        connection, table = self._checked()
+        connection.close()
         self._read_to = position.commit
         self._place = ("", 0)
         self._stream = BinlogStream(
-            self._parameters, schema=self._schema, table=self._table, start=position
+            self._parameters,
+            schema=self._schema,
+            table=self._table,
+            described=table,
+            start=position,
         )
 
     def read(self, inserts_max: int, timeout_s: float) -> tuple[Insert, ...]:
@@ -156,15 +160,14 @@ class MariadbLog:
         """End the stream; nothing stands on the server."""
         self.close()
 
-    def _checked(self) -> Any:
+    def _checked(self) -> tuple[Any, Table]:
         connection = connect(self._parameters)
         try:
             check_settings(connection, self._schema)
-            describe(connection, self._schema, self._table)
+            return connection, describe(connection, self._schema, self._table)
         except BaseException:
             connection.close()
             raise
-        return connection
 
 
 class MariadbSnapshot:

@@ -98,15 +98,24 @@ class BinlogStream:
         parameters: How PyMySQL connects.
         schema: Of the table.
         table: Whose inserts are wanted.
+        described: The table as it is now. Not asked for in the thread, where it may have another
+            name already.
         start: Where to begin.
     """
 
     def __init__(
-        self, parameters: Mapping[str, Any], *, schema: str, table: str, start: Position
+        self,
+        parameters: Mapping[str, Any],
+        *,
+        schema: str,
+        table: str,
+        described: Table,
+        start: Position,
     ) -> None:
         self._parameters = parameters
         self._schema = schema
         self._table = table
+        self._described = described
         self._fills = fills(schema, table)
         self._assembler = Assembler(start)
         self._gtids = gtids_of(start.commit)
@@ -164,7 +173,6 @@ class BinlogStream:
             )
             control = connect(self._parameters)
             self._connections.append(control)
-            self._described = describe(control, self._schema, self._table)
             self._statements = Statements(control, self._table)
             for event in reader:
                 self._apply(event, reader)
