@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from halfbridge.cli.database import opened
-from halfbridge.sql.bounds import RELAY_BOUNDS
+from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,17 +73,23 @@ def run_log(values: dict[str, Any], config: BridgeConfig) -> int:
     """
     if values["map_file"] is None:
         raise click.UsageError("--table needs --map", click.get_current_context(silent=True))
-    with opened(values["url"], bounds=RELAY_BOUNDS) as engine:
-        _run(engine, values, config)
+    with (
+        opened(values["url"], bounds=CHECK_BOUNDS) as check_engine,
+        opened(values["url"], bounds=RELAY_BOUNDS) as engine,
+    ):
+        _run(engine, check_engine, values, config)
     return 0
 
 
-def _run(engine: Engine, values: dict[str, Any], config: BridgeConfig) -> None:
+def _run(
+    engine: Engine, check_engine: Engine, values: dict[str, Any], config: BridgeConfig
+) -> None:
     # Late: they bring SQLAlchemy and the Kafka client, which --help does not need.
     from bridge.producer import TransactionProducer  # noqa: PLC0415
     from checker.http import serve  # noqa: PLC0415
     from checker.signals import on_signals  # noqa: PLC0415
     from halfbridge.sql.fence import Fence  # noqa: PLC0415
+    from halfbridge.sql.local_messages.service import CLOSE_S_MAX  # noqa: PLC0415
     from halfbridge.sql.log_subscription.mapping import load_mapping  # noqa: PLC0415
     from halfbridge.sql.log_subscription.positions import Positions  # noqa: PLC0415
     from halfbridge.sql.log_subscription.service import LogRelayService  # noqa: PLC0415
@@ -97,14 +103,17 @@ def _run(engine: Engine, values: dict[str, Any], config: BridgeConfig) -> None:
     name = values["subscription"] or table
     mapping = load_mapping(values["map_file"])
     source = log_source(engine, name=name, table=table, schema=schema)
-    fence = Fence(
-        engine, producer_group=config.producer_group, name=values["fence_name"], schema=schema
+    fence, checking = (
+        Fence(each, producer_group=config.producer_group, name=values["fence_name"], schema=schema)
+        for each in (engine, check_engine)
     )
     positions = Positions(engine, owner=f"{socket.gethostname()}:{os.getpid()}", schema=schema)
     fence.create()
     positions.create()
     with ExitStack() as stack:
-        producer = stack.enter_context(TransactionProducer(checker=fence.check, config=config))
+        producer = TransactionProducer(checker=checking.check, config=config)
+        stack.callback(producer.close, CLOSE_S_MAX)
+        producer.start()
         subscription = LogSubscription(
             producer=producer,
             fence=fence,

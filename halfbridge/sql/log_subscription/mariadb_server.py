@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -67,6 +69,15 @@ def connect(parameters: Mapping[str, Any], **more: Any) -> Any:
         return pymysql.connect(**settings)
     except pymysql.Error as error:
         raise translated(error) from error
+
+
+def cut(connection: Any) -> None:
+    """End a connection that another thread may be waiting for."""
+    socket = connection._sock  # noqa: SLF001 (close() would wait for the one who reads)
+    if socket is not None:
+        with suppress(OSError):  # the server was first
+            socket.shutdown(SHUT_RDWR)
+    connection._force_close()  # noqa: SLF001
 
 
 def query(connection: Any, statement: str, arguments: tuple[object, ...] = ()) -> list[Any]:

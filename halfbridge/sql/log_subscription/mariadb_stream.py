@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import secrets
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
-from socket import SHUT_RDWR
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -36,7 +34,7 @@ from halfbridge.sql.log_subscription.mariadb_errors import (
     undecodable,
 )
 from halfbridge.sql.log_subscription.mariadb_gtids import gtids_of, position_of
-from halfbridge.sql.log_subscription.mariadb_server import connect, describe
+from halfbridge.sql.log_subscription.mariadb_server import connect, cut, describe
 from halfbridge.sql.log_subscription.mariadb_statements import (
     MAKES_TABLE,
     Statements,
@@ -152,7 +150,7 @@ class BinlogStream:
         """End the thread and its connections."""
         self._closed.set()
         for connection in tuple(self._connections):
-            _cut(connection)
+            cut(connection)
         self._thread.join()
 
     def _run(self) -> None:
@@ -189,7 +187,7 @@ class BinlogStream:
             self._put(undecodable(error))
         finally:
             for connection in tuple(self._connections):
-                _cut(connection)
+                cut(connection)
 
     def _connect(self, **settings: Any) -> Any:
         """Connect for the reader, which would read from the start again after a lost connection."""
@@ -322,12 +320,3 @@ class BinlogStream:
             except Full:
                 continue
             return
-
-
-def _cut(connection: Any) -> None:
-    """End a connection that another thread may be waiting for."""
-    socket = connection._sock  # noqa: SLF001 (close() would wait for the one who reads)
-    if socket is not None:
-        with suppress(OSError):  # the server was first
-            socket.shutdown(SHUT_RDWR)
-    connection._force_close()  # noqa: SLF001

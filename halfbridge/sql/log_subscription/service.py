@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from checker.http import Health
 from halfbridge.sql.local_messages.errors import DrainError
+from halfbridge.sql.local_messages.service import DRAIN_S_MAX
 from halfbridge.sql.log_subscription.errors import LogSubscriptionError
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ _LAG_INTERVAL_S = 10.0
 # After this long without a step health says so: two waits for an answer of the database
 # (Bounds.answer_s), or one for half messages, one for COMMITs and one for the database.
 STEP_S_MAX = 60.0
-# How long `run` waits for what is begun, once it is to stop: less than the 30 s after which
-# Kubernetes kills, and longer than a wait for half messages and one for COMMITs.
-DRAIN_S_MAX = 25.0
 
 
 class LogRelayService:
