@@ -59,7 +59,11 @@ class Template:
         self._directory = new_directory()
         self._watchdog = Watchdog(self._directory)
         self._data = self._directory / "data"
-        kind.initialise(self._data)
+        try:
+            kind.initialise(self._data)
+        except BaseException:  # the programs may be missing, and tests skipped for it
+            self.close()
+            raise
 
     def copy(self, to: Path) -> None:
         """Make `to` a copy that its server's user owns."""
