@@ -406,15 +406,21 @@ class Installation:
     def close(self) -> None:
         """Stop, close and delete everything."""
         try:
+            self.end()
+        finally:
+            mine = sorted(self.topics())
+            if mine:
+                for future in self.admin.delete_topics(mine).values():
+                    future.result(CALL_S)
+
+    def end(self) -> None:
+        """Stop and close everything; the topics stay."""
+        try:
             for daemon in self.daemons:
                 daemon.stop()
         finally:
             for tail in self._tails.values():
                 tail.close()
-            mine = sorted(self.topics())
-            if mine:
-                for future in self.admin.delete_topics(mine).values():
-                    future.result(CALL_S)
 
     def _limit(self, topic: str, size: str) -> None:
         self.alter(topic, max_message_bytes=size)

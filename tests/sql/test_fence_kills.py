@@ -23,7 +23,14 @@ KILLS, SERVER_EVERY, DAEMON_EVERY = 7, 4, 6  # the fourth is the server's, the s
 BLOCKS_MAX = 12  # of a service, before it dies
 
 
-@pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
+@pytest.fixture(
+    params=[
+        # One kind in the short part, with a server to kill; tests/faults has all of them.
+        pytest.param("sqlite", marks=pytest.mark.long),
+        "postgresql",
+        pytest.param("mariadb", marks=pytest.mark.long),
+    ]
+)
 def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     """Yield a database whose server, where it has one, may be killed."""
     with durable_database(request.param, tmp_path) as made:

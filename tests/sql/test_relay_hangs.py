@@ -97,6 +97,7 @@ def test_a_connection_that_is_lost_costs_a_relay_its_bounds_and_no_row(
         proxied_database.proxy.heal()
         wait_until(lambda: set(states_of(beside)) == {"GLOBAL_COMMIT*"})
         wait_until(lambda: service.health().all_well)
+        halfbridge_stack.wait_until_decided()  # what was given up too, while somebody answers
     records = halfbridge_stack.read_committed(topic, count=2 * ROWS)
     numbers = [int(record.value or b"") for record in records]
     assert sorted(numbers) == list(range(2 * ROWS))
@@ -131,7 +132,9 @@ def test_health_tells_of_a_round_that_hangs(relaying: Scene, topic: str) -> None
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_a_relay_that_hangs_is_not_waited_for_without_end(relaying: Scene, topic: str) -> None:
+def test_a_relay_that_hangs_is_not_waited_for_without_end(
+    relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
+) -> None:
     """Told to stop, `run` ends in time with an error that says what hangs."""
     hangs, may_go_on = Event(), Event()
 
@@ -154,6 +157,7 @@ def test_a_relay_that_hangs_is_not_waited_for_without_end(relaying: Scene, topic
             service.run(drain_s=0.2)
     finally:
         may_go_on.set()
+    halfbridge_stack.wait_until_decided()
 
 
 def round_age_s(relay: RelayProcess) -> float:
