@@ -1,6 +1,6 @@
 """The producer client: half messages, decisions, and the answers to checks.
 
-Names are loaded when they are used, so that `bridge.settings` and the pure modules come
+Names are loaded when they are used, so that `halfbridge.bridge.settings` and the pure modules come
 without a Kafka client.
 """
 
@@ -9,12 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from bridge.log_text import keep_to_one_line
+from halfbridge.bridge.log_text import keep_to_one_line
 
 if TYPE_CHECKING:
-    from bridge.check_counts import CheckCounts
-    from bridge.config import BridgeConfig
-    from bridge.errors import (
+    from halfbridge.bridge.check_counts import CheckCounts
+    from halfbridge.bridge.config import BridgeConfig
+    from halfbridge.bridge.errors import (
         AbortableError,
         BackpressureError,
         BridgeError,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         RetriableError,
         TopicSetupError,
     )
-    from bridge.futures import DecisionFuture, SendFuture
-    from bridge.message import (
+    from halfbridge.bridge.futures import DecisionFuture, SendFuture
+    from halfbridge.bridge.message import (
         Answer,
         DecisionReceipt,
         Message,
@@ -40,16 +40,16 @@ if TYPE_CHECKING:
         SendReceipt,
         TransactionSendResult,
     )
-    from bridge.message_transaction import Transaction
-    from bridge.producer import TransactionProducer
-    from bridge.transaction import IllegalTransitionError, State
+    from halfbridge.bridge.message_transaction import Transaction
+    from halfbridge.bridge.producer import TransactionProducer
+    from halfbridge.bridge.transaction import IllegalTransitionError, State
 
 keep_to_one_line("halfbridge.bridge", "halfbridge.kafka")
 
 _HOMES = {
-    "bridge.check_counts": ("CheckCounts",),
-    "bridge.config": ("BridgeConfig",),
-    "bridge.errors": (
+    "halfbridge.bridge.check_counts": ("CheckCounts",),
+    "halfbridge.bridge.config": ("BridgeConfig",),
+    "halfbridge.bridge.errors": (
         "AbortableError",
         "BackpressureError",
         "BridgeError",
@@ -65,7 +65,7 @@ _HOMES = {
         "RetriableError",
         "TopicSetupError",
     ),
-    "bridge.message": (
+    "halfbridge.bridge.message": (
         "Answer",
         "DecisionReceipt",
         "Message",
@@ -74,10 +74,10 @@ _HOMES = {
         "SendReceipt",
         "TransactionSendResult",
     ),
-    "bridge.futures": ("DecisionFuture", "SendFuture"),
-    "bridge.message_transaction": ("Transaction",),
-    "bridge.producer": ("TransactionProducer",),
-    "bridge.transaction": ("IllegalTransitionError", "State"),
+    "halfbridge.bridge.futures": ("DecisionFuture", "SendFuture"),
+    "halfbridge.bridge.message_transaction": ("Transaction",),
+    "halfbridge.bridge.producer": ("TransactionProducer",),
+    "halfbridge.bridge.transaction": ("IllegalTransitionError", "State"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

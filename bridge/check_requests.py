@@ -6,19 +6,19 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from bridge import kafka_io
-from bridge.errors import BridgeError, RetriableError
-from bridge.side_thread import let_go
-from bridge.stalls import LOOK_S, STALLED_S, UNREAD_S, compare
-from bridge.trouble import tell
+from halfbridge.bridge import kafka_io
+from halfbridge.bridge.errors import BridgeError, RetriableError
+from halfbridge.bridge.side_thread import let_go
+from halfbridge.bridge.stalls import LOOK_S, STALLED_S, UNREAD_S, compare
+from halfbridge.bridge.trouble import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Protocol
 
-    from bridge.inquiry.kafka_io import Ends
-    from bridge.shared import Shared
-    from bridge.stalls import Behind
+    from halfbridge.bridge.inquiry.kafka_io import Ends
+    from halfbridge.bridge.shared import Shared
+    from halfbridge.bridge.stalls import Behind
 
     class AskEnds(Protocol):
         """A question to brokers."""

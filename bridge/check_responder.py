@@ -14,25 +14,25 @@ from threading import Event, Lock, Thread
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any
 
-from bridge.check_counts import CheckTally
-from bridge.check_pool import CheckPool
-from bridge.check_requests import CheckRequests
-from bridge.errors import BridgeError
-from bridge.hung_checkers import HungCheckers
-from bridge.message import Answer, MessageView, Resolution, view_of
-from bridge.trouble import shown, tell
-from serde.avro import CHECK_REQUEST, OP
-from serde.errors import DecodeError
-from serde.headers import CHECK, headers_of
-from serde.records import COUNT_UNKNOWN, NO_OFFSET, Op, OpKind, OpSource
+from halfbridge.bridge.check_counts import CheckTally
+from halfbridge.bridge.check_pool import CheckPool
+from halfbridge.bridge.check_requests import CheckRequests
+from halfbridge.bridge.errors import BridgeError
+from halfbridge.bridge.hung_checkers import HungCheckers
+from halfbridge.bridge.message import Answer, MessageView, Resolution, view_of
+from halfbridge.bridge.trouble import shown, tell
+from halfbridge.serde.avro import CHECK_REQUEST, OP
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import CHECK, headers_of
+from halfbridge.serde.records import COUNT_UNKNOWN, NO_OFFSET, Op, OpKind, OpSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge.check_counts import CheckCounts
-    from bridge.check_pool import Outcome
-    from bridge.shared import Shared
-    from serde.records import CheckRequest
+    from halfbridge.bridge.check_counts import CheckCounts
+    from halfbridge.bridge.check_pool import Outcome
+    from halfbridge.bridge.shared import Shared
+    from halfbridge.serde.records import CheckRequest
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _OVERDUE_PAUSE_S = 0.1

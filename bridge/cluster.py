@@ -6,15 +6,15 @@ from threading import Lock
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
-from bridge import kafka_io
-from bridge.errors import BridgeError, InvalidMessageError, TopicSetupError
-from serde.topic_shapes import CHECK_PARTITIONS, HalfShape, check_topic_settings
+from halfbridge.bridge import kafka_io
+from halfbridge.bridge.errors import BridgeError, InvalidMessageError, TopicSetupError
+from halfbridge.serde.topic_shapes import CHECK_PARTITIONS, HalfShape, check_topic_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bridge.config import BridgeConfig
-    from bridge.message import Message
+    from halfbridge.bridge.config import BridgeConfig
+    from halfbridge.bridge.message import Message
 
 _ADMIN_TIMEOUT_S = 10.0
 _VISIBLE_WAIT_S = 10.0

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping  # noqa: TC003  (get_type_hints reads it)
 from dataclasses import dataclass, fields
 
-from bridge.errors import ConfigError
-from bridge.settings import check, load, setting
-from serde.limits import TOPIC_CHARS_MAX
-from serde.topics import TopicNames, holds_internal_name
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.settings import check, load, setting
+from halfbridge.serde.limits import TOPIC_CHARS_MAX
+from halfbridge.serde.topics import TopicNames, holds_internal_name
 
 _HOUR_MS = 3_600_000
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]*")

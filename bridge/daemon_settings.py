@@ -10,21 +10,21 @@ import logging
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from bridge import kafka_io
-from bridge.errors import BridgeError
-from bridge.settings_topic.kafka_io import read_settings
-from bridge.trouble import tell
-from serde.limits import (
+from halfbridge.bridge import kafka_io
+from halfbridge.bridge.errors import BridgeError
+from halfbridge.bridge.settings_topic.kafka_io import read_settings
+from halfbridge.bridge.trouble import tell
+from halfbridge.serde.limits import (
     METADATA_BYTES_MAX,
     OP_BYTES_MAX,
     TRANSACTION_BYTES_MAX,
     TRANSACTION_MESSAGES_MAX,
 )
-from serde.records import DaemonSettings
+from halfbridge.serde.records import DaemonSettings
 
 if TYPE_CHECKING:
-    from bridge.config import BridgeConfig
-    from bridge.settings_topic.kafka_io import Said
+    from halfbridge.bridge.config import BridgeConfig
+    from halfbridge.bridge.settings_topic.kafka_io import Said
 
 _LOG = logging.getLogger("halfbridge.bridge")
 # How long `close` waits for a reader; it notices within a tenth of a second.

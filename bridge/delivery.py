@@ -22,8 +22,8 @@ from threading import Event, Thread, main_thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from bridge.errors import BackpressureError
-from bridge.trouble import tell
+from halfbridge.bridge.errors import BackpressureError
+from halfbridge.bridge.trouble import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable

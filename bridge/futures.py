@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bridge.delivery import Delivery
-from bridge.errors import HalfNotStoredError, OutcomeUnknownError
-from bridge.message import DecisionReceipt, Resolution, SendReceipt
+from halfbridge.bridge.delivery import Delivery
+from halfbridge.bridge.errors import HalfNotStoredError, OutcomeUnknownError
+from halfbridge.bridge.message import DecisionReceipt, Resolution, SendReceipt
 
 if TYPE_CHECKING:
-    from bridge.errors import BridgeError
-    from bridge.message_transaction import Transaction
+    from halfbridge.bridge.errors import BridgeError
+    from halfbridge.bridge.message_transaction import Transaction
 
 _MS_PER_S = 1_000
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from bridge.side_thread import SideThread
-from bridge.trouble import SAME_AGAIN_S, tell
+from halfbridge.bridge.side_thread import SideThread
+from halfbridge.bridge.trouble import SAME_AGAIN_S, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from bridge.check_counts import CheckCounts
-    from bridge.check_pool import PoolState
+    from halfbridge.bridge.check_counts import CheckCounts
+    from halfbridge.bridge.check_pool import PoolState
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _ADVICE = "a checker needs time-outs of its own, shorter than check_timeout_ms"

@@ -19,8 +19,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
-from bridge.admin_client.kafka_io import AdminClient
-from bridge.errors import (
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.errors import (
     AbortableError,
     BridgeError,
     ConfigError,
@@ -30,13 +30,13 @@ from bridge.errors import (
     RetriableError,
     TopicSetupError,
 )
-from bridge.trouble import RECONNECTING, Troubles
-from serde.topic_shapes import MESSAGE_BYTES_MAX
+from halfbridge.bridge.trouble import RECONNECTING, Troubles
+from halfbridge.serde.topic_shapes import MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bridge.config import BridgeConfig
+    from halfbridge.bridge.config import BridgeConfig
 
 __all__ = [
     "OFFSET_INVALID",
@@ -117,7 +117,7 @@ _TOO_LARGE = frozenset(
     (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_RECORD)
 )
 
-# Why an acknowledgement is none (`serde.acknowledgements`).
+# Why an acknowledgement is none (`halfbridge.serde.acknowledgements`).
 INFERRED = KafkaError(
     KafkaError._MSG_TIMED_OUT,
     "acknowledged without an offset: the client infers that it is stored, no broker said so",
@@ -129,7 +129,7 @@ def not_proven(record: Any) -> KafkaError | None:
     """Return INFERRED for an acknowledged record that names no offset; None where it does.
 
     Of several records that were sent at once only the first one tells; to hear it of each, ask
-    `serde.acknowledgements`.
+    `halfbridge.serde.acknowledgements`.
     """
     return INFERRED if record.offset() is None else None
 

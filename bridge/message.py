@@ -6,15 +6,15 @@ from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from bridge.errors import BridgeError, InvalidMessageError
-from serde.headers import CONTEXT, RESERVED
-from serde.limits import TRANSACTION_MESSAGES_MAX
-from serde.records import DEFAULT_IMMUNITY, PARTITION_BY_KEY
+from halfbridge.bridge.errors import BridgeError, InvalidMessageError
+from halfbridge.serde.headers import CONTEXT, RESERVED
+from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.records import DEFAULT_IMMUNITY, PARTITION_BY_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from serde.records import CheckRequest
+    from halfbridge.serde.records import CheckRequest
 
 _HEADERS_TO_SHOW = 200
 

@@ -6,12 +6,12 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from bridge import kafka_io
-from bridge.errors import BridgeError, RetriableError
-from bridge.futures import DecisionFuture, SendFuture
-from bridge.message import Resolution
-from bridge.transaction import Event, IllegalTransitionError, State, step
-from bridge.transaction_records import (
+from halfbridge.bridge import kafka_io
+from halfbridge.bridge.errors import BridgeError, RetriableError
+from halfbridge.bridge.futures import DecisionFuture, SendFuture
+from halfbridge.bridge.message import Resolution
+from halfbridge.bridge.transaction import Event, IllegalTransitionError, State, step
+from halfbridge.bridge.transaction_records import (
     checked_context,
     decision,
     half_headers,
@@ -19,15 +19,15 @@ from bridge.transaction_records import (
     immunity_of,
     transaction_full,
 )
-from serde.identity import TRANSACTION_IDS
-from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
-from serde.records import DEFAULT_IMMUNITY, NO_OFFSET, NO_TIMESTAMP, OpKind
+from halfbridge.serde.identity import TRANSACTION_IDS
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.records import DEFAULT_IMMUNITY, NO_OFFSET, NO_TIMESTAMP, OpKind
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from bridge.message import DecisionReceipt, Message, SendReceipt
-    from bridge.shared import Shared
+    from halfbridge.bridge.message import DecisionReceipt, Message, SendReceipt
+    from halfbridge.bridge.shared import Shared
 
 _MS_PER_S = 1_000
 _RESOLUTIONS = {Event.COMMIT: Resolution.COMMIT, Event.ROLLBACK: Resolution.ROLLBACK}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridge.message_transaction import Transaction
-from bridge.transaction_records import half_partition
+from halfbridge.bridge.message_transaction import Transaction
+from halfbridge.bridge.transaction_records import half_partition
 
 if TYPE_CHECKING:
-    from bridge.message import Message
-    from bridge.shared import Shared
+    from halfbridge.bridge.message import Message
+    from halfbridge.bridge.shared import Shared
 
 
 class PlacedTransaction(Transaction):

@@ -8,24 +8,29 @@ from dataclasses import fields, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from bridge import kafka_io
-from bridge.check_counts import CheckCounts
-from bridge.check_responder import CheckResponder
-from bridge.cluster import Destinations, check_installation
-from bridge.config import BridgeConfig
-from bridge.errors import BridgeError, ConfigError, HalfNotStoredError, ProducerClosedError
-from bridge.message import Resolution, TransactionSendResult
-from bridge.message_transaction import Transaction
-from bridge.placed_transaction import PlacedTransaction
-from bridge.repeated_commit import RepeatedCommit
-from bridge.shared import Shared
+from halfbridge.bridge import kafka_io
+from halfbridge.bridge.check_counts import CheckCounts
+from halfbridge.bridge.check_responder import CheckResponder
+from halfbridge.bridge.cluster import Destinations, check_installation
+from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.errors import (
+    BridgeError,
+    ConfigError,
+    HalfNotStoredError,
+    ProducerClosedError,
+)
+from halfbridge.bridge.message import Resolution, TransactionSendResult
+from halfbridge.bridge.message_transaction import Transaction
+from halfbridge.bridge.placed_transaction import PlacedTransaction
+from halfbridge.bridge.repeated_commit import RepeatedCommit
+from halfbridge.bridge.shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
-    from bridge.futures import DecisionFuture
-    from bridge.message import Answer, Message, MessageView
+    from halfbridge.bridge.futures import DecisionFuture
+    from halfbridge.bridge.message import Answer, Message, MessageView
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _CLOSE_TIMEOUT_S = 10.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridge.errors import InvalidMessageError
-from bridge.message import check_whole_number
-from bridge.message_transaction import Transaction
-from bridge.transaction import State
-from serde.limits import TRANSACTION_MESSAGES_MAX
+from halfbridge.bridge.errors import InvalidMessageError
+from halfbridge.bridge.message import check_whole_number
+from halfbridge.bridge.message_transaction import Transaction
+from halfbridge.bridge.transaction import State
+from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 
 if TYPE_CHECKING:
-    from bridge.shared import Shared
+    from halfbridge.bridge.shared import Shared
 
 
 class RepeatedCommit(Transaction):

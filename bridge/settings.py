@@ -13,7 +13,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from bridge.errors import ConfigError
+from halfbridge.bridge.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,28 +10,28 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from bridge import kafka_io
-from bridge.daemon_settings import DaemonLimits
-from bridge.delivery import DeliveryServer
-from bridge.errors import (
+from halfbridge.bridge import kafka_io
+from halfbridge.bridge.daemon_settings import DaemonLimits
+from halfbridge.bridge.delivery import DeliveryServer
+from halfbridge.bridge.errors import (
     BackpressureError,
     BridgeError,
     ForkedProcessError,
     InvalidMessageError,
     ProducerClosedError,
 )
-from bridge.inquiry.kafka_io import Ends, half_end
-from bridge.message import check_whole_number
-from serde.acknowledgements import Acknowledgements
-from serde.records import NO_OFFSET
+from halfbridge.bridge.inquiry.kafka_io import Ends, half_end
+from halfbridge.bridge.message import check_whole_number
+from halfbridge.serde.acknowledgements import Acknowledgements
+from halfbridge.serde.records import NO_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from bridge.cluster import Destinations
-    from bridge.config import BridgeConfig
-    from bridge.message import Header, Message
-    from serde.topic_shapes import HalfShape
+    from halfbridge.bridge.cluster import Destinations
+    from halfbridge.bridge.config import BridgeConfig
+    from halfbridge.bridge.message import Header, Message
+    from halfbridge.serde.topic_shapes import HalfShape
 
 _MS_PER_S = 1_000
 _ROOM_SLICE_S = 0.004

@@ -5,15 +5,19 @@ from __future__ import annotations
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from bridge.errors import InvalidMessageError
-from serde.avro import HALF_METADATA, OP
-from serde.headers import CONTEXT, HALF
-from serde.limits import METADATA_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
-from serde.partitioner import partition_of
-from serde.records import NO_OFFSET, NO_TIMESTAMP, HalfMetadata, Op, OpKind, OpSource
+from halfbridge.bridge.errors import InvalidMessageError
+from halfbridge.serde.avro import HALF_METADATA, OP
+from halfbridge.serde.headers import CONTEXT, HALF
+from halfbridge.serde.limits import (
+    METADATA_BYTES_MAX,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_MESSAGES_MAX,
+)
+from halfbridge.serde.partitioner import partition_of
+from halfbridge.serde.records import NO_OFFSET, NO_TIMESTAMP, HalfMetadata, Op, OpKind, OpSource
 
 if TYPE_CHECKING:
-    from bridge.message import Header, Message
+    from halfbridge.bridge.message import Header, Message
 
 _NS_PER_MS = 1_000_000
 

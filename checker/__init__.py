@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from bridge.log_text import keep_to_one_line
+from halfbridge.bridge.log_text import keep_to_one_line
 
 keep_to_one_line("halfbridge.checker", "halfbridge.supervisor")

@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from checker.http import Health
+from halfbridge.checker.http import Health
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -9,23 +9,23 @@ from itertools import chain
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from checker.pacer import Pacer
-from checker.pair import in_turn, restore_checks
-from checker.report import TellNow
-from checker.stamps import Stamps
+from halfbridge.checker.pacer import Pacer
+from halfbridge.checker.pair import in_turn, restore_checks
+from halfbridge.checker.report import TellNow
+from halfbridge.checker.stamps import Stamps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from checker.barriers.kafka_io import Barriers
-    from checker.bodies.kafka_io import BodyReader
-    from checker.config import CheckerConfig
-    from checker.core.plan import Check
-    from checker.inquiry.kafka_io import Questions
-    from checker.metrics import Metrics
-    from checker.pair import Pair
-    from checker.requests.kafka_io import CheckSender
-    from checker.topic_watch import TopicWatch
+    from halfbridge.checker.barriers.kafka_io import Barriers
+    from halfbridge.checker.bodies.kafka_io import BodyReader
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.plan import Check
+    from halfbridge.checker.inquiry.kafka_io import Questions
+    from halfbridge.checker.metrics import Metrics
+    from halfbridge.checker.pair import Pair
+    from halfbridge.checker.requests.kafka_io import CheckSender
+    from halfbridge.checker.topic_watch import TopicWatch
 
 
 _log = logging.getLogger("halfbridge.checker")

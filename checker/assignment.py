@@ -6,24 +6,24 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from checker.beginning import where_to_begin
-from checker.core.progress import BeyondEndError
-from checker.failures import InputLostError
-from checker.pair import Pair
-from checker.throttle import Throttle
-from checker.waits import Waits
-from serde.progress import Progress, ProgressError
+from halfbridge.checker.beginning import where_to_begin
+from halfbridge.checker.core.progress import BeyondEndError
+from halfbridge.checker.failures import InputLostError
+from halfbridge.checker.pair import Pair
+from halfbridge.checker.throttle import Throttle
+from halfbridge.checker.waits import Waits
+from halfbridge.serde.progress import Progress, ProgressError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
-    from checker.config import CheckerConfig
-    from checker.core.settings import LedgerSettings
-    from checker.http import Status
-    from checker.inquiry.kafka_io import Questions, Ranges
-    from checker.intake.kafka_io import Input
-    from checker.publish import Publisher
-    from checker.topic_guard import TopicGuard
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.settings import LedgerSettings
+    from halfbridge.checker.http import Status
+    from halfbridge.checker.inquiry.kafka_io import Questions, Ranges
+    from halfbridge.checker.intake.kafka_io import Input
+    from halfbridge.checker.publish import Publisher
+    from halfbridge.checker.topic_guard import TopicGuard
 
 _log = logging.getLogger("halfbridge.checker")
 

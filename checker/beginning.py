@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.progress import check_against_log
-from checker.failures import InputLostError
-from serde.progress import Progress, ProgressError, parse_progress
+from halfbridge.checker.core.progress import check_against_log
+from halfbridge.checker.failures import InputLostError
+from halfbridge.serde.progress import Progress, ProgressError, parse_progress
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from checker.intake.reading import Committed
+    from halfbridge.checker.intake.reading import Committed
 
 
 def where_to_begin(

@@ -11,19 +11,19 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from checker.sizes import bytes_alone
-from serde.limits import STUB_BYTES_MAX
+from halfbridge.checker.sizes import bytes_alone
+from halfbridge.serde.limits import STUB_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from checker.core.plan import Delivery, Plan
-    from checker.failures import KafkaTxnFailedError
-    from checker.inquiry.kafka_io import Questions
-    from checker.publish import Outgoing
-    from checker.routes import Routes
-    from checker.sizes import Sizes
-    from serde.topics import TopicNames
+    from halfbridge.checker.core.plan import Delivery, Plan
+    from halfbridge.checker.failures import KafkaTxnFailedError
+    from halfbridge.checker.inquiry.kafka_io import Questions
+    from halfbridge.checker.publish import Outgoing
+    from halfbridge.checker.routes import Routes
+    from halfbridge.checker.sizes import Sizes
+    from halfbridge.serde.topics import TopicNames
 
 # A batch that the broker refuses is cut down by this factor until one transaction is left.
 BISECT_FACTOR = 8

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bridge.trouble import RECONNECTING
+from halfbridge.bridge.trouble import RECONNECTING
 
 if TYPE_CHECKING:
-    from checker.config import CheckerConfig
+    from halfbridge.checker.config import CheckerConfig
 
 # One question to a broker; longer means that it is not there, and the loop tries again.
 QUESTION_S = 10.0

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from checker.core.plan import Plan
-from checker.pair import in_turn
+from halfbridge.checker.core.plan import Plan
+from halfbridge.checker.pair import in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from checker.blame import Blame
-    from checker.config import CheckerConfig
-    from checker.pair import Pair
-    from checker.report import Reporter
-    from checker.topic_watch import TopicWatch
+    from halfbridge.checker.blame import Blame
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.pair import Pair
+    from halfbridge.checker.report import Reporter
+    from halfbridge.checker.topic_watch import TopicWatch
 
 # Offsets that moved without anything to write are committed at this pace.
 IDLE_COMMIT_S = 0.5

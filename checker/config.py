@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bridge.errors import ConfigError
-from bridge.settings import check, setting
-from serde.topics import TopicNames, holds_internal_name
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.settings import check, setting
+from halfbridge.serde.topics import TopicNames, holds_internal_name
 
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -22,7 +22,7 @@ _KAFKA_TXN_TIMEOUT_MS_MAX = 15 * _MINUTE_MS
 _PRODUCERS_MAX = 4
 _PORT_MAX = 65535
 # A million undecided transactions of one message, and as many decided ones that a rebuild needs:
-# 1.25 GB and 0.75 GB (checker.core.weights), at 85 % of this.
+# 1.25 GB and 0.75 GB (halfbridge.checker.core.weights), at 85 % of this.
 _ENTRIES_BYTES_MAX = 2304 * _MIB
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -147,7 +147,7 @@ class CheckerConfig:
 
 
 def to_plain(config: CheckerConfig) -> dict[str, Any]:
-    """Return `config` as JSON-able values that `bridge.settings.load` takes back as flags."""
+    """Return `config` as JSON-able values, which `settings.load` takes back as flags."""
     plain: dict[str, Any] = {}
     for each in fields(config):
         value = getattr(config, each.name)

@@ -10,7 +10,7 @@ CheckerError (BridgeError)
 
 from __future__ import annotations
 
-from bridge.errors import BridgeError
+from halfbridge.bridge.errors import BridgeError
 
 EXIT_OK = 0
 EXIT_ERROR = 1  # unexpected: starting again may help

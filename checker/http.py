@@ -21,8 +21,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import make_wsgi_app
 
-from checker.errors import MetricsPortError
-from checker.metrics import Metrics
+from halfbridge.checker.errors import MetricsPortError
+from halfbridge.checker.metrics import Metrics
 
 if TYPE_CHECKING:
     import socket

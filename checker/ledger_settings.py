@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.settings import LedgerSettings
-from checker.sizes import COPY_GROWTH_BYTES
+from halfbridge.checker.core.settings import LedgerSettings
+from halfbridge.checker.sizes import COPY_GROWTH_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checker.config import CheckerConfig
-    from checker.core.events import HalfRead
-    from checker.policy import Policy
-    from checker.sizes import Sizes
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.events import HalfRead
+    from halfbridge.checker.policy import Policy
+    from halfbridge.checker.sizes import Sizes
 
 _CODEC_PROPERTIES = ("compression.type", "compression.codec")
 
@@ -57,7 +57,7 @@ def known_limits(
     """Return what is known of topics' limits before a record is tried: nothing where it shrinks.
 
     A topic's limit is on what is sent. Where the user has the daemon compress, the size of a record
-    says too little, and what topics refuse is learned (checker.blame).
+    says too little, and what topics refuse is learned (halfbridge.checker.blame).
     """
     codecs = (config.kafka.get(name, "none") for name in _CODEC_PROPERTIES)
     return max_bytes if set(codecs) <= {"none"} else lambda _topic: None

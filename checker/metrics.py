@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from checker.series import Series, observe_many
+from halfbridge.checker.series import Series, observe_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -6,25 +6,25 @@ from bisect import bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of
-from checker.core.ledger import Ledger
-from checker.core.weights import message_bytes
-from checker.sizes import bytes_at_most
-from serde.avro import OP
-from serde.errors import DecodeError
-from serde.headers import headers_of, parse_half, user_bytes
-from serde.limits import shortened
+from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of
+from halfbridge.checker.core.ledger import Ledger
+from halfbridge.checker.core.weights import message_bytes
+from halfbridge.checker.sizes import bytes_at_most
+from halfbridge.serde.avro import OP
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import headers_of, parse_half, user_bytes
+from halfbridge.serde.limits import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from checker.core.plan import Check, Plan
-    from checker.core.settings import LedgerSettings
-    from checker.patience import Awaited
-    from checker.publish import Publisher
-    from serde.headers import Headers
-    from serde.progress import Progress
-    from serde.records import Op
+    from halfbridge.checker.core.plan import Check, Plan
+    from halfbridge.checker.core.settings import LedgerSettings
+    from halfbridge.checker.patience import Awaited
+    from halfbridge.checker.publish import Publisher
+    from halfbridge.serde.headers import Headers
+    from halfbridge.serde.progress import Progress
+    from halfbridge.serde.records import Op
 
 # What a record takes in memory beyond what it takes in a log: about 290 bytes for the objects
 # around key and value, and 146 for those around each header (`sys.getsizeof`).

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from checker.pair import Pair
-    from checker.routes import Lack
+    from halfbridge.checker.pair import Pair
+    from halfbridge.checker.routes import Lack
 
 # So many ms give one ms of waiting back. Whoever goes on naming missing topics holds a pair up for
 # 1 ms in 200: less than the one in a hundred that a 99th percentile sees.

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from bridge.errors import ConfigError
-from bridge.settings import read_toml
-from serde.partitioner import Partitioner
-from serde.topics import TopicNames
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.settings import read_toml
+from halfbridge.serde.partitioner import Partitioner
+from halfbridge.serde.topics import TopicNames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from checker.core.plan import Check, DeadHalf, DeadJunk, Delivery, Plan, PutBack
-from checker.sizes import bytes_alone, bytes_at_most
-from serde import headers as names
-from serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
-from serde.limits import shortened
-from serde.records import (
+from halfbridge.checker.core.plan import Check, DeadHalf, DeadJunk, Delivery, Plan, PutBack
+from halfbridge.checker.sizes import bytes_alone, bytes_at_most
+from halfbridge.serde import headers as names
+from halfbridge.serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
+from halfbridge.serde.limits import shortened
+from halfbridge.serde.records import (
     NO_OFFSET,
     NO_TIMESTAMP,
     CheckRequest,
@@ -26,10 +26,10 @@ from serde.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from checker.core.events import HalfRead
-    from checker.routes import Routes
-    from checker.sizes import Sizes
-    from serde.topics import TopicNames
+    from halfbridge.checker.core.events import HalfRead
+    from halfbridge.checker.routes import Routes
+    from halfbridge.checker.sizes import Sizes
+    from halfbridge.serde.topics import TopicNames
 
 ANY_PARTITION = -1
 _NO_CHECK_TIMES = -1

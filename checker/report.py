@@ -8,15 +8,15 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from checker.core.plan import Count
+from halfbridge.checker.core.plan import Count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from checker.core.plan import Plan
-    from checker.metrics import Metrics
-    from checker.pair import Pair
-    from serde.records import OpKind
+    from halfbridge.checker.core.plan import Plan
+    from halfbridge.checker.metrics import Metrics
+    from halfbridge.checker.pair import Pair
+    from halfbridge.serde.records import OpKind
 
 # The same trouble of one name is told again after this time; of so many names at most.
 TOLD_S = 300.0

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from serde.limits import TOPIC_CHARS_MAX
-from serde.partitioner import Partitioner, partition_by_crc
-from serde.records import PARTITION_BY_KEY
+from halfbridge.serde.limits import TOPIC_CHARS_MAX
+from halfbridge.serde.partitioner import Partitioner, partition_by_crc
+from halfbridge.serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from checker.core.plan import Delivery
-    from serde.records import HalfMetadata
+    from halfbridge.checker.core.plan import Delivery
+    from halfbridge.serde.records import HalfMetadata
 
 # A right that was taken away may come back: so long, deliveries to that topic are dead-lettered
 # without trying each, where no broker can tell what rights there are.

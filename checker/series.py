@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
-from serde.limits import TOPIC_CHARS_MAX
+from halfbridge.serde.limits import TOPIC_CHARS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,17 +10,17 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from checker.errors import EXIT_OK
-from checker.policy import load_policy
-from checker.settings_record import settings_record
-from checker.slots import slot_ids
-from checker.worker import Worker
+from halfbridge.checker.errors import EXIT_OK
+from halfbridge.checker.policy import load_policy
+from halfbridge.checker.settings_record import settings_record
+from halfbridge.checker.slots import slot_ids
+from halfbridge.checker.worker import Worker
 
 if TYPE_CHECKING:
     import threading
 
-    from checker.config import CheckerConfig
-    from checker.http import Status
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.http import Status
 
 _log = logging.getLogger("halfbridge.checker")
 

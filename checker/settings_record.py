@@ -12,16 +12,16 @@ from threading import Event, Thread
 from time import time_ns
 from typing import TYPE_CHECKING, Protocol
 
-from bridge.errors import BridgeError, TopicSetupError
-from checker.settings_topic.kafka_io import SettingsTopic
-from serde.records import DaemonSettings
+from halfbridge.bridge.errors import BridgeError, TopicSetupError
+from halfbridge.checker.settings_topic.kafka_io import SettingsTopic
+from halfbridge.serde.records import DaemonSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bridge.settings_topic.kafka_io import Said
-    from checker.config import CheckerConfig
-    from checker.http import Status
+    from halfbridge.bridge.settings_topic.kafka_io import Said
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.http import Status
 
 _log = logging.getLogger("halfbridge.checker")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from serde.headers import Header
+    from halfbridge.serde.headers import Header
 
 # A batch of one record in format v2 (KIP-98): 61 bytes of the batch, and at most 5 of the record's
 # length, 3 of attributes and of deltas that are 0, 15 of the lengths of key, value and headers.

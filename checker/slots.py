@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from checker.errors import SlotError
+from halfbridge.checker.errors import SlotError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridge.stalls import LOOK_S, STALLED_S, compare
-from checker.clients import QUESTION_S
+from halfbridge.bridge.stalls import LOOK_S, STALLED_S, compare
+from halfbridge.checker.clients import QUESTION_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from bridge.inquiry.kafka_io import Ends
-    from bridge.stalls import Behind
-    from checker.assignment import Assignment
-    from checker.inquiry.kafka_io import Questions
-    from checker.intake.kafka_io import Input
-    from checker.metrics import Metrics
+    from halfbridge.bridge.inquiry.kafka_io import Ends
+    from halfbridge.bridge.stalls import Behind
+    from halfbridge.checker.assignment import Assignment
+    from halfbridge.checker.inquiry.kafka_io import Questions
+    from halfbridge.checker.intake.kafka_io import Input
+    from halfbridge.checker.metrics import Metrics
 
 # More often while there is more to read, since an idle worker is kept awake for it.
 LOOK_BEHIND_S = 2.0

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from checker import slots
-from checker.aggregate import FleetCollector, WorkerView, fleet_health
-from checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK, EXIT_OPERATOR
-from checker.http import serve
-from checker.signals import on_signals
-from checker.worker_process import configure_logging, encode_order, run_in_place
+from halfbridge.checker import slots
+from halfbridge.checker.aggregate import FleetCollector, WorkerView, fleet_health
+from halfbridge.checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK, EXIT_OPERATOR
+from halfbridge.checker.http import serve
+from halfbridge.checker.signals import on_signals
+from halfbridge.checker.worker_process import configure_logging, encode_order, run_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from checker.config import CheckerConfig
+    from halfbridge.checker.config import CheckerConfig
 
 # The promise is 10 s from SIGTERM to the end; a worker cuts itself off after 8.
 DRAIN_S = 9.0
@@ -41,7 +41,7 @@ FIRST_BACKOFF_S = 0.1
 KILLED_BACKOFF_S_MAX = 0.5
 FAILED_BACKOFF_S_MAX = 10.0
 GIVE_UP_ON = frozenset((EXIT_CONFIG, EXIT_OPERATOR))
-WORKER_COMMAND = (sys.executable, "-m", "checker.worker_process")
+WORKER_COMMAND = (sys.executable, "-m", "halfbridge.checker.worker_process")
 
 _log = logging.getLogger("halfbridge.supervisor")
 

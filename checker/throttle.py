@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.memory import ALARM_PERCENT, HALVES_PERCENT, NEEDED_HALVES_PERCENT
+from halfbridge.checker.core.memory import ALARM_PERCENT, HALVES_PERCENT, NEEDED_HALVES_PERCENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from checker.config import CheckerConfig
-    from checker.pair import Pair
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.pair import Pair
 
 # How many batches of ops and dead letters are read ahead of the commit under way.
 READ_AHEAD_BATCHES = 2

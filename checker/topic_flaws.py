@@ -9,20 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from checker.admin.shape import (
+from halfbridge.checker.admin.shape import (
     Layout,
     SeenTopic,
     find_problems,
     real_topic_problems,
     wanted_topics,
 )
-from serde.topic_shapes import MESSAGE_BYTES_MAX
+from halfbridge.serde.topic_shapes import MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from checker.admin.shape import Problem
-    from serde.topics import TopicNames
+    from halfbridge.checker.admin.shape import Problem
+    from halfbridge.serde.topics import TopicNames
 
 MAX_BYTES = "max.message.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"

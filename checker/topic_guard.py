@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from checker.topic_flaws import SHOWN_MAX, Flaws, find_flaws, told
-from checker.topic_settings import LOOK_S
+from halfbridge.checker.topic_flaws import SHOWN_MAX, Flaws, find_flaws, told
+from halfbridge.checker.topic_settings import LOOK_S
 
 if TYPE_CHECKING:
-    from checker.config import CheckerConfig
-    from checker.http import Status
-    from checker.topic_settings import TopicSettings
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.http import Status
+    from halfbridge.checker.topic_settings import TopicSettings
 
 _log = logging.getLogger("halfbridge.checker")
 

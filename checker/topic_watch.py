@@ -7,22 +7,22 @@ from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from checker.failures import InputLostError
-from checker.patience import Patience
-from checker.topic_flaws import RETENTION_MS, number
-from checker.topic_guard import TopicGuard
-from checker.topic_settings import TopicSettings
+from halfbridge.checker.failures import InputLostError
+from halfbridge.checker.patience import Patience
+from halfbridge.checker.topic_flaws import RETENTION_MS, number
+from halfbridge.checker.topic_guard import TopicGuard
+from halfbridge.checker.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from checker.config import CheckerConfig
-    from checker.core.plan import Plan
-    from checker.http import Status
-    from checker.inquiry.kafka_io import Questions
-    from checker.pair import Pair
-    from checker.report import Reporter
-    from checker.routes import Routes
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.plan import Plan
+    from halfbridge.checker.http import Status
+    from halfbridge.checker.inquiry.kafka_io import Questions
+    from halfbridge.checker.pair import Pair
+    from halfbridge.checker.report import Reporter
+    from halfbridge.checker.routes import Routes
 
 # Looked up anew at this pace, and at this one while a topic is missed.
 FRESH_S = 30.0

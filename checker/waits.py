@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from checker.http import Status
+    from halfbridge.checker.http import Status
 
 _log = logging.getLogger("halfbridge.checker")
 

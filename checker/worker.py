@@ -15,40 +15,40 @@ from itertools import chain
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from checker.asking import Asker
-from checker.assignment import Assignment
-from checker.backoff import Backoff
-from checker.barriers.kafka_io import Barriers
-from checker.blame import Blame
-from checker.bodies.kafka_io import BodyReader
-from checker.collector import Collector
-from checker.failures import InputLostError, KafkaTxnFailedError
-from checker.inquiry.kafka_io import Questions
-from checker.intake.kafka_io import EOF_CODE, Input
-from checker.ledger_settings import known_limits, ledger_settings
-from checker.outlet.turns import Turns
-from checker.pair import restore_plan
-from checker.publish import Publisher
-from checker.report import Reporter
-from checker.requests.kafka_io import CheckSender
-from checker.routes import Routes
-from checker.sizes import Sizes
-from checker.stall_watch import StallWatch
-from checker.stamps import Stamps
-from checker.topic_watch import TopicWatch
-from serde.records import OpKind, OpSource
+from halfbridge.checker.asking import Asker
+from halfbridge.checker.assignment import Assignment
+from halfbridge.checker.backoff import Backoff
+from halfbridge.checker.barriers.kafka_io import Barriers
+from halfbridge.checker.blame import Blame
+from halfbridge.checker.bodies.kafka_io import BodyReader
+from halfbridge.checker.collector import Collector
+from halfbridge.checker.failures import InputLostError, KafkaTxnFailedError
+from halfbridge.checker.inquiry.kafka_io import Questions
+from halfbridge.checker.intake.kafka_io import EOF_CODE, Input
+from halfbridge.checker.ledger_settings import known_limits, ledger_settings
+from halfbridge.checker.outlet.turns import Turns
+from halfbridge.checker.pair import restore_plan
+from halfbridge.checker.publish import Publisher
+from halfbridge.checker.report import Reporter
+from halfbridge.checker.requests.kafka_io import CheckSender
+from halfbridge.checker.routes import Routes
+from halfbridge.checker.sizes import Sizes
+from halfbridge.checker.stall_watch import StallWatch
+from halfbridge.checker.stamps import Stamps
+from halfbridge.checker.topic_watch import TopicWatch
+from halfbridge.serde.records import OpKind, OpSource
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping
 
-    from checker.collector import Work
-    from checker.config import CheckerConfig
-    from checker.http import Status
-    from checker.pair import Pair
-    from checker.policy import Policy
-    from checker.slots import SlotIds
-    from serde.progress import Progress
+    from halfbridge.checker.collector import Work
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.http import Status
+    from halfbridge.checker.pair import Pair
+    from halfbridge.checker.policy import Policy
+    from halfbridge.checker.slots import SlotIds
+    from halfbridge.serde.progress import Progress
 
 _log = logging.getLogger("halfbridge.checker")
 

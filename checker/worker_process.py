@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import GCCollector, ProcessCollector
 
-from bridge.errors import BridgeError
-from bridge.settings import load
-from checker.config import CheckerConfig, to_plain
-from checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK
-from checker.http import Status, serve
-from checker.process_end import end_process
-from checker.signals import STOP_SIGNALS, on_signals
+from halfbridge.bridge.errors import BridgeError
+from halfbridge.bridge.settings import load
+from halfbridge.checker.config import CheckerConfig, to_plain
+from halfbridge.checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK
+from halfbridge.checker.http import Status, serve
+from halfbridge.checker.process_end import end_process
+from halfbridge.checker.signals import STOP_SIGNALS, on_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -141,7 +141,7 @@ def _run(
     listener: socket.socket | None,
 ) -> int:
     # Late: it brings the Kafka client, which a supervisor never needs.
-    from checker.service import run_worker  # noqa: PLC0415
+    from halfbridge.checker.service import run_worker  # noqa: PLC0415
 
     status = Status()
     ProcessCollector(registry=status.metrics.registry)

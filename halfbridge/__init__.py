@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import bridge
+from halfbridge import bridge
 
 if TYPE_CHECKING:
-    from bridge import *  # noqa: F403
+    from halfbridge.bridge import *  # noqa: F403
 
 __version__ = "0.1.0"
 __all__ = bridge.__all__

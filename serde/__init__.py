@@ -1,8 +1,8 @@
 """What is on the wire: records, Avro, header and topic names. Knows no Kafka client."""
 
-from serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
-from serde.errors import DecodeError, SerdeError, UnknownSchemaError
-from serde.records import (
+from halfbridge.serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
+from halfbridge.serde.errors import DecodeError, SerdeError, UnknownSchemaError
+from halfbridge.serde.records import (
     CheckRequest,
     DeadLetter,
     DeadReason,
@@ -11,7 +11,7 @@ from serde.records import (
     OpKind,
     OpSource,
 )
-from serde.topics import TopicNames
+from halfbridge.serde.topics import TopicNames
 
 __all__ = [
     "CHECK_REQUEST",

@@ -23,9 +23,16 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from serde.errors import DecodeError, UnknownSchemaError
-from serde.limits import METADATA_BYTES_MAX, OP_BYTES_MAX
-from serde.records import CheckRequest, DeadLetter, FenceContext, HalfMetadata, Op, SinkContext
+from halfbridge.serde.errors import DecodeError, UnknownSchemaError
+from halfbridge.serde.limits import METADATA_BYTES_MAX, OP_BYTES_MAX
+from halfbridge.serde.records import (
+    CheckRequest,
+    DeadLetter,
+    FenceContext,
+    HalfMetadata,
+    Op,
+    SinkContext,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,7 +130,7 @@ class Codec(Generic[R]):
         schema_names: File stems in `schemas/`, oldest first; the last is written, all are read.
         memo_longs: How many longs (1 or 2, the first a time; no ints) follow the transaction id
             before the shared tail begins; None for records that are too rare to be worth a memo.
-        bytes_max: Longest encoding that is decoded (serde.limits); None: any length.
+        bytes_max: Longest encoding that is decoded (halfbridge.serde.limits); None: any length.
     """
 
     def __init__(
@@ -292,7 +299,7 @@ def schema_fingerprint(schema: Any) -> bytes:
 
 def schema_text(name: str) -> str:
     """Return the text of `schemas/<name>.avsc` (what Spark's from_avro takes)."""
-    return resources.files("serde").joinpath(f"schemas/{name}.avsc").read_text("utf-8")
+    return resources.files("halfbridge.serde").joinpath(f"schemas/{name}.avsc").read_text("utf-8")
 
 
 def _load_schema(name: str) -> Any:

@@ -7,9 +7,9 @@ limits or a SerdeError, and with an error goes on as if there were no record: wi
 
 from __future__ import annotations
 
-from serde.avro import Codec
-from serde.errors import DecodeError
-from serde.records import DaemonSettings
+from halfbridge.serde.avro import Codec
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.records import DaemonSettings
 
 # Of the records in the settings topic; readers ignore other keys.
 DAEMON_KEY = b"daemon"

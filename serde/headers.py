@@ -5,15 +5,19 @@ from __future__ import annotations
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
-from serde.avro import HALF_METADATA
-from serde.errors import DecodeError
-from serde.limits import IDENTITY_BYTES_MAX, METADATA_BYTES_MAX, ORIGINAL_METADATA_BYTES_MAX
-from serde.topics import holds_internal_name
+from halfbridge.serde.avro import HALF_METADATA
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.limits import (
+    IDENTITY_BYTES_MAX,
+    METADATA_BYTES_MAX,
+    ORIGINAL_METADATA_BYTES_MAX,
+)
+from halfbridge.serde.topics import holds_internal_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from serde.records import HalfMetadata
+    from halfbridge.serde.records import HalfMetadata
 
 HALF = "RMQ_HALF"
 CONTEXT = "RMQ_CONTEXT"

@@ -8,9 +8,9 @@ from typing import Any
 
 import fastavro
 
-from serde.avro import HEADER_BYTES, MARKER, Codec, schema_fingerprint, schema_text
-from serde.errors import DecodeError
-from serde.records import BatchManifest, ManifestAttempt, ManifestTransaction
+from halfbridge.serde.avro import HEADER_BYTES, MARKER, Codec, schema_fingerprint, schema_text
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.records import BatchManifest, ManifestAttempt, ManifestTransaction
 
 _ATTEMPTS = "attempts"
 _TRANSACTIONS = "transactions"

@@ -9,11 +9,11 @@ H, O, R, T and P of one partition pair:
     op p:    0 ... T ........ O
                    |          next op to apply (committed offset of op p)
                    decisions about transactions with a record at or above H begin here, and
-                   recent ones (checker.core.forget)
+                   recent ones (halfbridge.checker.core.forget)
 
 H and O are the committed offsets themselves; R, T and P travel, with H once more, in the
 metadata of op p's offset: `v1;H;R;T;P;W;<crc>`. W is when the pair's budget of waiting is full
-again (checker.patience).
+again (halfbridge.checker.patience).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from serde.limits import (
+from halfbridge.serde.limits import (
     METADATA_BYTES_MAX,
     OP_BYTES_MAX,
     TRANSACTION_BYTES_MAX,

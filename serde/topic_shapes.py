@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from serde.topics import MANIFEST_BYTES_MAX
+from halfbridge.serde.topics import MANIFEST_BYTES_MAX
 
 _HOUR_MS = 3_600_000
 CHECK_PARTITIONS = 4

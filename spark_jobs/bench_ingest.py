@@ -1,6 +1,6 @@
 """How fast ingest is, as a ratio to what Spark reads at all on the same machine in the same run.
 
-    python -m spark_jobs.bench_ingest --bootstrap-servers localhost:9092 --records 1000000
+    halfbridge spark bench-ingest --bootstrap-servers localhost:9092 --records 1000000
 
 Spark's own sink fills a topic of its own with records of 1 KB that no codec can shrink. Then, in
 turn and several times: a plain `spark.read.format("kafka")` with Spark's defaults to its `noop`
@@ -22,20 +22,20 @@ from typing import TYPE_CHECKING, Any
 import click
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from spark_jobs.cluster import connect
-from spark_jobs.errors import JobError
-from spark_jobs.ingest.job import Ingest, ingest
-from spark_jobs.ingest.sinks import FORMATS
-from spark_jobs.io import Topics
-from spark_jobs.options import EXIT_DONE, JobCommand, common_options, reading_options
-from spark_jobs.session import spark_session
+from halfbridge.spark_jobs.cluster import connect
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.ingest.job import Ingest, ingest
+from halfbridge.spark_jobs.ingest.sinks import FORMATS
+from halfbridge.spark_jobs.io import Topics
+from halfbridge.spark_jobs.options import EXIT_DONE, JobCommand, common_options, reading_options
+from halfbridge.spark_jobs.session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.cluster import Cluster
+    from halfbridge.spark_jobs.cluster import Cluster
 
 VALUE_BYTES = 1024
 _DIGEST_BYTES = 32

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.errors import JobError
-from spark_jobs.storage import Storage, join
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.storage import Storage, join
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
 
-from serde.progress import ProgressError, parse_progress
-from spark_jobs.errors import JobError, cause_of
-from spark_jobs.storage import jvm_of
+from halfbridge.serde.progress import ProgressError, parse_progress
+from halfbridge.spark_jobs.errors import JobError, cause_of
+from halfbridge.spark_jobs.storage import jvm_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
-    from spark_jobs.io import Topics
+    from halfbridge.spark_jobs.io import Topics
 
 _ANSWER_MS = 30_000  # how long any question may take
 _POLL_S = 0.1  # between two looks at a last stable offset that is awaited

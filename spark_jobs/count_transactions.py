@@ -1,6 +1,6 @@
 """Counts the rows of each transaction in real topics, as consumers see them.
 
-    python -m spark_jobs.count_transactions --bootstrap-servers localhost:9092 --topic orders
+    halfbridge spark count-transactions --bootstrap-servers localhost:9092 --topic orders
 
 Prints a line for each transaction, ordered by its id (and so by time), and totals. Runs under
 spark-submit too, which then brings the connector with `--packages` or `--jars`.
@@ -17,11 +17,11 @@ import click
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
 from pyspark.errors import PySparkException
 
-from spark_jobs.errors import JobError, cause_of
-from spark_jobs.io import Topics, read_topics, source_options
-from spark_jobs.options import EXIT_DONE, JobCommand, common_options, topics_option
-from spark_jobs.session import spark_session
-from spark_jobs.transforms import rows_per_transaction, with_transaction_id
+from halfbridge.spark_jobs.errors import JobError, cause_of
+from halfbridge.spark_jobs.io import Topics, read_topics, source_options
+from halfbridge.spark_jobs.options import EXIT_DONE, JobCommand, common_options, topics_option
+from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.transforms import rows_per_transaction, with_transaction_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

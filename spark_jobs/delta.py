@@ -11,9 +11,9 @@ import json
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.delta_features import is_mapped
-from spark_jobs.errors import JobError
-from spark_jobs.storage import Storage, join
+from halfbridge.spark_jobs.delta_features import is_mapped
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.storage import Storage, join
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

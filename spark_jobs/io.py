@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_jobs.positions import EARLIEST, LATEST, Position
+from halfbridge.spark_jobs.positions import EARLIEST, LATEST, Position
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.snapshot import Range
+    from halfbridge.spark_jobs.snapshot import Range
 
 # The columns of Spark's Kafka source.
 KAFKA_SCHEMA = (

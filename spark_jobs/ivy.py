@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
-from spark_jobs.jvm import find_java
+from halfbridge.spark_jobs.jvm import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 """The connector's jars: the pinned ones of connector.toml, or a directory of one's own.
 
-    spark-submit --jars "$(python -m spark_jobs.jars)" ...
+    spark-submit --jars "$(python -m halfbridge.spark_jobs.jars)" ...
 
 prints them for spark-submit, fetched first where they are not in the cache yet.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_jobs.ivy import JarsError, resolve
-from spark_jobs.jvm import JavaNotFoundError
+from halfbridge.spark_jobs.ivy import JarsError, resolve
+from halfbridge.spark_jobs.jvm import JavaNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +90,7 @@ def main() -> None:
     try:
         jars = connector_jars(importlib.metadata.version("pyspark"))
     except (JarsError, JavaNotFoundError, importlib.metadata.PackageNotFoundError) as error:
-        sys.exit(f"spark_jobs.jars: {error}")
+        sys.exit(f"halfbridge.spark_jobs.jars: {error}")
     sys.stdout.write(",".join(map(str, jars)) + "\n")
 
 

@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_jobs.errors import JobError
+from halfbridge.spark_jobs.errors import JobError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -182,7 +182,7 @@ def metrics_served(
     if stalls is not None:
         registry.register(StallMetrics(stalls))
     if sinks:
-        from spark_jobs.sink.progress import SinkMetrics  # noqa: PLC0415 (needs a Kafka client)
+        from halfbridge.spark_jobs.sink.progress import SinkMetrics  # noqa: PLC0415 (needs a Kafka client)
 
         registry.register(SinkMetrics(sinks))
     server, thread = start_http_server(port, registry=registry)

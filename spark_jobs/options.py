@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_jobs.errors import JobError, cause_of
-from spark_jobs.io import cluster_options
-from spark_jobs.ivy import JarsError
-from spark_jobs.jvm import JavaNotFoundError
+from halfbridge.spark_jobs.errors import JobError, cause_of
+from halfbridge.spark_jobs.io import cluster_options
+from halfbridge.spark_jobs.ivy import JarsError
+from halfbridge.spark_jobs.jvm import JavaNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -18,7 +18,7 @@ from fastavro.schema import SchemaParseException
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 from pyspark.sql.avro.functions import from_avro
 
-from serde.avro import HEADER_BYTES, MARKER, schema_fingerprint
+from halfbridge.serde.avro import HEADER_BYTES, MARKER, schema_fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pyspark
 from pyspark.sql import SparkSession
 
-from spark_jobs.jars import connector_jars
-from spark_jobs.jvm import PROBE_S_MAX, Java, JavaNotFoundError, find_java
+from halfbridge.spark_jobs.jars import connector_jars
+from halfbridge.spark_jobs.jvm import PROBE_S_MAX, Java, JavaNotFoundError, find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -10,8 +10,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from serde.topics import TopicNames
-from spark_jobs.errors import JobError
+from halfbridge.serde.topics import TopicNames
+from halfbridge.spark_jobs.errors import JobError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,9 +10,9 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 from pyspark.sql.types import StructType
 
-from spark_jobs.delta_features import not_as_parquet
-from spark_jobs.errors import JobError
-from spark_jobs.storage import Storage, join
+from halfbridge.spark_jobs.delta_features import not_as_parquet
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.storage import Storage, join
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

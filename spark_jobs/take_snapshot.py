@@ -26,19 +26,19 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.headers import DEAD, TRANSACTION_ID
-from serde.topics import DEAD_LETTERS, TopicNames
-from spark_jobs.cluster import Applied, Cluster, connect
-from spark_jobs.errors import JobError
-from spark_jobs.io import LOG_APPEND_TIME, cluster_options, read_ranges
-from spark_jobs.snapshot import NOTHING_LEFT_MS, Range, Snapshot
+from halfbridge.serde.headers import DEAD, TRANSACTION_ID
+from halfbridge.serde.topics import DEAD_LETTERS, TopicNames
+from halfbridge.spark_jobs.cluster import Applied, Cluster, connect
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.io import LOG_APPEND_TIME, cluster_options, read_ranges
+from halfbridge.spark_jobs.snapshot import NOTHING_LEFT_MS, Range, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.cluster import Place
+    from halfbridge.spark_jobs.cluster import Place
 
 # The daemon's kafka_txns end within 20 s even when it dies (kafka_txn_timeout_ms).
 SETTLE_S = 25.0

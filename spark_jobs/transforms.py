@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.headers import TRANSACTION_ID
-from spark_jobs.wire import last_header
+from halfbridge.serde.headers import TRANSACTION_ID
+from halfbridge.spark_jobs.wire import last_header
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

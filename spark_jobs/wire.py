@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 from pyspark.sql.avro.functions import from_avro, to_avro
 
-from serde.avro import HEADER_BYTES, MARKER, schema_fingerprint, schema_text
+from halfbridge.serde.avro import HEADER_BYTES, MARKER, schema_fingerprint, schema_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -42,7 +42,7 @@ class Encoded:
     Attributes:
         data: Column of the bytes.
         schemas: File stems of the schemas that are known, oldest first.
-        bytes_max: Longest encoding that is read (serde.limits); None: any length.
+        bytes_max: Longest encoding that is read (halfbridge.serde.limits); None: any length.
     """
 
     data: Column

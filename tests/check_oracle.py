@@ -11,16 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from checker.core.protocol import REASON_AGE
-from serde.headers import HALF
-from serde.records import NO_TIMESTAMP, OpKind
+from halfbridge.checker.core.protocol import REASON_AGE
+from halfbridge.serde.headers import HALF
+from halfbridge.serde.records import NO_TIMESTAMP, OpKind
 from tests.integration.tail import Tail
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from serde.records import CheckRequest
-    from serde.topics import TopicNames
+    from halfbridge.serde.records import CheckRequest
+    from halfbridge.serde.topics import TopicNames
     from tests.integration.tail import Record
 
 

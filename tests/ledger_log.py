@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from checker.core.events import HalfRead, JunkRead, OpRead
-from checker.core.ledger import Ledger
-from checker.core.settings import OP_WAIT_MS, LedgerSettings
-from checker.core.weights import message_bytes
-from serde.records import (
+from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead
+from halfbridge.checker.core.ledger import Ledger
+from halfbridge.checker.core.settings import OP_WAIT_MS, LedgerSettings
+from halfbridge.checker.core.weights import message_bytes
+from halfbridge.serde.records import (
     COUNT_UNKNOWN,
     DEFAULT_IMMUNITY,
     NO_OFFSET,
@@ -21,8 +21,8 @@ from serde.records import (
 )
 
 if TYPE_CHECKING:
-    from checker.core.plan import Plan
-    from serde.progress import Progress
+    from halfbridge.checker.core.plan import Plan
+    from halfbridge.serde.progress import Progress
 
 BEGIN_MS = 1_000_000
 SECOND_MS = 1_000

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from checker.core.events import JunkRead
-from checker.core.letters import record_of
-from checker.core.protocol import State
-from checker.core.weights import INDEX_BYTES, entry_bytes, letter_bytes, op_bytes
+from halfbridge.checker.core.events import JunkRead
+from halfbridge.checker.core.letters import record_of
+from halfbridge.checker.core.protocol import State
+from halfbridge.checker.core.weights import INDEX_BYTES, entry_bytes, letter_bytes, op_bytes
 
 if TYPE_CHECKING:
-    from checker.core.entry import Entry
-    from checker.core.ledger import Ledger
+    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.ledger import Ledger
 
 
 def counted(ledger: Ledger) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from difflib import ndiff
 from typing import TYPE_CHECKING
 
-from checker.core.events import NO_APPEND_MS, JunkRead
-from checker.core.plan import Check, Count, Plan
-from checker.core.protocol import REASON_AGE
-from serde.progress import START
-from serde.records import COUNT_UNKNOWN, OpKind, OpSource
+from halfbridge.checker.core.events import NO_APPEND_MS, JunkRead
+from halfbridge.checker.core.plan import Check, Count, Plan
+from halfbridge.checker.core.protocol import REASON_AGE
+from halfbridge.serde.progress import START
+from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
 from tests.ledger_log import (  # noqa: F401  (a script imports all its words from here)
     BEGIN_MS,
     HALF_BYTES_MAX,
@@ -46,7 +46,7 @@ from tests.ledger_log import (  # noqa: F401  (a script imports all its words fr
 )
 
 if TYPE_CHECKING:
-    from checker.core.ledger import Ledger
+    from halfbridge.checker.core.ledger import Ledger
 
 # --- steps (right of >>) -------------------------------------------------------------------
 

@@ -6,15 +6,15 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from bridge.config import BridgeConfig
-from bridge.settings import describe
-from bridge.transaction import TRANSITIONS
-from bridge.transaction import State as ClientState
-from checker.config import CheckerConfig
-from checker.core.protocol import EFFECTS, STATE_AFTER, State
-from checker.http import Status
+from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.settings import describe
+from halfbridge.bridge.transaction import TRANSITIONS
+from halfbridge.bridge.transaction import State as ClientState
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.core.protocol import EFFECTS, STATE_AFTER, State
+from halfbridge.checker.http import Status
+from halfbridge.serde.records import OpKind
 from halfbridge.sql.local_messages import states as row_states
-from serde.records import OpKind
 
 ROOT = Path(__file__).parents[1]
 STATE_MACHINE = ROOT / "docs" / "state_machine.md"

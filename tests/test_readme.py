@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import create_engine, text
 
-from bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.testkit.jars import kafka_version
 from tests.sql.servers import PostgresServer, Template
 

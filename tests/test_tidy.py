@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("serde", "bridge", "checker", "spark_jobs", "halfbridge")
+# Imported as halfbridge.serde and so on (ADR 14).
+LINKED = ("serde", "bridge", "checker", "spark_jobs")
+PACKAGES = (*LINKED, "halfbridge")
 
 FUNCTION_LINES_MAX = 70  # body without its docstring: what fits on one screen
 MODULE_LINES_MAX = 330
@@ -31,7 +34,7 @@ MAY_IMPORT = {
     "halfbridge": set(PACKAGES),
 }
 # What needs nothing of its package, and is wanted where the package may not be imported.
-SHARED = {"bridge.admin_client.kafka_io"}
+SHARED = {"halfbridge.bridge.admin_client.kafka_io"}
 # What cannot read a clock, a file, a socket, the environment or a random number.
 PURE_IMPORTS = {
     "__future__",
@@ -133,6 +136,13 @@ def _imported(tree: ast.Module) -> set[str]:
     return names
 
 
+def _package(module: str) -> str:
+    """Return the directory of ours that a module is in; of another's module its first name."""
+    first, _, rest = module.partition(".")
+    inner = rest.partition(".")[0]
+    return inner if first == "halfbridge" and inner in LINKED else first
+
+
 def test_functions_fit_on_a_screen() -> None:
     """No function body is longer than the hard cap, in sources or tests."""
     long = [
@@ -164,10 +174,30 @@ def test_imports_go_one_way(package: str) -> None:
         f"{_name(path)} imports {name}"
         for path in _files(package)
         for name in sorted(_imported(_tree(path)))
-        if (top := name.partition(".")[0]) in PACKAGES and top not in MAY_IMPORT[package]
+        if (room := _package(name)) in PACKAGES and room not in MAY_IMPORT[package]
         if name not in SHARED
     ]
     assert wrong == []
+
+
+def test_nothing_is_imported_by_a_name_that_others_may_have() -> None:
+    """Also text that is run as a program says `halfbridge.serde`, and never `serde` alone."""
+    begin, names = r"(?:^|[\"';])[ ]*", "|".join(LINKED)
+    bare = re.compile(rf"{begin}(?:from (?:{names})[. ]|import (?:{names})\b)", re.MULTILINE)
+    wrong = [
+        f"{_name(path)}: {found.group()}"
+        for path in _files(*PACKAGES, "tests")
+        for found in bare.finditer(path.read_text("utf-8"))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("package", LINKED)
+def test_the_package_holds_a_link(package: str) -> None:
+    """The directories stand at the top; what is imported and installed is the link to each."""
+    link = ROOT / "halfbridge" / package
+    assert link.is_symlink()
+    assert link.readlink() == Path("..") / package
 
 
 def test_the_kafka_client_has_few_doors() -> None:
@@ -188,9 +218,11 @@ def test_the_core_is_pure() -> None:
     for path in (*_files("checker/core"), ROOT / "bridge" / "transaction.py"):
         tree = _tree(path)
         for name in sorted(_imported(tree)):
-            ours = name in ("serde.records", "serde.limits", "serde.progress") or name.startswith(
-                ("checker.core", "bridge.errors")
-            )
+            ours = name in (
+                "halfbridge.serde.records",
+                "halfbridge.serde.limits",
+                "halfbridge.serde.progress",
+            ) or name.startswith(("halfbridge.checker.core", "halfbridge.bridge.errors"))
             if name.partition(".")[0] not in PURE_IMPORTS and not ours:
                 wrong.append(f"{_name(path)} imports {name}")
         wrong += [

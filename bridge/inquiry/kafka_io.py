@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from bridge.errors import TopicSetupError
-from bridge.kafka_io import map_error
+from halfbridge.bridge.errors import TopicSetupError
+from halfbridge.bridge.kafka_io import map_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

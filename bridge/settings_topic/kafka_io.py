@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from bridge.errors import BridgeError, RetriableError, TopicSetupError
-from bridge.kafka_io import made, map_error
-from bridge.side_thread import let_go
-from serde.daemon_settings import DAEMON_KEY, decode_daemon_settings
-from serde.errors import DecodeError
+from halfbridge.bridge.errors import BridgeError, RetriableError, TopicSetupError
+from halfbridge.bridge.kafka_io import made, map_error
+from halfbridge.bridge.side_thread import let_go
+from halfbridge.serde.daemon_settings import DAEMON_KEY, decode_daemon_settings
+from halfbridge.serde.errors import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from threading import Event
 
-    from serde.records import DaemonSettings
+    from halfbridge.serde.records import DaemonSettings
 
 # For one reading. Nobody waits for it; it bounds how long a thread and a connection are held.
 READ_S = 10.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from serde.topics import TopicNames
+    from halfbridge.serde.topics import TopicNames
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,21 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from checker.admin.reinit import Choice, Evidence, Plan, plan
-from checker.admin.topics import common_partitions
-from checker.core.events import HalfRead, OpRead
-from checker.errors import AdminError
-from serde.avro import DEAD_LETTER, OP
-from serde.errors import DecodeError
-from serde.headers import DEAD, TRANSACTION_ID, parse_half
-from serde.records import DeadDecision, DeadReason
+from halfbridge.checker.admin.reinit import Choice, Evidence, Plan, plan
+from halfbridge.checker.admin.topics import common_partitions
+from halfbridge.checker.core.events import HalfRead, OpRead
+from halfbridge.checker.errors import AdminError
+from halfbridge.serde.avro import DEAD_LETTER, OP
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import DEAD, TRANSACTION_ID, parse_half
+from halfbridge.serde.records import DeadDecision, DeadReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from checker.admin.kafka_io import Cluster
-    from checker.admin.read import LogRecord
-    from serde.topics import TopicNames
+    from halfbridge.checker.admin.kafka_io import Cluster
+    from halfbridge.checker.admin.read import LogRecord
+    from halfbridge.serde.topics import TopicNames
 
 # Beyond every timestamp: nothing about such a topic is proof of "not delivered".
 _ALL_MAY_BE_GONE = sys.maxsize

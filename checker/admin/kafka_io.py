@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewPartitions, NewTopic, OffsetSpec
 
-from bridge.admin_client.kafka_io import AdminClient
-from bridge.inquiry.kafka_io import ask_offsets, offset_of
-from bridge.kafka_io import made
-from bridge.trouble import Reasons
-from checker.admin.read import CommittedOffset, LogRecord
-from checker.admin.shape import SeenTopic, TopicShape
-from checker.errors import AdminError
-from serde.errors import DecodeError
-from serde.headers import headers_of
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.inquiry.kafka_io import ask_offsets, offset_of
+from halfbridge.bridge.kafka_io import made
+from halfbridge.bridge.trouble import Reasons
+from halfbridge.checker.admin.read import CommittedOffset, LogRecord
+from halfbridge.checker.admin.shape import SeenTopic, TopicShape
+from halfbridge.checker.errors import AdminError
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import headers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

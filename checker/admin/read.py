@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from checker.core.events import append_ms_of
+from halfbridge.checker.core.events import append_ms_of
 
 
 @dataclass(frozen=True, slots=True)

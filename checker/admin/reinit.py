@@ -6,7 +6,7 @@ applies decisions in op order, so what was applied is a prefix of the op log, an
 Where it is not (delivered records expired, an offset was set back by hand), no single offset is
 exact, and an operator must say what is worse: twice, or never.
 
-This judges by the protocol table of checker.core and delivers nothing itself.
+This judges by the protocol table of halfbridge.checker.core and delivers nothing itself.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from enum import Enum
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from checker.core.protocol import STATE_AFTER, Effect, State, effect_of, proves_its_age
-from serde.progress import Progress
+from halfbridge.checker.core.protocol import STATE_AFTER, Effect, State, effect_of, proves_its_age
+from halfbridge.serde.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from checker.core.events import HalfRead, OpRead
+    from halfbridge.checker.core.events import HalfRead, OpRead
 
 # Transaction id, resume count and group: rule 6 keeps another group's half under a known id apart.
 Key = tuple[str, int, str]
@@ -251,7 +251,8 @@ def _progress(
 def _whole(half: int, decided: Iterable[_Transaction]) -> int:
     """Return H = `half`, lowered where it would part the messages of a discarded transaction.
 
-    As the ledger does (checker.core.forget): a discard for age proves itself by the first message,
+    As the ledger does (halfbridge.checker.core.forget): a discard for age proves itself by the
+    first message,
     or by any copy, and a rebuild that met neither would take the transaction for undecided.
     """
     spans = [

@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from checker.admin.shape import Problem, alter_command
-from checker.errors import AdminError
+from halfbridge.checker.admin.shape import Problem, alter_command
+from halfbridge.checker.errors import AdminError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from checker.admin.kafka_io import Cluster
-    from checker.admin.shape import SeenTopic
+    from halfbridge.checker.admin.kafka_io import Cluster
+    from halfbridge.checker.admin.shape import SeenTopic
 
 # Less than this is a problem: somebody has to notice, and to act.
 LEFT_S_MIN = 24 * 3600.0

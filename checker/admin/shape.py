@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from serde.daemon_settings import SETTINGS_BYTES_MAX
-from serde.topic_shapes import (
+from halfbridge.serde.daemon_settings import SETTINGS_BYTES_MAX
+from halfbridge.serde.topic_shapes import (
     CHECK_PARTITIONS,
     CHECK_RETENTION_MS,
     COPY_BYTES,
@@ -21,12 +21,12 @@ from serde.topic_shapes import (
     SAFE_REPLICAS,
     UNLIMITED,
 )
-from serde.topics import MANIFEST_BYTES_MAX, MANIFEST_PARTITIONS
+from halfbridge.serde.topics import MANIFEST_BYTES_MAX, MANIFEST_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from serde.topics import TopicNames
+    from halfbridge.serde.topics import TopicNames
 
 _DAY_MS = 24 * 3_600_000
 HALF_RETENTION_MS = 7 * _DAY_MS

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from checker.admin.retention import retention_left_s, retention_problems
-from checker.admin.shape import (
+from halfbridge.checker.admin.retention import retention_left_s, retention_problems
+from halfbridge.checker.admin.shape import (
     Layout,
     Problem,
     TopicShape,
@@ -15,17 +15,17 @@ from checker.admin.shape import (
     real_topic_problems,
     wanted_topics,
 )
-from checker.core.progress import check_against_log
-from checker.errors import AdminError
-from serde.progress import START, ProgressError, parse_progress
-from serde.topic_shapes import SAFE_REPLICAS
+from halfbridge.checker.core.progress import check_against_log
+from halfbridge.checker.errors import AdminError
+from halfbridge.serde.progress import START, ProgressError, parse_progress
+from halfbridge.serde.topic_shapes import SAFE_REPLICAS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checker.admin.kafka_io import Cluster
-    from checker.admin.read import CommittedOffset
-    from serde.topics import TopicNames
+    from halfbridge.checker.admin.kafka_io import Cluster
+    from halfbridge.checker.admin.read import CommittedOffset
+    from halfbridge.serde.topics import TopicNames
 
 PARTITIONS = 4
 

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bridge.errors import ConfigError
-from bridge.kafka_io import made, not_proven
-from bridge.side_thread import SideThread
-from bridge.trouble import Troubles
-from checker.clients import QUESTION_S, client_config
-from checker.report import TellNow
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.kafka_io import made, not_proven
+from halfbridge.bridge.side_thread import SideThread
+from halfbridge.bridge.trouble import Troubles
+from halfbridge.checker.clients import QUESTION_S, client_config
+from halfbridge.checker.report import TellNow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from concurrent.futures import Future
 
-    from checker.config import CheckerConfig
-    from checker.slots import SlotIds
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.slots import SlotIds
 
 _log = logging.getLogger("halfbridge.checker")
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from bridge.kafka_io import made
-from checker.clients import client_config, unjoined
+from halfbridge.bridge.kafka_io import made
+from halfbridge.checker.clients import client_config, unjoined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from checker.config import CheckerConfig
+    from halfbridge.checker.config import CheckerConfig
 
 # How long a broker keeps a question open while nothing comes; it answers at the first byte.
 FETCH_WAIT_MS = 500

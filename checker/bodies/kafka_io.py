@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from bridge.errors import ConfigError
-from bridge.kafka_io import made
-from bridge.side_thread import let_go
-from checker.clients import QUESTION_S, client_config, unjoined
-from checker.failures import InputLostError
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.kafka_io import made
+from halfbridge.bridge.side_thread import let_go
+from halfbridge.checker.clients import QUESTION_S, client_config, unjoined
+from halfbridge.checker.failures import InputLostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from checker.config import CheckerConfig
+    from halfbridge.checker.config import CheckerConfig
 
 # Records read over rather than fetched anew: about one fetch of 1 KB records.
 SKIP_MAX = 1000

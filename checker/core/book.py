@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.draft import Draft
-from checker.core.entries import Entries
-from checker.core.entry import IN_FLIGHT, Entry
-from checker.core.forget import Decided
-from checker.core.holdings import Holdings
-from checker.core.memory import LETTERS_SHARE
-from checker.core.plan import Count, PutBackRule
-from checker.core.protocol import REASON_TOO_LARGE, State, decision_of
-from checker.core.schedule import REST_MAX, CheckSchedule, first_due_ms
-from checker.core.settings import WINDOW_PER_UNDECIDED, LedgerSettings
-from checker.core.too_large import is_excess, is_too_large
+from halfbridge.checker.core.draft import Draft
+from halfbridge.checker.core.entries import Entries
+from halfbridge.checker.core.entry import IN_FLIGHT, Entry
+from halfbridge.checker.core.forget import Decided
+from halfbridge.checker.core.holdings import Holdings
+from halfbridge.checker.core.memory import LETTERS_SHARE
+from halfbridge.checker.core.plan import Count, PutBackRule
+from halfbridge.checker.core.protocol import REASON_TOO_LARGE, State, decision_of
+from halfbridge.checker.core.schedule import REST_MAX, CheckSchedule, first_due_ms
+from halfbridge.checker.core.settings import WINDOW_PER_UNDECIDED, LedgerSettings
+from halfbridge.checker.core.too_large import is_excess, is_too_large
 
 if TYPE_CHECKING:
-    from checker.core.events import HalfRead, OpRead
+    from halfbridge.checker.core.events import HalfRead, OpRead
 
 
 class Book:

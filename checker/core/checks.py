@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.plan import Check, Count
-from checker.core.protocol import REASON_AGE
-from checker.core.schedule import backoff_ms
+from halfbridge.checker.core.plan import Check, Count
+from halfbridge.checker.core.protocol import REASON_AGE
+from halfbridge.checker.core.schedule import backoff_ms
 
 if TYPE_CHECKING:
-    from checker.core.book import Book
-    from checker.core.entry import Entry
+    from halfbridge.checker.core.book import Book
+    from halfbridge.checker.core.entry import Entry
 
 
 class Checks:

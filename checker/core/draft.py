@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.letters import Letters
-from checker.core.plan import Count, DeadHalf, DeadJunk, Delivery, Plan, PutBack, PutBackRule
-from checker.core.protocol import State
-from checker.core.settings import NOTES_MAX
-from serde.limits import STUB_BYTES_MAX, TRANSACTION_MESSAGES_MAX
-from serde.records import COUNT_UNKNOWN, DeadDecision, DeadReason, Op, OpKind, OpSource
+from halfbridge.checker.core.letters import Letters
+from halfbridge.checker.core.plan import (
+    Count,
+    DeadHalf,
+    DeadJunk,
+    Delivery,
+    Plan,
+    PutBack,
+    PutBackRule,
+)
+from halfbridge.checker.core.protocol import State
+from halfbridge.checker.core.settings import NOTES_MAX
+from halfbridge.serde.limits import STUB_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.records import COUNT_UNKNOWN, DeadDecision, DeadReason, Op, OpKind, OpSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from checker.core.entry import Entry
-    from checker.core.events import HalfRead, JunkRead, OpRead
+    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead
 
 
 _DECISIONS = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from checker.core.weights import CHAR_BYTES, ENTRY_BYTES, INDEX_BYTES
+from halfbridge.checker.core.weights import CHAR_BYTES, ENTRY_BYTES, INDEX_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from checker.core.entry import Entry, Key
+    from halfbridge.checker.core.entry import Entry, Key
 
 _KEY_PARTS = 2  # transaction id and resume count; a third part keeps groups apart
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.protocol import State
-from checker.core.too_large import is_excess
+from halfbridge.checker.core.protocol import State
+from halfbridge.checker.core.too_large import is_excess
 
 if TYPE_CHECKING:
-    from checker.core.events import HalfRead
-    from serde.records import Op
+    from halfbridge.checker.core.events import HalfRead
+    from halfbridge.serde.records import Op
 
 Key = tuple[object, ...]
 
@@ -28,7 +28,7 @@ class Entry:
     """A transaction, undecided or decided and not yet forgotten.
 
     Attributes:
-        key: Under which checker.core.entries knows it.
+        key: Under which halfbridge.checker.core.entries knows it.
         group: Its producer group.
         messages: Message index -> the half record that stands for it now; empty once decided.
         known: Indices there were when it was decided.

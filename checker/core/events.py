@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from serde.records import HalfMetadata, Op
+    from halfbridge.serde.records import HalfMetadata, Op
 
 
 # Append time of a record that has none: its timestamp is its writer's (CreateTime).
@@ -26,7 +26,7 @@ class HalfRead(NamedTuple):
         offset: Its half offset.
         append_ms: The broker's append time, or NO_APPEND_MS.
         metadata: What RMQ_HALF says.
-        flaw: Why it must never be delivered; empty when all is well (serde.headers).
+        flaw: Why it must never be delivered; empty when all is well (halfbridge.serde.headers).
         size_bytes: What the record takes alone in a batch of a log.
         body: The record itself for whoever writes it on; opaque here. None after the ledger let
             it go to keep its budget: then it is read again by offset.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
-from checker.core.protocol import State
-from checker.core.settings import RECENT_MAX, RECENT_MS
-from checker.core.weights import INDEX_BYTES
+from halfbridge.checker.core.protocol import State
+from halfbridge.checker.core.settings import RECENT_MAX, RECENT_MS
+from halfbridge.checker.core.weights import INDEX_BYTES
 
 if TYPE_CHECKING:
-    from checker.core.entries import Entries
-    from checker.core.entry import Entry, Key
+    from halfbridge.checker.core.entries import Entries
+    from halfbridge.checker.core.entry import Entry, Key
 
 
 class Decided:

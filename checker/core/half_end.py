@@ -3,13 +3,14 @@
 Rule 1. An op waits for its half message, which was acknowledged before the op was sent, so all that
 is needed is where the half partition ended at any moment after the op was read: what it names at or
 beyond that end was never stored. The proof is a record that the worker appends
-(checker.barriers.kafka_io, ADR 11); it costs a round, so it is not asked for at once, but for ops
+(halfbridge.checker.barriers.kafka_io, ADR 11); it costs a round, so it is not asked for at once,
+but for ops
 of a partition that has had such an op lately.
 """
 
 from __future__ import annotations
 
-from checker.core.settings import (
+from halfbridge.checker.core.settings import (
     OP_ALERT_MS,
     OP_WAIT_ALERT_MS,
     OP_WAIT_ALERT_MS_MAX,

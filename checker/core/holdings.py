@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from checker.core.entry import IN_FLIGHT, Entry
-from checker.core.protocol import State
+from halfbridge.checker.core.entry import IN_FLIGHT, Entry
+from halfbridge.checker.core.protocol import State
 
 if TYPE_CHECKING:
-    from checker.core.events import HalfRead
+    from halfbridge.checker.core.events import HalfRead
 
 # Queues keep what was decided behind an undecided head until more than half of a queue, and more
 # than this, is such rest; then they are swept. Small enough to be no burden, large enough that a

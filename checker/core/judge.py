@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES, REASON_TOO_LARGE
-from checker.core.too_large import is_too_large
-from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
-from serde.records import COUNT_UNKNOWN, DeadReason, Op, OpSource
+from halfbridge.checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES, REASON_TOO_LARGE
+from halfbridge.checker.core.too_large import is_too_large
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.records import COUNT_UNKNOWN, DeadReason, Op, OpSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from checker.core.events import HalfRead
+    from halfbridge.checker.core.events import HalfRead
 
 _ONE_OR_UNKNOWN = (1, COUNT_UNKNOWN)
 # Indices that one detail text names; a transaction may have a thousand.

@@ -16,22 +16,22 @@ from collections import deque
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from checker.core.book import Book
-from checker.core.checks import Checks
-from checker.core.events import JunkRead, OpRead
-from checker.core.half_end import HalfEnd
-from checker.core.memory import Memory
-from checker.core.ops import Ops, named
-from checker.core.plan import Check, Count, Plan
-from checker.core.rebuild import Rebuild
-from checker.core.weights import CHAR_BYTES, OP_BYTES
-from serde.progress import Progress
+from halfbridge.checker.core.book import Book
+from halfbridge.checker.core.checks import Checks
+from halfbridge.checker.core.events import JunkRead, OpRead
+from halfbridge.checker.core.half_end import HalfEnd
+from halfbridge.checker.core.memory import Memory
+from halfbridge.checker.core.ops import Ops, named
+from halfbridge.checker.core.plan import Check, Count, Plan
+from halfbridge.checker.core.rebuild import Rebuild
+from halfbridge.checker.core.weights import CHAR_BYTES, OP_BYTES
+from halfbridge.serde.progress import Progress
 
 if TYPE_CHECKING:
     from collections import Counter
 
-    from checker.core.events import HalfRead
-    from checker.core.settings import LedgerSettings
+    from halfbridge.checker.core.events import HalfRead
+    from halfbridge.checker.core.settings import LedgerSettings
 
 
 class Ledger:

@@ -6,11 +6,11 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from checker.core.plan import DeadHalf, DeadJunk
-from checker.core.weights import letter_bytes
+from halfbridge.checker.core.plan import DeadHalf, DeadJunk
+from halfbridge.checker.core.weights import letter_bytes
 
 if TYPE_CHECKING:
-    from checker.core.events import HalfRead, JunkRead
+    from halfbridge.checker.core.events import HalfRead, JunkRead
 
 Letter = DeadHalf | DeadJunk
 

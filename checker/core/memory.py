@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.settings import RECENT_MAX
-from checker.core.weights import op_bytes
+from halfbridge.checker.core.settings import RECENT_MAX
+from halfbridge.checker.core.weights import op_bytes
 
 if TYPE_CHECKING:
-    from checker.core.book import Book
-    from checker.core.events import JunkRead
-    from checker.core.rebuild import Rebuild
+    from halfbridge.checker.core.book import Book
+    from halfbridge.checker.core.events import JunkRead
+    from halfbridge.checker.core.rebuild import Rebuild
 
 # Of the budget of bodies at most a half is the letters', and at most a quarter that of unreadable
 # ops that wait. An op's body cannot be let go, and as many bytes of unreadable ops may stand in a

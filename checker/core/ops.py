@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.judge import discard_reason, judge_commit
-from checker.core.plan import Count, PutBackRule
-from checker.core.protocol import (
+from halfbridge.checker.core.judge import discard_reason, judge_commit
+from halfbridge.checker.core.plan import Count, PutBackRule
+from halfbridge.checker.core.protocol import (
     REASON_CHECK_TIMES,
     Effect,
     State,
     effect_of,
     proves_its_age,
 )
-from checker.core.settings import ALLOWED_MAX
-from checker.core.too_large import is_too_large
-from serde.limits import TOPIC_CHARS_MAX
-from serde.records import OpSource
+from halfbridge.checker.core.settings import ALLOWED_MAX
+from halfbridge.checker.core.too_large import is_too_large
+from halfbridge.serde.limits import TOPIC_CHARS_MAX
+from halfbridge.serde.records import OpSource
 
 if TYPE_CHECKING:
-    from checker.core.book import Book
-    from checker.core.entry import Entry
-    from checker.core.events import OpRead
+    from halfbridge.checker.core.book import Book
+    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.events import OpRead
 
 
 class Ops:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from serde.records import DeadDecision
+from halfbridge.serde.records import DeadDecision
 
 if TYPE_CHECKING:
-    from checker.core.events import HalfRead, JunkRead
-    from serde.records import DeadReason, HalfMetadata, Op
+    from halfbridge.checker.core.events import HalfRead, JunkRead
+    from halfbridge.serde.records import DeadReason, HalfMetadata, Op
 
 
 class Count(Enum):

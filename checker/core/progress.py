@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from serde.progress import Progress, ProgressError
+from halfbridge.serde.progress import Progress, ProgressError
 
 
 class BeyondEndError(ProgressError):

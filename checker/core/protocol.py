@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from serde.records import Op, OpKind, OpSource
+from halfbridge.serde.records import Op, OpKind, OpSource
 
 
 class State(str, Enum):

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.entries import Entries
-from checker.core.entry import Entry
-from checker.core.events import NO_APPEND_MS, JunkRead
-from checker.core.protocol import State, decision_of, proves_its_age
-from checker.core.too_large import is_excess
-from checker.core.weights import op_bytes, record_bytes
+from halfbridge.checker.core.entries import Entries
+from halfbridge.checker.core.entry import Entry
+from halfbridge.checker.core.events import NO_APPEND_MS, JunkRead
+from halfbridge.checker.core.protocol import State, decision_of, proves_its_age
+from halfbridge.checker.core.too_large import is_excess
+from halfbridge.checker.core.weights import op_bytes, record_bytes
 
 if TYPE_CHECKING:
-    from checker.core.book import Book
-    from checker.core.events import HalfRead, OpRead
-    from serde.progress import Progress
+    from halfbridge.checker.core.book import Book
+    from halfbridge.checker.core.events import HalfRead, OpRead
+    from halfbridge.serde.progress import Progress
 
 
 class Rebuild:

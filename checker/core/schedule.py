@@ -6,10 +6,10 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING
 
-from checker.core.protocol import State
+from halfbridge.checker.core.protocol import State
 
 if TYPE_CHECKING:
-    from checker.core.entry import Entry
+    from halfbridge.checker.core.entry import Entry
 
 # Due entries sorted out by group at a time, of first checks and of repeats each: enough for fair
 # turns, and a bound on one call when a million fall due at once.

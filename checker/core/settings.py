@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checker.core.events import HalfRead
+    from halfbridge.checker.core.events import HalfRead
 
 # Rule 7: how long, and how many, decisions stay known after H has passed them, so that a late
 # duplicate half does not become a new transaction. 10 s, between the append times of decision and

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from checker.core.events import HalfRead
+    from halfbridge.checker.core.events import HalfRead
 
 
 def is_excess(half: HalfRead) -> bool:

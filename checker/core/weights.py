@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core.events import JunkRead
-from checker.core.plan import DeadHalf
+from halfbridge.checker.core.events import JunkRead
+from halfbridge.checker.core.plan import DeadHalf
 
 if TYPE_CHECKING:
-    from checker.core.events import HalfRead, OpRead
-    from checker.core.letters import Letter
-    from serde.records import HalfMetadata
+    from halfbridge.checker.core.events import HalfRead, OpRead
+    from halfbridge.checker.core.letters import Letter
+    from halfbridge.serde.records import HalfMetadata
 
 # The entry, its key, and its places in tables and queues.
 ENTRY_BYTES = 560

@@ -22,17 +22,17 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AclOperation, ConfigResource, OffsetSpec
 
-from bridge.admin_client.kafka_io import AdminClient
-from bridge.inquiry.kafka_io import Ends, ask_offsets, offset_of
-from bridge.kafka_io import made
-from bridge.trouble import Troubles
-from checker.clients import QUESTION_S, client_config
-from checker.failures import InputLostError
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.inquiry.kafka_io import Ends, ask_offsets, offset_of
+from halfbridge.bridge.kafka_io import made
+from halfbridge.bridge.trouble import Troubles
+from halfbridge.checker.clients import QUESTION_S, client_config
+from halfbridge.checker.failures import InputLostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from checker.config import CheckerConfig
+    from halfbridge.checker.config import CheckerConfig
 
 _log = logging.getLogger("halfbridge.checker")
 

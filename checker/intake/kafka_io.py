@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from bridge.errors import ConfigError
-from bridge.kafka_io import made
-from bridge.side_thread import let_go
-from bridge.trouble import Troubles
-from checker.bell.kafka_io import Bell
-from checker.clients import QUESTION_S, client_config, joined
-from checker.connections import LISTENED, LostConnections
-from checker.errors import SlotTakenError
-from checker.failures import InputLostError
-from checker.intake.reading import Committed, GroupTrouble, Reading
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.kafka_io import made
+from halfbridge.bridge.side_thread import let_go
+from halfbridge.bridge.trouble import Troubles
+from halfbridge.checker.bell.kafka_io import Bell
+from halfbridge.checker.clients import QUESTION_S, client_config, joined
+from halfbridge.checker.connections import LISTENED, LostConnections
+from halfbridge.checker.errors import SlotTakenError
+from halfbridge.checker.failures import InputLostError
+from halfbridge.checker.intake.reading import Committed, GroupTrouble, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from checker.config import CheckerConfig
-    from checker.slots import SlotIds
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.slots import SlotIds
 
 _log = logging.getLogger("halfbridge.checker")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bridge.stalls import UNREAD_S
+from halfbridge.bridge.stalls import UNREAD_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

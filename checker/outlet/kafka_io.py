@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from bridge.kafka_io import INFERRED, made, not_proven
-from checker.blame import Batch
-from checker.clients import client_config
-from checker.connections import LISTENED, LostConnections
-from checker.failures import KafkaTxnFailedError
-from checker.intake.kafka_io import UNREACHABLE_CODES
+from halfbridge.bridge.kafka_io import INFERRED, made, not_proven
+from halfbridge.checker.blame import Batch
+from halfbridge.checker.clients import client_config
+from halfbridge.checker.connections import LISTENED, LostConnections
+from halfbridge.checker.failures import KafkaTxnFailedError
+from halfbridge.checker.intake.kafka_io import UNREACHABLE_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from checker.config import CheckerConfig
-    from checker.publish import Outgoing
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.publish import Outgoing
 
 # A commit that took so long may have been sent twice, and the late one may end a later kafka_txn
 # of the same producer (KAFKA-17754): the producer is replaced before its next one.

@@ -10,19 +10,19 @@ from __future__ import annotations
 from concurrent.futures import TimeoutError as NotDoneError
 from typing import TYPE_CHECKING, Any
 
-from bridge.errors import ConfigError
-from bridge.side_thread import SideThread
-from checker.blame import Batch
-from checker.failures import KafkaTxnFailedError
-from checker.outlet.kafka_io import Transactor
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.side_thread import SideThread
+from halfbridge.checker.blame import Batch
+from halfbridge.checker.failures import KafkaTxnFailedError
+from halfbridge.checker.outlet.kafka_io import Transactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from checker.config import CheckerConfig
-    from checker.metrics import Metrics
-    from checker.publish import Outgoing
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.metrics import Metrics
+    from halfbridge.checker.publish import Outgoing
 
 # How often a commit that takes long is looked at: bounds how late a hung one is noticed.
 LOOK_S = 0.5

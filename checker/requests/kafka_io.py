@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bridge.kafka_io import made
-from bridge.trouble import Troubles
-from checker.clients import client_config
+from halfbridge.bridge.kafka_io import made
+from halfbridge.bridge.trouble import Troubles
+from halfbridge.checker.clients import client_config
 
 if TYPE_CHECKING:
-    from checker.config import CheckerConfig
-    from checker.publish import Outgoing
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.publish import Outgoing
 
 _log = logging.getLogger("halfbridge.checker")
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, Producer
 
-from bridge.errors import RetriableError
-from bridge.kafka_io import made, map_error
-from bridge.settings_topic.kafka_io import Said, read_settings
-from bridge.trouble import Troubles
-from checker.clients import client_config, unjoined
-from serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
+from halfbridge.bridge.errors import RetriableError
+from halfbridge.bridge.kafka_io import made, map_error
+from halfbridge.bridge.settings_topic.kafka_io import Said, read_settings
+from halfbridge.bridge.trouble import Troubles
+from halfbridge.checker.clients import client_config, unjoined
+from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
 
 if TYPE_CHECKING:
     from threading import Event
 
-    from checker.config import CheckerConfig
-    from serde.records import DaemonSettings
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.serde.records import DaemonSettings
 
 _log = logging.getLogger("halfbridge.checker")
 

@@ -14,7 +14,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
 
 _METADATA_S = 20.0
 _ADMIN_S = 30.0

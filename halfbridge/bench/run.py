@@ -16,23 +16,23 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import HALF_RETENTION_MS, TopicShape, wanted_topics
-from checker.admin.topics import create_topics, plan_layout
 from halfbridge.bench.client import PRODUCER_GROUP
 from halfbridge.bench.kafka_io import delete_topics
 from halfbridge.bench.procfs import usage_of
 from halfbridge.bench.result import BenchResult, Latency, Usage, per_second
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape, wanted_topics
+from halfbridge.checker.admin.topics import create_topics, plan_layout
+from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import ChildFailedError, Children, Interrupts
 from halfbridge.testkit.jars import broker_jars
-from serde.topics import TopicNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checker.admin.shape import Layout
     from halfbridge.bench.config import BenchConfig
+    from halfbridge.checker.admin.shape import Layout
     from halfbridge.testkit.children import Child
 
 _START_S_MAX = 30.0

@@ -1,7 +1,7 @@
 """The `halfbridge` command. Each command's module is imported when the command is used.
 
 Exit status: 0 done; 1 it did not work; 2 wrong usage or configuration; a daemon's own statuses
-stand in checker.errors. Errors are one line on standard error.
+stand in halfbridge.checker.errors. Errors are one line on standard error.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _fail(error: BaseException, *, debug: bool) -> NoReturn:
 
 def _explain(error: BaseException) -> tuple[str, int]:
     # Late: a command that works needs none of them.
-    from bridge.errors import BridgeError, ConfigError  # noqa: PLC0415
-    from checker.errors import CheckerError  # noqa: PLC0415
+    from halfbridge.bridge.errors import BridgeError, ConfigError  # noqa: PLC0415
+    from halfbridge.checker.errors import CheckerError  # noqa: PLC0415
 
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "interrupted", EXIT_INTERRUPTED
@@ -141,7 +141,7 @@ def cli(*, debug: bool) -> None:
 def main() -> NoReturn:
     """Run the command line of this process, and end the process with its exit status."""
     # Late: whoever imports the command line for its commands does not need it.
-    from checker.process_end import end_process  # noqa: PLC0415
+    from halfbridge.checker.process_end import end_process  # noqa: PLC0415
 
     try:
         cli.main(prog_name="halfbridge")

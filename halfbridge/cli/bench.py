@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bridge.config import BridgeConfig
 from halfbridge.bench.config import HEAD_BYTES, BenchConfig
+from halfbridge.bridge.config import BridgeConfig
 
 if TYPE_CHECKING:
     from halfbridge.bench.result import BenchResult
@@ -72,13 +72,13 @@ def bench(**values: Any) -> int:
     """
     # Late: they bring the Kafka client, which --help does not need.
     from halfbridge.bench.run import run_bench  # noqa: PLC0415
+    from halfbridge.spark_jobs.ivy import JarsError  # noqa: PLC0415
+    from halfbridge.spark_jobs.jvm import JavaNotFoundError  # noqa: PLC0415
     from halfbridge.testkit.children import (  # noqa: PLC0415
         ChildFailedError,
         InterruptedRunError,
     )
     from halfbridge.testkit.node import BrokerStartError  # noqa: PLC0415
-    from spark_jobs.ivy import JarsError  # noqa: PLC0415
-    from spark_jobs.jvm import JavaNotFoundError  # noqa: PLC0415
 
     config = BenchConfig(
         messages=values["messages"],

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bridge.log_text import one_line
-from checker.config import CheckerConfig
-from checker.policy import load_policy
+from halfbridge.bridge.log_text import one_line
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.policy import load_policy
 from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
 
 if TYPE_CHECKING:
-    from checker.admin.reinit import Plan
+    from halfbridge.checker.admin.reinit import Plan
 
 
 @click.group()
@@ -31,7 +31,7 @@ def run(**values: Any) -> int:
     Every setting is a flag, an environment variable and a key of the TOML file; flags win over
     the environment, the environment over the file.
     """
-    from checker import supervisor  # noqa: PLC0415 (--help does not need it)
+    from halfbridge.checker import supervisor  # noqa: PLC0415 (--help does not need it)
 
     config = load_settings(CheckerConfig, values)
     # Each worker reads it again; a mistake in it should end the command, not N workers.
@@ -63,9 +63,9 @@ def init(**values: Any) -> int:
     delivered, and commits the offsets behind it. All workers must be stopped.
     """
     # Late: they bring the Kafka client, which --help does not need.
-    from checker.admin.init import InitRequest, init_partition  # noqa: PLC0415
-    from checker.admin.kafka_io import Cluster  # noqa: PLC0415
-    from checker.admin.reinit import Choice  # noqa: PLC0415
+    from halfbridge.checker.admin.init import InitRequest, init_partition  # noqa: PLC0415
+    from halfbridge.checker.admin.kafka_io import Cluster  # noqa: PLC0415
+    from halfbridge.checker.admin.reinit import Choice  # noqa: PLC0415
 
     twice, never = values["accept_duplicates"], values["skip_undelivered"]
     if twice and never:

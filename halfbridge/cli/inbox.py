@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checker.config import CheckerConfig
+from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.database import database_options, opened
 from halfbridge.cli.options import json_option, load_settings, settings_options
 

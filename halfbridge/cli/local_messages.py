@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bridge.log_text import one_line
+from halfbridge.bridge.log_text import one_line
 from halfbridge.cli.database import database_options, opened
 from halfbridge.cli.options import json_option
 

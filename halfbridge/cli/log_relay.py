@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from bridge.config import BridgeConfig
+    from halfbridge.bridge.config import BridgeConfig
 
 F = TypeVar("F", bound="Callable[..., Any]")
 _BEGINNINGS = ("now", "snapshot")
@@ -85,9 +85,9 @@ def _run(
     engine: Engine, check_engine: Engine, values: dict[str, Any], config: BridgeConfig
 ) -> None:
     # Late: they bring SQLAlchemy and the Kafka client, which --help does not need.
-    from bridge.producer import TransactionProducer  # noqa: PLC0415
-    from checker.http import serve  # noqa: PLC0415
-    from checker.signals import on_signals  # noqa: PLC0415
+    from halfbridge.bridge.producer import TransactionProducer  # noqa: PLC0415
+    from halfbridge.checker.http import serve  # noqa: PLC0415
+    from halfbridge.checker.signals import on_signals  # noqa: PLC0415
     from halfbridge.sql.fence import Fence  # noqa: PLC0415
     from halfbridge.sql.local_messages.service import CLOSE_S_MAX  # noqa: PLC0415
     from halfbridge.sql.log_subscription.mapping import load_mapping  # noqa: PLC0415

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bridge.config import BridgeConfig
-from bridge.errors import ConfigError
+from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.errors import ConfigError
 from halfbridge.cli.database import URL_VARIABLE, opened
 from halfbridge.cli.local_messages import opened_table, table_options
 from halfbridge.cli.log_relay import log_options, remove_log, run_log
@@ -133,9 +133,9 @@ def _run(
     values: dict[str, Any],
 ) -> None:
     # Late: they bring SQLAlchemy and the Kafka client, which --help does not need.
-    from bridge.producer import TransactionProducer  # noqa: PLC0415
-    from checker.http import serve  # noqa: PLC0415
-    from checker.signals import on_signals  # noqa: PLC0415
+    from halfbridge.bridge.producer import TransactionProducer  # noqa: PLC0415
+    from halfbridge.checker.http import serve  # noqa: PLC0415
+    from halfbridge.checker.signals import on_signals  # noqa: PLC0415
     from halfbridge.sql.fence import Fence  # noqa: PLC0415
     from halfbridge.sql.local_messages.relay import Relay  # noqa: PLC0415
     from halfbridge.sql.local_messages.service import (  # noqa: PLC0415

@@ -11,18 +11,30 @@ from difflib import get_close_matches
 
 import click
 
-from spark_jobs.options import JobGroup
+from halfbridge.spark_jobs.options import JobGroup
 
 # Job -> the module whose `main` it is, and one line for --help.
 JOBS = {
-    "audit": ("spark_jobs.audit", "Check that every transaction came out as it was decided."),
-    "bench-ingest": ("spark_jobs.bench_ingest", "Measure ingest against a plain read."),
-    "count-transactions": ("spark_jobs.count_transactions", "Count each transaction's rows."),
-    "dedupe": ("spark_jobs.dedupe", "Make a table without duplicates of an ingested one."),
-    "ingest": ("spark_jobs.ingest", "Write real topics to Parquet or Delta, exactly once."),
-    "replay": ("spark_jobs.replay", "Send rows of a table or a topic once more."),
+    "audit": (
+        "halfbridge.spark_jobs.audit",
+        "Check that every transaction came out as it was decided.",
+    ),
+    "bench-ingest": ("halfbridge.spark_jobs.bench_ingest", "Measure ingest against a plain read."),
+    "count-transactions": (
+        "halfbridge.spark_jobs.count_transactions",
+        "Count each transaction's rows.",
+    ),
+    "dedupe": (
+        "halfbridge.spark_jobs.dedupe",
+        "Make a table without duplicates of an ingested one.",
+    ),
+    "ingest": (
+        "halfbridge.spark_jobs.ingest",
+        "Write real topics to Parquet or Delta, exactly once.",
+    ),
+    "replay": ("halfbridge.spark_jobs.replay", "Send rows of a table or a topic once more."),
     "responder": ("halfbridge.spark.responder", "Answer checks for a txn_half sink."),
-    "stuck": ("spark_jobs.stuck", "Show transactions that nobody has decided."),
+    "stuck": ("halfbridge.spark_jobs.stuck", "Show transactions that nobody has decided."),
 }
 
 

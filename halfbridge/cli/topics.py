@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checker.admin.acls import daemon_acls, producer_acls, sink_acls
-from checker.config import CheckerConfig
+from halfbridge.checker.admin.acls import daemon_acls, producer_acls, sink_acls
+from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
-from serde.topics import holds_internal_name
+from halfbridge.serde.topics import holds_internal_name
 
 if TYPE_CHECKING:
-    from checker.admin.topics import Report
+    from halfbridge.checker.admin.topics import Report
 
 _SETTINGS = (*CONNECTION, "transaction_age_ms_max")
 
@@ -115,11 +115,11 @@ def check(**values: Any) -> int:
 
 def _run(values: dict[str, Any], *, make: bool) -> Report:
     # Late: it brings the Kafka client, which --help does not need.
-    from checker.admin.kafka_io import Cluster  # noqa: PLC0415
-    from checker.admin.shape import HALF_RETENTION_MS  # noqa: PLC0415
-    from checker.admin.topics import check_topics, create_topics, plan_layout  # noqa: PLC0415
-    from checker.policy import load_policy, may_deliver  # noqa: PLC0415
-    from checker.topic_flaws import RETENTION_AGES  # noqa: PLC0415
+    from halfbridge.checker.admin.kafka_io import Cluster  # noqa: PLC0415
+    from halfbridge.checker.admin.shape import HALF_RETENTION_MS  # noqa: PLC0415
+    from halfbridge.checker.admin.topics import check_topics, create_topics, plan_layout  # noqa: PLC0415
+    from halfbridge.checker.policy import load_policy, may_deliver  # noqa: PLC0415
+    from halfbridge.checker.topic_flaws import RETENTION_AGES  # noqa: PLC0415
 
     config = load_settings(CheckerConfig, values)
     cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from halfbridge import Message, Resolution, TransactionProducer
 from halfbridge.demo.database import OrderDatabase
 from halfbridge.demo.plan import BRINK, PRODUCER_GROUP, TOPICS, Kind, Order, make_plan
+from halfbridge.serde.records import OpKind
 from halfbridge.sql import FencedError
 from halfbridge.testkit.client_log import ClientLog
-from serde.records import OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

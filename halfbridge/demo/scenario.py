@@ -8,17 +8,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import HALF_RETENTION_MS, TopicShape
-from checker.admin.topics import create_topics, plan_layout
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape
+from halfbridge.checker.admin.topics import create_topics, plan_layout
 from halfbridge.demo.plan import BRINK, PRODUCER_GROUP, SERVICES, TOPICS, Kind, expectations
 from halfbridge.demo.result import make_result
 from halfbridge.demo.tally import Tally
+from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.children import ChildFailedError, NotInTimeError
 from halfbridge.testkit.client_log import read_client_logs
 from halfbridge.testkit.judge import judge
 from halfbridge.testkit.reader import read_all, read_ops
-from serde.topics import TopicNames
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

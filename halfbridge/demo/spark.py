@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.demo.plan import TOPICS
+from halfbridge.spark_jobs.ivy import CACHE_VARIABLE, SETTINGS_VARIABLE
 from halfbridge.testkit.children import ChildFailedError
-from spark_jobs.ivy import CACHE_VARIABLE, SETTINGS_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

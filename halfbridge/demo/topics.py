@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import TopicShape
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import TopicShape
 from halfbridge.demo.plan import TOPICS
 
 if TYPE_CHECKING:

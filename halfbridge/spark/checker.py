@@ -17,12 +17,12 @@ from threading import Lock
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
-from bridge import Resolution, TransactionProducer
-from serde.avro import SINK_CONTEXT
-from serde.records import OpSource
-from spark_jobs.sink.batch import BatchCommitter
-from spark_jobs.sink.manifest import Fate
-from spark_jobs.sink.options import SinkOptions, parse_options
+from halfbridge.bridge import Resolution, TransactionProducer
+from halfbridge.serde.avro import SINK_CONTEXT
+from halfbridge.serde.records import OpSource
+from halfbridge.spark_jobs.sink.batch import BatchCommitter
+from halfbridge.spark_jobs.sink.manifest import Fate
+from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from bridge import CheckCounts, MessageView
-    from serde.records import SinkContext
-    from spark_jobs.sink.manifest import Standing
+    from halfbridge.bridge import CheckCounts, MessageView
+    from halfbridge.serde.records import SinkContext
+    from halfbridge.spark_jobs.sink.manifest import Standing
 
 _NS_PER_MS = 1_000_000
 # Batches that are remembered: those of an hour at one a second.

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bridge import BridgeError
-from checker.signals import on_signals
-from spark_jobs.errors import JobError
-from spark_jobs.options import (
+from halfbridge.bridge import BridgeError
+from halfbridge.checker.signals import on_signals
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.options import (
     EXIT_DONE,
     JobCommand,
     bootstrap_servers_option,
@@ -28,7 +28,7 @@ from spark_jobs.options import (
     librdkafka_option,
     prefix_option,
 )
-from spark_jobs.sink.errors import SinkError
+from halfbridge.spark_jobs.sink.errors import SinkError
 
 if TYPE_CHECKING:
     from halfbridge.spark.checker import SinkResponder

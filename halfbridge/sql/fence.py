@@ -9,8 +9,10 @@ from sqlalchemy import Connection, MetaData, Table
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from bridge import Answer, NoAnswerError, Resolution
-from bridge.errors import ConfigError
+from halfbridge.bridge import Answer, NoAnswerError, Resolution
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.serde.avro import FENCE_CONTEXT
+from halfbridge.serde.records import FenceContext
 from halfbridge.sql.dialects import CHECK_WAIT_MS
 from halfbridge.sql.errors import FencedError, FenceUsageError, Outcome, SqlError
 from halfbridge.sql.fence_block import fenced_connection, fenced_session
@@ -24,8 +26,6 @@ from halfbridge.sql.fence_purge import (
 )
 from halfbridge.sql.fence_rows import settle, write_committed
 from halfbridge.sql.fence_table import DEFAULT_NAME, FenceTable, birth_ms
-from serde.avro import FENCE_CONTEXT
-from serde.records import FenceContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from bridge import MessageView, Transaction, TransactionProducer
+    from halfbridge.bridge import MessageView, Transaction, TransactionProducer
 
 _NS_PER_MS = 1_000_000
 _DATABASE_FIRST = "the database has not committed the fence row: commit the database first"

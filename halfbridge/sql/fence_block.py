@@ -10,8 +10,8 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from bridge.errors import BridgeError, NoAnswerError, OutcomeUnknownError
-from bridge.transaction import IllegalTransitionError, State
+from halfbridge.bridge.errors import BridgeError, NoAnswerError, OutcomeUnknownError
+from halfbridge.bridge.transaction import IllegalTransitionError, State
 from halfbridge.sql.errors import (
     CommitUnknownError,
     FenceUsageError,
@@ -24,7 +24,7 @@ from halfbridge.sql.fence_guard import guard_of, refuse_lost_sends
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bridge import Transaction, TransactionProducer
+    from halfbridge.bridge import Transaction, TransactionProducer
     from halfbridge.sql.fence import Fence
     from halfbridge.sql.fence_guard import Guard
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from bridge.errors import NoAnswerError
-from serde.avro import FENCE_CONTEXT
-from serde.errors import DecodeError
+from halfbridge.bridge.errors import NoAnswerError
+from halfbridge.serde.avro import FENCE_CONTEXT
+from halfbridge.serde.errors import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from bridge import MessageView
+    from halfbridge.bridge import MessageView
 
 _UUID7 = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
 

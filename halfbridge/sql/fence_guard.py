@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from bridge import Transaction
+    from halfbridge.bridge import Transaction
     from halfbridge.sql.dialects import Database
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, MetaData, delete, func, inspect, select
 from sqlalchemy.exc import DBAPIError
 
-from bridge.errors import ConfigError
+from halfbridge.bridge.errors import ConfigError
 from halfbridge.sql.dialects import database_of
 from halfbridge.sql.errors import FenceUsageError, InboxUsageError, TableError
 from halfbridge.sql.inbox_guard import mark_guard_of

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import headers_of, real_identity
 from halfbridge.sql.errors import InboxUsageError, NoIdentityError
 from halfbridge.sql.inbox_table import KEY_CHARS_MAX
-from serde.errors import DecodeError
-from serde.headers import headers_of, real_identity
 
 
 def identity_of(message: Any) -> tuple[str, int]:

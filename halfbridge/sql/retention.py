@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridge.errors import ConfigError
+from halfbridge.bridge.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from checker.admin.shape import SeenTopic
+    from halfbridge.checker.admin.shape import SeenTopic
 
 # Brokers look for what is to be deleted every 5 minutes (log.retention.check.interval.ms), and
 # remove the file a minute later (file.delete.delay.ms); twice that.
@@ -34,7 +34,7 @@ def real_retention_ms(
         AdminError: no broker answers.
     """
     # Late: it brings the Kafka client, which marking a message does not need.
-    from checker.admin.kafka_io import Cluster  # noqa: PLC0415
+    from halfbridge.checker.admin.kafka_io import Cluster  # noqa: PLC0415
 
     seen = Cluster(bootstrap_servers, kafka=kafka).describe(topics)
     return max(_kept_ms(topic, seen.get(topic)) for topic in topics)

@@ -14,6 +14,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.serde.records import PARTITION_BY_KEY, OpKind
 from halfbridge.testkit.history import (
     Claim,
     ClientTransaction,
@@ -21,7 +22,6 @@ from halfbridge.testkit.history import (
     SentMessage,
     digest_of,
 )
-from serde.records import PARTITION_BY_KEY, OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

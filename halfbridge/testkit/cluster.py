@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfbridge.spark_jobs.jvm import find_java
 from halfbridge.testkit.jars import broker_jars
 from halfbridge.testkit.node import (
     FAST_FLAGS,
@@ -21,7 +22,6 @@ from halfbridge.testkit.ports import free_ports, is_free
 from halfbridge.testkit.properties import NodeAddress, node_properties
 from halfbridge.testkit.proxy import KafkaProxy, ProxyError, Route
 from halfbridge.testkit.watchdog import Watchdog
-from spark_jobs.jvm import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

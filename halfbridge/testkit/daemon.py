@@ -16,13 +16,13 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from checker.config import to_plain
+from halfbridge.checker.config import to_plain
 from halfbridge.testkit.ports import HOST
 from halfbridge.testkit.ready import READY_S_MAX
 from halfbridge.testkit.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from checker.config import CheckerConfig
+    from halfbridge.checker.config import CheckerConfig
 
 STOP_S_MAX = 12.0  # the daemon drains within 10 s
 _ASK_S_MAX = 5.0

@@ -13,7 +13,7 @@ from enum import Enum
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from serde.records import PARTITION_BY_KEY, Op, OpKind
+from halfbridge.serde.records import PARTITION_BY_KEY, Op, OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

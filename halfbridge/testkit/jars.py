@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_jobs.ivy import resolve
+from halfbridge.spark_jobs.ivy import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

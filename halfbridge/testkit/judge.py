@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from halfbridge.serde import headers as header_names
+from halfbridge.serde.avro import DEAD_LETTER
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, DeadReason, OpKind
 from halfbridge.testkit.history import Anomaly, Finding, Outcome, Verdict, digest_of
 from halfbridge.testkit.ruling import rule_by_claims, rule_by_op_log
-from serde import headers as header_names
-from serde.avro import DEAD_LETTER
-from serde.errors import DecodeError
-from serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, DeadReason, OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

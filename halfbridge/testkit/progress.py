@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from serde.topics import TopicNames
+    from halfbridge.serde.topics import TopicNames
 
 _CALL_S_MAX = 20.0
 

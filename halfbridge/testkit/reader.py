@@ -26,9 +26,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from halfbridge.serde.avro import OP
+from halfbridge.serde.errors import SerdeError
 from halfbridge.testkit.history import ReadOp, ReadRecord
-from serde.avro import OP
-from serde.errors import SerdeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

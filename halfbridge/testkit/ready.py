@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 
-from bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
 from halfbridge.testkit.history import Anomaly, Finding, Outcome, Position
-from serde.records import COUNT_UNKNOWN, OpKind, OpSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from confluent_kafka import KafkaException
 
-from bridge import TransactionProducer
-from bridge.admin_client.kafka_io import AdminClient
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import HALF_RETENTION_MS, TopicShape
-from checker.admin.topics import create_topics, plan_layout
-from checker.config import CheckerConfig
-from checker.errors import AdminError
+from halfbridge.bridge import TransactionProducer
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape
+from halfbridge.checker.admin.topics import create_topics, plan_layout
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.errors import AdminError
 from halfbridge.testkit.daemon import DaemonProcess
 from halfbridge.testkit.ports import free_ports
 from halfbridge.testkit.progress import DaemonProgress
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from bridge import MessageView, Resolution
+    from halfbridge.bridge import MessageView, Resolution
     from halfbridge.testkit.history import ReadRecord
 
 PARTITIONS = 2
@@ -92,7 +92,7 @@ class HalfbridgeStack:
             halfbridge.testkit.containers.RedpandaContainer().
         topic_prefix: Prefix of the internal topics; a random one that nobody else has.
         partitions: Of half and op topic.
-        settings: Any field of checker.config.CheckerConfig, such as check_interval_ms.
+        settings: Any field of halfbridge.checker.config.CheckerConfig, such as check_interval_ms.
     """
 
     def __init__(

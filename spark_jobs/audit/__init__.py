@@ -12,6 +12,6 @@ each finding means, and when it is sound.
                                  └────▶ ruling ──▶ matching ──▶ verdict ──▶ findings
 """
 
-from spark_jobs.audit.command import main
+from halfbridge.spark_jobs.audit.command import main
 
 __all__ = ["main"]

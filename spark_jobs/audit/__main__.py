@@ -1,6 +1,6 @@
-"""`python -m spark_jobs.audit`."""
+"""`python -m halfbridge.spark_jobs.audit`."""
 
-from spark_jobs.audit.command import main
+from halfbridge.spark_jobs.audit.command import main
 
 if __name__ == "__main__":
     main()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-    from spark_jobs.snapshot import Range, Snapshot
+    from halfbridge.spark_jobs.snapshot import Range, Snapshot
 
 GRACE_MS = 300_000
 # How far the clocks of clients, brokers and partition pairs may be apart (Kerberos tolerates as

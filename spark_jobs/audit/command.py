@@ -11,32 +11,32 @@ import click
 from click.core import ParameterSource
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.topics import TopicNames
-from spark_jobs import options
-from spark_jobs.audit.bounds import GRACE_MS, Bounds
-from spark_jobs.audit.facts import (
+from halfbridge.serde.topics import TopicNames
+from halfbridge.spark_jobs import options
+from halfbridge.spark_jobs.audit.bounds import GRACE_MS, Bounds
+from halfbridge.spark_jobs.audit.facts import (
     all_facts,
     facts_of_halves,
     facts_of_letters,
     facts_of_ops,
     facts_of_reals,
 )
-from spark_jobs.audit.others import Others
-from spark_jobs.audit.report import make_report, text_lines
-from spark_jobs.audit.run import audited
-from spark_jobs.errors import JobError
-from spark_jobs.io import read_ranges
-from spark_jobs.session import spark_session
-from spark_jobs.snapshot import Snapshot, read_snapshot
-from spark_jobs.storage import Storage
-from spark_jobs.take_snapshot import SETTLE_S, audit_snapshot, other_halves, topic_ranges
+from halfbridge.spark_jobs.audit.others import Others
+from halfbridge.spark_jobs.audit.report import make_report, text_lines
+from halfbridge.spark_jobs.audit.run import audited
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.io import read_ranges
+from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.snapshot import Snapshot, read_snapshot
+from halfbridge.spark_jobs.storage import Storage
+from halfbridge.spark_jobs.take_snapshot import SETTLE_S, audit_snapshot, other_halves, topic_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.snapshot import Range
+    from halfbridge.spark_jobs.snapshot import Range
 
 FINDINGS_SHOWN = 100  # in text and report; a table holds them all
 _APP_NAME = "halfbridge-audit"

@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.headers import BORN_TIMESTAMP, DEAD, MESSAGE_INDEX, TRANSACTION_ID
-from serde.limits import (
+from halfbridge.serde.headers import BORN_TIMESTAMP, DEAD, MESSAGE_INDEX, TRANSACTION_ID
+from halfbridge.serde.limits import (
     METADATA_BYTES_MAX,
     OP_BYTES_MAX,
     TRANSACTION_BYTES_MAX,
     TRANSACTION_MESSAGES_MAX,
 )
-from serde.records import DeadReason, OpKind, OpSource
-from spark_jobs.audit.half_headers import (
+from halfbridge.serde.records import DeadReason, OpKind, OpSource
+from halfbridge.spark_jobs.audit.half_headers import (
     half_bytes,
     half_hash,
     is_flawed,
     unread_half,
     user_bytes,
 )
-from spark_jobs.io import LOG_APPEND_TIME
-from spark_jobs.wire import (
+from halfbridge.spark_jobs.io import LOG_APPEND_TIME
+from halfbridge.spark_jobs.wire import (
     DEAD_SCHEMAS,
     HALF_SCHEMAS,
     OP_SCHEMAS,
@@ -52,7 +52,7 @@ IS_JUNK_HALF = 5
 IS_JUNK_OP = 6
 IS_JUNK_LETTER = 7  # a record in the dead-letter topic that is no dead letter
 IS_JUNK_COPY = 8  # a dead letter of something that cannot be read
-# As the ledger has it: append time of a record that has none (checker.core.events).
+# As the ledger has it: append time of a record that has none (halfbridge.checker.core.events).
 NO_APPEND_MS = -1
 NAMES = {
     IS_HALF: "half",

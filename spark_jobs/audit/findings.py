@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.records import OpKind, OpSource
-from spark_jobs.audit.facts import IS_JUNK_COPY, IS_JUNK_HALF, IS_JUNK_OP
-from spark_jobs.audit.finding import (
+from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.spark_jobs.audit.facts import IS_JUNK_COPY, IS_JUNK_HALF, IS_JUNK_OP
+from halfbridge.spark_jobs.audit.finding import (
     CONFLICT,
     DUPLICATE,
     GONE,
@@ -20,13 +20,13 @@ from spark_jobs.audit.finding import (
     findings_of,
     tell,
 )
-from spark_jobs.audit.message_findings import of_single_messages, of_whole_lives
+from halfbridge.spark_jobs.audit.message_findings import of_single_messages, of_whole_lives
 
 if TYPE_CHECKING:
-    from spark_jobs.audit.bounds import Bounds
-    from spark_jobs.audit.matching import Matched
-    from spark_jobs.audit.ruling import Ruling
-    from spark_jobs.audit.verdict import Verdicts
+    from halfbridge.spark_jobs.audit.bounds import Bounds
+    from halfbridge.spark_jobs.audit.matching import Matched
+    from halfbridge.spark_jobs.audit.ruling import Ruling
+    from halfbridge.spark_jobs.audit.verdict import Verdicts
 
 
 def all_findings(ruling: Ruling, matched: Matched, verdicts: Verdicts, bounds: Bounds) -> DataFrame:

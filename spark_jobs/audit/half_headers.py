@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.headers import CONTEXT, HALF, INTERNAL, RESERVED
-from serde.limits import (
+from halfbridge.serde.headers import CONTEXT, HALF, INTERNAL, RESERVED
+from halfbridge.serde.limits import (
     IDENTITY_BYTES_MAX,
     METADATA_BYTES_MAX,
     ORIGINAL_METADATA_BYTES_MAX,
 )
-from serde.topics import DEAD_LETTERS, SYSTEM
-from spark_jobs.wire import BROKEN, TOO_LONG, Encoded, content_hash, first_header, without
+from halfbridge.serde.topics import DEAD_LETTERS, SYSTEM
+from halfbridge.spark_jobs.wire import (
+    BROKEN,
+    TOO_LONG,
+    Encoded,
+    content_hash,
+    first_header,
+    without,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

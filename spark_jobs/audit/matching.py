@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.limits import TRANSACTION_MESSAGES_MAX
-from serde.records import DeadReason
-from spark_jobs.audit.facts import IS_LETTER, IS_REAL
-from spark_jobs.audit.ruling import DELIVER, LIFE, OPEN, UNKNOWN
+from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.records import DeadReason
+from halfbridge.spark_jobs.audit.facts import IS_LETTER, IS_REAL
+from halfbridge.spark_jobs.audit.ruling import DELIVER, LIFE, OPEN, UNKNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from spark_jobs.audit.ruling import Settle
+    from halfbridge.spark_jobs.audit.ruling import Settle
 
 # Letters that say nothing about the message that stands: a duplicate of it may have come late,
 # and one that the daemon could not read had its letter before anybody decided anything.

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.records import OpKind
-from spark_jobs.audit.finding import (
+from halfbridge.serde.records import OpKind
+from halfbridge.spark_jobs.audit.finding import (
     DUPLICATE,
     GONE,
     LATE,
@@ -20,9 +20,9 @@ from spark_jobs.audit.finding import (
     findings_of,
     tell,
 )
-from spark_jobs.audit.ruling import BURY, DELIVER, LIFE
-from spark_jobs.audit.sift import DELIVERED, EXPIRED, PENDING, REFUSED
-from spark_jobs.audit.verdict import (
+from halfbridge.spark_jobs.audit.ruling import BURY, DELIVER, LIFE
+from halfbridge.spark_jobs.audit.sift import DELIVERED, EXPIRED, PENDING, REFUSED
+from halfbridge.spark_jobs.audit.verdict import (
     ALTERED,
     BOTH,
     CAME_LATE,
@@ -34,7 +34,7 @@ from spark_jobs.audit.verdict import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from spark_jobs.audit.bounds import Bounds
+    from halfbridge.spark_jobs.audit.bounds import Bounds
 
 _SHOWN = 10  # message indices that one detail names
 

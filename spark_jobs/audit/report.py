@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from serde.topics import TopicNames
-from spark_jobs.audit.finding import NOTICES, VIOLATIONS
-from spark_jobs.audit.sift import (
+from halfbridge.serde.topics import TopicNames
+from halfbridge.spark_jobs.audit.finding import NOTICES, VIOLATIONS
+from halfbridge.spark_jobs.audit.sift import (
     DELIVERED,
     DISCARDED,
     EXPIRED,
@@ -16,14 +16,14 @@ from spark_jobs.audit.sift import (
     ROLLED_BACK,
     UNDECIDED,
 )
-from spark_jobs.audit.verdict import ELSEWHERE, MISSING
-from spark_jobs.snapshot import NOTHING_LEFT_MS
+from halfbridge.spark_jobs.audit.verdict import ELSEWHERE, MISSING
+from halfbridge.spark_jobs.snapshot import NOTHING_LEFT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from spark_jobs.audit.run import Audit
-    from spark_jobs.snapshot import Snapshot
+    from halfbridge.spark_jobs.audit.run import Audit
+    from halfbridge.spark_jobs.snapshot import Snapshot
 
 _MS_PER_S = 1000
 _COMMITTED = (DELIVERED, REFUSED, PENDING, ELSEWHERE, MISSING, EXPIRED)

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.limits import TRANSACTION_BYTES_MAX
-from serde.records import OpKind, OpSource
-from spark_jobs.audit.facts import IS_HALF, IS_OP, born_ms
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
+from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.spark_jobs.audit.facts import IS_HALF, IS_OP, born_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import Column, DataFrame
 
-    from spark_jobs.audit.bounds import Bounds
+    from halfbridge.spark_jobs.audit.bounds import Bounds
 
     # Computes a frame that is used more than once, and returns it without its history.
     Settle = Callable[[DataFrame], DataFrame]
@@ -119,7 +119,7 @@ def _deciding(facts: DataFrame) -> DataFrame:
 
 
 def _holds() -> Column:
-    """Tell whether a decision takes effect, as checker.core.protocol.proves_its_age."""
+    """Tell whether a decision takes effect, as halfbridge.checker.core.protocol.proves_its_age."""
     has_times = (F.col("op_ms") >= 0) & (F.col("born_ms") >= 0)
     is_proven = F.col("op_ms") - F.col("born_ms") >= F.col("age_ms")
     return (F.col("age_ms") == 0) | (has_times & is_proven)

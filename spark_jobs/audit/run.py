@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 from pyspark.storagelevel import StorageLevel
 
-from spark_jobs.audit import facts as columns
-from spark_jobs.audit.finding import VIOLATIONS
-from spark_jobs.audit.findings import all_findings, junk_without_letter, out_of_order
-from spark_jobs.audit.matching import match
-from spark_jobs.audit.others import Others
-from spark_jobs.audit.ruling import DELIVER, rule
-from spark_jobs.audit.sift import DELIVERED, LANES, STRANGE, sift, suspects
-from spark_jobs.audit.verdict import judge, lives
+from halfbridge.spark_jobs.audit import facts as columns
+from halfbridge.spark_jobs.audit.finding import VIOLATIONS
+from halfbridge.spark_jobs.audit.findings import all_findings, junk_without_letter, out_of_order
+from halfbridge.spark_jobs.audit.matching import match
+from halfbridge.spark_jobs.audit.others import Others
+from halfbridge.spark_jobs.audit.ruling import DELIVER, rule
+from halfbridge.spark_jobs.audit.sift import DELIVERED, LANES, STRANGE, sift, suspects
+from halfbridge.spark_jobs.audit.verdict import judge, lives
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.audit.bounds import Bounds
+    from halfbridge.spark_jobs.audit.bounds import Bounds
 
 # Up to so many facts about suspects, planning takes longer than the rows do: of 210,000 the longer
 # look took 15 to 17 s in one partition, and 17 to 20 s in eight (2 cores). Then nothing needs a

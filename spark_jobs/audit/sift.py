@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, OpKind
-from spark_jobs.audit.facts import IS_HALF, IS_JUNK_COPY, IS_LETTER, IS_OP, IS_REAL
+from halfbridge.serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, OpKind
+from halfbridge.spark_jobs.audit.facts import IS_HALF, IS_JUNK_COPY, IS_LETTER, IS_OP, IS_REAL
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from spark_jobs.audit.bounds import Bounds
+    from halfbridge.spark_jobs.audit.bounds import Bounds
 
 # What became of a transaction: the four of the law, and whether a committed one has arrived.
 DELIVERED = "delivered"

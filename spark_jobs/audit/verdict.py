@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.records import DeadReason, OpKind
-from spark_jobs.audit.ruling import BURY, DELIVER, LATE, LIFE, NOTHING, OPEN, UNKNOWN
-from spark_jobs.audit.sift import (
+from halfbridge.serde.records import DeadReason, OpKind
+from halfbridge.spark_jobs.audit.ruling import BURY, DELIVER, LATE, LIFE, NOTHING, OPEN, UNKNOWN
+from halfbridge.spark_jobs.audit.sift import (
     DELIVERED,
     DISCARDED,
     EXPIRED,
@@ -23,9 +23,9 @@ from spark_jobs.audit.sift import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from spark_jobs.audit.bounds import Bounds
-    from spark_jobs.audit.matching import Matched
-    from spark_jobs.audit.ruling import Settle
+    from halfbridge.spark_jobs.audit.bounds import Bounds
+    from halfbridge.spark_jobs.audit.matching import Matched
+    from halfbridge.spark_jobs.audit.ruling import Settle
 
 # What came of a message, beside sift's words.
 BOTH = "both"  # delivered and dead-lettered

@@ -1,5 +1,5 @@
 """Makes of an ingested table one in which each message of a transaction stands once."""
 
-from spark_jobs.dedupe.command import main
+from halfbridge.spark_jobs.dedupe.command import main
 
 __all__ = ["main"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from spark_jobs.dedupe.rows import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
-from spark_jobs.delta import DeltaWriter
-from spark_jobs.errors import JobError
-from spark_jobs.storage import Storage, join
-from spark_jobs.tables import exists, is_delta, read_table
+from halfbridge.spark_jobs.dedupe.rows import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
+from halfbridge.spark_jobs.delta import DeltaWriter
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.storage import Storage, join
+from halfbridge.spark_jobs.tables import exists, is_delta, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

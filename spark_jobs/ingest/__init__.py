@@ -1,5 +1,5 @@
 """Writes real topics to a table of raw rows, each record exactly once."""
 
-from spark_jobs.ingest.command import main
+from halfbridge.spark_jobs.ingest.command import main
 
 __all__ = ["main"]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_jobs.cluster import connect
-from spark_jobs.ingest.job import Ingest, ingest
-from spark_jobs.ingest.sinks import FORMATS
-from spark_jobs.io import Topics, source_options
-from spark_jobs.metrics import metrics_served
-from spark_jobs.options import (
+from halfbridge.spark_jobs.cluster import connect
+from halfbridge.spark_jobs.ingest.job import Ingest, ingest
+from halfbridge.spark_jobs.ingest.sinks import FORMATS
+from halfbridge.spark_jobs.io import Topics, source_options
+from halfbridge.spark_jobs.metrics import metrics_served
+from halfbridge.spark_jobs.options import (
     EXIT_DONE,
     JobCommand,
     checkpoint_option,
@@ -25,17 +25,17 @@ from spark_jobs.options import (
     trigger_option,
     write_report,
 )
-from spark_jobs.positions import from_option
-from spark_jobs.schemas import load_schema
-from spark_jobs.session import spark_session
-from spark_jobs.storage import absolute
+from halfbridge.spark_jobs.positions import from_option
+from halfbridge.spark_jobs.schemas import load_schema
+from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.storage import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spark_jobs.cluster import Place
-    from spark_jobs.progress import Totals
-    from spark_jobs.schemas import WriterSchema
+    from halfbridge.spark_jobs.cluster import Place
+    from halfbridge.spark_jobs.progress import Totals
+    from halfbridge.spark_jobs.schemas import WriterSchema
 
 
 def _schemas(

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
-from spark_jobs.schemas import with_payload
-from spark_jobs.transforms import header_text
+from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
+from halfbridge.spark_jobs.schemas import with_payload
+from halfbridge.spark_jobs.transforms import header_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame
 
-    from spark_jobs.schemas import WriterSchema
+    from halfbridge.spark_jobs.schemas import WriterSchema
 
 # A day's rows stand together, and within it the quarantined ones apart, so that who skips them
 # does not read them.

@@ -1,5 +1,5 @@
 """Sends rows of a table, or of a range of a topic, into a topic once more, each exactly once."""
 
-from spark_jobs.replay.command import main
+from halfbridge.spark_jobs.replay.command import main
 
 __all__ = ["main"]

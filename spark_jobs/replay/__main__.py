@@ -1,6 +1,6 @@
-"""`python -m spark_jobs.replay`, and what spark-submit is given."""
+"""`python -m halfbridge.spark_jobs.replay`, and what spark-submit is given."""
 
-from spark_jobs.replay import main
+from halfbridge.spark_jobs.replay import main
 
 if __name__ == "__main__":
     main()

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from spark_jobs.errors import JobError
-from spark_jobs.io import Topics
-from spark_jobs.options import (
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.io import Topics
+from halfbridge.spark_jobs.options import (
     EXIT_DONE,
     JobCommand,
     common_options,
@@ -18,11 +18,11 @@ from spark_jobs.options import (
     report_option,
     write_report,
 )
-from spark_jobs.positions import EARLIEST, LATEST, from_option, to_option
-from spark_jobs.replay.job import Replay, Sent, preview, replay
-from spark_jobs.session import spark_session
-from spark_jobs.sink.errors import SinkError
-from spark_jobs.storage import absolute
+from halfbridge.spark_jobs.positions import EARLIEST, LATEST, from_option, to_option
+from halfbridge.spark_jobs.replay.job import Replay, Sent, preview, replay
+from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.sink.errors import SinkError
+from halfbridge.spark_jobs.storage import absolute
 
 _RATE_SLICE_S = 10  # with a rate, a slice takes about so long: a replay can be stopped in between
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from spark_jobs.errors import JobError
-from spark_jobs.io import Topics, cluster_options, read_ranges, read_topics
-from spark_jobs.positions import EARLIEST, LATEST, Position
-from spark_jobs.replay.plan import Bounds, Place, Plan, make_plan, read_plan
-from spark_jobs.replay.rows import COLUMNS, replayed, selected, within
-from spark_jobs.sink import register
-from spark_jobs.sink.cluster.kafka_io import ensure_topics
-from spark_jobs.sink.log.kafka_io import log_for
-from spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
-from spark_jobs.snapshot import Range
-from spark_jobs.storage import Storage, join
-from spark_jobs.tables import read_table
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.io import Topics, cluster_options, read_ranges, read_topics
+from halfbridge.spark_jobs.positions import EARLIEST, LATEST, Position
+from halfbridge.spark_jobs.replay.plan import Bounds, Place, Plan, make_plan, read_plan
+from halfbridge.spark_jobs.replay.rows import COLUMNS, replayed, selected, within
+from halfbridge.spark_jobs.sink import register
+from halfbridge.spark_jobs.sink.cluster.kafka_io import ensure_topics
+from halfbridge.spark_jobs.sink.log.kafka_io import log_for
+from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
+from halfbridge.spark_jobs.snapshot import Range
+from halfbridge.spark_jobs.storage import Storage, join
+from halfbridge.spark_jobs.tables import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.headers import RESERVED
+from halfbridge.serde.headers import RESERVED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from spark_jobs.replay.plan import Bounds
+    from halfbridge.spark_jobs.replay.plan import Bounds
 
 REPLAY_ID = "replay.id"
 # What a source must have: Spark's Kafka source and the table of `ingest` do.

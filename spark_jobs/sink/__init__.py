@@ -1,6 +1,6 @@
 """The exactly-once sink from Spark to Kafka: `format("txn_half")`.
 
-    from spark_jobs.sink import register
+    from halfbridge.spark_jobs.sink import register
 
     register(spark)
     rows.writeStream.format("txn_half").option("app.id", "orders-feed") ...
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 def register(spark: SparkSession) -> None:
     """Let a session write with `format("txn_half")`; registering again does no harm."""
-    from spark_jobs.sink.checkpoint import address_of  # noqa: PLC0415 (pyspark takes a second)
-    from spark_jobs.sink.datasource import TxnHalf  # noqa: PLC0415
+    from halfbridge.spark_jobs.sink.checkpoint import address_of  # noqa: PLC0415 (pyspark takes a second)
+    from halfbridge.spark_jobs.sink.datasource import TxnHalf  # noqa: PLC0415
 
     # A class of its own is pickled with what it says, not by its name.
     spark.dataSource.register(type("TxnHalf", (TxnHalf,), {"driver": address_of(spark)}))

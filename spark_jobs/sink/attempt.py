@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from serde.avro import SINK_CONTEXT, half_metadata_series
-from serde.headers import CONTEXT, HALF
-from serde.identity import TRANSACTION_IDS
-from serde.limits import TRANSACTION_BYTES_MAX
-from serde.partitioner import partition_of
-from serde.records import (
+from halfbridge.serde.avro import SINK_CONTEXT, half_metadata_series
+from halfbridge.serde.headers import CONTEXT, HALF
+from halfbridge.serde.identity import TRANSACTION_IDS
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
+from halfbridge.serde.partitioner import partition_of
+from halfbridge.serde.records import (
     NO_OFFSET,
     NO_TIMESTAMP,
     HalfMetadata,
@@ -22,24 +22,24 @@ from serde.records import (
     OpKind,
     SinkContext,
 )
-from spark_jobs.sink.chunks import Chunk, Chunks
-from spark_jobs.sink.clients.kafka_io import LOG, text_of
-from spark_jobs.sink.cluster.kafka_io import MS_PER_S, partition_ends
-from spark_jobs.sink.destination import FRAME_BYTES_MAX
-from spark_jobs.sink.errors import RowError, SendError, SinkError
-from spark_jobs.sink.rows import ContentHash, rows_of
-from spark_jobs.sink.sender.kafka_io import Sender, decide, new_attempts_sender
+from halfbridge.spark_jobs.sink.chunks import Chunk, Chunks
+from halfbridge.spark_jobs.sink.clients.kafka_io import LOG, text_of
+from halfbridge.spark_jobs.sink.cluster.kafka_io import MS_PER_S, partition_ends
+from halfbridge.spark_jobs.sink.destination import FRAME_BYTES_MAX
+from halfbridge.spark_jobs.sink.errors import RowError, SendError, SinkError
+from halfbridge.spark_jobs.sink.rows import ContentHash, rows_of
+from halfbridge.spark_jobs.sink.sender.kafka_io import Sender, decide, new_attempts_sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
-    from serde.headers import Headers
-    from serde.records import ManifestTransaction
-    from spark_jobs.sink.destination import Destination
-    from spark_jobs.sink.options import SinkOptions
-    from spark_jobs.sink.rows import Row
+    from halfbridge.serde.headers import Headers
+    from halfbridge.serde.records import ManifestTransaction
+    from halfbridge.spark_jobs.sink.destination import Destination
+    from halfbridge.spark_jobs.sink.options import SinkOptions
+    from halfbridge.spark_jobs.sink.rows import Row
 
 _NS_PER_MS = 1_000_000
 # Beyond the time-out at which the Kafka client itself gives a message up.

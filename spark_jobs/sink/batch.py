@@ -5,34 +5,34 @@ from __future__ import annotations
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from serde.records import BatchManifest, ManifestKind, OpKind, OpSource
-from spark_jobs.sink.checkpoint import NO_PLAN
-from spark_jobs.sink.chunks import merge_timestamps
-from spark_jobs.sink.clients.kafka_io import LOG, actor_name
-from spark_jobs.sink.cluster.kafka_io import MS_PER_S
-from spark_jobs.sink.errors import CommitInDoubtError, RefusedError
-from spark_jobs.sink.kept import MARKS_MAX, Kept
-from spark_jobs.sink.log.kafka_io import log_for
-from spark_jobs.sink.manifest import (
+from halfbridge.serde.records import BatchManifest, ManifestKind, OpKind, OpSource
+from halfbridge.spark_jobs.sink.checkpoint import NO_PLAN
+from halfbridge.spark_jobs.sink.chunks import merge_timestamps
+from halfbridge.spark_jobs.sink.clients.kafka_io import LOG, actor_name
+from halfbridge.spark_jobs.sink.cluster.kafka_io import MS_PER_S
+from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError
+from halfbridge.spark_jobs.sink.kept import MARKS_MAX, Kept
+from halfbridge.spark_jobs.sink.log.kafka_io import log_for
+from halfbridge.spark_jobs.sink.manifest import (
     Fate,
     Replay,
     compare,
     rounds,
     without_transactions,
 )
-from spark_jobs.sink.refusals import given_up, refusal_of, replay_refusal_of
-from spark_jobs.sink.rows import ContentHash
-from spark_jobs.sink.sender.kafka_io import decide
-from spark_jobs.sink.watch import RefusedWatch
+from halfbridge.spark_jobs.sink.refusals import given_up, refusal_of, replay_refusal_of
+from halfbridge.spark_jobs.sink.rows import ContentHash
+from halfbridge.spark_jobs.sink.sender.kafka_io import decide
+from halfbridge.spark_jobs.sink.watch import RefusedWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from serde.records import ManifestAttempt
-    from spark_jobs.sink.attempt import AttemptReport
-    from spark_jobs.sink.checkpoint import BatchPlan
-    from spark_jobs.sink.manifest import Found
-    from spark_jobs.sink.options import SinkOptions
+    from halfbridge.serde.records import ManifestAttempt
+    from halfbridge.spark_jobs.sink.attempt import AttemptReport
+    from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
+    from halfbridge.spark_jobs.sink.manifest import Found
+    from halfbridge.spark_jobs.sink.options import SinkOptions
 
 _NS_PER_MS = 1_000_000
 

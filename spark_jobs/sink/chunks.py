@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from serde.records import NO_OFFSET, NO_TIMESTAMP, ManifestTransaction
+from halfbridge.serde.records import NO_OFFSET, NO_TIMESTAMP, ManifestTransaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -12,16 +12,16 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from spark_jobs.sink.attempt import AttemptReport, write_attempt
-from spark_jobs.sink.batch import BatchCommitter
-from spark_jobs.sink.checkpoint import DriverAddress, plan_of
-from spark_jobs.sink.clients.kafka_io import LOG
-from spark_jobs.sink.cluster.kafka_io import ensure_topics
-from spark_jobs.sink.daemon_settings.kafka_io import check_age
-from spark_jobs.sink.errors import SinkError, SinkOptionError
-from spark_jobs.sink.kept import MARKS_MAX, Kept
-from spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
-from spark_jobs.sink.rows import check_schema
+from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
+from halfbridge.spark_jobs.sink.batch import BatchCommitter
+from halfbridge.spark_jobs.sink.checkpoint import DriverAddress, plan_of
+from halfbridge.spark_jobs.sink.clients.kafka_io import LOG
+from halfbridge.spark_jobs.sink.cluster.kafka_io import ensure_topics
+from halfbridge.spark_jobs.sink.daemon_settings.kafka_io import check_age
+from halfbridge.spark_jobs.sink.errors import SinkError, SinkOptionError
+from halfbridge.spark_jobs.sink.kept import MARKS_MAX, Kept
+from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
+from halfbridge.spark_jobs.sink.rows import check_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serde.headers import real_headers
-from serde.limits import TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.headers import real_headers
+from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 
 if TYPE_CHECKING:
-    from spark_jobs.sink.rows import Row
+    from halfbridge.spark_jobs.sink.rows import Row
 
 # Where a topic's settings may not be read: the greatest max.message.bytes that Kafka allows.
 ANY_BYTES = (1 << 31) - 1

@@ -7,9 +7,9 @@ from collections.abc import Mapping  # noqa: TC003 (a field's type)
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from serde.limits import TRANSACTION_MESSAGES_MAX
-from serde.topics import TopicNames, holds_internal_name
-from spark_jobs.sink.errors import SinkOptionError
+from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.topics import TopicNames, holds_internal_name
+from halfbridge.spark_jobs.sink.errors import SinkOptionError
 
 FORMAT = "txn_half"
 _MINUTE_MS = 60_000

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from serde.errors import SerdeError
-from spark_jobs.sink.clients.kafka_io import LOG
-from spark_jobs.sink.errors import SinkError
-from spark_jobs.sink.kept import MARKS_MAX, Kept
-from spark_jobs.sink.log.kafka_io import log_for
-from spark_jobs.sink.options import BATCH_ID_MAX, parse_options
-from spark_jobs.sink.tally import newest_tally
+from halfbridge.serde.errors import SerdeError
+from halfbridge.spark_jobs.sink.clients.kafka_io import LOG
+from halfbridge.spark_jobs.sink.errors import SinkError
+from halfbridge.spark_jobs.sink.kept import MARKS_MAX, Kept
+from halfbridge.spark_jobs.sink.log.kafka_io import log_for
+from halfbridge.spark_jobs.sink.options import BATCH_ID_MAX, parse_options
+from halfbridge.spark_jobs.sink.tally import newest_tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from prometheus_client.core import Metric
 
-    from serde.records import BatchManifest
+    from halfbridge.serde.records import BatchManifest
 
 _PREFIX = "halfbridge_spark_sink_"
 # Read of the manifest partition in one search, at each scrape. A manifest has 1 KB to 235 KB

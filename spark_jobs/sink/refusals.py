@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spark_jobs.sink.errors import (
+from halfbridge.spark_jobs.sink.errors import (
     AttemptGivenUpError,
     BatchOrderError,
     PlanMismatchError,
     ReplayMismatchError,
     UnknownPastError,
 )
-from spark_jobs.sink.manifest import Replay, differ, same_origin
+from halfbridge.spark_jobs.sink.manifest import Replay, differ, same_origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from serde.records import BatchManifest
-    from spark_jobs.sink.checkpoint import BatchPlan
-    from spark_jobs.sink.errors import SinkError
-    from spark_jobs.sink.manifest import Found
-    from spark_jobs.sink.options import SinkOptions
+    from halfbridge.serde.records import BatchManifest
+    from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
+    from halfbridge.spark_jobs.sink.errors import SinkError
+    from halfbridge.spark_jobs.sink.manifest import Found
+    from halfbridge.spark_jobs.sink.options import SinkOptions
 
 _NOTHING = "Nothing was published now"
 _OLD_STANDS = "No row of this run was published; what was left of the earlier ones was"

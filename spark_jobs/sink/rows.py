@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from serde.headers import RESERVED, Headers
-from serde.records import PARTITION_BY_KEY
-from spark_jobs.sink.errors import RowError
+from halfbridge.serde.headers import RESERVED, Headers
+from halfbridge.serde.records import PARTITION_BY_KEY
+from halfbridge.spark_jobs.sink.errors import RowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

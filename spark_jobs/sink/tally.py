@@ -15,15 +15,15 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from serde.avro import DEAD_LETTER, SINK_CONTEXT
-from serde.errors import SerdeError
-from serde.headers import CONTEXT, DEAD, parse_half
+from halfbridge.serde.avro import DEAD_LETTER, SINK_CONTEXT
+from halfbridge.serde.errors import SerdeError
+from halfbridge.serde.headers import CONTEXT, DEAD, parse_half
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from serde.headers import Headers
-    from serde.records import BatchManifest
+    from halfbridge.serde.headers import Headers
+    from halfbridge.serde.records import BatchManifest
 
 # Batches whose manifests are looked up for one look at the dead letters: each costs a search. What
 # a policy refuses is refused batch by batch; claims of more at once are an outage of hours, of

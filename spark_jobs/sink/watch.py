@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from serde.errors import SerdeError
-from spark_jobs.sink.clients.kafka_io import LOG
-from spark_jobs.sink.errors import RefusedError, SinkError
-from spark_jobs.sink.refused.kafka_io import await_delivery, dead_letters_for
-from spark_jobs.sink.tally import Refused, Tally, newest_tally, refused_by
+from halfbridge.serde.errors import SerdeError
+from halfbridge.spark_jobs.sink.clients.kafka_io import LOG
+from halfbridge.spark_jobs.sink.errors import RefusedError, SinkError
+from halfbridge.spark_jobs.sink.refused.kafka_io import await_delivery, dead_letters_for
+from halfbridge.spark_jobs.sink.tally import Refused, Tally, newest_tally, refused_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from serde.records import BatchManifest
-    from spark_jobs.sink.options import SinkOptions
+    from halfbridge.serde.records import BatchManifest
+    from halfbridge.spark_jobs.sink.options import SinkOptions
 
 
 class RefusedWatch:

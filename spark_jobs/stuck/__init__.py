@@ -6,6 +6,6 @@ As a report on what the topics hold now, or as a stream that keeps a table of ev
 state up to date (`--table`, `--checkpoint`). docs/spark_audit.md has more.
 """
 
-from spark_jobs.stuck.command import main
+from halfbridge.spark_jobs.stuck.command import main
 
 __all__ = ["main"]

@@ -1,6 +1,6 @@
-"""`python -m spark_jobs.stuck`."""
+"""`python -m halfbridge.spark_jobs.stuck`."""
 
-from spark_jobs.stuck.command import main
+from halfbridge.spark_jobs.stuck.command import main
 
 if __name__ == "__main__":
     main()

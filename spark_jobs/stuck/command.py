@@ -10,19 +10,25 @@ from typing import TYPE_CHECKING, Any
 import click
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.topics import TopicNames
-from spark_jobs import options
-from spark_jobs.checkpoints import Checkpoint
-from spark_jobs.cluster import connect
-from spark_jobs.io import Topics, read_ranges
-from spark_jobs.metrics import metrics_served
-from spark_jobs.progress import OBSERVED, run_to_end
-from spark_jobs.session import spark_session
-from spark_jobs.storage import absolute
-from spark_jobs.stuck.report import aged, by_group_and_topic, make_report, oldest, text_lines
-from spark_jobs.stuck.state import merged, state_of_halves, state_of_ops, undecided
-from spark_jobs.stuck.table import Table, keep_up
-from spark_jobs.take_snapshot import present_topics, undecided_snapshot
+from halfbridge.serde.topics import TopicNames
+from halfbridge.spark_jobs import options
+from halfbridge.spark_jobs.checkpoints import Checkpoint
+from halfbridge.spark_jobs.cluster import connect
+from halfbridge.spark_jobs.io import Topics, read_ranges
+from halfbridge.spark_jobs.metrics import metrics_served
+from halfbridge.spark_jobs.progress import OBSERVED, run_to_end
+from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.storage import absolute
+from halfbridge.spark_jobs.stuck.report import (
+    aged,
+    by_group_and_topic,
+    make_report,
+    oldest,
+    text_lines,
+)
+from halfbridge.spark_jobs.stuck.state import merged, state_of_halves, state_of_ops, undecided
+from halfbridge.spark_jobs.stuck.table import Table, keep_up
+from halfbridge.spark_jobs.take_snapshot import present_topics, undecided_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,8 +36,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.cluster import Cluster
-    from spark_jobs.options import Trigger
+    from halfbridge.spark_jobs.cluster import Cluster
+    from halfbridge.spark_jobs.options import Trigger
 
 _APP_NAME = "halfbridge-stuck"
 _KEEP_MS = 3_600_000  # copies come at most seconds behind the decision

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.records import OpKind, OpSource
-from spark_jobs.audit.facts import (
+from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.spark_jobs.audit.facts import (
     append_ms,
     born_ms,
     claimed_age_ms,

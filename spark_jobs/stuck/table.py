@@ -12,15 +12,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.errors import JobError
-from spark_jobs.stuck.state import STATE, kept, merged
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.stuck.state import STATE, kept, merged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_jobs.checkpoints import Checkpoint
+    from halfbridge.spark_jobs.checkpoints import Checkpoint
 
 GENERATIONS_KEPT = 2  # a reader may still be at work on the last but one
 _NAME = re.compile(r"generation=(\d+)")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge import (
+from halfbridge.bridge import (
     ConfigError,
     IllegalTransitionError,
     InvalidMessageError,
@@ -15,18 +15,18 @@ from bridge import (
     Resolution,
     TransactionProducer,
 )
-from bridge.check_pool import CheckPool
-from serde.avro import CHECK_REQUEST
-from serde.headers import CHECK
-from serde.records import CheckRequest, OpKind, OpSource
+from halfbridge.bridge.check_pool import CheckPool
+from halfbridge.serde.avro import CHECK_REQUEST
+from halfbridge.serde.headers import CHECK
+from halfbridge.serde.records import CheckRequest, OpKind, OpSource
 from tests.integration.installation import GROUP
 from tests.integration.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bridge import MessageView
-    from serde.records import Op
+    from halfbridge.bridge import MessageView
+    from halfbridge.serde.records import Op
     from tests.integration.installation import Installation
 
 LATER_S = 20.0

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge import (
+from halfbridge.bridge import (
     HalfNotStoredError,
     IllegalTransitionError,
     Message,
     OutcomeUnknownError,
     Resolution,
 )
-from serde.records import OpKind, OpSource
+from halfbridge.serde.records import OpKind, OpSource
 from tests.integration.installation import GROUP
 from tests.integration.waiting import until
 
 if TYPE_CHECKING:
-    from bridge import MessageView
+    from halfbridge.bridge import MessageView
     from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
@@ -169,7 +169,7 @@ def test_case_101_a_saturated_pool_makes_nothing_grow(installation: Installation
 
 MEMBER = """
 import sys, threading
-from bridge import Resolution, TransactionProducer
+from halfbridge.bridge import Resolution, TransactionProducer
 servers, group, prefix = sys.argv[1:]
 with TransactionProducer(
     checker=lambda view: Resolution.UNKNOWN,

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge import InvalidMessageError, Message, Resolution
-from checker import stall_watch
-from checker.intake.kafka_io import Input
-from serde.headers import RESERVED
-from serde.records import DeadReason
+from halfbridge.bridge import InvalidMessageError, Message, Resolution
+from halfbridge.checker import stall_watch
+from halfbridge.checker.intake.kafka_io import Input
+from halfbridge.serde.headers import RESERVED
+from halfbridge.serde.records import DeadReason
 from tests.integration.waiting import SETTLED_S, until
 
 if TYPE_CHECKING:
-    from bridge import MessageView
+    from halfbridge.bridge import MessageView
     from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checker.core.plan import Count
+from halfbridge.checker.core.plan import Count
 from tests.playbook import (
     TIMEOUT_MS,
     Playbook,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from checker.core.plan import Count
-from checker.core.settings import OP_WAIT_MS
-from serde.avro import HALF_METADATA, OP
-from serde.errors import DecodeError
-from serde.headers import HALF, parse_half
-from serde.records import OpKind, OpSource
+from halfbridge.checker.core.plan import Count
+from halfbridge.checker.core.settings import OP_WAIT_MS
+from halfbridge.serde.avro import HALF_METADATA, OP
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import HALF, parse_half
+from halfbridge.serde.records import OpKind, OpSource
 from tests.playbook import (
     INTERVAL_MS,
     SECOND_MS,

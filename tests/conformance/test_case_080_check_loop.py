@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from checker.core.plan import Count
-from checker.core.progress import check_against_log
-from checker.core.schedule import first_due_ms
-from serde.progress import Progress, ProgressError
-from serde.records import OpSource
+from halfbridge.checker.core.plan import Count
+from halfbridge.checker.core.progress import check_against_log
+from halfbridge.checker.core.schedule import first_due_ms
+from halfbridge.serde.progress import Progress, ProgressError
+from halfbridge.serde.records import OpSource
 from tests.playbook import (
     HOUR_MS,
     INTERVAL_MS,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge import Message, Resolution
-from serde.avro import CHECK_REQUEST, HALF_METADATA, OP
-from serde.headers import CHECK, HALF
-from serde.records import CheckRequest, OpKind, OpSource
+from halfbridge.bridge import Message, Resolution
+from halfbridge.serde.avro import CHECK_REQUEST, HALF_METADATA, OP
+from halfbridge.serde.headers import CHECK, HALF
+from halfbridge.serde.records import CheckRequest, OpKind, OpSource
 from tests.check_oracle import unexpected_checks
 from tests.integration.installation import GROUP
 from tests.integration.tail import Record
@@ -21,7 +21,7 @@ from tests.integration.waiting import until
 from tests.ledger_log import metadata, op_record
 
 if TYPE_CHECKING:
-    from bridge import MessageView
+    from halfbridge.bridge import MessageView
     from tests.integration.installation import Installation
 
 THREADS = 32

@@ -10,12 +10,12 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from bridge.settings import load, read_toml
-from checker.config import CheckerConfig
-from checker.http import Health, make_app
-from checker.metrics import Metrics
-from checker.supervisor import DRAIN_S
 from halfbridge import __version__
+from halfbridge.bridge.settings import load, read_toml
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.http import Health, make_app
+from halfbridge.checker.metrics import Metrics
+from halfbridge.checker.supervisor import DRAIN_S
 from halfbridge.cli import cli
 from tests.deploy.promql import ROOT
 from tests.tools import tool

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from bridge.admin_client.kafka_io import AdminClient
 from halfbridge import Message, Resolution, TransactionProducer
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.demo.plan import BRINK, TOPICS, Kind, make_plan
 from halfbridge.testkit.containers import IMAGE_VARIABLE
 from halfbridge.testkit.ports import HOST, free_ports

@@ -19,16 +19,22 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridge import BridgeError, HalfNotStoredError, Message, Resolution, TransactionProducer
+from halfbridge.bridge import (
+    BridgeError,
+    HalfNotStoredError,
+    Message,
+    Resolution,
+    TransactionProducer,
+)
+from halfbridge.serde.records import OpKind
 from halfbridge.testkit.client_log import ClientLog
-from serde.records import OpKind
 from tests.faults.database import LocalDatabase
 from tests.faults.plan import PRODUCER_GROUP, REAL_TOPICS, Kind, Planned, planned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bridge import DecisionFuture, MessageView, SendFuture, Transaction
+    from halfbridge.bridge import DecisionFuture, MessageView, SendFuture, Transaction
 
 READY, QUIET = "ready", "quiet"
 _THREADS = 4

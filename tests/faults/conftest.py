@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import Layout
-from checker.admin.topics import create_topics
-from checker.config import CheckerConfig
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import Layout
+from halfbridge.checker.admin.topics import create_topics
+from halfbridge.checker.config import CheckerConfig
 from halfbridge.testkit.children import Children, Interrupts
 from tests.faults import report
 from tests.faults.scene import PATIENT, Scene

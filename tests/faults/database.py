@@ -7,7 +7,7 @@ import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from bridge import Resolution
+from halfbridge.bridge import Resolution
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 
-from serde.avro import HALF_METADATA, OP
-from serde.headers import CONTEXT, DEAD, HALF
-from serde.limits import TRANSACTION_MESSAGES_MAX
-from serde.records import HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.avro import HALF_METADATA, OP
+from halfbridge.serde.headers import CONTEXT, DEAD, HALF
+from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
 
 if TYPE_CHECKING:
     from random import Random
 
-    from serde.topics import TopicNames
+    from halfbridge.serde.topics import TopicNames
 
 # What one record may take, so that fifty a second are some megabytes a second.
 LARGE_BYTES = 900_000

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 
-from halfbridge.testkit.ports import free_ports
-from serde.avro import HALF_METADATA, OP
-from serde.headers import HALF
-from serde.identity import TRANSACTION_IDS
-from serde.records import (
+from halfbridge.serde.avro import HALF_METADATA, OP
+from halfbridge.serde.headers import HALF
+from halfbridge.serde.identity import TRANSACTION_IDS
+from halfbridge.serde.records import (
     DEFAULT_IMMUNITY,
     NO_OFFSET,
     NO_TIMESTAMP,
@@ -26,6 +25,7 @@ from serde.records import (
     OpKind,
     OpSource,
 )
+from halfbridge.testkit.ports import free_ports
 
 if TYPE_CHECKING:
     from halfbridge.testkit.children import Child

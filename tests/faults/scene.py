@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checker.slots import slot_ids
+from halfbridge.checker.slots import slot_ids
+from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.testkit.history import Anomaly
 from halfbridge.testkit.proxy import Api
 from halfbridge.testkit.roles import Roles
 from halfbridge.testkit.torn import Torn, read, torn
-from serde.headers import TRANSACTION_ID
 from tests.faults.plan import Kind
 from tests.faults.stage import seed_of_run, until
 

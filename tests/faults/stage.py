@@ -23,16 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
-from bridge.admin_client.kafka_io import AdminClient
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
-from checker.admin.topics import create_topics
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
+from halfbridge.checker.admin.topics import create_topics
+from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.client_log import read_client_logs
 from halfbridge.testkit.history import Outcome
 from halfbridge.testkit.judge import judge
 from halfbridge.testkit.progress import DaemonProgress
 from halfbridge.testkit.reader import load_records, read_all, read_ops
-from serde.topics import TopicNames
 from tests.check_oracle import unexpected_in
 from tests.faults.client import QUIET, READY
 from tests.faults.plan import PRODUCER_GROUP, REAL_TOPICS, Kind

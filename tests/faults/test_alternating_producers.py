@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from tests.faults.stage import until
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import Layout
-from checker.admin.topics import create_topics
-from checker.config import CheckerConfig
-from checker.metrics import Metrics
-from checker.outlet.turns import Turns
-from checker.publish import Outgoing
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import Layout
+from halfbridge.checker.admin.topics import create_topics
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.metrics import Metrics
+from halfbridge.checker.outlet.turns import Turns
+from halfbridge.checker.publish import Outgoing
 
 pytestmark = pytest.mark.broker
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.testkit.reader import read_all
-from serde.headers import TRANSACTION_ID
 from tests.faults.mass import PARTITIONS, Mass, Worker
 from tests.faults.stage import seed_of_run, until
 

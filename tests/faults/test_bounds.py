@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from bridge import Message, Resolution, TransactionProducer
-from bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge import Message, Resolution, TransactionProducer
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from tests.faults.mass import Mass, Worker
 from tests.faults.stage import until
 

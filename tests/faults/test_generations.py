@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer
 
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import Layout
-from checker.admin.topics import create_topics
-from checker.config import CheckerConfig
-from checker.failures import KafkaTxnFailedError
-from checker.intake.kafka_io import Input
-from checker.intake.reading import Committed
-from checker.outlet.kafka_io import Transactor
-from checker.slots import slot_ids
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import Layout
+from halfbridge.checker.admin.topics import create_topics
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.failures import KafkaTxnFailedError
+from halfbridge.checker.intake.kafka_io import Input
+from halfbridge.checker.intake.reading import Committed
+from halfbridge.checker.outlet.kafka_io import Transactor
+from halfbridge.checker.slots import slot_ids
 from tests.faults.stage import seed_of_run, until
 
 if TYPE_CHECKING:

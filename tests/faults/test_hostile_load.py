@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer
 
-from bridge import Message, Resolution, TransactionProducer
-from serde.headers import TRANSACTION_ID
+from halfbridge.bridge import Message, Resolution, TransactionProducer
+from halfbridge.serde.headers import TRANSACTION_ID
 from tests.faults.hostile import Hostile
 from tests.integration.installation import Installation
 from tests.integration.waiting import until

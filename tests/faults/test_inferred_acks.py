@@ -13,17 +13,17 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka.admin import NewTopic
 
-from bridge import (
+from halfbridge.bridge import (
     HalfNotStoredError,
     Message,
     OutcomeUnknownError,
     Resolution,
     TransactionProducer,
 )
-from bridge.admin_client.kafka_io import AdminClient
-from checker.failures import KafkaTxnFailedError
-from checker.outlet.kafka_io import Transactor
-from checker.publish import Outgoing
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.checker.failures import KafkaTxnFailedError
+from halfbridge.checker.outlet.kafka_io import Transactor
+from halfbridge.checker.publish import Outgoing
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api
 from halfbridge.testkit.reader import read_all
@@ -32,7 +32,7 @@ from tests.inferred import INFERRED
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from checker.config import CheckerConfig
+    from halfbridge.checker.config import CheckerConfig
 
 pytestmark = pytest.mark.broker
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
+from halfbridge.serde.errors import DecodeError, SerdeError
+from halfbridge.serde.headers import DEAD, HALF, parse_half
+from halfbridge.serde.records import DeadReason, HalfMetadata, Op, OpKind, OpSource
 from halfbridge.testkit.reader import read_all
-from serde.avro import DEAD_LETTER, HALF_METADATA, OP
-from serde.errors import DecodeError, SerdeError
-from serde.headers import DEAD, HALF, parse_half
-from serde.records import DeadReason, HalfMetadata, Op, OpKind, OpSource
 from tests.faults.plan import Kind
 from tests.faults.stage import seed_of_run
 from tests.property.mutants import mutant

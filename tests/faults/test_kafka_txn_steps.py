@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaError
 
-from checker.slots import slot_ids
+from halfbridge.checker.slots import slot_ids
 from halfbridge.testkit.proxy import Act, Api, Rule
 from tests.faults.scene import HEALED_S, SLOT
 from tests.faults.stage import until

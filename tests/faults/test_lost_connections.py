@@ -15,15 +15,15 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from bridge.admin_client.kafka_io import AdminClient
-from checker.admin.kafka_io import Cluster as Admin
-from checker.errors import AdminError
-from checker.failures import InputLostError, KafkaTxnFailedError
-from checker.inquiry.kafka_io import Questions
-from checker.intake.kafka_io import TROUBLE_S, Input
-from checker.outlet.kafka_io import Transactor
-from checker.publish import Outgoing
-from checker.slots import slot_ids
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.checker.admin.kafka_io import Cluster as Admin
+from halfbridge.checker.errors import AdminError
+from halfbridge.checker.failures import InputLostError, KafkaTxnFailedError
+from halfbridge.checker.inquiry.kafka_io import Questions
+from halfbridge.checker.intake.kafka_io import TROUBLE_S, Input
+from halfbridge.checker.outlet.kafka_io import Transactor
+from halfbridge.checker.publish import Outgoing
+from halfbridge.checker.slots import slot_ids
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
 from halfbridge.testkit.reader import Witness
@@ -32,7 +32,7 @@ from tests.faults.stage import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from checker.config import CheckerConfig
+    from halfbridge.checker.config import CheckerConfig
     from halfbridge.testkit.history import ReadRecord
 
 pytestmark = [pytest.mark.broker, pytest.mark.long]

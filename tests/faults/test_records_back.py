@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from bridge.admin_client.kafka_io import AdminClient
-from checker.admin.kafka_io import Cluster
-from checker.errors import AdminError
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.errors import AdminError
+from halfbridge.serde.progress import parse_progress
 from halfbridge.testkit.broker import EmbeddedBroker
-from serde.progress import parse_progress
 from tests.faults.scene import PATIENT
 from tests.faults.stage import seed_of_run, until
 

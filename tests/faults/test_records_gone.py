@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.kafka_io import Cluster
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.faults.scene import PATIENT
 from tests.faults.stage import until

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
-from bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
 from halfbridge.testkit.roles import Roles

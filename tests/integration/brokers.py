@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from halfbridge.spark_jobs.ivy import JarsError
+from halfbridge.spark_jobs.jvm import JavaNotFoundError
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.pytest_plugin import leave_out
-from spark_jobs.ivy import JarsError
-from spark_jobs.jvm import JavaNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

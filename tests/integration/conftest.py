@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.admin_client.kafka_io import AdminClient
-from serde import TopicNames
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.serde import TopicNames
 from tests.integration.installation import Installation
 from tests.integration.producing import GROUP, PARTITIONS, TIMEOUT_S, Cluster
 

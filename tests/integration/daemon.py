@@ -9,14 +9,14 @@ import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from checker.http import HttpServer, Status, serve
-from checker.service import run_worker
+from halfbridge.checker.http import HttpServer, Status, serve
+from halfbridge.checker.service import run_worker
 from tests.integration.waiting import CALL_S, SETTLED_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from checker.config import CheckerConfig
+    from halfbridge.checker.config import CheckerConfig
 
 
 class Daemon:

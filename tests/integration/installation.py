@@ -20,17 +20,17 @@ from zlib import crc32
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from bridge import TransactionProducer
-from bridge.admin_client.kafka_io import AdminClient
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import Layout
-from checker.admin.topics import create_topics
-from checker.config import CheckerConfig
-from serde import headers as names
-from serde.avro import HALF_METADATA, OP
-from serde.progress import Progress, parse_progress
-from serde.records import HalfMetadata, Op, OpKind, OpSource
-from serde.topics import TopicNames
+from halfbridge.bridge import TransactionProducer
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import Layout
+from halfbridge.checker.admin.topics import create_topics
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.serde import headers as names
+from halfbridge.serde.avro import HALF_METADATA, OP
+from halfbridge.serde.progress import Progress, parse_progress
+from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.topics import TopicNames
 from tests.integration.daemon import Daemon
 from tests.integration.tail import Record, Stored, Tail
 from tests.integration.waiting import CALL_S, until

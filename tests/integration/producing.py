@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from bridge import (
+from halfbridge.bridge import (
     MessageView,
     Resolution,
     TransactionProducer,
 )
-from bridge.admin_client.kafka_io import AdminClient
-from serde import CHECK_REQUEST, OP, CheckRequest, Op, TopicNames
-from serde.headers import CHECK
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.serde import CHECK_REQUEST, OP, CheckRequest, Op, TopicNames
+from halfbridge.serde.headers import CHECK
 
 if TYPE_CHECKING:
     from collections.abc import Callable

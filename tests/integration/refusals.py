@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from serde.records import DeadReason
+from halfbridge.serde.records import DeadReason
 
 if TYPE_CHECKING:
     from tests.integration.installation import Installation

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, TopicPartition
 
-from serde import headers as names
-from serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
+from halfbridge.serde import headers as names
+from halfbridge.serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
 from tests.integration.waiting import CALL_S, SETTLED_S, until
 
 if TYPE_CHECKING:
-    from serde.records import CheckRequest, DeadLetter, HalfMetadata, Op
+    from halfbridge.serde.records import CheckRequest, DeadLetter, HalfMetadata, Op
 
 Headers = list[tuple[str, "bytes | None"]]
 

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from halfbridge import Message, Resolution
-from serde import DEAD_LETTER, DeadLetter, DeadReason, OpKind
-from serde.headers import DEAD
+from halfbridge.serde import DEAD_LETTER, DeadLetter, DeadReason, OpKind
+from halfbridge.serde.headers import DEAD
 from tests.integration.producing import TIMEOUT_S
 
 if TYPE_CHECKING:

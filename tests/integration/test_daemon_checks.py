@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge import Message, MessageView, Resolution
-from serde.headers import CHECK
-from serde.records import OpKind, OpSource
+from halfbridge.bridge import Message, MessageView, Resolution
+from halfbridge.serde.headers import CHECK
+from halfbridge.serde.records import OpKind, OpSource
 from tests.integration.installation import GROUP
 from tests.integration.waiting import until
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from halfbridge.serde.headers import BORN_TIMESTAMP
+from halfbridge.serde.records import DeadReason
 from halfbridge.testkit.broker import EmbeddedBroker
-from serde.headers import BORN_TIMESTAMP
-from serde.records import DeadReason
 from tests.integration.brokers import started
 from tests.integration.clock import MovingClock, clock_library
 from tests.integration.installation import GROUP, Installation
@@ -28,7 +28,7 @@ HOUR_MS = 3_600_000
 FOUR_DAYS_MS = 4 * 24 * HOUR_MS
 PRODUCER = """
 import sys
-from bridge import Message, TransactionProducer
+from halfbridge.bridge import Message, TransactionProducer
 servers, prefix, group, topic = sys.argv[1:]
 with TransactionProducer(
     bootstrap_servers=servers, producer_group=group, topic_prefix=prefix, topics=[topic],

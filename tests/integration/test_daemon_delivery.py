@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge import Message, Resolution
-from serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_identity
-from serde.records import DeadReason, OpKind, OpSource
+from halfbridge.bridge import Message, Resolution
+from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_identity
+from halfbridge.serde.records import DeadReason, OpKind, OpSource
 from tests.integration.tail import Stored
 from tests.integration.waiting import until
 

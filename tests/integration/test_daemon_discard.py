@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serde.headers import DEAD
-from serde.records import DeadReason, OpKind, OpSource
+from halfbridge.serde.headers import DEAD
+from halfbridge.serde.records import DeadReason, OpKind, OpSource
 from tests.integration.installation import GROUP
 
 if TYPE_CHECKING:

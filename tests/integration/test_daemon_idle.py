@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checker.http import Status
-from checker.policy import Policy
-from checker.slots import slot_ids
-from checker.worker import Worker
+from halfbridge.checker.http import Status
+from halfbridge.checker.policy import Policy
+from halfbridge.checker.slots import slot_ids
+from halfbridge.checker.worker import Worker
 from tests.integration.waiting import until
 
 if TYPE_CHECKING:

@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge import Message, Resolution
-from checker.admin.init import InitRequest, init_partition
-from checker.admin.kafka_io import Cluster
-from serde.avro import HALF_METADATA, OP
-from serde.headers import BORN_TIMESTAMP, CHECK, DEAD, HALF, INTERNAL, RESERVED, TRANSACTION_ID
-from serde.records import DeadReason
+from halfbridge.bridge import Message, Resolution
+from halfbridge.checker.admin.init import InitRequest, init_partition
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.serde.avro import HALF_METADATA, OP
+from halfbridge.serde.headers import (
+    BORN_TIMESTAMP,
+    CHECK,
+    DEAD,
+    HALF,
+    INTERNAL,
+    RESERVED,
+    TRANSACTION_ID,
+)
+from halfbridge.serde.records import DeadReason
 from tests.integration.foreign import write_raw
 from tests.integration.installation import GROUP
 

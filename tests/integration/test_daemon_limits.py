@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge import Message, Resolution
-from checker.core.memory import HALVES_PERCENT
-from checker.core.weights import entry_bytes, message_bytes
-from serde.limits import TRANSACTION_MESSAGES_MAX
+from halfbridge.bridge import Message, Resolution
+from halfbridge.checker.core.memory import HALVES_PERCENT
+from halfbridge.checker.core.weights import entry_bytes, message_bytes
+from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 from tests.integration.installation import GROUP
 from tests.integration.waiting import until
 from tests.ledger_log import metadata

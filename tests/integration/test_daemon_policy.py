@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from serde.records import DeadReason
+from halfbridge.serde.records import DeadReason
 from tests.integration.installation import GROUP, Installation
 from tests.integration.waiting import CALL_S
 

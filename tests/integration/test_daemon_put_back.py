@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serde.headers import HALF, RESERVED, real_identity
-from serde.records import OpKind, OpSource
+from halfbridge.serde.headers import HALF, RESERVED, real_identity
+from halfbridge.serde.records import OpKind, OpSource
 from tests.integration.installation import GROUP
 from tests.integration.waiting import until
 

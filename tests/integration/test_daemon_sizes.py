@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Producer
 
-from serde.avro import HALF_METADATA, OP
-from serde.headers import DEAD, HALF
-from serde.limits import METADATA_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
-from serde.records import DeadReason, OpKind
+from halfbridge.serde.avro import HALF_METADATA, OP
+from halfbridge.serde.headers import DEAD, HALF
+from halfbridge.serde.limits import (
+    METADATA_BYTES_MAX,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_MESSAGES_MAX,
+)
+from halfbridge.serde.records import DeadReason, OpKind
 from tests.integration.installation import GROUP
 from tests.integration.waiting import CALL_S, until
 

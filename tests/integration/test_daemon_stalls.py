@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checker import stall_watch, waits, worker
-from checker.bell.kafka_io import Bell
-from checker.bodies import kafka_io as bodies
-from checker.bodies.kafka_io import BodyReader
-from checker.failures import InputLostError
+from halfbridge.checker import stall_watch, waits, worker
+from halfbridge.checker.bell.kafka_io import Bell
+from halfbridge.checker.bodies import kafka_io as bodies
+from halfbridge.checker.bodies.kafka_io import BodyReader
+from halfbridge.checker.failures import InputLostError
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
 from tests.integration.brokers import started
@@ -22,7 +22,7 @@ from tests.integration.waiting import CALL_S, SETTLED_S, until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bridge.stalls import Behind
+    from halfbridge.bridge.stalls import Behind
 
 pytestmark = pytest.mark.broker
 

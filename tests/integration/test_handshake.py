@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge import Resolution, RetriableError, TransactionProducer
-from checker.admin.kafka_io import Cluster
-from checker.config import CheckerConfig
-from checker.errors import AdminError
-from checker.failures import InputLostError
-from checker.inquiry.kafka_io import Questions
+from halfbridge.bridge import Resolution, RetriableError, TransactionProducer
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.errors import AdminError
+from halfbridge.checker.failures import InputLostError
+from halfbridge.checker.inquiry.kafka_io import Questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

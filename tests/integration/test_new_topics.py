@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from bridge.admin_client.kafka_io import AdminClient
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import Layout, TopicShape
-from checker.admin.topics import create_topics
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import Layout, TopicShape
+from halfbridge.checker.admin.topics import create_topics
+from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
-from serde.topics import TopicNames
 from tests.integration.brokers import started
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import bridge
-from bridge import (
+from halfbridge import bridge
+from halfbridge.bridge import (
     BridgeError,
     HalfNotStoredError,
     IllegalTransitionError,
@@ -19,9 +19,9 @@ from bridge import (
     State,
     TopicSetupError,
 )
-from serde import HALF_METADATA, OpKind, OpSource
-from serde.headers import CONTEXT, HALF
-from serde.partitioner import partition_of
+from halfbridge.serde import HALF_METADATA, OpKind, OpSource
+from halfbridge.serde.headers import CONTEXT, HALF
+from halfbridge.serde.partitioner import partition_of
 from tests.integration.producing import GROUP, PARTITIONS, Cluster
 
 pytestmark = pytest.mark.broker

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bridge import (
+from halfbridge.bridge import (
     Answer,
     CheckCounts,
     Message,
@@ -16,9 +16,9 @@ from bridge import (
     NoAnswerError,
     Resolution,
 )
-from serde import OpKind, OpSource
-from serde.headers import CHECK
-from serde.records import COUNT_UNKNOWN
+from halfbridge.serde import OpKind, OpSource
+from halfbridge.serde.headers import CHECK
+from halfbridge.serde.records import COUNT_UNKNOWN
 from tests.integration.producing import (
     ASKED_PARTITION,
     GROUP,

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from bridge import (
+from halfbridge.bridge import (
     BackpressureError,
     ConfigError,
     ForkedProcessError,
@@ -20,8 +20,8 @@ from bridge import (
     TopicSetupError,
     TransactionProducer,
 )
-from bridge.admin_client.kafka_io import AdminClient
-from serde import TopicNames
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.serde import TopicNames
 from tests.integration.producing import GROUP, TIMEOUT_S, Cluster
 
 pytestmark = pytest.mark.broker
@@ -163,7 +163,7 @@ def test_no_room_after_all_is_a_half_message_that_was_not_stored(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its transaction has counted it: it is no BackpressureError, whose call may be repeated."""
-    monkeypatch.setattr("bridge.kafka_io._QUEUE_KBYTES_MAX", 1024)
+    monkeypatch.setattr("halfbridge.bridge.kafka_io._QUEUE_KBYTES_MAX", 1024)
     large = Message(cluster.orders, value=bytes(600_000))
     with cluster.producer(linger_ms=1000, send_timeout_ms=50) as producer:
         tx = producer.begin()

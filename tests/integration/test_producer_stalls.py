@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge import MessageView, Resolution, check_requests
+from halfbridge.bridge import MessageView, Resolution, check_requests
+from halfbridge.serde import TopicNames
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
-from serde import TopicNames
 from tests.integration.brokers import started
 from tests.integration.producing import GROUP, PARTITIONS, Cluster, request_of
 from tests.integration.waiting import until

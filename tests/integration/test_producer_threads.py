@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bridge import Message, ProducerClosedError, State
-from serde import HALF_METADATA, OpKind
+from halfbridge.bridge import Message, ProducerClosedError, State
+from halfbridge.serde import HALF_METADATA, OpKind
 from tests.integration.producing import TIMEOUT_S, Cluster
 
 pytestmark = pytest.mark.broker

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 
-import checker.settings_record
-from bridge import Message, Resolution
-from serde.avro import MARKER, schema_fingerprint
-from serde.daemon_settings import DAEMON_KEY, decode_daemon_settings, encode_daemon_settings
-from serde.errors import SerdeError
-from serde.records import DaemonSettings
+from halfbridge.bridge import Message, Resolution
+from halfbridge.checker import settings_record
+from halfbridge.serde.avro import MARKER, schema_fingerprint
+from halfbridge.serde.daemon_settings import (
+    DAEMON_KEY,
+    decode_daemon_settings,
+    encode_daemon_settings,
+)
+from halfbridge.serde.errors import SerdeError
+from halfbridge.serde.records import DaemonSettings
 from tests.integration.waiting import until
 
 if TYPE_CHECKING:
@@ -130,7 +134,7 @@ def test_workers_that_disagree_say_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both of them, by /healthz, metric and log; the one that stays is well once it is alone."""
-    monkeypatch.setattr(checker.settings_record, "LOOK_S", 0.3)
+    monkeypatch.setattr(settings_record, "LOOK_S", 0.3)
     installation.make(partitions=2)
     here = installation.start(slot="w-0")
     there = installation.launch(slot="w-1", check_count_max=7)
@@ -157,7 +161,7 @@ def test_an_installation_without_the_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The daemon names the command once and delivers; clients assume its defaults."""
-    monkeypatch.setattr(checker.settings_record, "LOOK_S", 0.1)
+    monkeypatch.setattr(settings_record, "LOOK_S", 0.1)
     installation.make()
     installation.delete(installation.names.settings)
     topic = installation.topic("orders")

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.admin_client.kafka_io import AdminClient
-from bridge.errors import ConfigError
 from halfbridge import Message, MessageView, Resolution
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.daemon import DaemonError
 from halfbridge.testkit.progress import DaemonProgress
 from halfbridge.testkit.stack import HalfbridgeStack
-from serde.topics import TopicNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

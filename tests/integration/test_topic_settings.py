@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checker.config import CheckerConfig
-from checker.inquiry.kafka_io import Questions
-from checker.topic_settings import TopicSettings
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.inquiry.kafka_io import Questions
+from halfbridge.checker.topic_settings import TopicSettings
 from tests.integration.waiting import until
 
 if TYPE_CHECKING:

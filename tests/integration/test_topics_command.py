@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.cli import cli
-from serde.avro import HALF_METADATA, OP
-from serde.headers import HALF, TRANSACTION_ID
-from serde.progress import START, parse_progress
-from serde.records import HalfMetadata, Op, OpKind, OpSource
-from serde.topics import TopicNames
+from halfbridge.serde.avro import HALF_METADATA, OP
+from halfbridge.serde.headers import HALF, TRANSACTION_ID
+from halfbridge.serde.progress import START, parse_progress
+from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.topics import TopicNames
 from tests.integration.waiting import until
 
 if TYPE_CHECKING:

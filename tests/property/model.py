@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from checker.core.events import HalfRead, OpRead
-from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
-from serde.records import COUNT_UNKNOWN, OpKind, OpSource
+from halfbridge.checker.core.events import HalfRead, OpRead
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
 
 if TYPE_CHECKING:
     from tests.playbook import Log

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from serde.limits import TRANSACTION_BYTES_MAX
-from serde.limits import TRANSACTION_MESSAGES_MAX as MESSAGES_MAX
-from serde.records import OpKind, OpSource
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
+from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX as MESSAGES_MAX
+from halfbridge.serde.records import OpKind, OpSource
 
 # `make test` takes the default; a long run sets the variable.
 EXAMPLES = int(os.environ.get("HALFBRIDGE_PROPERTY_EXAMPLES", "500"))

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP, Codec
-from serde.errors import DecodeError
-from serde.headers import HALF, parse_half
-from serde.progress import Progress, ProgressError, parse_progress
-from serde.records import (
+from halfbridge.serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP, Codec
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import HALF, parse_half
+from halfbridge.serde.progress import Progress, ProgressError, parse_progress
+from halfbridge.serde.records import (
     CheckRequest,
     DeadLetter,
     DeadReason,

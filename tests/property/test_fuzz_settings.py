@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from bridge.config import BridgeConfig
-from bridge.errors import ConfigError
-from bridge.settings import describe, load, read_toml
-from checker.config import CheckerConfig
-from checker.policy import Policy, load_policy
+from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.settings import describe, load, read_toml
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.policy import Policy, load_policy
 from halfbridge.cli.checker import checker
 from halfbridge.cli.options import load_settings
-from serde.topics import TopicNames
+from halfbridge.serde.topics import TopicNames
 from tests.property.mutants import mutant
 
 if TYPE_CHECKING:

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 
-from checker.core.events import HalfRead, JunkRead
-from checker.core.progress import check_against_log
-from checker.core.protocol import State
-from checker.core.too_large import is_too_large
-from serde.progress import START, parse_progress
-from serde.records import COUNT_UNKNOWN, OpKind
+from halfbridge.checker.core.events import HalfRead, JunkRead
+from halfbridge.checker.core.progress import check_against_log
+from halfbridge.checker.core.protocol import State
+from halfbridge.checker.core.too_large import is_too_large
+from halfbridge.serde.progress import START, parse_progress
+from halfbridge.serde.records import COUNT_UNKNOWN, OpKind
 from tests.ledger_weights import counted, weighed
 from tests.playbook import BEGIN_MS, SETTINGS, UNLIMITED, Log, Reader, metadata, op_record
 from tests.property import strategies as some
 from tests.property.model import Truth, key_of, line
 
 if TYPE_CHECKING:
-    from checker.core.plan import Plan
+    from halfbridge.checker.core.plan import Plan
 
 QUICK = replace(
     SETTINGS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serde.records import BatchManifest, ManifestAttempt, ManifestKind
-from spark_jobs.sink.manifest import Entry, Fate, Found, Search, standing
+from halfbridge.serde.records import BatchManifest, ManifestAttempt, ManifestKind
+from halfbridge.spark_jobs.sink.manifest import Entry, Fate, Found, Search, standing
 
 BATCHES = 4
 # One step: somebody looks for a batch, and appends what it found so many steps later.

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from serde.avro import HALF_METADATA, OP, Codec
-from serde.errors import DecodeError
-from serde.records import HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.avro import HALF_METADATA, OP, Codec
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
 from tests.property import strategies as some
 
 PLAIN_HALF: Codec[HalfMetadata] = Codec(HalfMetadata, ("half_metadata.v1",))

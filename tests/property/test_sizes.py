@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING, Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checker.blame import Batch, Blame
-from checker.collector import Collector
-from checker.config import CheckerConfig
-from checker.failures import KafkaTxnFailedError
-from checker.ledger_settings import ledger_settings
-from checker.pair import Pair, restore_plan
-from checker.policy import Policy
-from checker.publish import Publisher
-from checker.routes import Routes
-from checker.sizes import Sizes, bytes_alone
-from checker.topic_watch import TopicWatch
-from serde.avro import DEAD_LETTER, HALF_METADATA, OP
-from serde.headers import DEAD, HALF
-from serde.limits import STUB_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
-from serde.progress import START, Progress
-from serde.records import HalfMetadata, Op, OpKind, OpSource
-from serde.topics import TopicNames
+from halfbridge.checker.blame import Batch, Blame
+from halfbridge.checker.collector import Collector
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.failures import KafkaTxnFailedError
+from halfbridge.checker.ledger_settings import ledger_settings
+from halfbridge.checker.pair import Pair, restore_plan
+from halfbridge.checker.policy import Policy
+from halfbridge.checker.publish import Publisher
+from halfbridge.checker.routes import Routes
+from halfbridge.checker.sizes import Sizes, bytes_alone
+from halfbridge.checker.topic_watch import TopicWatch
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
+from halfbridge.serde.headers import DEAD, HALF
+from halfbridge.serde.limits import STUB_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.progress import START, Progress
+from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.topics import TopicNames
 from tests.property import strategies as some
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from checker.publish import Outgoing
+    from halfbridge.checker.publish import Outgoing
 
 NAMES = TopicNames()
 MEBIBYTE = 1024 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge.transaction import TRANSITIONS, Event, IllegalTransitionError, State, step
+from halfbridge.bridge.transaction import TRANSITIONS, Event, IllegalTransitionError, State, step
 
 COMMITTING = {State.COMMIT_SENT, State.COMMIT_IN_DOUBT, State.COMMITTED}
 ROLLING_BACK = {State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK}

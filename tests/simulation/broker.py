@@ -15,7 +15,7 @@ from tests.simulation.log import Fate, Partition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from serde.headers import Headers
+    from halfbridge.serde.headers import Headers
 
 Place = tuple[str, int]
 Row = tuple["bytes | None", "bytes | None", "Headers | None"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from bridge.transaction import Event, State, step
-from serde.avro import CHECK_REQUEST, HALF_METADATA, OP
-from serde.headers import CHECK, HALF
-from serde.partitioner import partition_of
-from serde.records import (
+from halfbridge.bridge.transaction import Event, State, step
+from halfbridge.serde.avro import CHECK_REQUEST, HALF_METADATA, OP
+from halfbridge.serde.headers import CHECK, HALF
+from halfbridge.serde.partitioner import partition_of
+from halfbridge.serde.records import (
     COUNT_UNKNOWN,
     DEFAULT_IMMUNITY,
     NO_OFFSET,
@@ -30,7 +30,7 @@ from tests.simulation.settings import GROUPS, NAMES, PARTITIONS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from serde.headers import Headers
+    from halfbridge.serde.headers import Headers
     from tests.simulation.world import World
 
 KEYS = (b"a", b"b", b"c", None)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from checker.core.events import HalfRead, JunkRead, OpRead
-from checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES
-from serde.avro import DEAD_LETTER, OP
-from serde.errors import DecodeError
-from serde.headers import (
+from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead
+from halfbridge.checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES
+from halfbridge.serde.avro import DEAD_LETTER, OP
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import (
     BORN_TIMESTAMP,
     DEAD,
     MESSAGE_INDEX,
@@ -22,7 +22,7 @@ from serde.headers import (
     parse_half,
     real_identity,
 )
-from serde.records import DeadReason, OpKind, OpSource
+from halfbridge.serde.records import DeadReason, OpKind, OpSource
 from tests.ledger_log import Log
 from tests.property.model import Truth, key_of, line
 from tests.simulation.client import NO_SUCH_PARTITION

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from serde.headers import Headers
+    from halfbridge.serde.headers import Headers
 
 LOG_APPEND_TIME = 2  # as the client's TIMESTAMP_LOG_APPEND_TIME
 

@@ -11,21 +11,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from checker.core import judge as core_judge
-from checker.core import ops as core_ops
-from checker.core import rebuild as core_rebuild
-from checker.core.book import Book
-from checker.core.draft import Draft
-from checker.core.entries import Entries
-from checker.core.events import JunkRead, OpRead
-from checker.core.forget import Decided
-from checker.core.ledger import Ledger
-from checker.core.letters import Letters
-from checker.core.ops import Ops
-from checker.core.plan import Count
-from checker.core.protocol import State
-from checker.core.rebuild import Rebuild
-from serde.records import OpKind, OpSource
+from halfbridge.checker.core import judge as core_judge
+from halfbridge.checker.core import ops as core_ops
+from halfbridge.checker.core import rebuild as core_rebuild
+from halfbridge.checker.core.book import Book
+from halfbridge.checker.core.draft import Draft
+from halfbridge.checker.core.entries import Entries
+from halfbridge.checker.core.events import JunkRead, OpRead
+from halfbridge.checker.core.forget import Decided
+from halfbridge.checker.core.ledger import Ledger
+from halfbridge.checker.core.letters import Letters
+from halfbridge.checker.core.ops import Ops
+from halfbridge.checker.core.plan import Count
+from halfbridge.checker.core.protocol import State
+from halfbridge.checker.core.rebuild import Rebuild
+from halfbridge.serde.records import OpKind, OpSource
 from tests.ledger_log import op_record
 from tests.simulation.broker import Broker
 from tests.simulation.group import Group, RefusedError
@@ -34,9 +34,9 @@ from tests.simulation.worker import KafkaTxnFailedError, Worker
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from checker.core.entry import Entry
-    from checker.core.events import HalfRead
-    from serde.progress import Progress
+    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.events import HalfRead
+    from halfbridge.serde.progress import Progress
 
 _UNLIMITED = 1 << 60
 # What a leader of a moment ago does not know of.

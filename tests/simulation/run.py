@@ -11,7 +11,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
-from checker.core import forget, half_end
+from halfbridge.checker.core import forget, half_end
 from tests.simulation.choices import Choices, shrink
 from tests.simulation.worker import Worker
 from tests.simulation.world import STEPS, World

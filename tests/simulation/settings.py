@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from checker.sizes import Sizes
-from serde.topics import TopicNames
+from halfbridge.checker.sizes import Sizes
+from halfbridge.serde.topics import TopicNames
 from tests.ledger_log import SETTINGS
 
 NAMES = TopicNames()

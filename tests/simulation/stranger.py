@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from serde.headers import DEAD
-from serde.records import OpKind, OpSource
+from halfbridge.serde.headers import DEAD
+from halfbridge.serde.records import OpKind, OpSource
 from tests.simulation.client import Transaction, encoded, half_metadata, op_of, send_half
 from tests.simulation.settings import GROUPS, NAMES
 

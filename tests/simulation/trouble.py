@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from serde.progress import parse_progress
+from halfbridge.serde.progress import parse_progress
 from tests.simulation.settings import NAMES, PARTITIONS, SESSION_MS
 
 if TYPE_CHECKING:

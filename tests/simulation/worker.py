@@ -10,11 +10,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from checker.core.plan import Plan
-from checker.core.progress import check_against_log
-from checker.pair import Pair, restore_checks, restore_plan
-from checker.publish import Publisher
-from serde.progress import Progress, ProgressError, parse_progress
+from halfbridge.checker.core.plan import Plan
+from halfbridge.checker.core.progress import check_against_log
+from halfbridge.checker.pair import Pair, restore_checks, restore_plan
+from halfbridge.checker.publish import Publisher
+from halfbridge.serde.progress import Progress, ProgressError, parse_progress
 from tests.ledger_log import outcomes
 from tests.simulation.group import Member, RefusedError
 from tests.simulation.log import OutOfRangeError

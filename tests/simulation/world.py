@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from checker.core.settings import RECENT_MS
-from checker.routes import Routes
-from serde.partitioner import partition_of
-from serde.progress import START
+from halfbridge.checker.core.settings import RECENT_MS
+from halfbridge.checker.routes import Routes
+from halfbridge.serde.partitioner import partition_of
+from halfbridge.serde.progress import START
 from tests.simulation import stranger, trouble
 from tests.simulation.broker import Broker, Place
 from tests.simulation.client import Responder, Sent, Transaction, encoded
@@ -33,8 +33,8 @@ from tests.simulation.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from serde.headers import Headers
-    from serde.records import Op
+    from halfbridge.serde.headers import Headers
+    from halfbridge.serde.records import Op
     from tests.simulation.choices import Choices
 
 STEPS = 500

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Producer
 
-from serde.avro import DEAD_LETTER, HALF_METADATA, OP
-from serde.headers import DEAD, HALF, real_headers
-from serde.progress import Progress
-from serde.records import DeadLetter, DeadReason, HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
+from halfbridge.serde.headers import DEAD, HALF, real_headers
+from halfbridge.serde.progress import Progress
+from halfbridge.serde.records import DeadLetter, DeadReason, HalfMetadata, Op, OpKind, OpSource
 from tests.integration.installation import GROUP, Installation
 
 if TYPE_CHECKING:

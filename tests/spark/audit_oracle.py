@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from serde.records import DeadReason, OpKind, OpSource
+from halfbridge.serde.records import DeadReason, OpKind, OpSource
 
 if TYPE_CHECKING:
     from tests.spark.tape import Tape

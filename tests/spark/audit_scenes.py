@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from serde import headers as names
-from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
-from serde.records import DeadReason, OpKind, OpSource
+from halfbridge.serde import headers as names
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.records import DeadReason, OpKind, OpSource
 from tests.spark.tape import NAMES, Half, Tape
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.sink import register
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.reader import Witness
-from spark_jobs.session import spark_session
-from spark_jobs.sink import register
 from tests.spark.sink_scene import SinkScene
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from halfbridge.spark_jobs.ivy import JarsError
+from halfbridge.spark_jobs.jvm import JavaNotFoundError
+from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.sink import register
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.pytest_plugin import leave_out
-from spark_jobs.ivy import JarsError
-from spark_jobs.jvm import JavaNotFoundError
-from spark_jobs.session import spark_session
-from spark_jobs.sink import register
 from tests.spark.sink_parts import sink_parts
 from tests.spark.sink_scene import SinkScene
 

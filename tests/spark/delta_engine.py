@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_jobs.dedupe.job import dedupe
-from spark_jobs.ivy import resolve
-from spark_jobs.session import spark_session
+from halfbridge.spark_jobs.dedupe.job import dedupe
+from halfbridge.spark_jobs.ivy import resolve
+from halfbridge.spark_jobs.session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

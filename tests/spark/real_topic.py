@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from bridge.admin_client.kafka_io import AdminClient
-from serde.headers import real_headers
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.serde.headers import real_headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from serde.headers import Headers
+    from halfbridge.serde.headers import Headers
 
 TIMEOUT_S = 60.0
 BORN_MS = 1_700_000_000_000

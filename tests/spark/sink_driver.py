@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from spark_jobs.session import spark_session
-from spark_jobs.sink import register
+from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.sink import register
 from tests.spark import sink_faults
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spark_jobs.sink.batch import BatchCommitter
-from spark_jobs.sink.checkpoint import NO_PLAN
-from spark_jobs.sink.datasource import StreamWriter, TxnHalf
+from halfbridge.spark_jobs.sink.batch import BatchCommitter
+from halfbridge.spark_jobs.sink.checkpoint import NO_PLAN
+from halfbridge.spark_jobs.sink.datasource import StreamWriter, TxnHalf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from serde.records import BatchManifest
-    from spark_jobs.sink.attempt import AttemptReport
-    from spark_jobs.sink.checkpoint import BatchPlan
+    from halfbridge.serde.records import BatchManifest
+    from halfbridge.spark_jobs.sink.attempt import AttemptReport
+    from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
 
 FORMAT = "txn_half_with_faults"
 BEFORE_MANIFEST = "before-manifest"  # commit raises before it has done anything

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from bridge.admin_client.kafka_io import AdminClient
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import TopicShape, Wanted
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import TopicShape, Wanted
+from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
+from halfbridge.spark_jobs.sink.batch import BatchCommitter
+from halfbridge.spark_jobs.sink.cluster.kafka_io import ensure_topics, settings_of
+from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
 from halfbridge.testkit.children import Children, Interrupts
-from spark_jobs.sink.attempt import AttemptReport, write_attempt
-from spark_jobs.sink.batch import BatchCommitter
-from spark_jobs.sink.cluster.kafka_io import ensure_topics, settings_of
-from spark_jobs.sink.options import SinkOptions, parse_options
 from tests.spark.sink_scene import SinkScene, key_of, until, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from serde.records import OpKind
-    from spark_jobs.sink.manifest import Fate
+    from halfbridge.serde.records import OpKind
+    from halfbridge.spark_jobs.sink.manifest import Fate
 
 ROWS = 40
 

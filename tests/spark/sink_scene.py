@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bridge import Message, Resolution, TransactionProducer
-from bridge.admin_client.kafka_io import AdminClient
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
-from checker.admin.topics import create_topics
+from halfbridge.bridge import Message, Resolution, TransactionProducer
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
+from halfbridge.checker.admin.topics import create_topics
+from halfbridge.serde.headers import parse_half
+from halfbridge.serde.manifest import BATCH_MANIFEST
+from halfbridge.serde.partitioner import partition_of
+from halfbridge.serde.records import BatchManifest, OpKind
+from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.reader import read_all, read_ops
-from serde.headers import parse_half
-from serde.manifest import BATCH_MANIFEST
-from serde.partitioner import partition_of
-from serde.records import BatchManifest, OpKind
-from serde.topics import TopicNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from serde import headers as names
-from serde.avro import DEAD_LETTER, HALF_METADATA, OP
-from serde.records import DeadLetter, DeadReason, HalfMetadata, Op, OpKind, OpSource
-from serde.topics import TopicNames
-from spark_jobs.audit.bounds import Bounds
-from spark_jobs.audit.facts import (
+from halfbridge.serde import headers as names
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
+from halfbridge.serde.records import DeadLetter, DeadReason, HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.topics import TopicNames
+from halfbridge.spark_jobs.audit.bounds import Bounds
+from halfbridge.spark_jobs.audit.facts import (
     all_facts,
     facts_of_halves,
     facts_of_letters,
     facts_of_ops,
     facts_of_reals,
 )
-from spark_jobs.io import KAFKA_SCHEMA, LOG_APPEND_TIME
-from spark_jobs.snapshot import Range, Snapshot
+from halfbridge.spark_jobs.io import KAFKA_SCHEMA, LOG_APPEND_TIME
+from halfbridge.spark_jobs.snapshot import Range, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

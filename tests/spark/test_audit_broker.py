@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer, TopicPartition
 
-from bridge import Message, Resolution, TransactionProducer
+from halfbridge.bridge import Message, Resolution, TransactionProducer
+from halfbridge.serde.headers import real_headers
+from halfbridge.serde.records import OpSource
+from halfbridge.spark_jobs.audit import main
 from halfbridge.testkit.children import Children, Interrupts
-from serde.headers import real_headers
-from serde.records import OpSource
-from spark_jobs.audit import main
 from tests.integration.installation import GROUP, Installation
 
 if TYPE_CHECKING:

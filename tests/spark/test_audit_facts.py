@@ -6,27 +6,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checker.core.events import HalfRead, append_ms_of
-from serde import headers as names
-from serde.avro import HALF_METADATA, OP, Codec
-from serde.errors import DecodeError
-from serde.headers import parse_half, user_bytes
-from serde.limits import (
+from halfbridge.checker.core.events import HalfRead, append_ms_of
+from halfbridge.serde import headers as names
+from halfbridge.serde.avro import HALF_METADATA, OP, Codec
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import parse_half, user_bytes
+from halfbridge.serde.limits import (
     IDENTITY_BYTES_MAX,
     METADATA_BYTES_MAX,
     OP_BYTES_MAX,
     ORIGINAL_METADATA_BYTES_MAX,
 )
-from serde.records import DeadReason, OpKind
-from spark_jobs import wire
-from spark_jobs.audit import facts as columns
-from spark_jobs.audit.facts import (
+from halfbridge.serde.records import DeadReason, OpKind
+from halfbridge.spark_jobs import wire
+from halfbridge.spark_jobs.audit import facts as columns
+from halfbridge.spark_jobs.audit.facts import (
     FACTS,
     facts_of_halves,
     facts_of_ops,
     facts_of_reals,
 )
-from spark_jobs.io import LOG_APPEND_TIME
+from halfbridge.spark_jobs.io import LOG_APPEND_TIME
 from tests.spark.tape import BORN_MS, GROUP, NAMES, ORDERS, Tape
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.audit.bounds import Bounds
-from spark_jobs.audit.run import audited
+from halfbridge.spark_jobs.audit.bounds import Bounds
+from halfbridge.spark_jobs.audit.run import audited
 from tests.spark.audit_scenes import SCENES
 from tests.spark.tape import NAMES, ORDERS, Tape
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from serde.topics import TopicNames
-from spark_jobs.audit.bounds import SKEW_MS
-from spark_jobs.audit.others import Others
-from spark_jobs.audit.run import audited
-from spark_jobs.snapshot import Range
+from halfbridge.serde.topics import TopicNames
+from halfbridge.spark_jobs.audit.bounds import SKEW_MS
+from halfbridge.spark_jobs.audit.others import Others
+from halfbridge.spark_jobs.audit.run import audited
+from halfbridge.spark_jobs.snapshot import Range
 from tests.spark.tape import NAMES, Half, Tape
 
 if TYPE_CHECKING:

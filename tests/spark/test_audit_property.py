@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from serde.records import DeadReason, OpKind, OpSource
-from spark_jobs.audit.finding import VIOLATIONS
-from spark_jobs.audit.run import audited
+from halfbridge.serde.records import DeadReason, OpKind, OpSource
+from halfbridge.spark_jobs.audit.finding import VIOLATIONS
+from halfbridge.spark_jobs.audit.run import audited
 from tests.spark.audit_oracle import expected
 from tests.spark.tape import NAMES, PAIRS, Half, Tape
 

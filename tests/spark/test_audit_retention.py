@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serde.records import DeadReason, OpKind
-from spark_jobs.audit.bounds import SKEW_MS, Bounds
-from spark_jobs.audit.run import audited
-from spark_jobs.take_snapshot import first_times
+from halfbridge.serde.records import DeadReason, OpKind
+from halfbridge.spark_jobs.audit.bounds import SKEW_MS, Bounds
+from halfbridge.spark_jobs.audit.run import audited
+from halfbridge.spark_jobs.take_snapshot import first_times
 from tests.spark.tape import NAMES, ORDERS, Half, Tape
 
 if TYPE_CHECKING:

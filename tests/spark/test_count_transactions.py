@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from bridge.admin_client.kafka_io import AdminClient
-from serde.headers import real_headers
-from spark_jobs import count_transactions as job
-from spark_jobs.count_transactions import count_transactions, main
-from spark_jobs.jars import connector_jars
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.serde.headers import real_headers
+from halfbridge.spark_jobs import count_transactions as job
+from halfbridge.spark_jobs.count_transactions import count_transactions, main
+from halfbridge.spark_jobs.jars import connector_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

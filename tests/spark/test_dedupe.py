@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from serde.avro import MARKER, schema_fingerprint
-from spark_jobs.dedupe import main
-from spark_jobs.ingest import main as ingest
-from spark_jobs.tables import read_table
+from halfbridge.serde.avro import MARKER, schema_fingerprint
+from halfbridge.spark_jobs.dedupe import main
+from halfbridge.spark_jobs.ingest import main as ingest
+from halfbridge.spark_jobs.tables import read_table
 from tests.spark.real_topic import DAY_1_MS, DAY_2_MS, Real, RealTopic, make_topic
 
 if TYPE_CHECKING:

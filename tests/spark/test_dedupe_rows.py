@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from serde.headers import real_headers
-from spark_jobs.dedupe.rows import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
+from halfbridge.serde.headers import real_headers
+from halfbridge.spark_jobs.dedupe.rows import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

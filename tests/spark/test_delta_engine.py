@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from halfbridge.spark_jobs.dedupe.job import dedupe
+from halfbridge.spark_jobs.delta import DeltaWriter
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.ingest.rows import PARTITION_COLUMNS
+from halfbridge.spark_jobs.ivy import JarsError, resolve
+from halfbridge.spark_jobs.replay.job import Replay, plan_replay
 from halfbridge.testkit.pytest_plugin import leave_out
-from spark_jobs.dedupe.job import dedupe
-from spark_jobs.delta import DeltaWriter
-from spark_jobs.errors import JobError
-from spark_jobs.ingest.rows import PARTITION_COLUMNS
-from spark_jobs.ivy import JarsError, resolve
-from spark_jobs.replay.job import Replay, plan_replay
 from tests.spark.delta_engine import (
     COORDINATES,
     DELETED,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from serde.avro import MARKER, schema_fingerprint
-from spark_jobs.checkpoints import JOB_FILE
-from spark_jobs.ingest import main
-from spark_jobs.tables import read_table
+from halfbridge.serde.avro import MARKER, schema_fingerprint
+from halfbridge.spark_jobs.checkpoints import JOB_FILE
+from halfbridge.spark_jobs.ingest import main
+from halfbridge.spark_jobs.tables import read_table
 from tests.spark.real_topic import (
     BORN_MS,
     DAY_1_MS,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Row, SparkSession
 
-    from serde.headers import Headers
+    from halfbridge.serde.headers import Headers
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(900)]
 

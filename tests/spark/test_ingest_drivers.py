@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from spark_jobs.ingest import main
-from spark_jobs.tables import read_table
+from halfbridge.spark_jobs.ingest import main
+from halfbridge.spark_jobs.tables import read_table
 from tests.spark.ingest_driver import GO, HELD
 from tests.spark.real_topic import Real, make_topic
 from tests.spark.sink_scene import until

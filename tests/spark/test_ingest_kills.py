@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.tables import read_table
+from halfbridge.spark_jobs.tables import read_table
 from tests.spark.real_topic import DAY_1_MS, DAY_2_MS, Real, RealTopic, make_topic
 
 if TYPE_CHECKING:
@@ -83,7 +83,13 @@ class Writer(threading.Thread):
 def start(topic: RealTopic, directory: Path, kind: str, *more: str) -> subprocess.Popen[str]:
     """Start the job as a driver of its own, in a process group of its own."""
     command = [
-        *(sys.executable, "-m", "spark_jobs.ingest", "--bootstrap-servers", topic.servers),
+        *(
+            sys.executable,
+            "-m",
+            "halfbridge.spark_jobs.ingest",
+            "--bootstrap-servers",
+            topic.servers,
+        ),
         *("--topic", topic.name, "--format", kind, "--output", str(directory / "table")),
         *("--checkpoint", str(directory / "checkpoint"), "--max-offsets", "200", "--json"),
         *("--spark-opt", "spark.master=local[2]", "--spark-opt", "spark.driver.memory=1g"),

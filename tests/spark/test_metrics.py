@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_jobs.cluster import connect
-from spark_jobs.io import Topics, stream_topics
-from spark_jobs.metrics import metrics_served
+from halfbridge.spark_jobs.cluster import connect
+from halfbridge.spark_jobs.io import Topics, stream_topics
+from halfbridge.spark_jobs.metrics import metrics_served
 from tests.spark.real_topic import Real, RealTopic, make_topic
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
 
-from serde.headers import RESERVED
-from spark_jobs.replay import main
-from spark_jobs.replay.rows import REPLAY_ID
+from halfbridge.serde.headers import RESERVED
+from halfbridge.spark_jobs.replay import main
+from halfbridge.spark_jobs.replay.rows import REPLAY_ID
 from tests.spark.sink_scene import SinkScene, check_exactly_once, value_of
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.io import KAFKA_SCHEMA
-from spark_jobs.replay.rows import REPLAY_ID, selected
+from halfbridge.spark_jobs.io import KAFKA_SCHEMA
+from halfbridge.spark_jobs.replay.rows import REPLAY_ID, selected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 
-from serde.avro import MARKER, schema_fingerprint
-from spark_jobs.schemas import (
+from halfbridge.serde.avro import MARKER, schema_fingerprint
+from halfbridge.spark_jobs.schemas import (
     BROKEN_BODY,
     NOT_FRAMED,
     UNKNOWN_SCHEMA,

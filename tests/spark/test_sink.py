@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from serde.headers import BORN_TIMESTAMP, MESSAGE_INDEX, TRANSACTION_ID
-from serde.records import ManifestKind, OpKind
-from spark_jobs.audit import main as audit
+from halfbridge.serde.headers import BORN_TIMESTAMP, MESSAGE_INDEX, TRANSACTION_ID
+from halfbridge.serde.records import ManifestKind, OpKind
+from halfbridge.spark_jobs.audit import main as audit
 from tests.spark import sink_faults
 from tests.spark.sink_faults import AFTER_MANIFEST, BEFORE_MANIFEST, faulty
 from tests.spark.sink_scene import SCHEMA, SinkScene, check_exactly_once

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from halfbridge.serde.headers import parse_half
+from halfbridge.serde.partitioner import partition_of
+from halfbridge.serde.records import OpKind
+from halfbridge.serde.topics import MANIFEST_PARTITIONS
+from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, SendError
+from halfbridge.spark_jobs.sink.manifest import Fate, rounds
+from halfbridge.spark_jobs.sink.sender.kafka_io import decide
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.proxy import Act, Api, Rule
 from halfbridge.testkit.reader import read_ops
-from serde.headers import parse_half
-from serde.partitioner import partition_of
-from serde.records import OpKind
-from serde.topics import MANIFEST_PARTITIONS
-from spark_jobs.sink.errors import CommitInDoubtError, SendError
-from spark_jobs.sink.manifest import Fate, rounds
-from spark_jobs.sink.sender.kafka_io import decide
 from tests.inferred import INFERRED
 from tests.spark.sink_parts import ROWS, Sink, sink_parts
 from tests.spark.sink_scene import HALF_PARTITIONS
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from serde.records import ManifestTransaction
+    from halfbridge.serde.records import ManifestTransaction
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from bridge.admin_client.kafka_io import AdminClient
-from serde.avro import SINK_CONTEXT
-from serde.headers import CONTEXT, INTERNAL, parse_half
-from serde.manifest import BATCH_MANIFEST
-from serde.records import OpKind, SinkContext
-from serde.topics import MANIFEST_PARTITIONS
-from spark_jobs.sink.cluster.kafka_io import ensure_topics
-from spark_jobs.sink.errors import (
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.serde.avro import SINK_CONTEXT
+from halfbridge.serde.headers import CONTEXT, INTERNAL, parse_half
+from halfbridge.serde.manifest import BATCH_MANIFEST
+from halfbridge.serde.records import OpKind, SinkContext
+from halfbridge.serde.topics import MANIFEST_PARTITIONS
+from halfbridge.spark_jobs.sink.cluster.kafka_io import ensure_topics
+from halfbridge.spark_jobs.sink.errors import (
     AttemptGivenUpError,
     BatchOrderError,
     ReplayMismatchError,
@@ -28,7 +28,7 @@ from tests.spark.sink_scene import HALF_PARTITIONS
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from serde.records import BatchManifest
+    from halfbridge.serde.records import BatchManifest
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from halfbridge.serde.records import OpKind
+from halfbridge.spark_jobs.ivy import JarsError
+from halfbridge.spark_jobs.jars import connector_jars
+from halfbridge.spark_jobs.jvm import JavaNotFoundError
+from halfbridge.spark_jobs.session import find_spark_java
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.pytest_plugin import leave_out
-from serde.records import OpKind
-from spark_jobs.ivy import JarsError
-from spark_jobs.jars import connector_jars
-from spark_jobs.jvm import JavaNotFoundError
-from spark_jobs.session import find_spark_java
 from tests.spark.sink_driver import DONE, READY
 from tests.spark.sink_faults import FORMAT, HANG, HANGS
 from tests.spark.sink_scene import SinkScene, check_exactly_once, until, value_of

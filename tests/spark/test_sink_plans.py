@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from serde.records import OpKind
-from spark_jobs.sink.checkpoint import BatchPlan
-from spark_jobs.sink.errors import BatchOrderError, PlanMismatchError, ReplayMismatchError
-from spark_jobs.sink.kept import MARKS_MAX, Kept
+from halfbridge.serde.records import OpKind
+from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
+from halfbridge.spark_jobs.sink.errors import (
+    BatchOrderError,
+    PlanMismatchError,
+    ReplayMismatchError,
+)
+from halfbridge.spark_jobs.sink.kept import MARKS_MAX, Kept
 from tests.spark.sink_scene import SCHEMA, SinkScene, check_exactly_once
 
 if TYPE_CHECKING:
@@ -138,7 +142,7 @@ def test_a_new_process_writes_no_commit_again_that_spark_has_seen(
     written = []
     for partition in range(2):
         written += sink.scene.ops(partition)
-    monkeypatch.setattr("spark_jobs.sink.batch._SETTLED", Kept(MARKS_MAX))
+    monkeypatch.setattr("halfbridge.spark_jobs.sink.batch._SETTLED", Kept(MARKS_MAX))
     second = sink.attempt(1)
     plan = BatchPlan("query", "b2", "a1", is_before_done=is_done)
     sink.committer.commit(1, [second], plan)
@@ -153,7 +157,7 @@ def test_an_older_batch_is_settled_whatever_spark_has_seen_of_the_one_before(
     """The driver died behind the manifest of batch 0; another sink had batches 1 to 4."""
     first = sink.attempt()
     sink.committer.record(0, [first], PLAN)
-    monkeypatch.setattr("spark_jobs.sink.batch._SETTLED", Kept(MARKS_MAX))
+    monkeypatch.setattr("halfbridge.spark_jobs.sink.batch._SETTLED", Kept(MARKS_MAX))
     sink.options = replace(sink.options, first_batch=5)
     sink.committer.commit(5, [sink.attempt(5)], BatchPlan("query", "b6", "b5", is_before_done=True))
     assert sink.decided(first) == {OpKind.COMMIT}

@@ -9,24 +9,24 @@ import pytest
 from confluent_kafka import Producer
 from prometheus_client import generate_latest
 
-from bridge.admin_client.kafka_io import AdminClient
-from serde.avro import DEAD_LETTER, HALF_METADATA, SINK_CONTEXT
-from serde.headers import CONTEXT, DEAD, HALF
-from serde.partitioner import partition_of
-from serde.records import DeadLetter, DeadReason, HalfMetadata, OpKind, SinkContext
-from serde.topics import MANIFEST_PARTITIONS
-from spark_jobs.sink import progress as progress_module
-from spark_jobs.sink.checkpoint import BatchPlan
-from spark_jobs.sink.errors import RefusedError, SearchLimitError
-from spark_jobs.sink.log.kafka_io import log_for
-from spark_jobs.sink.progress import SinkMetrics, SinkProgress, sink_progress
-from spark_jobs.sink.refused import kafka_io as refused
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, SINK_CONTEXT
+from halfbridge.serde.headers import CONTEXT, DEAD, HALF
+from halfbridge.serde.partitioner import partition_of
+from halfbridge.serde.records import DeadLetter, DeadReason, HalfMetadata, OpKind, SinkContext
+from halfbridge.serde.topics import MANIFEST_PARTITIONS
+from halfbridge.spark_jobs.sink import progress as progress_module
+from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
+from halfbridge.spark_jobs.sink.errors import RefusedError, SearchLimitError
+from halfbridge.spark_jobs.sink.log.kafka_io import log_for
+from halfbridge.spark_jobs.sink.progress import SinkMetrics, SinkProgress, sink_progress
+from halfbridge.spark_jobs.sink.refused import kafka_io as refused
 from tests.spark.sink_scene import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from spark_jobs.sink.attempt import AttemptReport
+    from halfbridge.spark_jobs.sink.attempt import AttemptReport
     from tests.spark.sink_parts import Sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge import MessageView, Resolution
+from halfbridge.bridge import MessageView, Resolution
+from halfbridge.serde.avro import SINK_CONTEXT
+from halfbridge.serde.records import ManifestAttempt, ManifestKind, OpKind, SinkContext
 from halfbridge.spark import checker as checker_module
 from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
-from serde.avro import SINK_CONTEXT
-from serde.records import ManifestAttempt, ManifestKind, OpKind, SinkContext
-from spark_jobs.sink.batch import BatchCommitter
-from spark_jobs.sink.errors import AttemptGivenUpError
-from spark_jobs.sink.sender.kafka_io import decide
+from halfbridge.spark_jobs.sink.batch import BatchCommitter
+from halfbridge.spark_jobs.sink.errors import AttemptGivenUpError
+from halfbridge.spark_jobs.sink.sender.kafka_io import decide
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from serde.records import ManifestTransaction
-    from spark_jobs.sink.attempt import AttemptReport
-    from spark_jobs.sink.manifest import Found
+    from halfbridge.serde.records import ManifestTransaction
+    from halfbridge.spark_jobs.sink.attempt import AttemptReport
+    from halfbridge.spark_jobs.sink.manifest import Found
     from tests.spark.sink_parts import Sink
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from serde.headers import real_headers
-from serde.identity import TRANSACTION_IDS
-from spark_jobs.sink.destination import delivered_bytes
-from spark_jobs.sink.errors import RowError
+from halfbridge.serde.headers import real_headers
+from halfbridge.serde.identity import TRANSACTION_IDS
+from halfbridge.spark_jobs.sink.destination import delivered_bytes
+from halfbridge.spark_jobs.sink.errors import RowError
 from tests.spark.sink_scene import value_of
 
 if TYPE_CHECKING:

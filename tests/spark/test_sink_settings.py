@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from checker.admin.kafka_io import Cluster
-from checker.admin.shape import TopicShape, Wanted
-from serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
-from serde.records import DaemonSettings
-from spark_jobs.sink.daemon_settings import kafka_io as daemon_settings
-from spark_jobs.sink.daemon_settings.kafka_io import check_age
-from spark_jobs.sink.errors import SinkOptionError
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.shape import TopicShape, Wanted
+from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
+from halfbridge.serde.records import DaemonSettings
+from halfbridge.spark_jobs.sink.daemon_settings import kafka_io as daemon_settings
+from halfbridge.spark_jobs.sink.daemon_settings.kafka_io import check_age
+from halfbridge.spark_jobs.sink.errors import SinkOptionError
 
 if TYPE_CHECKING:
     from tests.spark.sink_parts import Sink

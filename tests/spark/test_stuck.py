@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from serde.records import OpKind, OpSource
-from spark_jobs.stuck.command import report_of
-from spark_jobs.stuck.report import text_lines
-from spark_jobs.stuck.state import (
+from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.spark_jobs.stuck.command import report_of
+from halfbridge.spark_jobs.stuck.report import text_lines
+from halfbridge.spark_jobs.stuck.state import (
     STATE,
     kept,
     merged,
@@ -18,7 +18,7 @@ from spark_jobs.stuck.state import (
     state_of_ops,
     undecided,
 )
-from spark_jobs.stuck.table import GENERATIONS_KEPT, Table, keep_up
+from halfbridge.spark_jobs.stuck.table import GENERATIONS_KEPT, Table, keep_up
 from tests.spark.tape import NAMES, PAIRS, Tape
 
 if TYPE_CHECKING:

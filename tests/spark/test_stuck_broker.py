@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
 
-from serde import headers as names
-from spark_jobs.stuck import main
-from spark_jobs.stuck.table import Table
+from halfbridge.serde import headers as names
+from halfbridge.spark_jobs.stuck import main
+from halfbridge.spark_jobs.stuck.table import Table
 from tests.integration.installation import GROUP, Installation
 
 if TYPE_CHECKING:

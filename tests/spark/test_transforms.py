@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.testing import assertSchemaEqual
 
-from serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_headers
-from spark_jobs.transforms import rows_per_transaction, with_transaction_id
+from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_headers
+from halfbridge.spark_jobs.transforms import rows_per_transaction, with_transaction_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from serde.headers import Headers
+    from halfbridge.serde.headers import Headers
 
 pytestmark = pytest.mark.spark
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Column, Integer, MetaData, String, Table, insert
 
-from bridge.message import Message
+from halfbridge.bridge.message import Message
 from halfbridge.sql import Fence, Inbox
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.sql.databases import OwnDatabase, sqlite_database

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, create_engine, text
 
-from bridge.message import Message
+from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.sql.bench_relay import BODY, END_S_MAX, KEYS, PARTITIONS, WARM_ROWS, Reader

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, TopicPartition
 from sqlalchemy import create_engine, text
 
-from bridge.message import Message
+from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.sql.servers import PostgresServer, Template

@@ -11,7 +11,7 @@ import signal
 
 from sqlalchemy import create_engine
 
-from bridge import TransactionProducer
+from halfbridge.bridge import TransactionProducer
 from halfbridge.sql import Fence
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.relay import Relay, RelayStep

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import insert, select
 
+from halfbridge.serde.records import OpKind
 from halfbridge.sql import Fence
 from halfbridge.testkit.client_log import read_client_logs
 from halfbridge.testkit.history import Claim, Outcome
 from halfbridge.testkit.judge import judge
 from halfbridge.testkit.reader import read_all, read_ops
-from serde.records import OpKind
 from tests.faults.client import READY
 from tests.faults.plan import PRODUCER_GROUP
 from tests.faults.stage import until

@@ -10,14 +10,14 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, func, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
-from bridge import Message, MessageView
+from halfbridge.bridge import Message, MessageView
+from halfbridge.serde.avro import FENCE_CONTEXT
+from halfbridge.serde.headers import CONTEXT
+from halfbridge.serde.identity import TRANSACTION_IDS
+from halfbridge.serde.records import FenceContext
+from halfbridge.serde.topics import TopicNames
 from halfbridge.sql import Fence
 from halfbridge.sql.fence_rows import write_committed
-from serde.avro import FENCE_CONTEXT
-from serde.headers import CONTEXT
-from serde.identity import TRANSACTION_IDS
-from serde.records import FenceContext
-from serde.topics import TopicNames
 from tests.integration.producing import GROUP, PARTITIONS, Cluster
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from serde import Op
+    from halfbridge.serde import Op
     from tests.sql.databases import Database
 
 WORK = Table("work", MetaData(), Column("number", Integer, primary_key=True), mysql_engine="InnoDB")

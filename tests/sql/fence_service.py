@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import event, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from bridge import (
+from halfbridge.bridge import (
     Answer,
     BridgeError,
     Message,
@@ -34,9 +34,9 @@ from bridge import (
     Resolution,
     TransactionProducer,
 )
-from bridge.transaction import IllegalTransitionError
+from halfbridge.bridge.transaction import IllegalTransitionError
+from halfbridge.serde.records import OpKind
 from halfbridge.testkit.client_log import ClientLog
-from serde.records import OpKind
 from tests.faults.client import QUIET, READY
 from tests.faults.plan import PRODUCER_GROUP, REAL_TOPICS
 from tests.sql.fence_plan import ITEMS, SHIPPED, Kind, Step, draw_kind, kinds_on
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from bridge import MessageView, Transaction
+    from halfbridge.bridge import MessageView, Transaction
 
 KEYS = 3  # of a thread at a time
 MESSAGES_MAX = 4

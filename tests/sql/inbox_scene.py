@@ -17,8 +17,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from serde.headers import real_headers
-from serde.identity import TRANSACTION_IDS
+from halfbridge.serde.headers import real_headers
+from halfbridge.serde.identity import TRANSACTION_IDS
 from tests.integration.waiting import CALL_S, until
 
 if TYPE_CHECKING:

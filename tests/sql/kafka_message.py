@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from serde.headers import real_headers
+from halfbridge.serde.headers import real_headers
 
 if TYPE_CHECKING:
-    from serde.headers import Headers
+    from halfbridge.serde.headers import Headers
 
 BORN_MS = 1_700_000_000_000
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from threading import Condition, Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from bridge import TransactionProducer
+from halfbridge.bridge import TransactionProducer
 from halfbridge.sql import Fence
 from halfbridge.sql.bounds import RELAY_BOUNDS
 from halfbridge.sql.engines import engine_of

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from bridge import TransactionProducer
+    from halfbridge.bridge import TransactionProducer
     from halfbridge.sql.local_messages.settling import PreparedMessage
     from halfbridge.testkit.stack import HalfbridgeStack
 

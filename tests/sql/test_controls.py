@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.message import Message
+from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.relay import RelayStep
 from halfbridge.testkit.history import Anomaly
 from tests.faults.stage import seed_of_run, until

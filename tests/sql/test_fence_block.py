@@ -12,8 +12,9 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from bridge import IllegalTransitionError, OutcomeUnknownError, Resolution
-from bridge.errors import ConfigError, HalfNotStoredError, InvalidMessageError
+from halfbridge.bridge import IllegalTransitionError, OutcomeUnknownError, Resolution
+from halfbridge.bridge.errors import ConfigError, HalfNotStoredError, InvalidMessageError
+from halfbridge.serde.headers import parse_half
 from halfbridge.sql import (
     CommitUnknownError,
     FencedError,
@@ -21,7 +22,6 @@ from halfbridge.sql import (
     Outcome,
     TransactionEndedError,
 )
-from serde.headers import parse_half
 from tests.sql.fence_scene import Scene, kill_session, new_id, on, work
 
 if TYPE_CHECKING:

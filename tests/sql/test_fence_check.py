@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import create_engine, event, text, update
 
-from bridge import NoAnswerError, Resolution
+from halfbridge.bridge import NoAnswerError, Resolution
+from halfbridge.serde.avro import SINK_CONTEXT
+from halfbridge.serde.records import SinkContext
 from halfbridge.sql import Fence, FencedError, TableError
 from halfbridge.sql.fence_purge import needed_ms
 from halfbridge.sql.fence_table import CLOCK_MARGIN_MS
-from serde.avro import SINK_CONTEXT
-from serde.records import SinkContext
 from tests.integration.producing import GROUP
 from tests.sql.fence_scene import Scene, new_id, on
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from bridge import Answer
+    from halfbridge.bridge import Answer
     from tests.sql.databases import Database, OwnDatabase
 
 JOIN_S_MAX = 30.0

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import TopicPartition
 
-from bridge import Message
+from halfbridge.bridge import Message
 from halfbridge.cli import cli
-from serde.avro import DEAD_LETTER, HALF_METADATA
-from serde.headers import DEAD, HALF
-from serde.records import DeadReason, OpKind
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
+from halfbridge.serde.headers import DEAD, HALF
+from halfbridge.serde.records import DeadReason, OpKind
 from tests.integration.installation import Installation
 from tests.integration.producing import GROUP
 from tests.sql.fence_scene import Scene, on, work
@@ -22,8 +22,8 @@ from tests.sql.fence_scene import Scene, on, work
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from halfbridge.serde.records import DeadLetter
     from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from serde.records import DeadLetter
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from bridge import IllegalTransitionError
+from halfbridge.bridge import IllegalTransitionError
 from halfbridge.sql import (
     FencedError,
     FenceUsageError,
@@ -23,7 +23,7 @@ from tests.sql.fence_scene import Scene, on, work
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from bridge import Transaction
+    from halfbridge.bridge import Transaction
     from tests.integration.producing import Cluster
     from tests.sql.databases import Database
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.exc import DBAPIError
 
-from bridge import Message, NoAnswerError, Resolution
+from halfbridge.bridge import Message, NoAnswerError, Resolution
 from halfbridge.sql import CommitUnknownError
 from halfbridge.testkit.proxy_tcp import Act
 from tests.integration.producing import GROUP

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, event, insert, make_url, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from bridge import NoAnswerError, Resolution
+from halfbridge.bridge import NoAnswerError, Resolution
 from halfbridge.sql import FencedError
 from halfbridge.sql.errors import PurgeError
 from halfbridge.sql.fence_purge import needed_ms

@@ -10,9 +10,9 @@ from sqlalchemy import Connection, Engine, Integer, MetaData, Table, event, inse
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from bridge.errors import ConfigError
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.serde.headers import MESSAGE_INDEX, TRANSACTION_ID
 from halfbridge.sql import Inbox, InboxUsageError, NoIdentityError, NotDurableError, TableError
-from serde.headers import MESSAGE_INDEX, TRANSACTION_ID
 from tests.sql.kafka_message import Message, delivered
 
 if TYPE_CHECKING:

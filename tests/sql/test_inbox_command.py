@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import insert
 
-from bridge.errors import ConfigError
+from halfbridge.bridge.errors import ConfigError
 from halfbridge.cli import cli
 from halfbridge.sql import Inbox
 from halfbridge.sql.retention import real_retention_ms

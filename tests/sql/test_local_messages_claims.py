@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import func, select, true, update
 
-from bridge.message import Message
+from halfbridge.bridge.message import Message
 from halfbridge.cli import cli
+from halfbridge.serde.partitioner import key_hash
 from halfbridge.sql.local_messages import admin
 from halfbridge.sql.local_messages.claims import Claims, Snapshot, Unacknowledged
 from halfbridge.sql.local_messages.config import RelayConfig
@@ -17,7 +18,6 @@ from halfbridge.sql.local_messages.marks import Failure, Marks, engine_of
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.sql.tables import NowMs
-from serde.partitioner import key_hash
 
 if TYPE_CHECKING:
     from tests.sql.databases import Database

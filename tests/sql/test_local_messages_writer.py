@@ -9,7 +9,8 @@ from sqlalchemy import Engine, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from bridge.message import Message
+from halfbridge.bridge.message import Message
+from halfbridge.serde.partitioner import key_hash, partition_of
 from halfbridge.sql.errors import FenceUsageError
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.errors import RowNotFoundError, RowStateError
@@ -17,7 +18,6 @@ from halfbridge.sql.local_messages.rows import headers_of
 from halfbridge.sql.local_messages.settling import Settling
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
-from serde.partitioner import key_hash, partition_of
 
 if TYPE_CHECKING:
     from tests.sql.databases import Database

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bridge import Message
+from halfbridge.bridge import Message
 from halfbridge.sql.log_subscription.batches import cut
 
 MAX, BYTES = 5, 100

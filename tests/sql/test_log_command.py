@@ -13,7 +13,7 @@ from urllib.request import urlopen
 import pytest
 from sqlalchemy import text
 
-from bridge import Message
+from halfbridge.bridge import Message
 from halfbridge.sql.local_messages.service import RelayService
 from tests.sql.log_scene import KINDS, Orders, make_durable
 from tests.sql.relaying import running, scene, wait_until

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge import Message
-from bridge.errors import ConfigError
+from halfbridge.bridge import Message
+from halfbridge.bridge.errors import ConfigError
 from halfbridge.sql.log_subscription.errors import InsertNotMappedError, MappingError
 from halfbridge.sql.log_subscription.mapping import load_mapping, parse_mapping
 

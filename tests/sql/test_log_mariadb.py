@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import text
 
-from bridge import Message
+from halfbridge.bridge import Message
 from halfbridge.sql.log_subscription import mariadb_stream
 from halfbridge.sql.log_subscription.changes import Position
 from halfbridge.sql.log_subscription.errors import (

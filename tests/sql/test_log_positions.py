@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import text
 
-from bridge import Message
+from halfbridge.bridge import Message
 from halfbridge.sql.bounds import Bounds
 from halfbridge.sql.engines import engine_of
 from halfbridge.sql.log_subscription.changes import Position

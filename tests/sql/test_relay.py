@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.message import Message
+from halfbridge.bridge.message import Message
 from tests.sql.relaying import Scene, run_dry, scene
 
 if TYPE_CHECKING:

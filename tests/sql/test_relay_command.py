@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import select
 
-from bridge.message import Message
+from halfbridge.bridge.message import Message
 from halfbridge.cli import cli
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.testkit.ports import free_ports

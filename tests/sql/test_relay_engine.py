@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from bridge.config import BridgeConfig
+from halfbridge.bridge.config import BridgeConfig
 from halfbridge.sql import Fence
 from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS, Bounds
 from halfbridge.sql.dialects import CHECK_WAIT_MS

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import func, select
 
-from bridge.check_responder import _STOP_S as CHECKERS_STOP_S
-from bridge.message import Message
+from halfbridge.bridge.check_responder import _STOP_S as CHECKERS_STOP_S
+from halfbridge.bridge.message import Message
 from halfbridge.sql import Fence
 from halfbridge.sql.bounds import Bounds
 from halfbridge.sql.engines import engine_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import delete, insert, select, update
 
-from bridge.message import Message
+from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.steps import RelayStep
 from tests.sql.relaying import Scene, run_dry, scene
 

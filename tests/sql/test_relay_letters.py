@@ -9,17 +9,17 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from sqlalchemy import select, update
 
-from bridge.admin_client.kafka_io import AdminClient
-from bridge.message import Message
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.message import Message
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
+from halfbridge.serde.headers import DEAD, HALF
+from halfbridge.serde.records import DeadLetter, DeadReason, HalfMetadata
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.dead_letters import DeadLetters, Letter, letter_of
 from halfbridge.sql.local_messages.marks import Marks, engine_of
 from halfbridge.sql.local_messages.metrics import RelayMetrics
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.sql.tables import NowMs
-from serde.avro import DEAD_LETTER, HALF_METADATA
-from serde.headers import DEAD, HALF
-from serde.records import DeadLetter, DeadReason, HalfMetadata
 from tests.sql.relaying import running, scene, states_of, wait_until
 
 if TYPE_CHECKING:

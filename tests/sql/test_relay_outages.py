@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from bridge.message import Message
+from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.steps import RelayStep
 from tests.sql.relaying import running, scene, wait_until
 

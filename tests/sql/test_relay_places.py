@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from bridge.admin_client.kafka_io import AdminClient
-from bridge.message import Message
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.message import Message
+from halfbridge.serde.partitioner import key_hash
+from halfbridge.serde.topics import TopicNames
 from halfbridge.sql import Fence
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.testkit.cluster import EmbeddedCluster
-from serde.partitioner import key_hash
-from serde.topics import TopicNames
 from tests.integration.producing import GROUP, Cluster
 from tests.sql.relaying import WAIT_S_MAX, Scene, run_dry
 

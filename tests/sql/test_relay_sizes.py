@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select, update
 
-from bridge.message import Message
+from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.claims import Claims, Snapshot
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.marks import engine_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.errors import ConfigError
+from halfbridge.bridge.errors import ConfigError
 from halfbridge.sql.dialects.base import (
     CHECK_WAIT_MS,
     COUNTED,

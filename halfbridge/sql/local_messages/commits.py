@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from bridge.producer import TransactionProducer
+    from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.local_messages.claims import Unacknowledged
     from halfbridge.sql.local_messages.marks import Marks
     from halfbridge.sql.local_messages.metrics import RelayMetrics

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bridge.errors import ConfigError
-from bridge.settings import check, setting
-from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.settings import check, setting
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000

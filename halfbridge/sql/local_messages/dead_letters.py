@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import select
 
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
+from halfbridge.serde.errors import SerdeError
+from halfbridge.serde.headers import DEAD, HALF, headers_of
+from halfbridge.serde.records import DeadReason
 from halfbridge.sql.local_messages.marks import DeadRow, Failed
 from halfbridge.sql.local_messages.states import RowState
-from serde.avro import DEAD_LETTER, HALF_METADATA
-from serde.errors import SerdeError
-from serde.headers import DEAD, HALF, headers_of
-from serde.records import DeadReason
 
 if TYPE_CHECKING:
     from typing import Any

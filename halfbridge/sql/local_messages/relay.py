@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from bridge.transaction import IllegalTransitionError
+from halfbridge.bridge.transaction import IllegalTransitionError
 from halfbridge.sql.errors import FencedError, SqlError
 from halfbridge.sql.local_messages.claims import Claims
 from halfbridge.sql.local_messages.commits import Commits
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from bridge.errors import BridgeError
-    from bridge.producer import TransactionProducer
+    from halfbridge.bridge.errors import BridgeError
+    from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.fence import Fence
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.marks import Failure

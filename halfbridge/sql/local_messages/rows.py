@@ -7,14 +7,14 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bridge.message import Message
-from serde.limits import TRANSACTION_BYTES_MAX
-from serde.partitioner import key_hash
+from halfbridge.bridge.message import Message
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
+from halfbridge.serde.partitioner import key_hash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bridge.message import Header
+    from halfbridge.bridge.message import Header
 
 # Of key, value and headers; what is larger fits into no message transaction, and is not read.
 ROW_BYTES_MAX = TRANSACTION_BYTES_MAX

@@ -9,17 +9,17 @@ from itertools import count, cycle
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from bridge.errors import BridgeError, InvalidMessageError, TopicSetupError
-from bridge.transaction import IllegalTransitionError
+from halfbridge.bridge.errors import BridgeError, InvalidMessageError, TopicSetupError
+from halfbridge.bridge.transaction import IllegalTransitionError
+from halfbridge.serde.partitioner import key_hash
 from halfbridge.sql.local_messages.marks import Failure, MarkedTransaction
-from serde.partitioner import key_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from bridge.futures import SendFuture
-    from bridge.message_transaction import Transaction
-    from bridge.producer import TransactionProducer
+    from halfbridge.bridge.futures import SendFuture
+    from halfbridge.bridge.message_transaction import Transaction
+    from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.local_messages.planning import Batch
     from halfbridge.sql.local_messages.rows import LocalMessage
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from bridge.errors import BridgeError
-from checker.http import Health
+from halfbridge.bridge.errors import BridgeError
+from halfbridge.checker.http import Health
 from halfbridge.sql.local_messages.dead_letters import DeadLetters
 from halfbridge.sql.local_messages.errors import DrainError
 from halfbridge.sql.local_messages.letters.kafka_io import LetterReader
@@ -22,7 +22,7 @@ from halfbridge.sql.local_messages.wakeups import Listener, Wakeups
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from bridge.producer import TransactionProducer
+    from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.local_messages.relay import Relay
     from halfbridge.sql.local_messages.settling import PreparedMessage
     from halfbridge.sql.log_subscription.wakeups import LogListener

@@ -11,14 +11,14 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from bridge.errors import BridgeError
+from halfbridge.bridge.errors import BridgeError
 from halfbridge.sql.local_messages.sending import abandon
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from bridge.futures import DecisionFuture
-    from bridge.producer import TransactionProducer
+    from halfbridge.bridge.futures import DecisionFuture
+    from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.local_messages.sending import Attempt, Sending
 
 _MS_PER_S = 1_000

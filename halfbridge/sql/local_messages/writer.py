@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine, MetaData
 
-    from bridge.message import Message
+    from halfbridge.bridge.message import Message
 
 _CHANNEL_CHARS_MAX = 63  # PostgreSQL's limit of a name
 

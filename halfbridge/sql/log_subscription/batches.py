@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bridge.message import Message
+    from halfbridge.bridge.message import Message
 
 # The protocol's limit of messages; half of its limit of bytes, so that a batch of the daemon holds
 # another transaction too.

@@ -6,14 +6,14 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from bridge.errors import BridgeError
-from bridge.transaction import IllegalTransitionError
+from halfbridge.bridge.errors import BridgeError
+from halfbridge.bridge.transaction import IllegalTransitionError
 from halfbridge.sql.log_subscription.positions import Decision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bridge import Message, Transaction, TransactionProducer
+    from halfbridge.bridge import Message, Transaction, TransactionProducer
     from halfbridge.sql.fence import Fence
     from halfbridge.sql.log_subscription.positions import Positions, Stored
 

@@ -19,7 +19,7 @@ LogSubscriptionError         (also BridgeError)
 
 from __future__ import annotations
 
-from bridge.errors import BridgeError, ConfigError
+from halfbridge.bridge.errors import BridgeError, ConfigError
 
 
 class LogSubscriptionError(BridgeError):

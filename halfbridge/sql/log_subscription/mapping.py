@@ -21,8 +21,8 @@ from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from bridge.errors import InvalidMessageError
-from bridge.message import Message
+from halfbridge.bridge.errors import InvalidMessageError
+from halfbridge.bridge.message import Message
 from halfbridge.sql.log_subscription.errors import InsertNotMappedError, MappingError
 
 if sys.version_info >= (3, 11):

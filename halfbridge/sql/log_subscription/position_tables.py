@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Boolean, Column, Integer, LargeBinary, MetaData, String, Table
 from sqlalchemy.dialects import mysql
 
+from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.sql.tables import GROUP_CHARS_MAX, ID_CHARS, ascii_text, transactional
-from serde.limits import TOPIC_CHARS_MAX
 
 SUBSCRIPTION_CHARS_MAX = 50
 OWNER_CHARS_MAX = 200

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import MetaData, and_, delete, func, insert, inspect, select, text, update
 
-from bridge.message import Message
+from halfbridge.bridge.message import Message
 from halfbridge.sql.dialects import database_of, set_isolation
 from halfbridge.sql.log_subscription.changes import Position
 from halfbridge.sql.log_subscription.errors import (

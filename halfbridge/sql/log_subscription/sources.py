@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from bridge.errors import ConfigError
+from halfbridge.bridge.errors import ConfigError
 from halfbridge.sql.log_subscription.errors import LogSettingsError
 
 if TYPE_CHECKING:

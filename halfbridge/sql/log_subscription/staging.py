@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Table
 
-    from bridge.message import Message
+    from halfbridge.bridge.message import Message
 
 # Of a snapshot in one INSERT: rows, and bytes of its text, which takes far less than
 # Bounds.statement_s. A longer message has an INSERT of its own.

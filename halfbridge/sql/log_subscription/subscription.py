@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from bridge.errors import (
+from halfbridge.bridge.errors import (
     HalfNotStoredError,
     NoAnswerError,
     OutcomeUnknownError,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
     from threading import Event
 
-    from bridge import Message, TransactionProducer
+    from halfbridge.bridge import Message, TransactionProducer
     from halfbridge.sql.fence import Fence
     from halfbridge.sql.log_subscription.changes import Insert, LogSource, Snapshot, Wanted
     from halfbridge.sql.log_subscription.mapping import MessageMapping

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from bridge.admin_client.kafka_io import AdminClient
-from serde.topics import MANIFEST_BYTES_MAX
-from spark_jobs.sink.errors import SinkOptionError
+from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.serde.topics import MANIFEST_BYTES_MAX
+from halfbridge.spark_jobs.sink.errors import SinkOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spark_jobs.sink.options import SinkOptions
+    from halfbridge.spark_jobs.sink.options import SinkOptions
 
 LOG = logging.getLogger("halfbridge.spark")
 _CLIENT_LOG = logging.getLogger("halfbridge.spark.kafka")

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from serde.topic_shapes import (
+from halfbridge.serde.topic_shapes import (
     CHECK_PARTITIONS,
     MESSAGE_BYTES_MAX,
     HalfShape,
     check_topic_settings,
     manifest_topic_settings,
 )
-from serde.topics import MANIFEST_PARTITIONS
-from spark_jobs.sink.clients.kafka_io import LOG, admin_for, text_of
-from spark_jobs.sink.errors import CommitInDoubtError, SinkSetupError
+from halfbridge.serde.topics import MANIFEST_PARTITIONS
+from halfbridge.spark_jobs.sink.clients.kafka_io import LOG, admin_for, text_of
+from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, SinkSetupError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from spark_jobs.sink.options import SinkOptions
+    from halfbridge.spark_jobs.sink.options import SinkOptions
 
 KAFKA_TIMEOUT_S = 20.0
 LOOK_AGAIN_S = 0.1

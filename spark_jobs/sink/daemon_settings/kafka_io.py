@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from serde.daemon_settings import DAEMON_KEY, decode_daemon_settings
-from serde.errors import DecodeError
-from serde.records import DaemonSettings
-from spark_jobs.sink.clients.kafka_io import LOG, made, reader_settings, text_of
-from spark_jobs.sink.errors import SinkOptionError
+from halfbridge.serde.daemon_settings import DAEMON_KEY, decode_daemon_settings
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.records import DaemonSettings
+from halfbridge.spark_jobs.sink.clients.kafka_io import LOG, made, reader_settings, text_of
+from halfbridge.spark_jobs.sink.errors import SinkOptionError
 
 if TYPE_CHECKING:
-    from spark_jobs.sink.options import SinkOptions
+    from halfbridge.spark_jobs.sink.options import SinkOptions
 
 # As the client reads it (`bridge.settings_topic`): compaction leaves one record of 200 bytes, and
 # two workers that contradict each other for a week write 1 MB.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from serde.manifest import BATCH_MANIFEST
-from serde.partitioner import partition_of
-from serde.topics import MANIFEST_PARTITIONS
-from spark_jobs.sink.clients.kafka_io import (
+from halfbridge.serde.manifest import BATCH_MANIFEST
+from halfbridge.serde.partitioner import partition_of
+from halfbridge.serde.topics import MANIFEST_PARTITIONS
+from halfbridge.spark_jobs.sink.clients.kafka_io import (
     LOG,
     admin_for,
     made,
@@ -21,7 +21,7 @@ from spark_jobs.sink.clients.kafka_io import (
     reader_settings,
     text_of,
 )
-from spark_jobs.sink.cluster.kafka_io import (
+from halfbridge.spark_jobs.sink.cluster.kafka_io import (
     KAFKA_TIMEOUT_S,
     LOOK_AGAIN_S,
     MS_PER_S,
@@ -29,13 +29,13 @@ from spark_jobs.sink.cluster.kafka_io import (
     check_manifest_topic,
     ends_of,
 )
-from spark_jobs.sink.errors import CommitInDoubtError, SearchLimitError, SinkSetupError
-from spark_jobs.sink.kept import CLIENTS_MAX, Kept
-from spark_jobs.sink.manifest import Entry, Found, Search
+from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, SearchLimitError, SinkSetupError
+from halfbridge.spark_jobs.sink.kept import CLIENTS_MAX, Kept
+from halfbridge.spark_jobs.sink.manifest import Entry, Found, Search
 
 if TYPE_CHECKING:
-    from serde.records import BatchManifest
-    from spark_jobs.sink.options import SinkOptions
+    from halfbridge.serde.records import BatchManifest
+    from halfbridge.spark_jobs.sink.options import SinkOptions
 
 _READ_MAX = 10_000
 _MESSAGE_BYTES_LEAST = 1_000  # that the client can be told

@@ -9,24 +9,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from serde.errors import SerdeError
-from serde.headers import headers_of
-from spark_jobs.sink.clients.kafka_io import LOG, admin_for, made, reader_settings, text_of
-from spark_jobs.sink.cluster.kafka_io import (
+from halfbridge.serde.errors import SerdeError
+from halfbridge.serde.headers import headers_of
+from halfbridge.spark_jobs.sink.clients.kafka_io import (
+    LOG,
+    admin_for,
+    made,
+    reader_settings,
+    text_of,
+)
+from halfbridge.spark_jobs.sink.cluster.kafka_io import (
     KAFKA_TIMEOUT_S,
     LOOK_AGAIN_S,
     MS_PER_S,
     topics_of,
 )
-from spark_jobs.sink.errors import SinkSetupError
-from spark_jobs.sink.kept import CLIENTS_MAX, Kept
-from spark_jobs.sink.tally import letter_of
+from halfbridge.spark_jobs.sink.errors import SinkSetupError
+from halfbridge.spark_jobs.sink.kept import CLIENTS_MAX, Kept
+from halfbridge.spark_jobs.sink.tally import letter_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from spark_jobs.sink.options import SinkOptions
-    from spark_jobs.sink.tally import Letter
+    from halfbridge.spark_jobs.sink.options import SinkOptions
+    from halfbridge.spark_jobs.sink.tally import Letter
 
 # Of one look, so that a neighbour's dead letters delay a batch by no more; the next batch goes on
 # where this one stopped. Dead letters are as large as messages: 64 MiB are 64 of the largest, and

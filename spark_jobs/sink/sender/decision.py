@@ -5,11 +5,11 @@ from __future__ import annotations
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from serde.avro import OP
-from serde.records import Op
+from halfbridge.serde.avro import OP
+from halfbridge.serde.records import Op
 
 if TYPE_CHECKING:
-    from serde.records import ManifestTransaction, OpKind, OpSource
+    from halfbridge.serde.records import ManifestTransaction, OpKind, OpSource
 
 _NS_PER_MS = 1_000_000
 

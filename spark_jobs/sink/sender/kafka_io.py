@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, Producer
 
-from serde.acknowledgements import Acknowledgements
-from serde.records import OpKind, OpSource
-from spark_jobs.sink.clients.kafka_io import (
+from halfbridge.serde.acknowledgements import Acknowledgements
+from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.spark_jobs.sink.clients.kafka_io import (
     INFERRED,
     actor_name,
     admin_for,
@@ -22,19 +22,24 @@ from spark_jobs.sink.clients.kafka_io import (
     producer_settings,
     text_of,
 )
-from spark_jobs.sink.cluster.kafka_io import half_shape, settings_of, topics_of
-from spark_jobs.sink.destination import ANY_BYTES, Destination
-from spark_jobs.sink.errors import CommitInDoubtError, RowError, SendError, SinkSetupError
-from spark_jobs.sink.kept import CLIENTS_MAX, Kept
-from spark_jobs.sink.sender.decision import decision
+from halfbridge.spark_jobs.sink.cluster.kafka_io import half_shape, settings_of, topics_of
+from halfbridge.spark_jobs.sink.destination import ANY_BYTES, Destination
+from halfbridge.spark_jobs.sink.errors import (
+    CommitInDoubtError,
+    RowError,
+    SendError,
+    SinkSetupError,
+)
+from halfbridge.spark_jobs.sink.kept import CLIENTS_MAX, Kept
+from halfbridge.spark_jobs.sink.sender.decision import decision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from serde.headers import Headers
-    from serde.records import ManifestTransaction
-    from spark_jobs.sink.options import SinkOptions
-    from spark_jobs.sink.rows import Row
+    from halfbridge.serde.headers import Headers
+    from halfbridge.serde.records import ManifestTransaction
+    from halfbridge.spark_jobs.sink.options import SinkOptions
+    from halfbridge.spark_jobs.sink.rows import Row
 
 _MS_PER_S = 1_000
 _ROOM_S = 0.1

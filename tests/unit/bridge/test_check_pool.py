@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.check_pool import CheckPool, Outcome, PoolState
+from halfbridge.bridge.check_pool import CheckPool, Outcome, PoolState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -210,7 +210,7 @@ def test_a_process_without_threads_tries_again(monkeypatch: pytest.MonkeyPatch) 
     pool.submit(0)
     assert work.began[0].wait(TIMEOUT_S)
     with monkeypatch.context() as patch:
-        patch.setattr("bridge.check_pool.Thread", _no_thread)
+        patch.setattr("halfbridge.bridge.check_pool.Thread", _no_thread)
         _overdue(outcomes, 0)
         assert _counted(pool.state()) == (0, 1, 1, 0)
     pool.submit(1)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bridge import kafka_io
-from bridge.check_requests import PATIENCE_S_MAX, StallWatch
-from bridge.errors import RetriableError
-from bridge.stalls import LOOK_S, STALLED_S, UNREAD_S
+from halfbridge.bridge import kafka_io
+from halfbridge.bridge.check_requests import PATIENCE_S_MAX, StallWatch
+from halfbridge.bridge.errors import RetriableError
+from halfbridge.bridge.stalls import LOOK_S, STALLED_S, UNREAD_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from bridge.cluster import Destinations
-from bridge.config import BridgeConfig
-from bridge.errors import InvalidMessageError, RetriableError, TopicSetupError
-from bridge.kafka_io import make_producer
-from bridge.message import Message
+from halfbridge.bridge.cluster import Destinations
+from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.errors import InvalidMessageError, RetriableError, TopicSetupError
+from halfbridge.bridge.kafka_io import make_producer
+from halfbridge.bridge.message import Message
 
 _CALL_S = 1.0
 _SENDERS = 8
@@ -65,7 +65,7 @@ def _destinations(client: Any) -> Destinations:
 
 def test_threads_share_the_failure_of_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """While no broker answers nobody waits for the questions of others, and then asks anew."""
-    monkeypatch.setattr("bridge.cluster._ADMIN_TIMEOUT_S", _CALL_S)
+    monkeypatch.setattr("halfbridge.bridge.cluster._ADMIN_TIMEOUT_S", _CALL_S)
     destinations = _destinations(make_producer(_CONFIG, message_bytes_max=1_000_000))
     began = monotonic()
     with ThreadPoolExecutor(_SENDERS) as pool:
@@ -77,7 +77,7 @@ def test_threads_share_the_failure_of_a_question(monkeypatch: pytest.MonkeyPatch
 
 def test_a_failure_is_not_kept_for_who_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks after a question has failed is not told of it, but asks."""
-    monkeypatch.setattr("bridge.cluster._ADMIN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("halfbridge.bridge.cluster._ADMIN_TIMEOUT_S", 0.1)
     destinations = _destinations(make_producer(_CONFIG, message_bytes_max=1_000_000))
     with pytest.raises(RetriableError):
         destinations.check(Message("orders"))
@@ -104,7 +104,7 @@ def test_a_partition_is_waited_for_like_a_topic() -> None:
 
 def test_what_does_not_appear_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience has an end."""
-    monkeypatch.setattr("bridge.cluster._GRACE_S", 0.1)
+    monkeypatch.setattr("halfbridge.bridge.cluster._GRACE_S", 0.1)
     destinations = _destinations(_Brokers({"orders": 1}))
     with pytest.raises(TopicSetupError, match="bills"):
         destinations.check(Message("bills"))
@@ -114,7 +114,7 @@ def test_what_does_not_appear_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_threads_are_patient_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits for its topic from when it began to send, not once more behind the others."""
-    monkeypatch.setattr("bridge.cluster._GRACE_S", _CALL_S)
+    monkeypatch.setattr("halfbridge.bridge.cluster._GRACE_S", _CALL_S)
     destinations = _destinations(_Brokers({}))
     began = monotonic()
     with ThreadPoolExecutor(_SENDERS) as pool:

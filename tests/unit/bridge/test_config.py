@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bridge.config import OWNED_PROPERTIES, BridgeConfig
-from bridge.errors import ConfigError
+from halfbridge.bridge.config import OWNED_PROPERTIES, BridgeConfig
+from halfbridge.bridge.errors import ConfigError
 
 
 def _config(**given: Any) -> BridgeConfig:

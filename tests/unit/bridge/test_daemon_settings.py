@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from bridge.config import BridgeConfig
-from bridge.daemon_settings import differences
-from checker.config import CheckerConfig
-from checker.settings_record import limits_of
-from serde.records import DaemonSettings
+from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.daemon_settings import differences
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.settings_record import limits_of
+from halfbridge.serde.records import DaemonSettings
 
 HOUR_MS = 3_600_000
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from bridge.delivery import POLL_EVERY, Delivery, DeliveryServer
-from bridge.errors import BackpressureError
+from halfbridge.bridge.delivery import POLL_EVERY, Delivery, DeliveryServer
+from halfbridge.bridge.errors import BackpressureError
 
 TIMEOUT_S = 20.0
 
@@ -171,7 +171,7 @@ def test_only_a_thread_that_sends_densely_serves_itself(
 ) -> None:
     """One that pauses between sends leaves it to the background thread, which is quicker."""
     clock = count(1000.0, pause_s)
-    monkeypatch.setattr("bridge.delivery.monotonic", lambda: next(clock))
+    monkeypatch.setattr("halfbridge.bridge.delivery.monotonic", lambda: next(clock))
     queue = Queue()
     server = _server(queue)
     deliveries = [_delivery(server, queue) for _ in range(2 * POLL_EVERY)]

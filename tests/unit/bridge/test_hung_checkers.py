@@ -8,10 +8,10 @@ from threading import Event
 from threading import enumerate as all_threads
 from typing import TYPE_CHECKING
 
-from bridge.check_counts import CheckCounts
-from bridge.check_pool import PoolState
-from bridge.hung_checkers import HungCheckers
-from bridge.trouble import SAME_AGAIN_S
+from halfbridge.bridge.check_counts import CheckCounts
+from halfbridge.bridge.check_pool import PoolState
+from halfbridge.bridge.hung_checkers import HungCheckers
+from halfbridge.bridge.trouble import SAME_AGAIN_S
 
 if TYPE_CHECKING:
     import pytest

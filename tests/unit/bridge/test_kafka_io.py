@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from bridge.config import BridgeConfig
-from bridge.errors import (
+from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.errors import (
     AbortableError,
     BridgeError,
     ConfigError,
@@ -16,7 +16,7 @@ from bridge.errors import (
     RetriableError,
     TopicSetupError,
 )
-from bridge.kafka_io import make_producer, map_error
+from halfbridge.bridge.kafka_io import make_producer, map_error
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import BridgeError, InvalidMessageError
-from bridge.message import Answer, Message, Resolution, view_of
-from serde.headers import CHECK, CONTEXT, HALF, RESERVED
-from serde.records import CheckRequest
+from halfbridge.bridge.errors import BridgeError, InvalidMessageError
+from halfbridge.bridge.message import Answer, Message, Resolution, view_of
+from halfbridge.serde.headers import CHECK, CONTEXT, HALF, RESERVED
+from halfbridge.serde.records import CheckRequest
 
 
 def test_a_message_keeps_what_it_was_given() -> None:

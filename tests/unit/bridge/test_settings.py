@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import BridgeError, ConfigError
-from bridge.settings import check, describe, load, read_toml, setting
+from halfbridge.bridge.errors import BridgeError, ConfigError
+from halfbridge.bridge.settings import check, describe, load, read_toml, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

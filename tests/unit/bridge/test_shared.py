@@ -5,12 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
-from bridge.cluster import Destinations
-from bridge.config import BridgeConfig
-from bridge.errors import RetriableError
-from bridge.kafka_io import make_producer
-from bridge.shared import Shared
-from serde.topic_shapes import HalfShape
+from halfbridge.bridge.cluster import Destinations
+from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.errors import RetriableError
+from halfbridge.bridge.kafka_io import make_producer
+from halfbridge.bridge.shared import Shared
+from halfbridge.serde.topic_shapes import HalfShape
 
 _LIMIT_S = 1.0
 _ASKERS = 8

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge import side_thread
-from bridge.side_thread import SideThread, let_go
+from halfbridge.bridge import side_thread
+from halfbridge.bridge.side_thread import SideThread, let_go
 
 if TYPE_CHECKING:
     from collections.abc import Callable

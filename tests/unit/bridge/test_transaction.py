@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from bridge.transaction import TRANSITIONS, Event, IllegalTransitionError, State, step
+from halfbridge.bridge.transaction import TRANSITIONS, Event, IllegalTransitionError, State, step
 
 COMMITTING = (State.COMMIT_SENT, State.COMMIT_IN_DOUBT, State.COMMITTED)
 ROLLING_BACK = (State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK)

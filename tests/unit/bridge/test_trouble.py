@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bridge.trouble import SAME_AGAIN_S, Troubles, shown
+from halfbridge.bridge.trouble import SAME_AGAIN_S, Troubles, shown
 
 if TYPE_CHECKING:
     import pytest
@@ -33,7 +33,7 @@ def test_each_kind_is_told_once_in_a_while(
 ) -> None:
     """A second of reconnections is one line; the next one says how many were kept back."""
     clock = [100.0]
-    monkeypatch.setattr("bridge.trouble.monotonic", lambda: clock[0])
+    monkeypatch.setattr("halfbridge.bridge.trouble.monotonic", lambda: clock[0])
     troubles = Troubles(logging.getLogger("halfbridge.kafka"))
     with caplog.at_level(logging.WARNING):
         for _ in range(20):

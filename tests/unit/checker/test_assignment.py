@@ -7,17 +7,17 @@ from typing import Any, cast
 
 import pytest
 
-from checker.assignment import Assignment
-from checker.config import CheckerConfig
-from checker.core.events import JunkRead
-from checker.core.memory import ALARM_PERCENT, HALVES_PERCENT
-from checker.core.plan import Plan
-from checker.pair import Pair
-from checker.publish import Publisher
-from checker.routes import Routes
-from checker.sizes import Sizes
-from serde.progress import START
-from serde.topics import TopicNames
+from halfbridge.checker.assignment import Assignment
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.core.events import JunkRead
+from halfbridge.checker.core.memory import ALARM_PERCENT, HALVES_PERCENT
+from halfbridge.checker.core.plan import Plan
+from halfbridge.checker.pair import Pair
+from halfbridge.checker.publish import Publisher
+from halfbridge.checker.routes import Routes
+from halfbridge.checker.sizes import Sizes
+from halfbridge.serde.progress import START
+from halfbridge.serde.topics import TopicNames
 from tests.ledger_log import SETTINGS, UNLIMITED
 from tests.playbook import Playbook, half, nothing, rollback
 

@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from checker.blame import Batch, Blame
-from checker.core.plan import Plan
-from checker.failures import KafkaTxnFailedError
-from checker.publish import Outgoing
-from checker.routes import Routes
-from checker.sizes import Sizes, bytes_alone
-from serde.topics import TopicNames
+from halfbridge.checker.blame import Batch, Blame
+from halfbridge.checker.core.plan import Plan
+from halfbridge.checker.failures import KafkaTxnFailedError
+from halfbridge.checker.publish import Outgoing
+from halfbridge.checker.routes import Routes
+from halfbridge.checker.sizes import Sizes, bytes_alone
+from halfbridge.serde.topics import TopicNames
 from tests.playbook import UNLIMITED, Playbook, Step, commit, half, junk_half, restart, unread
 
 NAMES = TopicNames()

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.errors import ConfigError
-from checker.admin.kafka_io import Cluster
-from checker.bodies.kafka_io import BodyReader
-from checker.clients import client_config
-from checker.config import CheckerConfig
-from checker.failures import KafkaTxnFailedError
-from checker.inquiry.kafka_io import Questions
-from checker.intake.kafka_io import Input
-from checker.outlet.kafka_io import Transactor
-from checker.publish import Outgoing
-from checker.requests.kafka_io import CheckSender
-from checker.slots import slot_ids
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.bodies.kafka_io import BodyReader
+from halfbridge.checker.clients import client_config
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.failures import KafkaTxnFailedError
+from halfbridge.checker.inquiry.kafka_io import Questions
+from halfbridge.checker.intake.kafka_io import Input
+from halfbridge.checker.outlet.kafka_io import Transactor
+from halfbridge.checker.publish import Outgoing
+from halfbridge.checker.requests.kafka_io import CheckSender
+from halfbridge.checker.slots import slot_ids
 
 
 def test_the_users_own_properties_win_over_our_defaults() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.errors import ConfigError
-from bridge.settings import load
-from checker.config import OWNED_KAFKA_KEYS, UNSAFE_KAFKA_KEYS, CheckerConfig, to_plain
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.settings import load
+from halfbridge.checker.config import OWNED_KAFKA_KEYS, UNSAFE_KAFKA_KEYS, CheckerConfig, to_plain
 
 
 def test_defaults_are_the_designs() -> None:

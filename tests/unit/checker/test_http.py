@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checker.errors import MetricsPortError
-from checker.http import HttpServer, Status, serve
+from halfbridge.checker.errors import MetricsPortError
+from halfbridge.checker.http import HttpServer, Status, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

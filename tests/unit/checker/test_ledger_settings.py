@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checker.config import CheckerConfig
-from checker.ledger_settings import known_limits
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.ledger_settings import known_limits
 
 
 @pytest.mark.parametrize(

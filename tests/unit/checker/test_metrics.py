@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from checker.metrics import LATENCY_BUCKETS_S, Metrics
-from checker.series import OTHER_TOPICS, TOPICS_MAX, observe_many
+from halfbridge.checker.metrics import LATENCY_BUCKETS_S, Metrics
+from halfbridge.checker.series import OTHER_TOPICS, TOPICS_MAX, observe_many
 
 NAMES = (
     "rocketmq_half_messages",

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_LOG_APPEND_TIME
 
-from checker.core.events import HalfRead, JunkRead
-from checker.core.plan import DeadHalf, DeadJunk, Delivery, Plan, PutBack, PutBackRule
-from checker.pair import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Pair, restore_plan
-from checker.publish import Publisher
-from checker.routes import Routes
-from checker.sizes import Sizes, bytes_at_most
-from serde.progress import START
-from serde.records import DeadReason
-from serde.topics import TopicNames
+from halfbridge.checker.core.events import HalfRead, JunkRead
+from halfbridge.checker.core.plan import DeadHalf, DeadJunk, Delivery, Plan, PutBack, PutBackRule
+from halfbridge.checker.pair import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Pair, restore_plan
+from halfbridge.checker.publish import Publisher
+from halfbridge.checker.routes import Routes
+from halfbridge.checker.sizes import Sizes, bytes_at_most
+from halfbridge.serde.progress import START
+from halfbridge.serde.records import DeadReason
+from halfbridge.serde.topics import TopicNames
 from tests.ledger_log import SETTINGS, UNLIMITED, metadata
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from checker.core.events import HalfRead
-from checker.core.plan import Delivery
-from checker.pair import Pair
-from checker.patience import GROUPS_MAX, LEAST_MS, REFILL, Patience
-from checker.routes import Lack
-from serde.progress import START, Progress, parse_progress
-from serde.records import HalfMetadata
+from halfbridge.checker.core.events import HalfRead
+from halfbridge.checker.core.plan import Delivery
+from halfbridge.checker.pair import Pair
+from halfbridge.checker.patience import GROUPS_MAX, LEAST_MS, REFILL, Patience
+from halfbridge.checker.routes import Lack
+from halfbridge.serde.progress import START, Progress, parse_progress
+from halfbridge.serde.records import HalfMetadata
 from tests.ledger_log import SETTINGS
 
 GRACE_MS = 60_000

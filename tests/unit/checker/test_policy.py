@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.errors import ConfigError
-from checker.policy import Policy, load_policy
-from serde.partitioner import Partitioner
-from serde.topics import TopicNames
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.checker.policy import Policy, load_policy
+from halfbridge.serde.partitioner import Partitioner
+from halfbridge.serde.topics import TopicNames
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from checker.core.events import HalfRead, JunkRead
-from checker.core.plan import DeadHalf, DeadJunk, Delivery, Plan
-from checker.publish import Outgoing, Publisher
-from checker.routes import Routes
-from checker.sizes import Sizes, bytes_alone, bytes_at_most
-from serde.avro import DEAD_LETTER, HALF_METADATA
-from serde.headers import DEAD, HALF, parse_half, real_headers, real_identity
-from serde.limits import DETAIL_BYTES_MAX, STUB_BYTES_MAX
-from serde.records import DeadDecision, DeadLetter, DeadReason
-from serde.topics import TopicNames
+from halfbridge.checker.core.events import HalfRead, JunkRead
+from halfbridge.checker.core.plan import DeadHalf, DeadJunk, Delivery, Plan
+from halfbridge.checker.publish import Outgoing, Publisher
+from halfbridge.checker.routes import Routes
+from halfbridge.checker.sizes import Sizes, bytes_alone, bytes_at_most
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
+from halfbridge.serde.headers import DEAD, HALF, parse_half, real_headers, real_identity
+from halfbridge.serde.limits import DETAIL_BYTES_MAX, STUB_BYTES_MAX
+from halfbridge.serde.records import DeadDecision, DeadLetter, DeadReason
+from halfbridge.serde.topics import TopicNames
 from tests.playbook import metadata
 
 NAMES = TopicNames()

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from checker import report
-from checker.core.events import HalfRead, OpRead
-from checker.metrics import Metrics
-from checker.pair import Pair
-from checker.report import Reporter
-from serde.progress import START
-from serde.records import OpKind
+from halfbridge.checker import report
+from halfbridge.checker.core.events import HalfRead, OpRead
+from halfbridge.checker.metrics import Metrics
+from halfbridge.checker.pair import Pair
+from halfbridge.checker.report import Reporter
+from halfbridge.serde.progress import START
+from halfbridge.serde.records import OpKind
 from tests.ledger_log import (
     BEGIN_MS,
     HOUR_MS,

@@ -7,9 +7,9 @@ from zlib import crc32
 
 import pytest
 
-from checker.core.events import HalfRead
-from checker.core.plan import Delivery
-from checker.routes import (
+from halfbridge.checker.core.events import HalfRead
+from halfbridge.checker.core.plan import Delivery
+from halfbridge.checker.routes import (
     LOST_MS,
     PARTITION_DOUBT_MS,
     PARTITION_NEW_MS,
@@ -17,8 +17,8 @@ from checker.routes import (
     REFUSED_TRANSACTIONS_MAX,
     Routes,
 )
-from serde.partitioner import Partitioner
-from serde.records import PARTITION_BY_KEY, HalfMetadata
+from halfbridge.serde.partitioner import Partitioner
+from halfbridge.serde.records import PARTITION_BY_KEY, HalfMetadata
 
 GONE_MS = 1000
 

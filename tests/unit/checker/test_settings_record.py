@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bridge.errors import BridgeError, RetriableError, TopicSetupError
-from bridge.settings_topic.kafka_io import Said
-from checker.config import CheckerConfig
-from checker.http import Status
-from checker.settings_record import SettingsRecord, disagreement, limits_of
-from serde.records import DaemonSettings
+from halfbridge.bridge.errors import BridgeError, RetriableError, TopicSetupError
+from halfbridge.bridge.settings_topic.kafka_io import Said
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.http import Status
+from halfbridge.checker.settings_record import SettingsRecord, disagreement, limits_of
+from halfbridge.serde.records import DaemonSettings
 
 if TYPE_CHECKING:
     from threading import Event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checker.sizes import LEARNED_MAX, LEARNED_MS, Sizes, bytes_alone, bytes_at_most
+from halfbridge.checker.sizes import LEARNED_MAX, LEARNED_MS, Sizes, bytes_alone, bytes_at_most
 
 KIB = 1024
 

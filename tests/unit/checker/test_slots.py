@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checker.errors import SlotError
-from checker.slots import (
+from halfbridge.checker.errors import SlotError
+from halfbridge.checker.slots import (
     SLOT_CHARS_MAX,
     claim,
     claim_many,
@@ -26,7 +26,7 @@ KEY = installation_key("")
 _CLAIMER = """
 import sys
 from pathlib import Path
-from checker.slots import claim
+from halfbridge.checker.slots import claim
 held = claim(Path(sys.argv[1]), installation=sys.argv[2], host="box")
 print(held.name, flush=True)
 sys.stdin.read()
@@ -93,7 +93,7 @@ def test_installations_do_not_share_slots(tmp_path: Path) -> None:
 
 def test_claim_many_gives_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the slots do not suffice, those claimed so far are freed."""
-    monkeypatch.setattr("checker.slots.SLOTS_MAX", 2)
+    monkeypatch.setattr("halfbridge.checker.slots.SLOTS_MAX", 2)
 
     with pytest.raises(SlotError, match="--slot"):
         claim_many(tmp_path, 3, installation=KEY)

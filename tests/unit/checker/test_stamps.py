@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checker.stamps import CLIENTS_CLOCK, Stamps
+from halfbridge.checker.stamps import CLIENTS_CLOCK, Stamps
 
 NOW_MS = 1_700_000_000_000
 LATEST_MS = NOW_MS - 3_600_000

@@ -16,8 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checker.errors import EXIT_CONFIG, EXIT_OPERATOR
-from checker.supervisor import FAILED_BACKOFF_S_MAX, KILLED_BACKOFF_S_MAX, restart_delay_s
+from halfbridge.checker.errors import EXIT_CONFIG, EXIT_OPERATOR
+from halfbridge.checker.supervisor import (
+    FAILED_BACKOFF_S_MAX,
+    KILLED_BACKOFF_S_MAX,
+    restart_delay_s,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +41,7 @@ def drained(number, frame):
     os._exit(0)
 signal.signal(signal.SIGTERM, drained)
 if order["listener_fd"] is not None:
-    from checker.http import Status, serve
+    from halfbridge.checker.http import Status, serve
     status = Status()
     status.set_ready(ready=True)
     status.metrics.conflicts(3)
@@ -52,9 +56,9 @@ while os.read(0, 1):
 """
 _SUPERVISOR = """
 import json, os, sys
-from bridge.settings import load
-from checker.config import CheckerConfig
-from checker.supervisor import Supervisor
+from halfbridge.bridge.settings import load
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.supervisor import Supervisor
 config = load(CheckerConfig, flags=json.loads(sys.argv[1]), environ={}, file={})
 command = [os.environ["WORKER_PYTHON"], "-c", sys.argv[2]]
 sys.exit(Supervisor(config, sys.argv[3:], command=command).run())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checker.topic_flaws import SHOWN_MAX, Flaws, find_flaws, number, told
-from serde.topics import TopicNames
+from halfbridge.checker.topic_flaws import SHOWN_MAX, Flaws, find_flaws, number, told
+from halfbridge.serde.topics import TopicNames
 
 NAMES = TopicNames("eu.")
 AGE_MS = 3 * 24 * 3_600_000

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from checker.config import CheckerConfig
-from checker.http import Status
-from checker.topic_flaws import SHOWN_MAX
-from checker.topic_guard import FLAWED_S, TOLD_S, TopicGuard
-from checker.topic_settings import LOOK_S
-from serde.topics import TopicNames
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.http import Status
+from halfbridge.checker.topic_flaws import SHOWN_MAX
+from halfbridge.checker.topic_guard import FLAWED_S, TOLD_S, TopicGuard
+from halfbridge.checker.topic_settings import LOOK_S
+from halfbridge.serde.topics import TopicNames
 
 HALF, OP = TopicNames().half, TopicNames().op
 RIGHT = {

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checker.inquiry.kafka_io import SettingsAnswer
-from checker.topic_settings import (
+from halfbridge.checker.inquiry.kafka_io import SettingsAnswer
+from halfbridge.checker.topic_settings import (
     AGAIN_S,
     ASKED_TOGETHER_MAX,
     FORGOTTEN_S,

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from checker.config import CheckerConfig
-from checker.core.events import HalfRead
-from checker.core.plan import Delivery, Plan
-from checker.failures import InputLostError
-from checker.http import Status
-from checker.metrics import Metrics
-from checker.pair import Pair
-from checker.report import Reporter
-from checker.routes import Routes
-from checker.topic_watch import (
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.core.events import HalfRead
+from halfbridge.checker.core.plan import Delivery, Plan
+from halfbridge.checker.failures import InputLostError
+from halfbridge.checker.http import Status
+from halfbridge.checker.metrics import Metrics
+from halfbridge.checker.pair import Pair
+from halfbridge.checker.report import Reporter
+from halfbridge.checker.routes import Routes
+from halfbridge.checker.topic_watch import (
     FIRST_LOOKS_S,
     FRESH_S,
     LOOK_SHARE,
@@ -24,8 +24,8 @@ from checker.topic_watch import (
     RIGHTS_S,
     TopicWatch,
 )
-from serde.progress import START
-from serde.records import HalfMetadata
+from halfbridge.serde.progress import START
+from halfbridge.serde.records import HalfMetadata
 from tests.ledger_log import BEGIN_MS, SETTINGS
 
 GRACE_MS = 60_000

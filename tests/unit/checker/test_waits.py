@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.stalls import LOOK_S, STALLED_S
-from checker.http import Status
-from checker.waits import ASK_AGAIN_S_MAX, ILL_S, STEADY_S, TAKE_AGAIN_S_MAX, Waits
+from halfbridge.bridge.stalls import LOOK_S, STALLED_S
+from halfbridge.checker.http import Status
+from halfbridge.checker.waits import ASK_AGAIN_S_MAX, ILL_S, STEADY_S, TAKE_AGAIN_S_MAX, Waits
 
 WHY = "log end of op[1] cannot be read: no leader"
 

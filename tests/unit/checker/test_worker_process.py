@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from checker.errors import EXIT_ERROR, EXIT_OK
-from checker.worker_process import Stop
+from halfbridge.checker.errors import EXIT_ERROR, EXIT_OK
+from halfbridge.checker.worker_process import Stop
 
 
 class _ExitedError(Exception):
@@ -44,7 +44,7 @@ def test_under_a_supervisor_a_second_signal_changes_nothing() -> None:
 def test_a_drain_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end comes in time and with status 0: cutting off loses nothing."""
     ended: list[int] = []
-    monkeypatch.setattr("checker.worker_process.DRAIN_S", 0.0)
+    monkeypatch.setattr("halfbridge.checker.worker_process.DRAIN_S", 0.0)
     stop = Stop(ended.append)
 
     stop.request("test")

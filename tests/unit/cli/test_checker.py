@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.admin.reinit import Plan
+from halfbridge.checker.admin.reinit import Plan
 from halfbridge.cli.checker import show_plan
-from serde.progress import Progress
+from halfbridge.serde.progress import Progress
 
 if TYPE_CHECKING:
     import pytest

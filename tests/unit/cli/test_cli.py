@@ -10,9 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from bridge.errors import BridgeError, ConfigError
-from checker.errors import AdminError, SlotError, SlotTakenError
 from halfbridge import __version__
+from halfbridge.bridge.errors import BridgeError, ConfigError
+from halfbridge.checker.errors import AdminError, SlotError, SlotTakenError
 from halfbridge.cli import COMMANDS, LazyGroup, cli
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ def test_wrong_configuration_is_one_line_and_status_2(
 
 def test_every_setting_of_the_daemon_is_a_flag() -> None:
     """`checker run --help` names each flag and each environment variable."""
-    from bridge.settings import describe  # noqa: PLC0415 (only here)
-    from checker.config import CheckerConfig  # noqa: PLC0415 (only here)
+    from halfbridge.bridge.settings import describe  # noqa: PLC0415 (only here)
+    from halfbridge.checker.config import CheckerConfig  # noqa: PLC0415 (only here)
 
     output = "".join(_invoke("checker", "run", "--help").output.split())
 

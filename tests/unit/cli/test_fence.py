@@ -54,8 +54,8 @@ def test_rows_are_shown_by_group(url: str) -> None:
     """With the outcome of each."""
     from sqlalchemy import create_engine  # noqa: PLC0415  (an extra)
 
+    from halfbridge.serde.identity import TRANSACTION_IDS  # noqa: PLC0415
     from halfbridge.sql import Fence  # noqa: PLC0415
-    from serde.identity import TRANSACTION_IDS  # noqa: PLC0415
 
     engine = create_engine(url)
     fence = Fence(engine, producer_group="order-service", name="orders_fence")

@@ -10,8 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from bridge.errors import ConfigError
-from bridge.settings import setting
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.settings import setting
 from halfbridge.cli.options import load_settings, settings_options
 
 if TYPE_CHECKING:

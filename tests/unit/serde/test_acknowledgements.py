@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from serde.acknowledgements import Acknowledgements
+from halfbridge.serde.acknowledgements import Acknowledgements
 
 TIMEOUT_S = 20.0
 

@@ -8,7 +8,7 @@ from typing import Any
 import fastavro
 import pytest
 
-from serde.avro import (
+from halfbridge.serde.avro import (
     CHECK_REQUEST,
     DEAD_LETTER,
     FENCE_CONTEXT,
@@ -27,9 +27,9 @@ from serde.avro import (
     schema_text,
     write_long,
 )
-from serde.errors import DecodeError, UnknownSchemaError
-from serde.limits import METADATA_BYTES_MAX, OP_BYTES_MAX
-from serde.records import (
+from halfbridge.serde.errors import DecodeError, UnknownSchemaError
+from halfbridge.serde.limits import METADATA_BYTES_MAX, OP_BYTES_MAX
+from halfbridge.serde.records import (
     CheckRequest,
     DeadDecision,
     DeadLetter,

@@ -8,14 +8,14 @@ import json
 import fastavro
 import pytest
 
-from serde.avro import HEADER_BYTES, MARKER, schema_fingerprint, schema_text
-from serde.daemon_settings import (
+from halfbridge.serde.avro import HEADER_BYTES, MARKER, schema_fingerprint, schema_text
+from halfbridge.serde.daemon_settings import (
     SETTINGS_BYTES_MAX,
     decode_daemon_settings,
     encode_daemon_settings,
 )
-from serde.errors import DecodeError, UnknownSchemaError
-from serde.records import DaemonSettings
+from halfbridge.serde.errors import DecodeError, UnknownSchemaError
+from halfbridge.serde.records import DaemonSettings
 
 SETTINGS_V1 = DaemonSettings(
     worker="host-0",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serde.errors import DecodeError, SerdeError, UnknownSchemaError
+from halfbridge.serde.errors import DecodeError, SerdeError, UnknownSchemaError
 
 
 def test_errors_keep_the_bytes_and_the_reason() -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serde.avro import HALF_METADATA, OP
-from serde.errors import DecodeError
-from serde.headers import (
+from halfbridge.serde.avro import HALF_METADATA, OP
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import (
     BORN_TIMESTAMP,
     CHECK,
     CONTEXT,
@@ -24,12 +24,12 @@ from serde.headers import (
     user_headers,
     without_half,
 )
-from serde.limits import IDENTITY_BYTES_MAX, ORIGINAL_METADATA_BYTES_MAX
-from serde.records import Op, OpKind, OpSource
+from halfbridge.serde.limits import IDENTITY_BYTES_MAX, ORIGINAL_METADATA_BYTES_MAX
+from halfbridge.serde.records import Op, OpKind, OpSource
 from tests.playbook import metadata
 
 if TYPE_CHECKING:
-    from serde.headers import Header
+    from halfbridge.serde.headers import Header
 
 METADATA = metadata("A")
 MINE = (HALF, HALF_METADATA.encode(METADATA))

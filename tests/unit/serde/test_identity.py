@@ -7,7 +7,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from time import time_ns
 
-from serde.identity import TransactionIds
+from halfbridge.serde.identity import TransactionIds
 
 
 def test_ids_are_uuid_version_7_of_now() -> None:

@@ -7,10 +7,15 @@ import io
 import fastavro
 import pytest
 
-from serde.avro import HEADER_BYTES
-from serde.errors import DecodeError, SerdeError
-from serde.manifest import BATCH_MANIFEST
-from serde.records import BatchManifest, ManifestAttempt, ManifestKind, ManifestTransaction
+from halfbridge.serde.avro import HEADER_BYTES
+from halfbridge.serde.errors import DecodeError, SerdeError
+from halfbridge.serde.manifest import BATCH_MANIFEST
+from halfbridge.serde.records import (
+    BatchManifest,
+    ManifestAttempt,
+    ManifestKind,
+    ManifestTransaction,
+)
 
 ID = "0199f0c0a5c87a0b8f3e2d1c0b9a8877"
 MANIFEST_V2 = BatchManifest(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serde.partitioner import murmur2, partition_by_crc, partition_of
+from halfbridge.serde.partitioner import murmur2, partition_by_crc, partition_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serde.progress import START, Progress, ProgressError, parse_progress
+from halfbridge.serde.progress import START, Progress, ProgressError, parse_progress
 
 PROGRESS = Progress(half=3, op=9, rebuild_to=8, ops_from=5, position=7, waits_full_ms=12)
 

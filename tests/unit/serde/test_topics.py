@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serde.topics import TopicNames, holds_internal_name
+from halfbridge.serde.topics import TopicNames, holds_internal_name
 
 
 def test_names_are_rocketmqs() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from serde.progress import Progress
-from spark_jobs.cluster import Applied, read_applied
+from halfbridge.serde.progress import Progress
+from halfbridge.spark_jobs.cluster import Applied, read_applied
 
 HALF, OP = "RMQ_SYS_TRANS_HALF", "RMQ_SYS_TRANS_OP"
 PROGRESS = Progress(half=3, op=9, rebuild_to=8, ops_from=5, position=7)

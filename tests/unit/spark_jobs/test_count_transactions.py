@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from spark_jobs.count_transactions import json_lines, main, text_lines
+from halfbridge.spark_jobs.count_transactions import json_lines, main, text_lines
 
 COUNTS = [(None, 4), ("0" * 32, 2), ("1" * 32, 1)]
 SERVERS = ["--bootstrap-servers", "localhost:9092"]

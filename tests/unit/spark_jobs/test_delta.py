@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from spark_jobs.delta import _fields, _partition_values
+from halfbridge.spark_jobs.delta import _fields, _partition_values
 
 if TYPE_CHECKING:
     from pathlib import Path

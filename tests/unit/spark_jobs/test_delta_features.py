@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spark_jobs.delta_features import not_as_parquet
+from halfbridge.spark_jobs.delta_features import not_as_parquet
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from spark_jobs.errors import cause_of
+from halfbridge.spark_jobs.errors import cause_of
 
 
 @dataclass

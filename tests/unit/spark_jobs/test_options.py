@@ -10,9 +10,15 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkValueError
 
-from spark_jobs.errors import JobError
-from spark_jobs.ivy import JarsError
-from spark_jobs.options import EXIT_FINDINGS, JobCommand, Trigger, trigger_option, write_report
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.ivy import JarsError
+from halfbridge.spark_jobs.options import (
+    EXIT_FINDINGS,
+    JobCommand,
+    Trigger,
+    trigger_option,
+    write_report,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from spark_jobs.positions import EARLIEST, LATEST, Position, parse_position
+from halfbridge.spark_jobs.positions import EARLIEST, LATEST, Position, parse_position
 
 NOON_MS = 1_762_000_000_000 // 86_400_000 * 86_400_000 + 43_200_000
 

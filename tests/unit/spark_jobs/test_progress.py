@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_jobs.progress import OBSERVED, Totals
+from halfbridge.spark_jobs.progress import OBSERVED, Totals
 
 
 def report(batch: int, rows: int | None, **more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.schemas import load_schema
+from halfbridge.spark_jobs.schemas import load_schema
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.jvm import JavaNotFoundError
-from spark_jobs.session import (
+from halfbridge.spark_jobs.jvm import JavaNotFoundError
+from halfbridge.spark_jobs.session import (
     LOCAL_OPTIONS,
     _environment,
     find_spark_java,

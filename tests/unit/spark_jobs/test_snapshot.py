@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from spark_jobs.errors import JobError
-from spark_jobs.snapshot import NOTHING_LEFT_MS, Range, Snapshot, read_snapshot
+from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.snapshot import NOTHING_LEFT_MS, Range, Snapshot, read_snapshot
 
 SNAPSHOT = Snapshot(
     prefix="p-",

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
+from halfbridge.serde import headers as header_names
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
+from halfbridge.serde.records import DeadLetter, DeadReason, HalfMetadata, Op, OpKind, OpSource
 from halfbridge.testkit.history import (
     Anomaly,
     Claim,
@@ -18,9 +21,6 @@ from halfbridge.testkit.history import (
     digest_of,
 )
 from halfbridge.testkit.judge import judge
-from serde import headers as header_names
-from serde.avro import DEAD_LETTER, HALF_METADATA
-from serde.records import DeadLetter, DeadReason, HalfMetadata, Op, OpKind, OpSource
 
 GROUP = "orders-service"
 DEAD = "TRANS_CHECK_MAX_TIME_TOPIC"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from halfbridge.serde import headers as header_names
+from halfbridge.serde.records import OpKind
 from halfbridge.testkit.history import Anomaly
-from serde import headers as header_names
-from serde.records import OpKind
 
 if TYPE_CHECKING:
     from tests.unit.testkit.histories import History

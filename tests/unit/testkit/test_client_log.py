@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from halfbridge.serde.records import OpKind
 from halfbridge.testkit.client_log import ClientLog, read_client_logs
 from halfbridge.testkit.history import Claim, Outcome, SentMessage, digest_of
-from serde.records import OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

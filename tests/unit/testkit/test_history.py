@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 
+from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.testkit.history import (
     Anomaly,
     Claim,
@@ -17,7 +18,6 @@ from halfbridge.testkit.history import (
     digest_of,
 )
 from halfbridge.testkit.judge import judge
-from serde.records import DeadReason, OpKind
 from tests.unit.testkit.histories import DEAD, History, clean_histories, value_of
 from tests.unit.testkit.planted import FAULTS, deliver_the_dead, drop_whole
 

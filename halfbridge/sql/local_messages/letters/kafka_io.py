@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException
 
-from bridge.kafka_io import made, map_error, reader_settings
+from halfbridge.bridge.kafka_io import made, map_error, reader_settings
 from halfbridge.sql.local_messages.dead_letters import letter_of
 
 if TYPE_CHECKING:
-    from bridge.config import BridgeConfig
+    from halfbridge.bridge.config import BridgeConfig
     from halfbridge.sql.local_messages.dead_letters import Letter
 
 _LOG = logging.getLogger("halfbridge.kafka")

@@ -30,7 +30,8 @@ SCRIPT = textwrap.dedent("""
 
 
 @pytest.mark.parametrize(
-    ("module", "lives"), [("bridge.admin_client.kafka_io", True), ("confluent_kafka.admin", False)]
+    ("module", "lives"),
+    [("halfbridge.bridge.admin_client.kafka_io", True), ("confluent_kafka.admin", False)],
 )
 def test_garbage_with_an_answer_to_come(module: str, *, lives: bool) -> None:
     """The garbage collection in the client's own thread does not destroy the client there.
@@ -53,7 +54,7 @@ def test_a_client_that_was_dropped_is_closed() -> None:
         import os
         import time
 
-        from bridge.admin_client.kafka_io import AdminClient
+        from halfbridge.bridge.admin_client.kafka_io import AdminClient
 
         def threads():
             return len(os.listdir("/proc/self/task"))

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ListOffsetsResultInfo
 
-from bridge.inquiry.kafka_io import offset_of
+from halfbridge.bridge.inquiry.kafka_io import offset_of
 
 UNANSWERED = -1001
 
@@ -35,7 +35,7 @@ def test_a_client_that_does_not_answer_is_told_in_the_same_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Operators' commands turn them into one line; another exception would be a traceback."""
-    monkeypatch.setattr("bridge.inquiry.kafka_io._CLIENT_GRACE_S", 0.0)
+    monkeypatch.setattr("halfbridge.bridge.inquiry.kafka_io._CLIENT_GRACE_S", 0.0)
     with pytest.raises(KafkaException) as raised:
         offset_of(Future(), 0)
     assert raised.value.args[0].code() == KafkaError._TIMED_OUT

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from checker.admin.acls import Acl, daemon_acls, producer_acls, sink_acls
-from serde.topics import TopicNames
+from halfbridge.checker.admin.acls import Acl, daemon_acls, producer_acls, sink_acls
+from halfbridge.serde.topics import TopicNames
 
 NAMES = TopicNames("eu.")
 DAEMON = daemon_acls(NAMES, "User:d", real_topics=("orders",))

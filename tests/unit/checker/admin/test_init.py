@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from checker.admin.init import _says_of_a_decision
-from checker.admin.read import LogRecord
-from serde.avro import DEAD_LETTER
-from serde.headers import DEAD
-from serde.records import DeadDecision, DeadLetter, DeadReason
+from halfbridge.checker.admin.init import _says_of_a_decision
+from halfbridge.checker.admin.read import LogRecord
+from halfbridge.serde.avro import DEAD_LETTER
+from halfbridge.serde.headers import DEAD
+from halfbridge.serde.records import DeadDecision, DeadLetter, DeadReason
 
 
 def _letter(reason: DeadReason, decision: DeadDecision) -> LogRecord:

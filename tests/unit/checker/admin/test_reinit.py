@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from checker.admin.reinit import Choice, Evidence, Plan, plan
-from checker.core.events import HalfRead, OpRead
-from checker.core.ledger import Ledger
-from checker.core.protocol import REASON_AGE, State
-from serde.progress import Progress
-from serde.records import HalfMetadata, Op, OpKind, OpSource
+from halfbridge.checker.admin.reinit import Choice, Evidence, Plan, plan
+from halfbridge.checker.core.events import HalfRead, OpRead
+from halfbridge.checker.core.ledger import Ledger
+from halfbridge.checker.core.protocol import REASON_AGE, State
+from halfbridge.serde.progress import Progress
+from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
 from tests.ledger_log import SETTINGS, UNLIMITED
 
 GROUP = "orders-service"

@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from checker.admin.shape import (
+from halfbridge.checker.admin.shape import (
     Layout,
     Problem,
     SeenTopic,
     find_problems,
     wanted_topics,
 )
-from serde.topic_shapes import (
+from halfbridge.serde.topic_shapes import (
     COPY_BYTES,
     MESSAGE_BYTES_MAX,
     HalfShape,
     check_topic_settings,
     manifest_topic_settings,
 )
-from serde.topics import TopicNames
+from halfbridge.serde.topics import TopicNames
 
 NAMES = TopicNames("eu.")
 LAYOUT = Layout(partitions=4, replication_factor=3, producer_groups=("g",))

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from checker.barriers import kafka_io
-from checker.barriers.kafka_io import RETRY_S, Barriers, EndProof
-from checker.config import CheckerConfig
-from checker.slots import SlotIds
+from halfbridge.checker.barriers import kafka_io
+from halfbridge.checker.barriers.kafka_io import RETRY_S, Barriers, EndProof
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.slots import SlotIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checker.core.plan import Count
+from halfbridge.checker.core.plan import Count
 from tests.playbook import (
     MINUTE_MS,
     TIMEOUT_MS,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from checker.core.draft import Draft
-from checker.core.entry import Entry
-from checker.core.events import HalfRead, JunkRead
-from checker.core.plan import PutBackRule
-from serde.records import COUNT_UNKNOWN, OpKind, OpSource
+from halfbridge.checker.core.draft import Draft
+from halfbridge.checker.core.entry import Entry
+from halfbridge.checker.core.events import HalfRead, JunkRead
+from halfbridge.checker.core.plan import PutBackRule
+from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
 from tests.playbook import metadata
 
 

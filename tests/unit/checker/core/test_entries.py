@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from checker.core.entries import Entries
-from checker.core.entry import Entry
-from checker.core.events import HalfRead
+from halfbridge.checker.core.entries import Entries
+from halfbridge.checker.core.entry import Entry
+from halfbridge.checker.core.events import HalfRead
 from tests.playbook import metadata
 
 

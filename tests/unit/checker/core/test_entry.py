@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from checker.core.entry import Entry
-from checker.core.events import HalfRead
-from checker.core.protocol import State
-from serde.records import OpKind
+from halfbridge.checker.core.entry import Entry
+from halfbridge.checker.core.events import HalfRead
+from halfbridge.checker.core.protocol import State
+from halfbridge.serde.records import OpKind
 from tests.playbook import metadata, op_record
 
 

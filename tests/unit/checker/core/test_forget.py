@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checker.core.plan import Count
-from checker.core.settings import RECENT_MAX, RECENT_MS
-from serde.records import OpSource
+from halfbridge.checker.core.plan import Count
+from halfbridge.checker.core.settings import RECENT_MAX, RECENT_MS
+from halfbridge.serde.records import OpSource
 from tests.playbook import (
     SECOND_MS,
     Lines,

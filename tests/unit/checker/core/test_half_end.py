@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from checker.core.half_end import HalfEnd
-from checker.core.settings import (
+from halfbridge.checker.core.half_end import HalfEnd
+from halfbridge.checker.core.settings import (
     OP_ALERT_MS,
     OP_WAIT_ALERT_MS,
     OP_WAIT_ALERT_MS_MAX,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from checker.core.events import HalfRead
-from checker.core.judge import discard_reason, judge_commit
-from checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES, REASON_TOO_LARGE
-from serde.limits import TRANSACTION_BYTES_MAX
-from serde.records import COUNT_UNKNOWN, DeadReason, OpKind, OpSource
+from halfbridge.checker.core.events import HalfRead
+from halfbridge.checker.core.judge import discard_reason, judge_commit
+from halfbridge.checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES, REASON_TOO_LARGE
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
+from halfbridge.serde.records import COUNT_UNKNOWN, DeadReason, OpKind, OpSource
 from tests.playbook import metadata, op_record
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from checker.core.ledger import Ledger
-from checker.core.plan import Count
-from checker.core.settings import OP_ALERT_MS, OP_WAIT_ALERT_MS, OP_WAIT_MS
-from serde.progress import START, Progress
-from serde.records import OpSource
+from halfbridge.checker.core.ledger import Ledger
+from halfbridge.checker.core.plan import Count
+from halfbridge.checker.core.settings import OP_ALERT_MS, OP_WAIT_ALERT_MS, OP_WAIT_MS
+from halfbridge.serde.progress import START, Progress
+from halfbridge.serde.records import OpSource
 from tests.ledger_log import tell_half_end
 from tests.playbook import (
     SETTINGS,

@@ -24,8 +24,8 @@ from tests.playbook import (
 )
 
 if TYPE_CHECKING:
-    from checker.core.events import HalfRead, JunkRead
-    from checker.core.plan import Plan
+    from halfbridge.checker.core.events import HalfRead, JunkRead
+    from halfbridge.checker.core.plan import Plan
 
 
 def _bodies(plan: Plan) -> list[HalfRead | JunkRead]:

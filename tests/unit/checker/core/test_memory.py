@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from checker.core import memory
-from checker.core.memory import (
+from halfbridge.checker.core import memory
+from halfbridge.checker.core.memory import (
     ALARM_PERCENT,
     FULL_SHARE,
     HALVES_PERCENT,
@@ -15,8 +15,8 @@ from checker.core.memory import (
     PRESSED_PERCENT,
     RESUME_PERCENT,
 )
-from checker.core.plan import PutBackRule
-from checker.core.settings import RECENT_MAX
+from halfbridge.checker.core.plan import PutBackRule
+from halfbridge.checker.core.settings import RECENT_MAX
 from tests.ledger_weights import counted, weighed
 from tests.playbook import (
     Playbook,

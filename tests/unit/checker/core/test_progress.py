@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checker.core.progress import check_against_log
-from serde.progress import Progress, ProgressError
+from halfbridge.checker.core.progress import check_against_log
+from halfbridge.serde.progress import Progress, ProgressError
 
 PROGRESS = Progress(half=3, op=9, rebuild_to=8, ops_from=5, position=7, waits_full_ms=12)
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from checker.core.protocol import (
+from halfbridge.checker.core.protocol import (
     EFFECTS,
     STATE_AFTER,
     Effect,
@@ -14,7 +14,7 @@ from checker.core.protocol import (
     effect_of,
     proves_its_age,
 )
-from serde.records import OpKind, OpSource
+from halfbridge.serde.records import OpKind, OpSource
 from tests.playbook import op_record
 
 DECISIONS = {

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checker.core.events import NO_APPEND_MS
-from checker.core.plan import Count
-from serde.records import OpKind, OpSource
+from halfbridge.checker.core.events import NO_APPEND_MS
+from halfbridge.checker.core.plan import Count
+from halfbridge.serde.records import OpKind, OpSource
 from tests.playbook import (
     BEGIN_MS,
     HOUR_MS,

@@ -6,11 +6,11 @@ from time import process_time
 
 import pytest
 
-from checker.core import schedule as module
-from checker.core.entry import Entry
-from checker.core.events import HalfRead
-from checker.core.protocol import State
-from checker.core.schedule import (
+from halfbridge.checker.core import schedule as module
+from halfbridge.checker.core.entry import Entry
+from halfbridge.checker.core.events import HalfRead
+from halfbridge.checker.core.protocol import State
+from halfbridge.checker.core.schedule import (
     READY_MAX,
     REPEAT_SHARE,
     REST_MAX,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from checker.core.plan import Count
-from serde.limits import STUB_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.checker.core.plan import Count
+from halfbridge.serde.limits import STUB_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from tests.playbook import (
     HALF_BYTES_MAX,
     HOUR_MS,

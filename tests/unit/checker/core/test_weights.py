@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from checker.core.events import HalfRead, JunkRead, OpRead
-from checker.core.ledger import Ledger
-from checker.core.plan import DeadHalf, DeadJunk
-from checker.core.weights import letter_bytes, message_bytes
-from serde.avro import HALF_METADATA, OP
-from serde.progress import START
-from serde.records import DeadReason, OpKind
+from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead
+from halfbridge.checker.core.ledger import Ledger
+from halfbridge.checker.core.plan import DeadHalf, DeadJunk
+from halfbridge.checker.core.weights import letter_bytes, message_bytes
+from halfbridge.serde.avro import HALF_METADATA, OP
+from halfbridge.serde.progress import START
+from halfbridge.serde.records import DeadReason, OpKind
 from tests.ledger_log import SETTINGS, UNLIMITED, metadata, op_record
 
 if TYPE_CHECKING:

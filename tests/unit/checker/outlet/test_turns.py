@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer
 
-from bridge.errors import ConfigError
-from checker.config import CheckerConfig
-from checker.failures import KafkaTxnFailedError
-from checker.metrics import Metrics
-from checker.outlet.kafka_io import Transactor
-from checker.outlet.turns import Turns
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.failures import KafkaTxnFailedError
+from halfbridge.checker.metrics import Metrics
+from halfbridge.checker.outlet.kafka_io import Transactor
+from halfbridge.checker.outlet.turns import Turns
 from tests.integration.waiting import until
 
 if TYPE_CHECKING:

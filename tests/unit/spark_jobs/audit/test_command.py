@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from serde.topics import TopicNames
-from spark_jobs.audit import main
-from spark_jobs.snapshot import Snapshot
+from halfbridge.serde.topics import TopicNames
+from halfbridge.spark_jobs.audit import main
+from halfbridge.spark_jobs.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path

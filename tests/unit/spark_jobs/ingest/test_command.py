@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from spark_jobs.ingest import main
+from halfbridge.spark_jobs.ingest import main
 
 RIGHT = [
     *("--bootstrap-servers", "localhost:9092", "--output", "table", "--checkpoint", "checkpoint")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from spark_jobs.replay import main
+from halfbridge.spark_jobs.replay import main
 
 _UNCOMMITTED = "isolation.level=read_uncommitted"
 

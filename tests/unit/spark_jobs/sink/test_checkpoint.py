@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.sink.checkpoint import BatchPlan, DriverAddress, plan_of, read_plan
-from spark_jobs.sink.datasource import StreamWriter
-from spark_jobs.sink.options import parse_options
+from halfbridge.spark_jobs.sink.checkpoint import BatchPlan, DriverAddress, plan_of, read_plan
+from halfbridge.spark_jobs.sink.datasource import StreamWriter
+from halfbridge.spark_jobs.sink.options import parse_options
 
 if TYPE_CHECKING:
     from pathlib import Path

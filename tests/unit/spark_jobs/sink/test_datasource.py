@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from serde.records import ManifestAttempt
-from spark_jobs.sink.attempt import AttemptReport
-from spark_jobs.sink.datasource import BatchWriter, StreamWriter, TxnHalf
-from spark_jobs.sink.errors import SinkError, SinkOptionError
-from spark_jobs.sink.options import parse_options
+from halfbridge.serde.records import ManifestAttempt
+from halfbridge.spark_jobs.sink.attempt import AttemptReport
+from halfbridge.spark_jobs.sink.datasource import BatchWriter, StreamWriter, TxnHalf
+from halfbridge.spark_jobs.sink.errors import SinkError, SinkOptionError
+from halfbridge.spark_jobs.sink.options import parse_options
 
 _BATCH = 7
 

@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spark_jobs.sink.destination import ANY_BYTES, FRAME_BYTES_MAX, Destination, delivered_bytes
+from halfbridge.spark_jobs.sink.destination import (
+    ANY_BYTES,
+    FRAME_BYTES_MAX,
+    Destination,
+    delivered_bytes,
+)
 
 if TYPE_CHECKING:
-    from serde.headers import Headers
+    from halfbridge.serde.headers import Headers
 
 ORDERS = Destination(1, 1_000, is_compacted=False)
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from serde.records import BatchManifest, ManifestAttempt, ManifestKind, ManifestTransaction
-from spark_jobs.sink.manifest import (
+from halfbridge.serde.records import (
+    BatchManifest,
+    ManifestAttempt,
+    ManifestKind,
+    ManifestTransaction,
+)
+from halfbridge.spark_jobs.sink.manifest import (
     WINDOW_RECORDS,
     WINDOW_RECORDS_MAX,
     Entry,

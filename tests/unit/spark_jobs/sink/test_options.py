@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from spark_jobs.sink.errors import SinkOptionError
-from spark_jobs.sink.options import AGE_MS_MAX, IMMUNITY_MS, parse_options
+from halfbridge.spark_jobs.sink.errors import SinkOptionError
+from halfbridge.spark_jobs.sink.options import AGE_MS_MAX, IMMUNITY_MS, parse_options
 
 LEAST = {"kafka.bootstrap.servers": "k:9092", "app.id": "feed"}
 

@@ -18,9 +18,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from serde.headers import RESERVED
-from spark_jobs.sink.errors import RowError
-from spark_jobs.sink.rows import ContentHash, Row, check_schema, rows_of
+from halfbridge.serde.headers import RESERVED
+from halfbridge.spark_jobs.sink.errors import RowError
+from halfbridge.spark_jobs.sink.rows import ContentHash, Row, check_schema, rows_of
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from serde.avro import DEAD_LETTER, HALF_METADATA, SINK_CONTEXT
-from serde.headers import CONTEXT, DEAD, HALF
-from serde.records import (
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, SINK_CONTEXT
+from halfbridge.serde.headers import CONTEXT, DEAD, HALF
+from halfbridge.serde.records import (
     BatchManifest,
     DeadLetter,
     DeadReason,
@@ -14,7 +14,7 @@ from serde.records import (
     ManifestTransaction,
     SinkContext,
 )
-from spark_jobs.sink.tally import (
+from halfbridge.spark_jobs.sink.tally import (
     CLAIMED_AGE_BATCHES_MAX,
     CLAIMED_BATCHES_MAX,
     NO_BATCH,

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serde.errors import DecodeError
-from serde.records import BatchManifest, ManifestKind
-from spark_jobs.sink import watch
-from spark_jobs.sink.errors import CommitInDoubtError, RefusedError
-from spark_jobs.sink.options import parse_options
-from spark_jobs.sink.refused.kafka_io import Look
-from spark_jobs.sink.tally import NO_BATCH, Letter, Tally
-from spark_jobs.sink.watch import RefusedWatch
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.records import BatchManifest, ManifestKind
+from halfbridge.spark_jobs.sink import watch
+from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError
+from halfbridge.spark_jobs.sink.options import parse_options
+from halfbridge.spark_jobs.sink.refused.kafka_io import Look
+from halfbridge.spark_jobs.sink.tally import NO_BATCH, Letter, Tally
+from halfbridge.spark_jobs.sink.watch import RefusedWatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,19 +11,19 @@ import pytest
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import OffsetSpec
 
-from serde.avro import DEAD_LETTER, HALF_METADATA
-from serde.headers import DEAD, HALF
-from serde.records import DeadLetter, DeadReason, HalfMetadata
-from spark_jobs.sink.clients import kafka_io as clients
-from spark_jobs.sink.kept import Kept
-from spark_jobs.sink.options import parse_options
-from spark_jobs.sink.refused import kafka_io
-from spark_jobs.sink.refused.kafka_io import DeadLetters, await_delivery
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
+from halfbridge.serde.headers import DEAD, HALF
+from halfbridge.serde.records import DeadLetter, DeadReason, HalfMetadata
+from halfbridge.spark_jobs.sink.clients import kafka_io as clients
+from halfbridge.spark_jobs.sink.kept import Kept
+from halfbridge.spark_jobs.sink.options import parse_options
+from halfbridge.spark_jobs.sink.refused import kafka_io
+from halfbridge.spark_jobs.sink.refused.kafka_io import DeadLetters, await_delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from serde.headers import Headers
+    from halfbridge.serde.headers import Headers
 
 OPTIONS = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app"})
 TOPIC = OPTIONS.names.dead
