@@ -69,6 +69,7 @@ def test_a_step_that_hangs_is_told_and_not_waited_for(
                 service.stop()
                 proxy.heal()
             until("the relay has ended", lambda: "halfbridge-log-relay" not in names())
+        relayed.settled()  # else what hung stays undecided, and later tests wait for it
         orders.source().drop()
 
 
