@@ -47,23 +47,36 @@ class HalfShape:
 
 def check_topic_settings(half: HalfShape) -> dict[str, str]:
     """Return the settings of a producer group's check topic."""
-    return {
-        "cleanup.policy": "delete",
-        "retention.ms": str(CHECK_RETENTION_MS),
-        "max.message.bytes": str(half.record_bytes_max + COPY_BYTES),
-        **safety(half.replicas),
-    }
+    return copy_settings(half.record_bytes_max, CHECK_RETENTION_MS) | safety(half.replicas)
 
 
 def manifest_topic_settings(*, replicas: int) -> dict[str, str]:
-    """Return the settings of the manifest topic: what it forgets would be published twice."""
+    """Return the settings of the manifest topic."""
+    return manifest_settings() | safety(replicas)
+
+
+def copy_settings(record_bytes_max: int, retention_ms: int) -> dict[str, str]:
+    """Return the settings of a topic of check requests or dead letters, but for `safety`.
+
+    Args:
+        record_bytes_max: Of the half topic.
+        retention_ms: Of the copies.
+    """
+    return {
+        "cleanup.policy": "delete",
+        "retention.ms": str(retention_ms),
+        "max.message.bytes": str(record_bytes_max + COPY_BYTES),
+    }
+
+
+def manifest_settings() -> dict[str, str]:
+    """Return the manifest topic's, but for `safety`: what it forgets would be published twice."""
     return {
         "cleanup.policy": "delete",
         "retention.ms": str(UNLIMITED),
         "retention.bytes": str(UNLIMITED),
         "message.timestamp.type": "LogAppendTime",
         "max.message.bytes": str(MANIFEST_BYTES_MAX),
-        **safety(replicas),
     }
 
 

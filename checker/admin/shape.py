@@ -14,14 +14,15 @@ from halfbridge.serde.daemon_settings import SETTINGS_BYTES_MAX
 from halfbridge.serde.topic_shapes import (
     CHECK_PARTITIONS,
     CHECK_RETENTION_MS,
-    COPY_BYTES,
     MESSAGE_BYTES_MAX,
     MESSAGE_RESERVE_BYTES,
-    SAFE_INSYNC,
     SAFE_REPLICAS,
     UNLIMITED,
+    copy_settings,
+    manifest_settings,
+    safety,
 )
-from halfbridge.serde.topics import MANIFEST_BYTES_MAX, MANIFEST_PARTITIONS
+from halfbridge.serde.topics import MANIFEST_PARTITIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -141,9 +142,8 @@ def wanted_topics(names: TopicNames, layout: Layout) -> tuple[TopicShape, ...]:
     half = Wanted("max.message.bytes", str(layout.max_message_bytes), Rule.AT_LEAST)
     # Ops are small, whatever half messages are.
     op = Wanted("max.message.bytes", str(MESSAGE_BYTES_MAX), Rule.AT_LEAST)
-    copy_bytes = str(layout.max_message_bytes + COPY_BYTES)
-    check = _copies(copy_bytes, CHECK_RETENTION_MS)
-    dead = _copies(copy_bytes, DEAD_RETENTION_MS)
+    check = _copies(copy_settings(layout.max_message_bytes, CHECK_RETENTION_MS))
+    dead = _copies(copy_settings(layout.max_message_bytes, DEAD_RETENTION_MS))
     shapes = (
         TopicShape(names.op, layout.partitions, (*log, op)),
         TopicShape(names.half, layout.partitions, (*log, half)),
@@ -155,10 +155,10 @@ def wanted_topics(names: TopicNames, layout: Layout) -> tuple[TopicShape, ...]:
         *((_manifest(names),) if layout.spark_sink else ()),
         _settings(names),
     )
-    if layout.replication_factor < SAFE_REPLICAS:
-        return shapes
-    insync = Wanted("min.insync.replicas", str(SAFE_INSYNC), Rule.AT_LEAST)
-    return tuple(replace(shape, settings=(*shape.settings, insync)) for shape in shapes)
+    insync = _wanted(
+        safety(layout.replication_factor), {"min.insync.replicas": (Rule.AT_LEAST, True)}
+    )
+    return tuple(replace(shape, settings=(*shape.settings, *insync)) for shape in shapes)
 
 
 def find_problems(
@@ -223,27 +223,27 @@ def alter_command(topic: str, key: str, value: str, *, bootstrap_servers: str) -
     )
 
 
-def _copies(max_message_bytes: str, retention_ms: int) -> tuple[Wanted, ...]:
-    return (
-        Wanted("cleanup.policy", "delete"),
-        Wanted("retention.ms", str(retention_ms), Rule.AT_LEAST_OR_UNLIMITED, blocking=False),
-        Wanted("max.message.bytes", max_message_bytes, Rule.AT_LEAST),
+def _copies(settings: Mapping[str, str]) -> tuple[Wanted, ...]:
+    rules = {
+        "retention.ms": (Rule.AT_LEAST_OR_UNLIMITED, False),
+        "max.message.bytes": (Rule.AT_LEAST, True),
+    }
+    return _wanted(settings, rules)
+
+
+def _wanted(
+    settings: Mapping[str, str], rules: Mapping[str, tuple[Rule, bool]]
+) -> tuple[Wanted, ...]:
+    """Return settings as wanted ones: by rule and whether they block; else equal, and blocking."""
+    return tuple(
+        Wanted(key, value, *rules.get(key, (Rule.EQUAL, True))) for key, value in settings.items()
     )
 
 
 def _manifest(names: TopicNames) -> TopicShape:
     """Return the manifest topic: what it forgets would be published twice."""
-    return TopicShape(
-        names.manifest,
-        MANIFEST_PARTITIONS,
-        (
-            Wanted("cleanup.policy", "delete"),
-            Wanted("retention.ms", str(UNLIMITED)),
-            Wanted("retention.bytes", str(UNLIMITED)),
-            Wanted("message.timestamp.type", "LogAppendTime"),
-            Wanted("max.message.bytes", str(MANIFEST_BYTES_MAX), Rule.AT_LEAST, blocking=False),
-        ),
-    )
+    rules = {"max.message.bytes": (Rule.AT_LEAST, False)}
+    return TopicShape(names.manifest, MANIFEST_PARTITIONS, _wanted(manifest_settings(), rules))
 
 
 def _settings(names: TopicNames) -> TopicShape:
