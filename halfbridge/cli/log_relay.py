@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from halfbridge.cli.database import opened
+from halfbridge.cli.relay_process import run_until_signal, started_producer
 from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS
 
 if TYPE_CHECKING:
@@ -85,11 +86,7 @@ def _run(
     engine: Engine, check_engine: Engine, values: dict[str, Any], config: BridgeConfig
 ) -> None:
     # Late: they bring SQLAlchemy and the Kafka client, which --help does not need.
-    from halfbridge.bridge.producer import TransactionProducer  # noqa: PLC0415
-    from halfbridge.checker.http import serve  # noqa: PLC0415
-    from halfbridge.checker.signals import on_signals  # noqa: PLC0415
     from halfbridge.sql.fence import Fence  # noqa: PLC0415
-    from halfbridge.sql.local_messages.service import CLOSE_S_MAX  # noqa: PLC0415
     from halfbridge.sql.log_subscription.mapping import load_mapping  # noqa: PLC0415
     from halfbridge.sql.log_subscription.positions import Positions  # noqa: PLC0415
     from halfbridge.sql.log_subscription.service import LogRelayService  # noqa: PLC0415
@@ -111,9 +108,7 @@ def _run(
     fence.create()
     positions.create()
     with ExitStack() as stack:
-        producer = TransactionProducer(checker=checking.check, config=config)
-        stack.callback(producer.close, CLOSE_S_MAX)
-        producer.start()
+        producer = started_producer(stack, checking, config)
         subscription = LogSubscription(
             producer=producer,
             fence=fence,
@@ -124,14 +119,8 @@ def _run(
             begin_at=BeginAt(values["begin_at"]) if values["begin_at"] else None,
         )
         service = LogRelayService(subscription, source, name=name)
-        if values["metrics_port"] is not None:
-            where = {"host": values["metrics_host"], "port": values["metrics_port"]}
-            server = serve(service.registry, service.health, **where)
-            stack.callback(server.close)
-            click.echo(f"metrics on {values['metrics_host']}:{server.port}")
-        click.echo(f"relaying inserts into {table} as {name}")
-        stack.enter_context(on_signals(lambda _number: service.stop()))
-        service.run()
+        says = f"relaying inserts into {table} as {name}"
+        run_until_signal(stack, service, service.registry, values, says=says)
 
 
 def remove_log(values: dict[str, Any]) -> int:

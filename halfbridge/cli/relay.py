@@ -16,6 +16,7 @@ from halfbridge.cli.database import URL_VARIABLE, opened
 from halfbridge.cli.local_messages import opened_table, table_options
 from halfbridge.cli.log_relay import log_options, remove_log, run_log
 from halfbridge.cli.options import json_option, load_settings, settings_options
+from halfbridge.cli.relay_process import run_until_signal, started_producer
 from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS
 
 if TYPE_CHECKING:
@@ -133,15 +134,9 @@ def _run(
     values: dict[str, Any],
 ) -> None:
     # Late: they bring SQLAlchemy and the Kafka client, which --help does not need.
-    from halfbridge.bridge.producer import TransactionProducer  # noqa: PLC0415
-    from halfbridge.checker.http import serve  # noqa: PLC0415
-    from halfbridge.checker.signals import on_signals  # noqa: PLC0415
     from halfbridge.sql.fence import Fence  # noqa: PLC0415
     from halfbridge.sql.local_messages.relay import Relay  # noqa: PLC0415
-    from halfbridge.sql.local_messages.service import (  # noqa: PLC0415
-        CLOSE_S_MAX,
-        RelayService,
-    )
+    from halfbridge.sql.local_messages.service import RelayService  # noqa: PLC0415
 
     messages.create()
     fence, checking = (
@@ -155,19 +150,11 @@ def _run(
     )
     fence.create()
     with ExitStack() as stack:
-        producer = TransactionProducer(checker=checking.check, config=bridge_config)
-        stack.callback(producer.close, CLOSE_S_MAX)
-        producer.start()
+        producer = started_producer(stack, checking, bridge_config)
         made = Relay(messages, fence, producer, relay_config)
         service = RelayService(made, producer, callback=callback, by_log=values["by_log"])
-        if values["metrics_port"] is not None:
-            where = {"host": values["metrics_host"], "port": values["metrics_port"]}
-            server = serve(made.metrics.registry, service.health, **where)
-            stack.callback(server.close)
-            click.echo(f"metrics on {values['metrics_host']}:{server.port}")
-        click.echo(f"relaying {messages.tables.messages.fullname} as {made.owner}")
-        stack.enter_context(on_signals(lambda _number: service.stop()))
-        service.run()
+        says = f"relaying {messages.tables.messages.fullname} as {made.owner}"
+        run_until_signal(stack, service, made.metrics.registry, values, says=says)
 
 
 def _function(path: str | None) -> Callable[..., Any] | None:

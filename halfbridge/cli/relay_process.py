@@ -1,0 +1,72 @@
+"""What a relay of either kind does as a process: a producer closed in time, metrics, signals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from prometheus_client import CollectorRegistry
+
+    from halfbridge.bridge import TransactionProducer
+    from halfbridge.bridge.config import BridgeConfig
+    from halfbridge.checker.http import Health
+    from halfbridge.sql.fence import Fence
+
+
+class Service(Protocol):
+    """A relay that runs."""
+
+    def health(self) -> Health:
+        """Return the health of this moment."""
+
+    def stop(self) -> None:
+        """Have `run` return."""
+
+    def run(self) -> None:
+        """Relay until `stop`."""
+
+
+def started_producer(stack: ExitStack, fence: Fence, config: BridgeConfig) -> TransactionProducer:
+    """Return a relay's producer, which `fence` answers for; it closes with the stack."""
+    # Late: they bring SQLAlchemy and the Kafka client, which --help does not need.
+    from halfbridge.bridge.producer import TransactionProducer  # noqa: PLC0415
+    from halfbridge.sql.local_messages.service import CLOSE_S_MAX  # noqa: PLC0415
+
+    producer = TransactionProducer(checker=fence.check, config=config)
+    stack.callback(producer.close, CLOSE_S_MAX)
+    producer.start()
+    return producer
+
+
+def run_until_signal(
+    stack: ExitStack,
+    service: Service,
+    registry: CollectorRegistry,
+    values: dict[str, Any],
+    *,
+    says: str,
+) -> None:
+    """Run a relay until SIGTERM or Ctrl-C.
+
+    Args:
+        stack: Closes what is opened here.
+        service: The relay.
+        registry: Its metrics.
+        values: Of the command: metrics_host and metrics_port; no port: no metrics.
+        says: A line for whoever started it.
+    """
+    from halfbridge.checker.http import serve  # noqa: PLC0415
+    from halfbridge.checker.signals import on_signals  # noqa: PLC0415
+
+    host, port = values["metrics_host"], values["metrics_port"]
+    if port is not None:
+        server = serve(registry, service.health, host=host, port=port)
+        stack.callback(server.close)
+        click.echo(f"metrics on {host}:{server.port}")
+    click.echo(says)
+    stack.enter_context(on_signals(lambda _number: service.stop()))
+    service.run()
