@@ -276,7 +276,7 @@ class Service:
         os.write(self._blocks, json.dumps(line).encode() + b"\n")
 
     def _on_checkin(self, *_: object) -> None:
-        """Take that a connection goes back: behind the block's COMMIT, before the messages'."""
+        """Die, where it was drawn, as a connection returns to the pool: between the two COMMITs."""
         if getattr(self.here, "is_leaving", False):
             self.doom.at(Step.COMMITTED)
 

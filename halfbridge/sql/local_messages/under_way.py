@@ -1,8 +1,8 @@
 """What waits for a broker, by half partition: one that waits for long keeps no other one waiting.
 
 A half partition whose leader is gone, or slow, has its batch left under way, and other batches of
-the round go on. While something is under way in a half partition, or after it has failed there,
-nothing else is begun in that one.
+the round go on. While a batch is under way in a half partition, or after one has failed there, no
+other batch is begun in this half partition.
 """
 
 from __future__ import annotations

@@ -102,9 +102,9 @@ class Statements:
         return ""
 
     def _names(self) -> tuple[set[str], set[str]]:
-        """Return the table's name and all that lead to it, over any number of steps.
+        """Return the names by which a statement may reach the table, over any number of steps.
 
-        And of them those of routines.
+        The second set has the names of routines among the first.
         """
         found_in = [query(self._connection, each) for each in _BODIES]
         bodies = [row for each in found_in for row in each]

@@ -155,7 +155,7 @@ class Positions:
                 staged_after=0 if count else None,
                 decision=None,
                 is_acknowledged=True,
-                # Of a row that was removed a relay may still know a version: never that one.
+                # A relay may still know the version of a row that was removed: this is another.
                 version=(secrets.randbits(_FIRST_VERSION_BITS) if before is None else before) + 1,
                 producer_group=producer_group,
             )
