@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.kafka.connections import LISTENED, LostConnections
 from halfbridge.bridge.kafka_io import made
 from halfbridge.bridge.side_thread import let_go
 from halfbridge.bridge.trouble import Troubles
 from halfbridge.checker.bell.kafka_io import Bell
 from halfbridge.checker.clients import QUESTION_S, client_config, joined
-from halfbridge.checker.connections import LISTENED, LostConnections
 from halfbridge.checker.errors import SlotTakenError
 from halfbridge.checker.failures import InputLostError
 from halfbridge.checker.intake.reading import Committed, GroupTrouble, Reading

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from halfbridge.bridge.kafka.connections import LISTENED, LostConnections
 from halfbridge.bridge.kafka_io import INFERRED, made, not_proven
 from halfbridge.checker.blame import Batch
 from halfbridge.checker.clients import client_config
-from halfbridge.checker.connections import LISTENED, LostConnections
 from halfbridge.checker.failures import KafkaTxnFailedError
 from halfbridge.checker.intake.kafka_io import UNREACHABLE_CODES
 

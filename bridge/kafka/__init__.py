@@ -1,0 +1,76 @@
+"""The client library behind the ports: the only package that imports confluent_kafka."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, Producer
+
+from halfbridge.bridge.kafka.admin import AdminClient, KafkaAdmin
+from halfbridge.bridge.kafka.connections import LISTENED, LostConnections
+from halfbridge.bridge.kafka.errors import failure_of, made
+from halfbridge.bridge.kafka.readers import KafkaReader
+from halfbridge.bridge.kafka.writers import KafkaTransactionalWriter, KafkaWriter
+from halfbridge.bridge.ports import Ports
+from halfbridge.bridge.threads import SystemClock, Threads
+from halfbridge.serde.identity import TRANSACTION_IDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["KafkaClients", "failure_of", "system_ports"]
+
+
+class KafkaClients:
+    """Makes clients of the client library, as `ports.Kafka`.
+
+    Args:
+        log: Where clients log their own lines; None: they log to standard error.
+    """
+
+    def __init__(self, log: logging.Logger | None = None) -> None:
+        self._log = {} if log is None else {"logger": log}
+
+    def reader(self, properties: Mapping[str, Any]) -> KafkaReader:
+        """Return a reader that belongs to no group."""
+        return KafkaReader(made(Consumer, dict(properties), **self._log))
+
+    def member(
+        self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
+    ) -> KafkaReader:
+        """Return a member of `group.id`."""
+        return KafkaReader(self._listened(Consumer, properties, on_lost))
+
+    def writer(self, properties: Mapping[str, Any]) -> KafkaWriter:
+        """Return a writer."""
+        return KafkaWriter(made(Producer, dict(properties), **self._log))
+
+    def transactional_writer(
+        self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
+    ) -> KafkaTransactionalWriter:
+        """Return a writer with the `transactional.id` of its properties."""
+        return KafkaTransactionalWriter(self._listened(Producer, properties, on_lost))
+
+    def admin(self, properties: Mapping[str, Any]) -> KafkaAdmin:
+        """Return a client for questions."""
+        return KafkaAdmin(made(AdminClient, dict(properties)))
+
+    def _listened(
+        self, client: Any, properties: Mapping[str, Any], on_lost: Callable[[], None] | None
+    ) -> Any:
+        if on_lost is None:
+            return made(client, dict(properties), **self._log)
+        return made(client, {**properties, **LISTENED}, logger=LostConnections(on_lost))
+
+
+@cache
+def system_ports() -> Ports:
+    """Return Kafka, clocks and threads as they are on this machine."""
+    return Ports(
+        KafkaClients(logging.getLogger("halfbridge.kafka")),
+        SystemClock(),
+        Threads(),
+        TRANSACTION_IDS.next,
+    )

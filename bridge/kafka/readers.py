@@ -1,0 +1,144 @@
+"""Readers and members of groups: the client library's Consumer behind the ports."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.bridge.ports import Committed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from halfbridge.bridge.ports import Place
+
+
+class KafkaReader:
+    """A Consumer, as `ports.Reader` and `ports.Member`.
+
+    Args:
+        consumer: Of the client library.
+    """
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+
+    def read_from(self, offsets: Mapping[Place, int]) -> None:
+        """Read exactly these partitions from these offsets on; nothing when empty."""
+        self._call(
+            self._consumer.assign,
+            [TopicPartition(topic, number, at) for (topic, number), at in offsets.items()],
+        )
+
+    def poll(self, wait_s: float) -> Any:
+        """Return the next record, or error in place of one; None when none came in time."""
+        try:
+            return self._consumer.poll(wait_s)
+        except KafkaException as error:
+            raise failure_of(error) from error
+
+    def take(self, records_max: int) -> list[Any]:
+        """Return the records that are here already; never waits."""
+        records: list[Any] = self._call(self._consumer.consume, records_max, 0)
+        return records
+
+    def pause(self, places: Iterable[Place]) -> None:
+        """Fetch no more of these; what was fetched of them is dropped."""
+        self._call(self._consumer.pause, _places(places))
+
+    def resume(self, places: Iterable[Place]) -> None:
+        """Fetch these again."""
+        self._call(self._consumer.resume, _places(places))
+
+    def positions(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return the offset behind the last record handed over; negative before any."""
+        asked = _places(places)
+        found = self._call(self._consumer.position, asked) if asked else ()
+        return {(one.topic, one.partition): one.offset for one in found}
+
+    def assignment(self) -> list[Place]:
+        """Return what is read at present."""
+        return [(one.topic, one.partition) for one in self._call(self._consumer.assignment)]
+
+    def committed(self, places: Iterable[Place], timeout_s: float) -> dict[Place, Committed]:
+        """Return the group's committed offsets; a failure of one partition is raised."""
+        found = self._call(self._consumer.committed, _places(places), timeout=timeout_s)
+        _raise_first(found)
+        return {(one.topic, one.partition): Committed(one.offset, one.metadata) for one in found}
+
+    def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> None:
+        """Commit offsets of the group outside any kafka_txn, in one request; waits for it."""
+        wanted = [
+            TopicPartition(topic, number, offset, metadata)
+            for (topic, number), (offset, metadata) in offsets.items()
+        ]
+        _raise_first(self._call(self._consumer.commit, offsets=wanted, asynchronous=False))
+
+    def ends(self, place: Place, timeout_s: float) -> tuple[int, int]:
+        """Return log start and high watermark, asked now."""
+        where = TopicPartition(*place)
+        start, end = self._call(self._consumer.get_watermark_offsets, where, timeout=timeout_s)
+        return int(start), int(end)
+
+    def topic_failure(self, topic: str, timeout_s: float) -> Any:
+        """Return why a topic cannot be read; None: it can."""
+        return self._call(self._consumer.list_topics, topic, timeout=timeout_s).topics[topic].error
+
+    def close(self) -> None:
+        """Close; may never return in a client that is not well."""
+        self._call(self._consumer.close)
+
+    def join(
+        self,
+        topics: Sequence[str],
+        on_assigned: Callable[[KafkaReader, frozenset[Place]], None],
+        on_revoked: Callable[[KafkaReader], None],
+    ) -> None:
+        """Take part in the group; nothing is read before `read_from`."""
+
+        def assigned(_consumer: Any, partitions: Sequence[Any]) -> None:
+            on_assigned(self, frozenset((one.topic, one.partition) for one in partitions))
+
+        def revoked(consumer: Any, _partitions: Sequence[Any]) -> None:
+            on_revoked(self)
+            with suppress(RuntimeError):  # it is closing: nothing is left to unassign
+                consumer.unassign()
+
+        self._call(
+            self._consumer.subscribe,
+            list(topics),
+            on_assign=assigned,
+            on_revoke=revoked,
+            on_lost=revoked,
+        )
+
+    def join_and_read(self, topics: Sequence[str]) -> None:
+        """Take part in the group, and read what it assigns from the committed offsets on."""
+        self._call(self._consumer.subscribe, list(topics))
+
+    def membership(self) -> object:
+        """Return id and generation of the member."""
+        return self._call(self._consumer.consumer_group_metadata)
+
+    def leave(self) -> None:
+        """Leave the group, which closing a static member does not do."""
+        self._call(self._consumer.unsubscribe)
+
+    def _call(self, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        try:
+            return call(*arguments, **keywords)
+        except KafkaException as error:
+            raise failure_of(error) from error
+
+
+def _places(places: Iterable[Place]) -> list[Any]:
+    return [TopicPartition(*place) for place in places]
+
+
+def _raise_first(answers: Iterable[Any]) -> None:
+    for one in answers:
+        if one.error is not None:
+            raise failure_of(one.error)

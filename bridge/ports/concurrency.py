@@ -1,0 +1,133 @@
+"""Clocks, and calls that run beside each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Clock(Protocol):
+    """Tells the time."""
+
+    def monotonic(self) -> float:
+        """Return seconds since some moment; never goes back."""
+
+    def time_ms(self) -> int:
+        """Return milliseconds since 1970, by a clock that people set."""
+
+
+class Event(Protocol):
+    """A flag that can be waited for; `threading.Event` is one."""
+
+    def set(self) -> None:
+        """Set the flag and wake who waits."""
+
+    def clear(self) -> None:
+        """Clear the flag."""
+
+    def is_set(self) -> bool:
+        """Tell whether it is set."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; tell whether it is."""
+
+
+class Waker(Protocol):
+    """A lock that one side acquires twice and the other releases; `_thread.lock` is one."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
+        """Take the lock, waiting for it; tell whether it was taken."""
+
+    def release(self) -> None:
+        """Give the lock back."""
+
+
+class Line(Protocol):
+    """A queue between two that run beside each other; `queue.Queue` is one."""
+
+    def put_nowait(self, item: Any) -> None:
+        """Add an item; raises queue.Full."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002
+        """Take an item, waiting for it; raises queue.Empty."""
+
+    def get_nowait(self) -> Any:
+        """Take an item; raises queue.Empty."""
+
+
+class Running(Protocol):
+    """A call that runs beside others; `threading.Thread` is one."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended."""
+
+    def is_alive(self) -> bool:
+        """Tell whether it has begun and not ended."""
+
+    @property
+    def ident(self) -> int | None:
+        """What `Concurrency.current` returns inside it; None before it has begun."""
+
+
+class Call(Protocol):
+    """A call that a side thread was given; `concurrent.futures.Future` is one."""
+
+    def done(self) -> bool:
+        """Tell whether it has returned or raised."""
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait for its end; raises what it raised, or TimeoutError."""
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for its end and return what it raised; raises TimeoutError."""
+
+
+class SideThread(Protocol):
+    """Runs calls one after the other, beside the caller; can be left behind."""
+
+    def submit(self, call: Callable[..., None], *arguments: Any) -> Call:
+        """Have `call(*arguments)` run."""
+
+    def leave(self) -> None:
+        """End the thread once the call at hand returns, if it ever does."""
+
+
+class Concurrency(Protocol):
+    """Runs calls beside each other, and has them wait for each other."""
+
+    def start(self, call: Callable[[], None], name: str) -> Running:
+        """Run `call` beside the caller; it never holds up the end of the process.
+
+        Raises:
+            RuntimeError: the system gives this process no more threads.
+        """
+
+    def current(self) -> int:
+        """Return the identity of whoever calls; no two that run at a time have the same."""
+
+    def is_main(self) -> bool:
+        """Tell whether the caller is the one that Ctrl-C comes to."""
+
+    def event(self) -> Event:
+        """Return a flag that is not set."""
+
+    def waker(self) -> Waker:
+        """Return a lock that nobody holds."""
+
+    def line(self, items_max: int = 0) -> Line:
+        """Return an empty queue; 0: without a limit."""
+
+    def side_thread(self, name: str) -> SideThread:
+        """Return a new side thread; raises RuntimeError as `start`."""
+
+    def let_go(self, *clients: Any) -> None:
+        """Close clients; return when each is closed, has failed at it, or did not end in time.
+
+        Raises:
+            RuntimeError: too many did not end; the process must be started anew.
+        """
+
+    def pause(self, seconds: float) -> None:
+        """Wait."""

@@ -1,0 +1,150 @@
+"""The system's threads and clocks behind the ports of concurrency."""
+
+from __future__ import annotations
+
+import logging
+import time
+from _thread import allocate_lock, get_ident
+from concurrent.futures import Future, wait
+from queue import Queue, SimpleQueue
+from threading import Event, Lock, Thread, main_thread
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfbridge.bridge.ports import Line, Waker
+
+_LOG = logging.getLogger("halfbridge.kafka")
+
+# A client that is well closes within a second or two. Less than the daemon's session time-out: its
+# successor is to join in time.
+CLOSE_S_MAX = 8.0
+# Clients left behind in one process: each holds a few threads, and what it has fetched.
+LEFT_MAX = 16
+
+# What was left behind in this process, and has not ended since.
+_left: list[Future[None]] = []
+_left_lock = Lock()
+
+_Work = tuple["Future[None]", "Callable[..., None]", tuple[Any, ...]]
+
+
+class SystemClock:
+    """The clocks of this machine."""
+
+    monotonic = staticmethod(time.monotonic)
+
+    @staticmethod
+    def time_ms() -> int:
+        """Return milliseconds since 1970."""
+        return time.time_ns() // 1_000_000
+
+
+class Threads:
+    """Calls that run beside each other in threads of the system."""
+
+    current = staticmethod(get_ident)
+    pause = staticmethod(time.sleep)
+
+    @staticmethod
+    def start(call: Callable[[], None], name: str) -> Thread:
+        """Run `call` in a daemon thread.
+
+        Raises:
+            RuntimeError: the system gives this process no more threads.
+        """
+        thread = Thread(target=call, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    @staticmethod
+    def is_main() -> bool:
+        """Tell whether this is the process's main thread."""
+        return get_ident() == main_thread().ident
+
+    @staticmethod
+    def event() -> Event:
+        """Return a flag that is not set."""
+        return Event()
+
+    @staticmethod
+    def waker() -> Waker:
+        """Return a lock that nobody holds."""
+        return allocate_lock()
+
+    @staticmethod
+    def line(items_max: int = 0) -> Line:
+        """Return an empty queue; 0: without a limit."""
+        return Queue(items_max) if items_max else SimpleQueue()
+
+    @staticmethod
+    def side_thread(name: str) -> SideThread:
+        """Return a new side thread."""
+        return SideThread(name)
+
+    @staticmethod
+    def let_go(*clients: Any) -> None:
+        """Close clients; return when each is closed, has failed at it, or did not end in time.
+
+        Of a client that is not well, closing may wait for ever for a thread that never comes
+        (librdkafka #4674). Such a client is left behind, alive: whatever it calls back must not
+        mind.
+
+        Raises:
+            RuntimeError: too many were; the process must be started anew, which a supervisor does.
+        """
+        closings = [closing for client in clients if (closing := _closing(client)) is not None]
+        _, late = wait(closings, CLOSE_S_MAX)
+        if late:
+            _LOG.warning(
+                "%d Kafka clients do not close within %g s: left behind", len(late), CLOSE_S_MAX
+            )
+        with _left_lock:
+            _left[:] = [each for each in (*_left, *late) if not each.done()]
+        if late and len(_left) > LEFT_MAX:
+            raise RuntimeError(f"{len(_left)} Kafka clients did not close: start this process anew")
+
+
+class SideThread:
+    """Runs calls one after the other, in order.
+
+    Unlike an executor's, its thread never holds up the end of the process.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        Thread(target=_serve, args=(self._work,), name=name, daemon=True).start()
+
+    def submit(self, call: Callable[..., None], *arguments: Any) -> Future[None]:
+        """Have `call(*arguments)` run; the future has its end or what it raised."""
+        future: Future[None] = Future()
+        self._work.put((future, call, arguments))
+        return future
+
+    def leave(self) -> None:
+        """End the thread once the call at hand returns, if it ever does."""
+        self._work.put(None)
+
+
+def _closing(client: Any) -> Future[None] | None:
+    try:
+        thread = SideThread("halfbridge-close")
+    except RuntimeError:  # the interpreter ends (3.12), or there are no more threads
+        client.close()
+        return None
+    closing = thread.submit(client.close)
+    thread.leave()
+    return closing
+
+
+def _serve(work: SimpleQueue[_Work | None]) -> None:
+    while (item := work.get()) is not None:
+        future, call, arguments = item
+        try:
+            call(*arguments)
+        except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+        del item, future, call, arguments  # an idle thread keeps no producer alive
