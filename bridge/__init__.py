@@ -1,7 +1,6 @@
 """The producer client: half messages, decisions, and the answers to checks.
 
-Names are loaded when they are used, so that `halfbridge.bridge.settings` and the pure modules come
-without a Kafka client.
+Names are loaded when they are used, so that the pure modules come without a Kafka client.
 """
 
 from __future__ import annotations

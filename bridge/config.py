@@ -7,8 +7,9 @@ from collections.abc import Mapping  # noqa: TC003  (get_type_hints reads it)
 from dataclasses import dataclass, fields
 
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.settings import check, load, setting
+from halfbridge.serde.kafka_properties import GUARANTEED, under_all_names
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
+from halfbridge.serde.settings import check, load, setting
 from halfbridge.serde.topics import TopicNames, holds_internal_name
 
 _HOUR_MS = 3_600_000
@@ -17,34 +18,25 @@ _COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _SERVERS_HINT = "host:port pairs, as an argument or in HALFBRIDGE_BOOTSTRAP_SERVERS"
 
 # Kafka properties that carry a guarantee, or that a named setting owns.
-OWNED_PROPERTIES: Mapping[str, str] = {
-    "bootstrap.servers": "use bootstrap_servers",
-    "metadata.broker.list": "use bootstrap_servers",
-    "linger.ms": "use linger_ms",
-    "queue.buffering.max.ms": "use linger_ms",
-    "compression.type": "use compression",
-    "compression.codec": "use compression",
-    "delivery.timeout.ms": "use send_timeout_ms and decision_timeout_ms",
-    "message.timeout.ms": "use send_timeout_ms and decision_timeout_ms",
-    "queue.buffering.max.messages": "use in_flight_max",
-    "message.max.bytes": "it follows the half topic's max.message.bytes",
-    "acks": "a half message must be durable",
-    "request.required.acks": "a half message must be durable",
-    "enable.idempotence": "a retry must not store twice",
-    "max.in.flight": "a retry must not change the order",
-    "max.in.flight.requests.per.connection": "a retry must not change the order",
-    "retries": "send_timeout_ms bounds retries",
-    "message.send.max.retries": "send_timeout_ms bounds retries",
-    "transactional.id": "the client needs no kafka_txn",
-    "partitioner": "the half partition is part of the protocol",
-    "isolation.level": "high watermarks must not be hidden",
-    "group.id": "use producer_group",
-    "enable.auto.commit": "the check responder owns it",
-    "enable.auto.offset.store": "the check responder owns it",
-    "auto.offset.reset": "the check responder owns it",
-    "allow.auto.create.topics": "nothing relies on auto-creation",
-    "delivery.report.only.error": "receipts need every acknowledgement",
-}
+OWNED_PROPERTIES: Mapping[str, str] = under_all_names(
+    {
+        **GUARANTEED,
+        "bootstrap.servers": "use bootstrap_servers",
+        "linger.ms": "use linger_ms",
+        "compression.type": "use compression",
+        "delivery.timeout.ms": "use send_timeout_ms and decision_timeout_ms",
+        "queue.buffering.max.messages": "use in_flight_max",
+        "message.max.bytes": "it follows the half topic's max.message.bytes",
+        "retries": "send_timeout_ms bounds retries",
+        "transactional.id": "the client needs no kafka_txn",
+        "isolation.level": "high watermarks must not be hidden",
+        "group.id": "use producer_group",
+        "enable.auto.commit": "the check responder owns it",
+        "enable.auto.offset.store": "the check responder owns it",
+        "auto.offset.reset": "the check responder owns it",
+        "delivery.report.only.error": "receipts need every acknowledgement",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +46,8 @@ class BridgeConfig:
     Raises:
         ConfigError: names the setting, the value and what is allowed; the user corrects it.
     """
+
+    refusal = ConfigError
 
     bootstrap_servers: str = setting("", doc="Kafka brokers, host:port, separated by commas.")
     producer_group: str = setting("", doc="Name of the producer group: who decides, who is asked.")
@@ -96,7 +90,9 @@ class BridgeConfig:
         maximum=1_000,
         doc="Wait for a batch to fill, milliseconds.",
     )
-    compression: str = setting("none", doc=f"Codec on the wire: {', '.join(_COMPRESSIONS)}.")
+    compression: str = setting(
+        "none", words=_COMPRESSIONS, doc=f"Codec on the wire: {', '.join(_COMPRESSIONS)}."
+    )
     kafka: Mapping[str, str] = setting(
         {}, secret=True, doc="Further librdkafka properties, such as security.protocol."
     )
@@ -111,8 +107,6 @@ class BridgeConfig:
             allowed="a name, as an argument or in HALFBRIDGE_PRODUCER_GROUP",
         )
         _check_names(self)
-        if self.compression not in _COMPRESSIONS:
-            raise _error("compression", self.compression, ", ".join(_COMPRESSIONS))
         for name in self.kafka:
             if name in OWNED_PROPERTIES:
                 raise _error("kafka", name, f"anything else; {OWNED_PROPERTIES[name]}")
@@ -139,7 +133,7 @@ class BridgeConfig:
         if unknown:
             raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
         try:
-            return load(cls, flags=given, environ=environ, file={})
+            return load(cls, flags=given, environ=environ)
         except ConfigError as error:
             if not error.origin.startswith("--"):
                 raise

@@ -20,6 +20,8 @@ Outside on purpose: serde.SerdeError, and IllegalTransitionError (RuntimeError),
 
 from __future__ import annotations
 
+from halfbridge.serde.settings import SettingError
+
 
 class BridgeError(Exception):
     """Something between this process and Kafka, or in what it was given, is not as needed."""
@@ -106,19 +108,5 @@ class InvalidMessageError(BridgeError, ValueError):
         self.field = field
 
 
-class ConfigError(BridgeError, ValueError):
-    """A setting is wrong.
-
-    Attributes:
-        field: Name of the setting, as in the dataclass.
-        value: The bad value as text; `***` where it is secret.
-        origin: Where it came from, such as `HALFBRIDGE_CHECK_COUNT_MAX` or `--check-count-max`.
-        allowed: What is allowed.
-    """
-
-    def __init__(self, *, field: str, value: str, origin: str, allowed: str) -> None:
-        super().__init__(f"{field}: {value} (from {origin}) is not allowed; allowed: {allowed}")
-        self.field = field
-        self.value = value
-        self.origin = origin
-        self.allowed = allowed
+class ConfigError(BridgeError, SettingError):
+    """A setting is wrong: `field`, `value`, `origin` and `allowed` say all of it."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.settings import check, setting
+from halfbridge.serde.kafka_properties import GUARANTEED, under_all_names
+from halfbridge.serde.settings import check, setting
 from halfbridge.serde.topics import TopicNames, holds_internal_name
 
 _KIB = 1024
@@ -27,24 +28,28 @@ _ENTRIES_BYTES_MAX = 2304 * _MIB
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
 # Client properties on which exactly-once rests: set by the daemon from its own settings.
-OWNED_KAFKA_KEYS = {
-    "bootstrap.servers": "bootstrap_servers",
-    "metadata.broker.list": "bootstrap_servers",
-    "session.timeout.ms": "session_timeout_ms",
-    "transaction.timeout.ms": "kafka_txn_timeout_ms",
-    "transactional.id": "slot",
-    "group.instance.id": "slot",
-    "group.id": "topic_prefix",
-}
+OWNED_KAFKA_KEYS = under_all_names(
+    {
+        "bootstrap.servers": "bootstrap_servers",
+        "session.timeout.ms": "session_timeout_ms",
+        "transaction.timeout.ms": "kafka_txn_timeout_ms",
+        "transactional.id": "slot",
+        "group.instance.id": "slot",
+        "group.id": "topic_prefix",
+    }
+)
 UNSAFE_KAFKA_KEYS = frozenset(
-    (
-        *("acks", "request.required.acks", "enable.idempotence", "enable.gapless.guarantee"),
-        *("max.in.flight", "max.in.flight.requests.per.connection", "partitioner"),
-        *("retries", "message.send.max.retries", "message.timeout.ms", "delivery.timeout.ms"),
-        *("isolation.level", "auto.offset.reset", "enable.partition.eof", "consume.callback.max"),
-        *("enable.auto.commit", "enable.auto.offset.store", "auto.commit.enable"),
-        *("partition.assignment.strategy", "group.protocol", "group.remote.assignor"),
-        *("allow.auto.create.topics", "on_delivery", "dr_cb", "error_cb", "logger"),
+    under_all_names(
+        dict.fromkeys(
+            (
+                *GUARANTEED,
+                *("retries", "delivery.timeout.ms", "isolation.level", "auto.offset.reset"),
+                *("enable.partition.eof", "enable.auto.commit", "enable.auto.offset.store"),
+                *("partition.assignment.strategy", "group.protocol", "group.remote.assignor"),
+                *("consume.callback.max", "on_delivery", "dr_cb", "error_cb", "logger"),
+            ),
+            "exactly-once delivery rests on it",
+        )
     )
 )
 
@@ -56,6 +61,8 @@ class CheckerConfig:
     Raises:
         ConfigError: a field, or two together, do not make sense; the operator corrects them.
     """
+
+    refusal = ConfigError
 
     bootstrap_servers: str = setting("localhost:9092", doc="Kafka brokers, host:port,host:port.")
     topic_prefix: str = setting("", doc="Prefix of all internal topics, groups and ids.")
@@ -129,7 +136,7 @@ class CheckerConfig:
     leave: bool = setting(
         default=False, doc="Leave the group on SIGTERM: for good, not for a restart."
     )
-    log_level: str = setting("info", doc="debug, info, warning or error.")
+    log_level: str = setting("info", words=_LOG_LEVELS, doc="debug, info, warning or error.")
     kafka: Mapping[str, str] = setting(
         {}, doc="More Kafka client properties, such as security ones, name=value.", secret=True
     )
@@ -165,8 +172,6 @@ def _check_texts(config: CheckerConfig) -> None:
         raise _wrong("topic_prefix", repr(config.topic_prefix), "letters, digits, '.', '_', '-'")
     if holds_internal_name(config.topic_prefix):
         raise _wrong("topic_prefix", repr(config.topic_prefix), "a name without RMQ_SYS_")
-    if config.log_level not in _LOG_LEVELS:
-        raise _wrong("log_level", repr(config.log_level), ", ".join(_LOG_LEVELS))
 
 
 def _check_order(config: CheckerConfig) -> None:

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from halfbridge.bridge.config_file import read_toml
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.settings import read_toml
 from halfbridge.serde.partitioner import Partitioner
 from halfbridge.serde.topics import TopicNames
 

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import GCCollector, ProcessCollector
 
 from halfbridge.bridge.errors import BridgeError
-from halfbridge.bridge.settings import load
 from halfbridge.checker.config import CheckerConfig, to_plain
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK
 from halfbridge.checker.http import Status, serve
 from halfbridge.checker.process_end import end_process
 from halfbridge.checker.signals import STOP_SIGNALS, on_signals
+from halfbridge.serde.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -54,7 +54,7 @@ def encode_order(config: CheckerConfig, *, slot: str, listener_fd: int | None) -
 def main() -> int:
     """Run the worker that standard input describes; return its exit status."""
     order: dict[str, Any] = json.loads(sys.stdin.buffer.readline(LINE_BYTES_MAX))
-    config = load(CheckerConfig, flags=order["config"], environ={}, file={})
+    config = load(CheckerConfig, flags=order["config"])
     fd = order["listener_fd"]
     listener = None if fd is None else socket.socket(fileno=fd)
     configure_logging(config, order["slot"])

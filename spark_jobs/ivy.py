@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
 
+from halfbridge.serde.settings import load
+from halfbridge.spark_jobs.jar_settings import CACHE_VARIABLE, SETTINGS_VARIABLE, JarSettings
 from halfbridge.spark_jobs.jvm import find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-CACHE_VARIABLE = "HALFBRIDGE_CACHE_DIR"
-SETTINGS_VARIABLE = "HALFBRIDGE_IVY_SETTINGS"
 RESOLVE_S_MAX = 900.0  # 45 jars, 110 MB take 40 s on a fast line
 LOCK_S_MAX = RESOLVE_S_MAX + 60.0  # another process may be resolving for all of its time
 _LOCK_POLL_S = 0.1
@@ -44,8 +44,8 @@ class JarsError(RuntimeError):
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
     """Return HALFBRIDGE_CACHE_DIR, else `halfbridge` in the XDG cache directory."""
     env = os.environ if environ is None else environ
-    if given := env.get(CACHE_VARIABLE):
-        return Path(given).expanduser()
+    if given := load(JarSettings, environ=env).cache_dir:
+        return given.expanduser()
     xdg = env.get("XDG_CACHE_HOME")
     return (Path(xdg) if xdg else Path.home() / ".cache") / "halfbridge"
 
@@ -74,7 +74,7 @@ def resolve(
         if not _COORDINATE.fullmatch(coordinate):
             raise ValueError(f"{coordinate!r} is not group:artifact:version")
     cache = (cache_dir or default_cache_dir()).absolute()
-    settings = os.environ.get(SETTINGS_VARIABLE)
+    settings = load(JarSettings, environ=os.environ).ivy_settings
     record = cache / "resolved" / f"{_key(coordinates, settings, transitive=transitive)}.json"
     if jars := _remembered(record, cache):
         return jars

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfbridge.serde.settings import load
 from halfbridge.spark_jobs.ivy import JarsError, resolve
+from halfbridge.spark_jobs.jar_settings import JARS_VARIABLE, JarSettings
 from halfbridge.spark_jobs.jvm import JavaNotFoundError
 
 if TYPE_CHECKING:
@@ -25,7 +27,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-JARS_VARIABLE = "HALFBRIDGE_SPARK_JARS"
 _CONNECTOR = Path(__file__).with_name("connector.toml")
 
 
@@ -66,8 +67,8 @@ def connector_jars(
             pinned ones (Spark's internal interfaces differ); the user must act.
         JavaNotFoundError: as `ivy.resolve`; the user must act.
     """
-    if own := (os.environ if environ is None else environ).get(JARS_VARIABLE):
-        return _own_jars(Path(own).expanduser())
+    if own := load(JarSettings, environ=os.environ if environ is None else environ).spark_jars:
+        return _own_jars(own.expanduser())
     connector = pinned_connector()
     if spark_version.split(".")[:2] != connector.spark.split("."):
         raise JarsError(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfbridge.serde.settings import variable
 from halfbridge.spark_jobs.errors import JobError, cause_of
 from halfbridge.spark_jobs.io import cluster_options
 from halfbridge.spark_jobs.ivy import JarsError
@@ -32,6 +33,9 @@ _INTERVAL = re.compile(r"([1-9]\d{0,5})\s*(ms|s|m|h)")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 _AVAILABLE_NOW = "available-now"
 _PORT_MAX = 65535
+# As client and daemon read them.
+_SERVERS_VARIABLE = variable("bootstrap_servers")
+_PREFIX_VARIABLE = variable("topic_prefix")
 
 
 class _OneLineErrors(click.Command):
@@ -148,10 +152,10 @@ def _writable(_context: click.Context, _option: click.Parameter, given: Path | N
 # Keyword `bootstrap_servers`, of type `str`.
 bootstrap_servers_option = click.option(
     "--bootstrap-servers",
-    envvar="HALFBRIDGE_BOOTSTRAP_SERVERS",
+    envvar=_SERVERS_VARIABLE,
     required=True,
     metavar="HOST:PORT,...",
-    help="The cluster. [env: HALFBRIDGE_BOOTSTRAP_SERVERS]",
+    help=f"The cluster. [env: {_SERVERS_VARIABLE}]",
 )
 
 
@@ -176,10 +180,10 @@ prefix_option = click.option(
     "--topic-prefix",
     "--prefix",
     "topic_prefix",
-    envvar="HALFBRIDGE_TOPIC_PREFIX",
+    envvar=_PREFIX_VARIABLE,
     default="",
     metavar="TEXT",
-    help="Prefix of the installation's internal topics. [env: HALFBRIDGE_TOPIC_PREFIX]",
+    help=f"Prefix of the installation's internal topics. [env: {_PREFIX_VARIABLE}]",
 )
 # Keyword `topics`, of type `tuple[str, ...]`.
 topics_option = click.option(

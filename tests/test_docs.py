@@ -7,13 +7,13 @@ from dataclasses import fields
 from pathlib import Path
 
 from halfbridge.bridge.config import BridgeConfig
-from halfbridge.bridge.settings import describe
 from halfbridge.bridge.transaction import TRANSITIONS
 from halfbridge.bridge.transaction import State as ClientState
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.core.protocol import EFFECTS, STATE_AFTER, State
 from halfbridge.checker.http import Status
 from halfbridge.serde.records import OpKind
+from halfbridge.serde.settings import describe
 from halfbridge.sql.local_messages import states as row_states
 
 ROOT = Path(__file__).parents[1]

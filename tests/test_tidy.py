@@ -212,6 +212,17 @@ def test_the_kafka_client_has_few_doors() -> None:
     assert wrong == []
 
 
+def test_settings_are_read_by_the_loader() -> None:
+    """No module looks up a variable of ours in the environment by itself."""
+    lookup = re.compile(r"environ(?:ment)?(?:\.get\(|\[)\s*(?:\w+_VARIABLE|f?[\"']HALFBRIDGE_)")
+    wrong = [
+        f"{_name(path)}: {found.group()}"
+        for path in _files(*PACKAGES)
+        for found in lookup.finditer(path.read_text("utf-8"))
+    ]
+    assert wrong == []
+
+
 def test_the_core_is_pure() -> None:
     """The ledger and the client's table import nothing that could look at the outside world."""
     wrong = []

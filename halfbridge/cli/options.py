@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from halfbridge.bridge.settings import Setting, describe, load, read_toml
+from halfbridge.bridge.config_file import read_toml
+from halfbridge.serde.settings import Setting, describe, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -31,7 +32,7 @@ def settings_options(
     where a bad value came from.
 
     Args:
-        cls: A dataclass whose fields are made by `halfbridge.bridge.settings.setting`.
+        cls: A dataclass whose fields are made by `halfbridge.serde.settings.setting`.
         only: Names of the settings wanted; all by default.
         has_file: Whether there is a `--config`: one file holds the settings of one class.
     """

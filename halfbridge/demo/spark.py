@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.demo.plan import TOPICS
-from halfbridge.spark_jobs.ivy import CACHE_VARIABLE, SETTINGS_VARIABLE
+from halfbridge.spark_jobs.jar_settings import CACHE_VARIABLE, JARS_VARIABLE, SETTINGS_VARIABLE
 from halfbridge.testkit.children import ChildFailedError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _JOB_S_MAX = 900.0  # ten seconds on a quiet machine; a busy one must not end the demo
 _DONE, _FINDINGS = 0, 2
 # HALFBRIDGE_SPARK_JARS is spelled out: its module needs tomli, which a demo without Spark does not.
-_KEPT = (CACHE_VARIABLE, SETTINGS_VARIABLE, "HALFBRIDGE_SPARK_JARS")
+_KEPT = (CACHE_VARIABLE, SETTINGS_VARIABLE, JARS_VARIABLE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from docker.errors import DockerException
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import get_docker_host
 
+from halfbridge.serde.settings import load
+from halfbridge.testkit.choice import KafkaChoice
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.properties import PATIENT, as_environment, for_tests, internal_topics
 from halfbridge.testkit.ready import READY_S_MAX, NotReadyError, wait_ready
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 IMAGE = "apache/kafka:4.2.0"
 REDPANDA_IMAGE = "redpandadata/redpanda:v26.1.2"
-IMAGE_VARIABLE = "HALFBRIDGE_TEST_IMAGE"
 _DEFAULT_HOST = "unix:///var/run/docker.sock"
 _CLIENT_PORT = 9092
 _INSIDE_PORT = 9094
@@ -107,7 +108,7 @@ class KafkaContainer(BrokerContainer):
     def __init__(
         self, image: str | None = None, *, properties: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(image or os.environ.get(IMAGE_VARIABLE) or IMAGE)
+        super().__init__(image or _chosen_image())
         for name, value in as_environment(_properties(self._port, properties or {})).items():
             self.with_env(name, value)
 
@@ -132,8 +133,12 @@ def broker_container(image: str = "") -> BrokerContainer:
     Args:
         image: Instead of HALFBRIDGE_TEST_IMAGE or Kafka's pinned one.
     """
-    wanted = image or os.environ.get(IMAGE_VARIABLE) or IMAGE
+    wanted = image or _chosen_image()
     return RedpandaContainer(wanted) if holds_redpanda(wanted) else KafkaContainer(wanted)
+
+
+def _chosen_image() -> str:
+    return load(KafkaChoice, environ=os.environ).test_image or IMAGE
 
 
 def holds_redpanda(image: str) -> bool:

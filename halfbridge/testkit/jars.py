@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from halfbridge.serde.settings import load
 from halfbridge.spark_jobs.ivy import resolve
+from halfbridge.testkit.choice import VERSION_VARIABLE, KafkaChoice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KAFKA_VERSION = "4.2.0"
-VERSION_VARIABLE = "HALFBRIDGE_KAFKA_VERSION"
 _HERE = Path(__file__).parent
 
 
@@ -53,7 +53,7 @@ class BrokerJars:
 
 def kafka_version(environ: Mapping[str, str] | None = None) -> str:
     """Return HALFBRIDGE_KAFKA_VERSION, else the pinned version."""
-    return (os.environ if environ is None else environ).get(VERSION_VARIABLE) or KAFKA_VERSION
+    return load(KafkaChoice, environ=os.environ if environ is None else environ).kafka_version
 
 
 def broker_jars(version: str | None = None, cache_dir: Path | None = None) -> BrokerJars:

@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from halfbridge.serde.settings import load
+from halfbridge.testkit.choice import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE, KafkaChoice
 from halfbridge.testkit.properties import PATIENT
 from halfbridge.testkit.ready import NotReadyError, wait_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-BOOTSTRAP_VARIABLE = "HALFBRIDGE_TEST_BOOTSTRAP"
-DOCKER_VARIABLE = "HALFBRIDGE_TEST_DOCKER"
 _GIVEN_S_MAX = 5.0  # a cluster that somebody runs already answers at once or is not there
 
 
@@ -48,17 +48,18 @@ def open_kafka(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
         KafkaMissingError: one line with what to do; the user must act.
         BrokerStartError: the embedded broker was started and failed.
     """
-    if given := environ.get(BOOTSTRAP_VARIABLE):
+    choice = load(KafkaChoice, environ=environ)
+    if given := choice.test_bootstrap:
         try:
             wait_ready(given, timeout_s=_GIVEN_S_MAX)
         except NotReadyError as error:
             raise KafkaMissingError(f"{BOOTSTRAP_VARIABLE}: {error}") from error
         yield KafkaSource("given", given)
-    elif environ.get(DOCKER_VARIABLE) == "1" and _docker_usable(environ):
+    elif choice.test_docker == "1" and _docker_usable(environ):
         with _in_docker() as source:
             yield source
     else:
-        with _embedded_else_docker(environ) as source:
+        with _embedded_else_docker(choice) as source:
             yield source
 
 
@@ -77,7 +78,7 @@ def _docker_usable(environ: Mapping[str, str]) -> bool:
 
 
 @contextmanager
-def _embedded_else_docker(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
+def _embedded_else_docker(choice: KafkaChoice) -> Iterator[KafkaSource]:
     """Yield the embedded broker; where Java or its jars cannot be had, one in Docker after all."""
     from halfbridge.spark_jobs.ivy import JarsError  # noqa: PLC0415
     from halfbridge.spark_jobs.jvm import JavaNotFoundError  # noqa: PLC0415
@@ -95,7 +96,7 @@ def _embedded_else_docker(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
             yield KafkaSource("embedded", broker.bootstrap_servers, kafka_version())
         finally:
             broker.stop()
-    elif environ.get(DOCKER_VARIABLE) != "0" and _docker_is_there():
+    elif choice.test_docker != "0" and _docker_is_there():
         with _in_docker() as source:
             yield source
     else:

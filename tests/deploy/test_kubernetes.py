@@ -11,12 +11,13 @@ import pytest
 import yaml
 
 from halfbridge import __version__
-from halfbridge.bridge.settings import load, read_toml
+from halfbridge.bridge.config_file import read_toml
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.http import Health, make_app
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.supervisor import DRAIN_S
 from halfbridge.cli import cli
+from halfbridge.serde.settings import load
 from tests.deploy.promql import ROOT
 from tests.tools import tool
 

@@ -21,10 +21,9 @@ from confluent_kafka.admin import NewTopic
 from halfbridge import Message, Resolution, TransactionProducer
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.demo.plan import BRINK, TOPICS, Kind, make_plan
-from halfbridge.testkit.containers import IMAGE_VARIABLE
+from halfbridge.testkit.choice import DOCKER_VARIABLE, IMAGE_VARIABLE
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.reader import read_all
-from halfbridge.testkit.source import DOCKER_VARIABLE
 from tests.tools import compose
 
 if TYPE_CHECKING:

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge import Message, Resolution
+from halfbridge.testkit.choice import DOCKER_VARIABLE, IMAGE_VARIABLE
 from halfbridge.testkit.containers import (
     IMAGE,
-    IMAGE_VARIABLE,
     REDPANDA_IMAGE,
     BrokerContainer,
     RedpandaContainer,
     broker_container,
 )
-from halfbridge.testkit.source import DOCKER_VARIABLE
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.docker.image import succeeds
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.settings import check, setting
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.settings import check, setting
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
@@ -21,6 +21,8 @@ class RelayConfig:
     Raises:
         ConfigError: names the setting, the value and what is allowed; the user corrects it.
     """
+
+    refusal = ConfigError
 
     relay_name: str = setting(
         "", doc="Stable name of this relay: restarted, it has its leases at once; empty: a new one."
@@ -74,7 +76,9 @@ class RelayConfig:
         doc="Age after which a row whose attempt fails is MESSAGE_ERROR, milliseconds.",
     )
     after_error: str = setting(
-        WAIT, doc=f"What later rows of a MESSAGE_ERROR's key do: {WAIT} or {GO_ON}."
+        WAIT,
+        words=(WAIT, GO_ON),
+        doc=f"What later rows of a MESSAGE_ERROR's key do: {WAIT} or {GO_ON}.",
     )
     unknown_ms_max: int = setting(
         _MINUTE_MS,
@@ -91,13 +95,6 @@ class RelayConfig:
     def __post_init__(self) -> None:
         """Check every field, and the ones that depend on each other."""
         check(self)
-        if self.after_error not in (WAIT, GO_ON):
-            raise ConfigError(
-                field="after_error",
-                value=repr(self.after_error),
-                origin="argument",
-                allowed=f"{WAIT}, {GO_ON}",
-            )
         for least, most in (("poll_ms_min", "poll_ms_max"), ("retry_ms_min", "retry_ms_max")):
             if getattr(self, least) > getattr(self, most):
                 raise ConfigError(

@@ -56,7 +56,7 @@ while os.read(0, 1):
 """
 _SUPERVISOR = """
 import json, os, sys
-from halfbridge.bridge.settings import load
+from halfbridge.serde.settings import load
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.supervisor import Supervisor
 config = load(CheckerConfig, flags=json.loads(sys.argv[1]), environ={}, file={})

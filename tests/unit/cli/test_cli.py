@@ -141,8 +141,8 @@ def test_wrong_configuration_is_one_line_and_status_2(
 
 def test_every_setting_of_the_daemon_is_a_flag() -> None:
     """`checker run --help` names each flag and each environment variable."""
-    from halfbridge.bridge.settings import describe  # noqa: PLC0415 (only here)
     from halfbridge.checker.config import CheckerConfig  # noqa: PLC0415 (only here)
+    from halfbridge.serde.settings import describe  # noqa: PLC0415 (only here)
 
     output = "".join(_invoke("checker", "run", "--help").output.split())
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.settings import setting
 from halfbridge.cli.options import load_settings, settings_options
+from halfbridge.serde.settings import setting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """One setting of each kind."""
+
+    refusal = ConfigError
 
     count_max: int = setting(3, doc="How many.", minimum=1)
     leave: bool = setting(default=False, doc="Whether to leave.")

@@ -14,6 +14,7 @@ import pytest
 
 from halfbridge.spark_jobs import ivy
 from halfbridge.spark_jobs.ivy import JarsError, default_cache_dir, resolve
+from halfbridge.spark_jobs.jar_settings import CACHE_VARIABLE, SETTINGS_VARIABLE
 
 APP, LIB = "example:app:1.0", "example:lib:1.0"
 SETTINGS = """<ivysettings><settings defaultResolver="here"/><resolvers>
@@ -36,7 +37,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             jar.writestr("content", name)
     settings = tmp_path / "ivysettings.xml"
     settings.write_text(SETTINGS.format(root=root.as_uri()))
-    monkeypatch.setenv(ivy.SETTINGS_VARIABLE, str(settings))
+    monkeypatch.setenv(SETTINGS_VARIABLE, str(settings))
     return root
 
 
@@ -106,14 +107,14 @@ def test_unknown_coordinate_is_one_clear_line(repository: Path, tmp_path: Path) 
         resolve(["example:absent:1.0"], tmp_path / "cache", transitive=True)
     message = str(caught.value)
     assert "\n" not in message
-    for part in ("example:absent:1.0", "not found", ivy.SETTINGS_VARIABLE, "JAVA_TOOL_OPTIONS"):
+    for part in ("example:absent:1.0", "not found", SETTINGS_VARIABLE, "JAVA_TOOL_OPTIONS"):
         assert part in message
 
 
 def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
     """A file where the directory should be is an error that names the variable to set."""
     (tmp_path / "cache").write_text("")
-    with pytest.raises(JarsError, match=ivy.CACHE_VARIABLE):
+    with pytest.raises(JarsError, match=CACHE_VARIABLE):
         resolve([APP], tmp_path / "cache", transitive=True)
 
 

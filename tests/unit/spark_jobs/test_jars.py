@@ -9,7 +9,8 @@ import pytest
 
 from halfbridge.spark_jobs import jars
 from halfbridge.spark_jobs.ivy import JarsError
-from halfbridge.spark_jobs.jars import JARS_VARIABLE, connector_jars, pinned_connector
+from halfbridge.spark_jobs.jar_settings import JARS_VARIABLE
+from halfbridge.spark_jobs.jars import connector_jars, pinned_connector
 
 
 def test_the_pins_fit_the_installed_spark() -> None:

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from halfbridge.bridge.errors import BridgeError, ConfigError
-from halfbridge.bridge.settings import check, describe, load, read_toml, setting
+from halfbridge.serde.settings import SettingError, check, describe, load, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,21 +91,21 @@ def test_errors_name_field_value_origin_and_what_is_allowed(
     environ: dict[str, str], field: str, allowed: str
 ) -> None:
     """A bad value says all four things, in fields and in text."""
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SettingError) as caught:
         _load(environ=environ)
     ((variable, value),) = environ.items()
     assert (caught.value.field, caught.value.origin) == (field, variable)
     assert caught.value.allowed == allowed
     assert caught.value.value == ("***" if field == "kafka" else repr(value))
     assert variable in str(caught.value)
-    assert isinstance(caught.value, (BridgeError, ValueError))
+    assert isinstance(caught.value, ValueError)
 
 
 def test_unknown_toml_key_names_the_nearest() -> None:
     """A typing slip in the file is an error, not a silent default."""
-    with pytest.raises(ConfigError, match="did you mean count"):
+    with pytest.raises(SettingError, match="did you mean count"):
         _load(file={"coutn": 1})
-    with pytest.raises(ConfigError, match="count, ratio"):
+    with pytest.raises(SettingError, match="count, ratio"):
         _load(file={"zzzzzz": 1})
 
 
@@ -115,7 +114,7 @@ def test_unknown_toml_key_names_the_nearest() -> None:
 )
 def test_check_guards_a_config_made_by_hand(bad: dict[str, object]) -> None:
     """Direct construction is held to the same bounds, with the argument named."""
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SettingError) as caught:
         Sample(**bad)  # type: ignore[arg-type]
     assert caught.value.origin == "argument"
     assert [caught.value.field] == list(bad)
@@ -124,7 +123,7 @@ def test_check_guards_a_config_made_by_hand(bad: dict[str, object]) -> None:
 def test_secrets_stay_hidden() -> None:
     """Neither repr nor an error shows a secret setting."""
     assert "hush" not in repr(Sample(kafka={"sasl.password": "hush"}))
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(SettingError) as caught:
         _load(environ={"HALFBRIDGE_KAFKA": "hush"})
     assert "hush" not in str(caught.value)
 
@@ -149,13 +148,60 @@ def test_describe_refuses_types_it_cannot_read() -> None:
         describe(Bad)
 
 
-def test_read_toml(tmp_path: Path) -> None:
-    """A TOML file is read; a missing or broken one is a ConfigError that names it."""
-    path = tmp_path / "halfbridge.toml"
-    path.write_text('count = 3\n[kafka]\n"client.id" = "x"\n')
-    assert _load(file=read_toml(path)) == Sample(count=3, kafka={"client.id": "x"})
-    path.write_text("count = ")
-    with pytest.raises(ConfigError, match=r"halfbridge\.toml"):
-        read_toml(path)
-    with pytest.raises(ConfigError, match="absent"):
-        read_toml(tmp_path / "absent.toml")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Settings with names, words and an error of their own."""
+
+    refusal = LookupError
+
+    level: str = setting("low", words=("low", "high"), option="its.level", doc="Level.")
+    keeps: bool = setting(default=False, words=("fail", "keep"), option="on.error", doc="Keep.")
+    size: int | None = setting(
+        None, holds=lambda n: n % 2 == 0, allowed="an even number", option="size", doc="Size."
+    )
+
+
+def test_spark_options_have_names_of_their_own() -> None:
+    """An empty option is not given; a bool may have two words of its own, in any case."""
+    assert load(Named, options={"its.level": "high", "on.error": "Keep", "size": ""}) == Named(
+        level="high", keeps=True
+    )
+    assert load(Named, options={"size": "1_000"}).size == 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "allowed"),
+    [
+        ({"its.level": "HIGH"}, "low, high"),
+        ({"on.error": "true"}, "fail or keep"),
+        ({"size": "3"}, "an even number"),
+    ],
+)
+def test_a_class_names_its_error(options: dict[str, str], allowed: str) -> None:
+    """The error of a class is made of the same four things, here by a function."""
+    told: list[dict[str, str]] = []
+
+    def refusal(**said: str) -> LookupError:
+        told.append(said)
+        return LookupError()
+
+    class Told(Named):
+        pass
+
+    Told.refusal = staticmethod(refusal)  # type: ignore[assignment]
+    with pytest.raises(LookupError):
+        load(Told, options=options)
+    ((name, value),) = options.items()
+    assert told[0]["value"] == repr(value)
+    assert (told[0]["origin"], told[0]["allowed"]) == (f"option {name}", allowed)
+
+
+def test_large_bounds_are_shown_in_digits() -> None:
+    """129600000, not 1.296e+08."""
+
+    @dataclass
+    class Wide:
+        age: int = setting(1, maximum=129_600_000, doc="Age.")
+
+    with pytest.raises(SettingError, match="at most 129600000"):
+        load(Wide, environ={"HALFBRIDGE_AGE": "129600001"})

@@ -1,0 +1,32 @@
+"""The TOML files that halfbridge's settings and policies stand in."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from halfbridge.bridge.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def read_toml(path: Path) -> Mapping[str, object]:
+    """Return the table in a TOML file.
+
+    Raises:
+        ConfigError: the file is missing, unreadable or not TOML; the user corrects it.
+    """
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            field="config", value=str(path), origin=str(error), allowed="a readable TOML file"
+        ) from error

@@ -1,0 +1,276 @@
+"""Settings from flags, environment, a TOML file or Spark options into a frozen dataclass.
+
+Client, daemon, relay, sink and jobs all use this loader. A field made by `setting` carries its
+own documentation and bounds, so that the loader, the errors and the command line's options come
+from one declaration. A class names the error that its users catch, as `refusal = ConfigError`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from halfbridge.serde.setting_values import KINDS, PARSERS, is_kind
+
+ENVIRONMENT_PREFIX = "HALFBRIDGE_"
+_HIDDEN = "***"
+
+T = TypeVar("T")
+
+
+class SettingError(ValueError):
+    """A setting is wrong; whoever wrote it corrects it.
+
+    Attributes:
+        field: Name of the setting, as in the dataclass.
+        value: The bad value as text; `***` where it is secret.
+        origin: Where it came from, such as `HALFBRIDGE_CHECK_COUNT_MAX` or `--check-count-max`.
+        allowed: What is allowed.
+    """
+
+    def __init__(self, *, field: str, value: str, origin: str, allowed: str) -> None:
+        super().__init__(f"{field}: {value} (from {origin}) is not allowed; allowed: {allowed}")
+        self.field = field
+        self.value = value
+        self.origin = origin
+        self.allowed = allowed
+
+
+def setting(
+    default: Any,
+    *,
+    doc: str,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    words: tuple[str, ...] = (),
+    holds: Callable[[Any], bool] | None = None,
+    allowed: str = "",
+    option: str = "",
+    secret: bool = False,
+) -> Any:
+    """Return a dataclass field that `load`, `check` and the command line understand.
+
+    Args:
+        default: Used where no source says anything.
+        doc: One sentence with the unit, shown by `--help`.
+        minimum: Least number allowed.
+        maximum: Greatest number allowed.
+        words: The only words allowed; of a bool, the one for False and the one for True.
+        holds: Says of a value of the right type whether it is allowed.
+        allowed: What is allowed, in words, where type, bounds and `words` do not say it.
+        option: Name of the Spark option.
+        secret: Keep the value out of errors and `repr`.
+    """
+    metadata = {
+        "doc": doc,
+        "minimum": minimum,
+        "maximum": maximum,
+        "words": words,
+        "holds": holds,
+        "allowed_text": allowed,
+        "option": option,
+        "secret": secret,
+    }
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: dict(default), metadata=metadata, repr=not secret)
+    return field(default=default, metadata=metadata, repr=not secret)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is known about one setting.
+
+    Attributes:
+        name: Field name; the TOML key too.
+        kind: int, float, str, bool, Path, tuple (of str) or Mapping (str to str).
+        optional: None is a value (`int | None`).
+        default: Value where nobody says anything.
+        doc: One sentence with the unit.
+        minimum: Least number, or None.
+        maximum: Greatest number, or None.
+        words: The only words allowed, or ().
+        holds: Further condition, or None.
+        allowed_text: What is allowed, where the rest does not say it.
+        option: Name of the Spark option, or "".
+        secret: Never shown.
+        refusal: Makes the error of the class.
+    """
+
+    name: str
+    kind: type
+    optional: bool
+    default: Any
+    doc: str
+    minimum: float | None
+    maximum: float | None
+    words: tuple[str, ...]
+    holds: Callable[[Any], bool] | None
+    allowed_text: str
+    option: str
+    secret: bool
+    refusal: Callable[..., Exception]
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment variable."""
+        return variable(self.name)
+
+    @property
+    def flag(self) -> str:
+        """Name of the command-line option."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def allowed(self) -> str:
+        """What values are allowed, in words."""
+        if self.allowed_text:
+            return self.allowed_text
+        if self.words:
+            return (" or " if self.kind is bool else ", ").join(self.words)
+        kind = KINDS[self.kind]
+        if self.minimum is not None and self.maximum is not None:
+            return f"{kind} from {self.minimum} to {self.maximum}"
+        if self.minimum is not None:
+            return f"{kind}, at least {self.minimum}"
+        if self.maximum is not None:
+            return f"{kind}, at most {self.maximum}"
+        return kind
+
+    def takes(self, value: Any) -> bool:
+        """Tell whether `value` has the type and keeps the bounds."""
+        if not is_kind(value, self.kind) or (self.holds is not None and not self.holds(value)):
+            return False
+        if self.kind is str:
+            return not self.words or value in self.words
+        if self.kind not in (int, float):
+            return True
+        # Written so that NaN is out of bounds.
+        above = self.minimum is None or value >= self.minimum
+        return above and (self.maximum is None or value <= self.maximum)
+
+    def error(self, value: object, origin: str) -> Exception:
+        """Return the error of a bad value."""
+        shown = _HIDDEN if self.secret else repr(value)
+        return self.refusal(field=self.name, value=shown, origin=origin, allowed=self.allowed)
+
+
+def variable(name: str) -> str:
+    """Return the environment variable of the setting `name`."""
+    return ENVIRONMENT_PREFIX + name.upper()
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Return "did you mean <the nearest known name>?", or nothing where none is near."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def describe(cls: type) -> tuple[Setting, ...]:
+    """Return the settings of a dataclass in declaration order; fields without `setting` left out.
+
+    Raises:
+        TypeError: a field of a type that settings cannot have (a bug in the dataclass).
+    """
+    hints = get_type_hints(cls)
+    refusal = getattr(cls, "refusal", SettingError)
+    return tuple(
+        _describe(each, hints[each.name], refusal) for each in fields(cls) if "doc" in each.metadata
+    )
+
+
+def load(
+    cls: type[T],
+    *,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    file: Mapping[str, object] | None = None,
+    options: Mapping[str, str] | None = None,
+) -> T:
+    """Return `cls` made of flags, else environment, else file, else options, else defaults.
+
+    Args:
+        cls: A dataclass whose fields are made by `setting`.
+        flags: Field name to value; None and an empty tuple mean not given. Text is parsed.
+        environ: The environment; an empty variable counts as not given.
+        file: One table of a TOML file; keys are field names.
+        options: Of Spark, by their names; an empty one counts as not given.
+
+    Raises:
+        SettingError: or what `cls.refusal` names: a bad value, or a key in `file` that no field
+            has; the user corrects it.
+    """
+    settings = describe(cls)
+    if file:
+        _refuse_unknown(file, settings)
+    values: dict[str, Any] = {}
+    for each in settings:
+        for raw, origin in (
+            ((flags or {}).get(each.name), each.flag),
+            ((environ or {}).get(each.environment) or None, each.environment),
+            ((file or {}).get(each.name), f"key {each.name} of the TOML file"),
+            ((options or {}).get(each.option) or None, f"option {each.option}"),
+        ):
+            if raw is not None and raw != ():
+                values[each.name] = _parse(each, raw, origin)
+                break
+    return cls(**values)
+
+
+def check(config: Any) -> None:
+    """Check types and bounds of a settings dataclass made by hand; call from `__post_init__`.
+
+    Raises:
+        SettingError: or what the class's `refusal` names: a field has a wrong type or is out of
+            bounds; the programmer corrects it.
+    """
+    for each in describe(type(config)):
+        value = getattr(config, each.name)
+        if not (each.takes(value) or (value is None and each.optional)):
+            raise each.error(value, "argument")
+
+
+def _describe(each: Field[Any], hint: Any, refusal: Callable[..., Exception]) -> Setting:
+    arms = [arm for arm in get_args(hint) if arm is not type(None)]
+    # `X | None` has a None arm; tuple[str, ...] and Mapping[str, str] have none.
+    optional = type(None) in get_args(hint)
+    kind = arms[0] if optional else hint
+    kind = get_origin(kind) or kind
+    if kind not in KINDS:
+        raise TypeError(f"{each.name}: a setting cannot be of type {hint}")
+    default = each.default_factory() if each.default_factory is not MISSING else each.default
+    return Setting(
+        name=each.name,
+        kind=kind,
+        optional=optional,
+        default=default,
+        **{"refusal": refusal, **each.metadata},
+    )
+
+
+def _refuse_unknown(file: Mapping[str, object], settings: tuple[Setting, ...]) -> None:
+    names = [each.name for each in settings]
+    for key in file:
+        if key not in names:
+            allowed = nearest(key, names) or ", ".join(names)
+            raise settings[0].refusal(
+                field=key, value="this key", origin="the TOML file", allowed=allowed
+            )
+
+
+def _parse(each: Setting, raw: object, origin: str) -> Any:
+    try:
+        value = PARSERS[each.kind](_meant(each, raw))
+    except (ValueError, TypeError) as error:
+        raise each.error(raw, origin) from error
+    if not each.takes(value):
+        raise each.error(raw, origin)
+    return value
+
+
+def _meant(each: Setting, raw: object) -> object:
+    """Return False or True where a bool has words of its own, and one of the two was given."""
+    if each.kind is not bool or not each.words or not isinstance(raw, str):
+        return raw
+    return bool(each.words.index(raw.lower()))
