@@ -14,7 +14,7 @@ from halfbridge.serde.limits import (
     TRANSACTION_MESSAGES_MAX,
 )
 from halfbridge.serde.partitioner import partition_of
-from halfbridge.serde.records import NO_OFFSET, NO_TIMESTAMP, HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.records import OpKind, OpSource, new_half, new_op
 
 if TYPE_CHECKING:
     from halfbridge.bridge.message import Header, Message
@@ -42,18 +42,14 @@ def half_headers(
         context: What the sender leaves for its checker; None: nothing.
     """
     metadata = HALF_METADATA.encode(
-        HalfMetadata(
-            transaction_id,
-            time_ns() // _NS_PER_MS,
-            0,
-            index,
-            producer_group,
-            message.topic,
-            message.real_partition,
-            0,
-            immunity_ms,
-            NO_TIMESTAMP,
-            NO_OFFSET,
+        new_half(
+            transaction_id=transaction_id,
+            born_timestamp=time_ns() // _NS_PER_MS,
+            message_index=index,
+            producer_group=producer_group,
+            real_topic=message.topic,
+            real_partition=message.real_partition,
+            immunity_ms=immunity_ms,
         )
     )
     if context is None:
@@ -72,18 +68,15 @@ def decision(
 ) -> bytes:
     """Return the value of the op record by which a producer decides."""
     return OP.encode(
-        Op(
-            transaction_id,
-            time_ns() // _NS_PER_MS,
-            half_offset,
-            0,
-            producer_group,
-            kind,
-            message_count,
-            0,
-            OpSource.PRODUCER,
-            actor,
-            "",
+        new_op(
+            transaction_id=transaction_id,
+            timestamp=time_ns() // _NS_PER_MS,
+            half_offset=half_offset,
+            producer_group=producer_group,
+            kind=kind,
+            message_count=message_count,
+            source=OpSource.PRODUCER,
+            actor=actor,
         )
     )
 

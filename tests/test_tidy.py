@@ -223,6 +223,20 @@ def test_settings_are_read_by_the_loader() -> None:
     assert wrong == []
 
 
+def test_wire_records_are_made_with_names() -> None:
+    """Nobody counts eleven places: HalfMetadata and Op are made with names, or by new_half."""
+    counted = [
+        f"{_name(path)}:{node.lineno}"
+        for path in _files(*PACKAGES, "tests")
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("HalfMetadata", "Op")
+        and any(not isinstance(each, ast.Starred) for each in node.args)
+    ]
+    assert counted == []
+
+
 def test_the_core_is_pure() -> None:
     """The ledger and the client's table import nothing that could look at the outside world."""
     wrong = []

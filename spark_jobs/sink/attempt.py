@@ -15,12 +15,10 @@ from halfbridge.serde.identity import TRANSACTION_IDS
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import (
-    NO_OFFSET,
-    NO_TIMESTAMP,
-    HalfMetadata,
     ManifestAttempt,
     OpKind,
     SinkContext,
+    new_half,
 )
 from halfbridge.spark_jobs.sink.chunks import Chunk, Chunks
 from halfbridge.spark_jobs.sink.clients.kafka_io import LOG, text_of
@@ -233,18 +231,13 @@ class _Attempt:
 
     def _encoder(self, chunk: Chunk, topic: str, partition: int) -> Callable[[int], bytes]:
         series = half_metadata_series(
-            HalfMetadata(
-                chunk.transaction_id,
-                time_ns() // _NS_PER_MS,
-                0,
-                0,
-                self._options.producer_group,
-                topic,
-                partition,
-                0,
-                self._options.immunity_ms,
-                NO_TIMESTAMP,
-                NO_OFFSET,
+            new_half(
+                transaction_id=chunk.transaction_id,
+                born_timestamp=time_ns() // _NS_PER_MS,
+                producer_group=self._options.producer_group,
+                real_topic=topic,
+                real_partition=partition,
+                immunity_ms=self._options.immunity_ms,
             )
         )
         chunk.encoders[topic, partition] = series

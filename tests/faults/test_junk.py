@@ -12,7 +12,13 @@ from confluent_kafka import Producer
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
 from halfbridge.serde.errors import DecodeError, SerdeError
 from halfbridge.serde.headers import DEAD, HALF, parse_half
-from halfbridge.serde.records import DeadReason, HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.records import (
+    DeadReason,
+    OpKind,
+    OpSource,
+    new_half,
+    new_op,
+)
 from halfbridge.testkit.reader import read_all
 from tests.faults.plan import Kind
 from tests.faults.stage import seed_of_run
@@ -24,8 +30,25 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(1200)]
 
 _ID = "018f3a5b7c9d7e0f8a1b2c3d4e5f6071"
-_HALVES = [HALF_METADATA.encode(HalfMetadata(_ID, 1, 0, 0, "orders", "paid", -1, 0, -1, -1, -1))]
-_OPS = [OP.encode(Op(_ID, 1, 17, 0, "orders", OpKind.COMMIT, 3, 0, OpSource.PRODUCER, "h:1", ""))]
+_HALVES = [
+    HALF_METADATA.encode(
+        new_half(transaction_id=_ID, born_timestamp=1, producer_group="orders", real_topic="paid")
+    )
+]
+_OPS = [
+    OP.encode(
+        new_op(
+            transaction_id=_ID,
+            timestamp=1,
+            half_offset=17,
+            producer_group="orders",
+            kind=OpKind.COMMIT,
+            message_count=3,
+            source=OpSource.PRODUCER,
+            actor="h:1",
+        )
+    )
+]
 _PER_S = 100
 _JUNK = 4_000
 _FLUSH_S = 120  # the brokers are busy, and nobody else waits for it

@@ -16,7 +16,7 @@ from halfbridge.cli import cli
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.headers import HALF, TRANSACTION_ID
 from halfbridge.serde.progress import START, parse_progress
-from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.records import OpKind, OpSource, new_half, new_op
 from halfbridge.serde.topics import TopicNames
 from tests.integration.waiting import until
 
@@ -107,13 +107,27 @@ class Installation:
 
     def half(self, transaction_id: str) -> int:
         """Append a half message of partition 0."""
-        metadata = HalfMetadata(transaction_id, 0, 0, 0, GROUP, self.real, -1, 0, -1, -1, -1)
+        metadata = new_half(
+            transaction_id=transaction_id,
+            born_timestamp=0,
+            producer_group=GROUP,
+            real_topic=self.real,
+        )
         return self.produce(self.names.half, b"body", [(HALF, HALF_METADATA.encode(metadata))])
 
     def commit_op(self, transaction_id: str, half_offset: int) -> None:
         """Append a COMMIT to op partition 0."""
         source = OpSource.PRODUCER
-        op = Op(transaction_id, 0, half_offset, 0, GROUP, OpKind.COMMIT, 1, 0, source, "", "")
+        op = new_op(
+            transaction_id=transaction_id,
+            timestamp=0,
+            half_offset=half_offset,
+            producer_group=GROUP,
+            kind=OpKind.COMMIT,
+            message_count=1,
+            source=source,
+            actor="",
+        )
         self.produce(self.names.op, OP.encode(op), [])
 
     def deliver(self, transaction_id: str) -> None:

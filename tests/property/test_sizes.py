@@ -29,7 +29,7 @@ from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
 from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.limits import STUB_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.progress import START, Progress
-from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.records import OpKind, OpSource, new_half, new_op
 from halfbridge.serde.topics import TopicNames
 from tests.property import strategies as some
 
@@ -316,12 +316,23 @@ class Writer:
         if not identity:
             self.count += 1
             identity = f"{self.count:032x}"
-        told = HalfMetadata(identity, 1, 0, 0, "orders", "orders", -1, 0, -1, -1, -1)
+        told = new_half(
+            transaction_id=identity, born_timestamp=1, producer_group="orders", real_topic="orders"
+        )
         header = (HALF, HALF_METADATA.encode(told._replace(**given)))
         return identity, self.cluster.append(NAMES.half, size, [header])
 
     def _op(self, identity: str, at: int, kind: OpKind, **given: Any) -> None:
-        op = Op(identity, 1, at, 0, "orders", kind, 1, 0, OpSource.PRODUCER, "a", "")
+        op = new_op(
+            transaction_id=identity,
+            timestamp=1,
+            half_offset=at,
+            producer_group="orders",
+            kind=kind,
+            message_count=1,
+            source=OpSource.PRODUCER,
+            actor="a",
+        )
         self.cluster.append(NAMES.op, OP.encode(op._replace(**given)), [])
 
 

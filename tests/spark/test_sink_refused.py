@@ -13,7 +13,13 @@ from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, SINK_CONTEXT
 from halfbridge.serde.headers import CONTEXT, DEAD, HALF
 from halfbridge.serde.partitioner import partition_of
-from halfbridge.serde.records import DeadLetter, DeadReason, HalfMetadata, OpKind, SinkContext
+from halfbridge.serde.records import (
+    DeadLetter,
+    DeadReason,
+    OpKind,
+    SinkContext,
+    new_half,
+)
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
 from halfbridge.spark_jobs.sink import progress as progress_module
 from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
@@ -58,7 +64,13 @@ def bury(
     for report in reports:
         context = SinkContext(app, report.batch_id, report.attempt.attempt_id)
         for each in report.attempt.transactions:
-            half = HalfMetadata(each.transaction_id, 0, 0, 0, group, "orders", -1, 0, 0, -1, -1)
+            half = new_half(
+                transaction_id=each.transaction_id,
+                born_timestamp=0,
+                producer_group=group,
+                real_topic="orders",
+                immunity_ms=0,
+            )
             headers = [(HALF, HALF_METADATA.encode(half)), (DEAD, DEAD_LETTER.encode(letter))]
             if with_context:
                 headers.insert(0, (CONTEXT, SINK_CONTEXT.encode(context)))

@@ -13,7 +13,7 @@ from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.bridge.message import Message
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.headers import DEAD, HALF
-from halfbridge.serde.records import DeadLetter, DeadReason, HalfMetadata
+from halfbridge.serde.records import DeadLetter, DeadReason, new_half
 from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.dead_letters import DeadLetters, Letter, letter_of
 from halfbridge.sql.local_messages.marks import Marks, engine_of
@@ -190,7 +190,9 @@ class Record:
 
 def letter(reason: DeadReason, *, group: str = "relay", is_stub: bool = False) -> Record:
     """Return a dead letter."""
-    half = HalfMetadata("t1", 1, 0, 0, group, "orders", -1, 0, -1, -1, -1)
+    half = new_half(
+        transaction_id="t1", born_timestamp=1, producer_group=group, real_topic="orders"
+    )
     dead = DeadLetter(reason, "why", 0, 1, 2, "half", 0, 3, is_stub=is_stub)
     return Record((HALF, HALF_METADATA.encode(half)), (DEAD, DEAD_LETTER.encode(dead)))
 

@@ -6,7 +6,7 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 from halfbridge.serde.avro import OP
-from halfbridge.serde.records import Op
+from halfbridge.serde.records import new_op
 
 if TYPE_CHECKING:
     from halfbridge.serde.records import ManifestTransaction, OpKind, OpSource
@@ -24,17 +24,15 @@ def decision(
     reason: str,
 ) -> bytes:
     """Return the op that decides a transaction now, encoded."""
-    op = Op(
-        transaction.transaction_id,
-        time_ns() // _NS_PER_MS,
-        transaction.half_offset,
-        0,
-        producer_group,
-        kind,
-        transaction.message_count,
-        0,
-        source,
-        actor,
-        reason,
+    op = new_op(
+        transaction_id=transaction.transaction_id,
+        timestamp=time_ns() // _NS_PER_MS,
+        half_offset=transaction.half_offset,
+        producer_group=producer_group,
+        kind=kind,
+        message_count=transaction.message_count,
+        source=source,
+        actor=actor,
+        reason=reason,
     )
     return OP.encode(op)

@@ -12,7 +12,7 @@ from halfbridge.checker.pair import Pair
 from halfbridge.checker.patience import GROUPS_MAX, LEAST_MS, REFILL, Patience
 from halfbridge.checker.routes import Lack
 from halfbridge.serde.progress import START, Progress, parse_progress
-from halfbridge.serde.records import HalfMetadata
+from halfbridge.serde.records import new_half
 from tests.ledger_log import SETTINGS
 
 GRACE_MS = 60_000
@@ -27,7 +27,9 @@ def _pair(progress: Progress = START, partition: int = 0) -> Pair:
 
 
 def _lack(append_ms: int, group: str = "g", limit_ms: int = GRACE_MS) -> Lack:
-    metadata = HalfMetadata("t", 0, 0, 0, group, "none", -1, 0, -1, -1, -1)
+    metadata = new_half(
+        transaction_id="t", born_timestamp=0, producer_group=group, real_topic="none"
+    )
     half = HalfRead(0, 0, metadata, "", 0, None)
     return Lack(Delivery("t", group, (half,), 0, 0, 0, BEGIN_MS + append_ms), limit_ms)
 

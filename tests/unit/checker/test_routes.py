@@ -18,13 +18,19 @@ from halfbridge.checker.routes import (
     Routes,
 )
 from halfbridge.serde.partitioner import Partitioner
-from halfbridge.serde.records import PARTITION_BY_KEY, HalfMetadata
+from halfbridge.serde.records import PARTITION_BY_KEY, new_half
 
 GONE_MS = 1000
 
 
 def _delivery(topic: str, partition: int = -1, transaction_id: str = "t") -> Delivery:
-    metadata = HalfMetadata(transaction_id, 0, 0, 0, "g", topic, partition, 0, -1, -1, -1)
+    metadata = new_half(
+        transaction_id=transaction_id,
+        born_timestamp=0,
+        producer_group="g",
+        real_topic=topic,
+        real_partition=partition,
+    )
     half = HalfRead(0, 0, metadata, "", 0, None)
     return Delivery(transaction_id, "g", (half,), 0, 0, 0, 0)
 

@@ -25,7 +25,7 @@ from halfbridge.checker.topic_watch import (
     TopicWatch,
 )
 from halfbridge.serde.progress import START
-from halfbridge.serde.records import HalfMetadata
+from halfbridge.serde.records import new_half
 from tests.ledger_log import BEGIN_MS, SETTINGS
 
 GRACE_MS = 60_000
@@ -76,7 +76,9 @@ class _Scene:
 
     def waits(self, topic: str, *, taken: float, now: float, op_at: float | None = None) -> bool:
         """Tell whether a COMMIT for `topic` waits whose plan was taken at `taken`."""
-        metadata = HalfMetadata("t", 0, 0, 0, "g", topic, -1, 0, -1, -1, -1)
+        metadata = new_half(
+            transaction_id="t", born_timestamp=0, producer_group="g", real_topic=topic
+        )
         half = HalfRead(0, 0, metadata, "", 0, None)
         append_ms = BEGIN_MS + int((taken if op_at is None else op_at) * 1000)
         plan = Plan([Delivery("t", "g", (half,), 0, 0, 0, append_ms)], records=1)

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from halfbridge.serde import headers as header_names
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
-from halfbridge.serde.records import DeadLetter, DeadReason, HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.records import (
+    DeadLetter,
+    DeadReason,
+    OpKind,
+    OpSource,
+    new_half,
+    new_op,
+)
 from halfbridge.testkit.history import (
     Anomaly,
     Claim,
@@ -75,7 +82,16 @@ class History:
     def log(self, tid: str, kind: OpKind, messages: int) -> tuple[int, int]:
         """Append one op and return where it stands."""
         source = OpSource.CHECKER if kind is OpKind.DISCARD else OpSource.PRODUCER
-        op = Op(tid, 0, 0, 0, GROUP, kind, messages, 0, source, "", "")
+        op = new_op(
+            transaction_id=tid,
+            timestamp=0,
+            half_offset=0,
+            producer_group=GROUP,
+            kind=kind,
+            message_count=messages,
+            source=source,
+            actor="",
+        )
         partition = int(tid, 16) % 2
         self.ops.append(ReadOp(partition=partition, offset=len(self.ops), op=op))
         return partition, len(self.ops) - 1
@@ -98,7 +114,13 @@ class History:
         self, tid: str, message: SentMessage, reason: DeadReason = DeadReason.CHECK_TIMES
     ) -> None:
         """Append `message` to the dead-letter topic."""
-        half = HalfMetadata(tid, 7, 0, message.index, GROUP, message.topic, -1, 0, -1, -1, -1)
+        half = new_half(
+            transaction_id=tid,
+            born_timestamp=7,
+            message_index=message.index,
+            producer_group=GROUP,
+            real_topic=message.topic,
+        )
         letter = DeadLetter(reason, "", 15, 0, 0, "half", 0, 0)
         self.dead.append(
             ReadRecord(

@@ -8,11 +8,11 @@ from halfbridge.serde.records import (
     BatchManifest,
     DeadLetter,
     DeadReason,
-    HalfMetadata,
     ManifestAttempt,
     ManifestKind,
     ManifestTransaction,
     SinkContext,
+    new_half,
 )
 from halfbridge.spark_jobs.sink.tally import (
     CLAIMED_AGE_BATCHES_MAX,
@@ -56,7 +56,14 @@ def headers(
     app: str | None = "app", group: str = "g", detail: str = "", *, name: str = "t", index: int = 0
 ) -> list[tuple[str, bytes]]:
     """Return the headers of a dead letter."""
-    half = HalfMetadata(name, 0, 0, index, group, "orders", -1, 0, 0, -1, -1)
+    half = new_half(
+        transaction_id=name,
+        born_timestamp=0,
+        message_index=index,
+        producer_group=group,
+        real_topic="orders",
+        immunity_ms=0,
+    )
     letter = DeadLetter(DeadReason.NOT_ALLOWED, detail, 0, 0, 0, "half", 0, 0)
     context = [] if app is None else [(CONTEXT, SINK_CONTEXT.encode(SinkContext(app, 4, "a")))]
     return [*context, (HALF, HALF_METADATA.encode(half)), (DEAD, DEAD_LETTER.encode(letter))]

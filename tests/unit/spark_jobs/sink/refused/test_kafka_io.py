@@ -13,7 +13,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.headers import DEAD, HALF
-from halfbridge.serde.records import DeadLetter, DeadReason, HalfMetadata
+from halfbridge.serde.records import DeadLetter, DeadReason, new_half
 from halfbridge.spark_jobs.sink.clients import kafka_io as clients
 from halfbridge.spark_jobs.sink.kept import Kept
 from halfbridge.spark_jobs.sink.options import parse_options
@@ -32,7 +32,13 @@ NOT_UTF_8 = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
 def letter(transaction_id: str) -> Headers:
     """Return the headers of a dead letter of the app."""
-    half = HalfMetadata(transaction_id, 0, 0, 0, "spark-app", "orders", -1, 0, 0, -1, -1)
+    half = new_half(
+        transaction_id=transaction_id,
+        born_timestamp=0,
+        producer_group="spark-app",
+        real_topic="orders",
+        immunity_ms=0,
+    )
     dead = DeadLetter(DeadReason.NOT_ALLOWED, "", 0, 0, 0, "half", 0, 0)
     return [(HALF, HALF_METADATA.encode(half)), (DEAD, DEAD_LETTER.encode(dead))]
 
