@@ -1,8 +1,10 @@
-"""The published result of the fault tests: figures of real runs, and the table made from them.
+"""The published result of the fault tests: the tables of docs/faults.md, and how runs get there.
 
 Each fault test that judges a history appends one line to the file that HALFBRIDGE_FAULTS_REPORT
-names; lines of one whole run bear the name that HALFBRIDGE_FAULTS_RUN gives it. Run as a script
-this renders docs/faults.jsonl into docs/faults.md; a test fails while the tables there are stale.
+names; lines of one whole run bear the name that HALFBRIDGE_FAULTS_RUN gives it. `make faults`
+names .faults/runs.jsonl, which git ignores. `python -m tests.faults.report` adds these lines to
+the tables and renames the file, so that each run counts once. The tables are all that is kept of
+earlier runs.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import json
 import os
 import re
 import sys
-from collections import defaultdict
+import time
+from collections import Counter
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from tests.faults.stage import Stage
 
 ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "docs" / "faults.jsonl"
+RUNS = ROOT / ".faults" / "runs.jsonl"
 DOCUMENT = ROOT / "docs" / "faults.md"
 _WHOLE_HEAD = (
     (
@@ -36,10 +40,77 @@ _OF_PROCESSES = re.compile(r"\b(killed|dies|stopped|restarted|upgraded)\b")
 _HEAD = (
     (
         "| Test | Load | Faults injected, all runs | Runs | Messages judged | Violations |"
-        " Slowest recovery | Seed of the last run | Last run | Command |"
+        " Slowest recovery | Seed of the last run | Last run |"
     ),
-    "|---" * 10 + "|",
+    "|---" * 9 + "|",
 )
+_ALL = "all"  # the last row of whole runs: their sum
+
+
+@dataclass
+class Summary:
+    """A row of the table of tests: all runs of one test together.
+
+    Attributes:
+        load, seed, date: Of the last run.
+        recovered_s: The slowest recovery of all runs; None where none was measured.
+    """
+
+    test: str
+    load: str = ""
+    faults: Counter[str] = field(default_factory=Counter)
+    runs: int = 0
+    failed: int = 0
+    messages: int = 0
+    violations: int = 0
+    recovered_s: float | None = None
+    seed: str = ""
+    date: str = ""
+
+    @classmethod
+    def parse(cls, row: str) -> Summary:
+        """Return what a row says."""
+        test, load, faults, runs, messages, violations, recovered, seed, date = _cells(row)
+        counted = Counter({name: int(n) for name, n in re.findall(r"(.+?): (\d+)(?:, |$)", faults)})
+        total, _, failed = runs.partition(", ")
+        return cls(
+            test.strip("`"),
+            load,
+            counted,
+            int(total),
+            int(failed.removesuffix(" failed") or 0),
+            int(messages.replace(",", "")),
+            int(violations),
+            float(recovered.removesuffix(" s")) if recovered else None,
+            seed,
+            date,
+        )
+
+    def add(self, run: dict[str, Any]) -> None:
+        """Count a run, which is later than all before."""
+        judged = run["judged"]
+        self.load, self.seed, self.date = "; ".join(run["load"]), str(run["seed"]), run["date"]
+        self.faults.update(run["faults"])
+        self.runs += 1
+        self.failed += not run["passed"]
+        self.messages += judged.get("messages", 0)
+        self.violations += judged.get("violations", 0)
+        recovered = [each for each in (self.recovered_s, *run["recovered_s"]) if each is not None]
+        self.recovered_s = max(recovered, default=None)
+
+    def __str__(self) -> str:
+        cells = (
+            f"`{self.test}`",
+            self.load,
+            ", ".join(f"{fault}: {count}" for fault, count in self.faults.items()) or "none",
+            f"{self.runs}, {self.failed} failed" if self.failed else str(self.runs),
+            f"{self.messages:,}",
+            str(self.violations),
+            "" if self.recovered_s is None else f"{self.recovered_s:.1f} s",
+            self.seed,
+            self.date,
+        )
+        return f"| {' | '.join(cells)} |"
 
 
 def append(path: Path, test: str, stage: Stage, *, passed: bool, seconds: float) -> None:
@@ -57,6 +128,7 @@ def append(path: Path, test: str, stage: Stage, *, passed: bool, seconds: float)
     }
     if name := os.environ.get("HALFBRIDGE_FAULTS_RUN"):
         line["run"] = name
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as out:
         out.write(json.dumps(line) + "\n")
 
@@ -66,84 +138,73 @@ def load(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
-def table(runs: Iterable[dict[str, Any]]) -> str:
+def render(document: str, runs: Iterable[dict[str, Any]]) -> str:
+    """Return `document` with `runs` added to its tables."""
+    runs = list(runs)
+    tests = table(_rows(document, "runs"), runs)
+    whole = whole_runs(_rows(document, "whole"), runs)
+    return _between(_between(document, "runs", tests), "whole", whole)
+
+
+def table(rows: Iterable[str], runs: Iterable[dict[str, Any]]) -> str:
     """Return the table: one row a test, all its runs together."""
-    by_test: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    found = {each.test: each for each in map(Summary.parse, rows)}
     for run in runs:
-        by_test[run["test"]].append(run)
-    return "\n".join((*_HEAD, *(_row(test, by_test[test]) for test in sorted(by_test, key=_order))))
+        found.setdefault(run["test"], Summary(run["test"])).add(run)
+    return "\n".join((*_HEAD, *(str(found[test]) for test in sorted(found, key=_order))))
 
 
-def whole_runs(runs: Iterable[dict[str, Any]]) -> str:
+def whole_runs(rows: Iterable[str], runs: Iterable[dict[str, Any]]) -> str:
     """Return the table of whole runs, one row each, and their sum."""
-    by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    by_name: dict[str, list[int]] = {}
+    for row in rows:
+        name, *numbers = _cells(row)
+        by_name[name] = [int(number.replace(",", "")) for number in numbers]
+    by_name.pop(_ALL, None)
     for run in runs:
         if "run" in run:
-            by_name[run["run"]].append(run)
-    every = [run for each in by_name.values() for run in each]
-    return "\n".join(
-        (*_WHOLE_HEAD, *map(_whole_row, by_name, by_name.values()), _whole_row("all", every))
+            known = by_name.get(run["run"], [0] * len(_figures(run)))
+            by_name[run["run"]] = [sum(pair) for pair in zip(known, _figures(run), strict=True)]
+    every = [sum(column) for column in zip(*by_name.values(), strict=True)]
+    lines = (
+        f"| {name} | {' | '.join(f'{number:,}' for number in numbers)} |"
+        for name, numbers in (*by_name.items(), (_ALL, every))
+    )
+    return "\n".join((*_WHOLE_HEAD, *lines))
+
+
+def _figures(run: dict[str, Any]) -> tuple[int, ...]:
+    processes = (n for fault, n in run["faults"].items() if _OF_PROCESSES.search(fault))
+    judged = run["judged"]
+    return (
+        1,
+        not run["passed"],
+        judged.get("transactions", 0),
+        judged.get("messages", 0),
+        sum(processes),
+        judged.get("violations", 0),
     )
 
 
-def render(document: str, runs: Iterable[dict[str, Any]]) -> str:
-    """Return `document` with the tables of `runs` between their marks."""
-    runs = list(runs)
-    return _between(_between(document, "runs", table(runs)), "whole", whole_runs(runs))
+def _cells(row: str) -> list[str]:
+    return row.removeprefix("| ").removesuffix(" |").split(" | ")
 
 
-def _between(document: str, mark: str, text: str) -> str:
-    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+def _marks(name: str) -> tuple[str, str]:
+    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+
+
+def _rows(document: str, name: str) -> list[str]:
+    begin, end = _marks(name)
+    _, _, rest = document.partition(begin)
+    return rest.partition(end)[0].strip().splitlines()[2:]
+
+
+def _between(document: str, name: str, text: str) -> str:
+    begin, end = _marks(name)
     before, rest = document.split(begin)
     _, after = rest.split(end)
     return f"{before}{begin}\n\n{text}\n\n{end}{after}"
-
-
-def _whole_row(name: str, runs: list[dict[str, Any]]) -> str:
-    processes = sum(
-        count
-        for run in runs
-        for fault, count in run["faults"].items()
-        if _OF_PROCESSES.search(fault)
-    )
-    judged = [run["judged"] for run in runs]
-    numbers = (
-        len(runs),
-        sum(not run["passed"] for run in runs),
-        sum(each.get("transactions", 0) for each in judged),
-        sum(each.get("messages", 0) for each in judged),
-        processes,
-        sum(each.get("violations", 0) for each in judged),
-    )
-    return f"| {name} | {' | '.join(f'{number:,}' for number in numbers)} |"
-
-
-def _row(test: str, runs: list[dict[str, Any]]) -> str:
-    last = runs[-1]
-    failed = sum(not run["passed"] for run in runs)
-    faults: dict[str, int] = defaultdict(int)
-    for run in runs:
-        for fault, count in run["faults"].items():
-            faults[fault] += count
-    recovered = [each for run in runs for each in run["recovered_s"]]
-    cells = (
-        f"`{test}`",
-        "; ".join(last["load"]),
-        ", ".join(f"{fault}: {count}" for fault, count in faults.items()) or "none",
-        f"{len(runs)}, {failed} failed" if failed else str(len(runs)),
-        f"{sum(run['judged'].get('messages', 0) for run in runs):,}",
-        str(sum(run["judged"].get("violations", 0) for run in runs)),
-        f"{max(recovered):.1f} s" if recovered else "",
-        str(last["seed"]),
-        last["date"],
-        f"`pytest -m '' tests/faults -k '{_expression(test)}'`",
-    )
-    return f"| {' | '.join(cells)} |"
-
-
-def _expression(test: str) -> str:
-    """Return what `pytest -k` takes for a test, its parameters included."""
-    return " and ".join(re.findall(r"[\w-]+", test))
 
 
 def _order(test: str) -> tuple[int, str]:
@@ -152,8 +213,10 @@ def _order(test: str) -> tuple[int, str]:
 
 
 def main() -> int:
-    """Write the table into the document."""
-    DOCUMENT.write_text(render(DOCUMENT.read_text("utf-8"), load(RUNS)), encoding="utf-8")
+    """Add the runs to the document, and put their file aside."""
+    runs = load(RUNS)
+    DOCUMENT.write_text(render(DOCUMENT.read_text("utf-8"), runs), encoding="utf-8")
+    RUNS.rename(RUNS.with_name(f"added-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.jsonl"))
     return 0
 
 
