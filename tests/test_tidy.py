@@ -60,6 +60,7 @@ MIRRORED = {
     "bench": "halfbridge/bench",
     "cli": "halfbridge/cli",
     "demo": "halfbridge/demo",
+    "kit": "tests/kit",
     "testkit": "halfbridge/testkit",
 }
 

@@ -20,7 +20,6 @@ from halfbridge.testkit.node import (
 )
 from halfbridge.testkit.ports import free_ports, is_free
 from halfbridge.testkit.properties import NodeAddress, node_properties
-from halfbridge.testkit.proxy import KafkaProxy, ProxyError, Route
 from halfbridge.testkit.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -49,8 +48,10 @@ class EmbeddedCluster:
         ports: Clients' ports, one a node; 0 takes any free one.
         heap_mib: Java heap of each node, at most.
         kafka_version: Instead of HALFBRIDGE_KAFKA_VERSION or the pinned one.
-        proxied: Put a proxy between the nodes and clients that use `proxied_servers`.
     """
+
+    # The first fields of NodeAddress: a subclass with a proxy has four.
+    _PORTS_A_NODE = 2
 
     def __init__(
         self,
@@ -61,7 +62,6 @@ class EmbeddedCluster:
         ports: tuple[int, ...] = (),
         heap_mib: int = _HEAP_MIB,
         kafka_version: str | None = None,
-        proxied: bool = False,
     ) -> None:
         if node_count < 1 or (ports and len(ports) != node_count):
             raise ValueError(f"{node_count} nodes with {len(ports)} ports: give one a node")
@@ -72,29 +72,11 @@ class EmbeddedCluster:
         self._kafka_version = kafka_version
         self._nodes: dict[int, KafkaNode] = {}
         self._watchdog: Watchdog | None = None
-        self._proxied = proxied
-        self._proxy: KafkaProxy | None = None
 
     @property
     def bootstrap_servers(self) -> str:
         """Return the addresses of all nodes, dead ones too; no proxy is on the way to them."""
         return ",".join(node.bootstrap_servers for node in self._running().values())
-
-    @property
-    def proxied_servers(self) -> str:
-        """Return the addresses of all nodes as clients of the proxy see them."""
-        return ",".join(node.address.proxied for node in self._running().values())
-
-    @property
-    def proxy(self) -> KafkaProxy:
-        """Return the proxy, to turn faults on and off.
-
-        Raises:
-            RuntimeError: not started, or made without one.
-        """
-        if self._proxy is None:
-            raise RuntimeError("no proxy: start the cluster with proxied=True")
-        return self._proxy
 
     @property
     def node_ids(self) -> tuple[int, ...]:
@@ -119,7 +101,6 @@ class EmbeddedCluster:
 
         Raises:
             BrokerStartError: with the last lines of the log; nothing is left behind.
-            ProxyError: its process did not start.
             JarsError, JavaNotFoundError: the user must act.
         """
         if self._nodes:
@@ -129,7 +110,7 @@ class EmbeddedCluster:
             try:
                 self._launch(java, jars)
                 break
-            except (BrokerStartError, ProxyError) as error:
+            except BrokerStartError as error:
                 self.stop()
                 taken = _PORT_TAKEN in str(error).lower()
                 if not remaining or not taken or all(self._ports):
@@ -141,9 +122,6 @@ class EmbeddedCluster:
 
     def stop(self) -> None:
         """End every node; data in a temporary directory is removed with it. Idempotent."""
-        if self._proxy is not None:
-            self._proxy.close()
-            self._proxy = None
         for node in self._nodes.values():
             # What is about to be deleted need not be closed in order.
             node.kill() if self._directory is None else node.terminate()
@@ -180,22 +158,20 @@ class EmbeddedCluster:
             )
         for node in self._nodes.values():
             node.spawn()
-        if self._proxied:
-            self._proxy = KafkaProxy(
-                Route(each.node_id, each.proxy_port, each.client_port) for each in addresses
-            )
-            self._proxy.start()
+        self._put_in_front(addresses)
         for node in self._nodes.values():
             node.wait_ready(brokers_min=len(addresses))
+
+    def _put_in_front(self, addresses: tuple[NodeAddress, ...]) -> None:
+        """Start what clients pass on their way to nodes of four ports; here there is nothing."""
 
     def _addresses(self) -> tuple[NodeAddress, ...]:
         for port in self._ports:
             if port and not is_free(port):
                 raise BrokerStartError(f"port {port} is in use: give another one, or 0 for any")
-        each_has = 4 if self._proxied else 2
-        free = iter(free_ports(each_has * len(self._ports)))
+        free = iter(free_ports(self._PORTS_A_NODE * len(self._ports)))
         return tuple(
-            NodeAddress(node_id, port or next(free), *islice(free, each_has - 1))
+            NodeAddress(node_id, port or next(free), *islice(free, self._PORTS_A_NODE - 1))
             for node_id, port in enumerate(self._ports, start=1)
         )
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from halfbridge.testkit.broker import EmbeddedBroker
-    from halfbridge.testkit.cluster import EmbeddedCluster
+    from tests.kit.cluster import ProxiedCluster
 
 _PASSED: pytest.StashKey[bool] = pytest.StashKey()
 
@@ -104,11 +104,11 @@ def own_stage(request: pytest.FixtureRequest, broker: EmbeddedBroker) -> Iterato
 @pytest.fixture
 def make_scene(
     request: pytest.FixtureRequest,
-) -> Callable[[EmbeddedCluster], AbstractContextManager[Scene]]:
+) -> Callable[[ProxiedCluster], AbstractContextManager[Scene]]:
     """Return what makes a scene on a cluster that is not started yet."""
 
     @contextmanager
-    def made(cluster: EmbeddedCluster) -> Iterator[Scene]:
+    def made(cluster: ProxiedCluster) -> Iterator[Scene]:
         with cluster as started:
             nodes, servers = started.node_ids, started.bootstrap_servers
             more = {"direct": servers, "replicas": len(nodes)}
@@ -124,25 +124,25 @@ def make_scene(
 
 @pytest.fixture
 def three(
-    make_scene: Callable[[EmbeddedCluster], AbstractContextManager[Scene]], tmp_path: Path
+    make_scene: Callable[[ProxiedCluster], AbstractContextManager[Scene]], tmp_path: Path
 ) -> Iterator[Scene]:
     """Yield a scene on three brokers of its own, with the proxy in front of them.
 
     Their logs stay when the test fails: they tell who broke a promise, and nothing else does.
     """
-    from halfbridge.testkit.cluster import EmbeddedCluster  # noqa: PLC0415 (needs Java)
+    from tests.kit.cluster import ProxiedCluster  # noqa: PLC0415 (needs Java)
 
-    cluster = EmbeddedCluster(3, proxied=True, properties=PATIENT, directory=tmp_path / "brokers")
+    cluster = ProxiedCluster(3, properties=PATIENT, directory=tmp_path / "brokers")
     with make_scene(cluster) as scene:
         yield scene
 
 
 @pytest.fixture
-def one(make_scene: Callable[[EmbeddedCluster], AbstractContextManager[Scene]]) -> Iterator[Scene]:
+def one(make_scene: Callable[[ProxiedCluster], AbstractContextManager[Scene]]) -> Iterator[Scene]:
     """Yield a scene on one broker of its own, with the proxy in front of it."""
-    from halfbridge.testkit.cluster import EmbeddedCluster  # noqa: PLC0415 (needs Java)
+    from tests.kit.cluster import ProxiedCluster  # noqa: PLC0415 (needs Java)
 
-    with make_scene(EmbeddedCluster(1, proxied=True)) as scene:
+    with make_scene(ProxiedCluster(1)) as scene:
         yield scene
 
 
@@ -153,7 +153,7 @@ def make_config(topic_prefix: str) -> Callable[..., CheckerConfig]:
     Clients with these settings pass the proxy. Producer groups are given by name.
     """
 
-    def made(cluster: EmbeddedCluster, *producer_groups: str) -> CheckerConfig:
+    def made(cluster: ProxiedCluster, *producer_groups: str) -> CheckerConfig:
         config = CheckerConfig(bootstrap_servers=cluster.proxied_servers, topic_prefix=topic_prefix)
         layout = Layout(partitions=1, replication_factor=1, producer_groups=producer_groups)
         create_topics(Cluster(cluster.bootstrap_servers), config.names, layout)

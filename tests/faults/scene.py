@@ -12,19 +12,19 @@ import pytest
 from halfbridge.checker.slots import slot_ids
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.testkit.history import Anomaly
-from halfbridge.testkit.proxy import Api
-from halfbridge.testkit.roles import Roles
 from halfbridge.testkit.torn import Torn, read, torn
 from tests.faults.plan import Kind
 from tests.faults.stage import seed_of_run, until
+from tests.kit.proxy import Api
+from tests.kit.roles import Roles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halfbridge.testkit.children import Child
-    from halfbridge.testkit.cluster import EmbeddedCluster
-    from halfbridge.testkit.proxy import Rule
     from tests.faults.stage import Daemon, Stage
+    from tests.kit.cluster import ProxiedCluster
+    from tests.kit.proxy import Rule
 
 # The bound: so long after a fault is healed, deliveries go on; and so long after the clients are
 # quiet, everything is decided and delivered. It has room for three kafka_txn timeouts of 5 s (a
@@ -48,7 +48,7 @@ _JOIN_S = 40.0
 class Scene:
     """Daemon with two workers, four clients of which two die, and faults that are counted."""
 
-    def __init__(self, cluster: EmbeddedCluster, stage: Stage) -> None:
+    def __init__(self, cluster: ProxiedCluster, stage: Stage) -> None:
         self.cluster = cluster
         self.stage = stage
         self.proxy = cluster.proxy

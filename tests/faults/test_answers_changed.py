@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.testkit.proxy import Act, Api, Rule
+from tests.kit.proxy import Act, Api, Rule
 
 if TYPE_CHECKING:
     from tests.faults.scene import Scene

@@ -24,10 +24,10 @@ from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.checker.failures import KafkaTxnFailedError
 from halfbridge.checker.outlet.kafka_io import Transactor
 from halfbridge.checker.publish import Outgoing
-from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.proxy import Act, Api
 from halfbridge.testkit.reader import read_all
-from tests.inferred import INFERRED
+from tests.kit.cluster import ProxiedCluster
+from tests.kit.inferred import INFERRED
+from tests.kit.proxy import Act, Api
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,14 +43,14 @@ _AT_ONCE = 3
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[EmbeddedCluster]:
+def cluster() -> Iterator[ProxiedCluster]:
     """Yield a broker behind a proxy."""
-    with EmbeddedCluster(1, proxied=True) as started:
+    with ProxiedCluster(1) as started:
         yield started
 
 
 @pytest.fixture
-def config(cluster: EmbeddedCluster, make_config: Callable[..., CheckerConfig]) -> CheckerConfig:
+def config(cluster: ProxiedCluster, make_config: Callable[..., CheckerConfig]) -> CheckerConfig:
     """Return the settings of a daemon whose topics are there."""
     config = make_config(cluster, _GROUP)
     topic = _real_topic(config)
@@ -64,14 +64,14 @@ def _real_topic(config: CheckerConfig) -> str:
 
 
 @pytest.fixture
-def producer(cluster: EmbeddedCluster, config: CheckerConfig) -> Iterator[TransactionProducer]:
+def producer(cluster: ProxiedCluster, config: CheckerConfig) -> Iterator[TransactionProducer]:
     """Yield a producer whose records pass the proxy."""
     with _producer(cluster, config) as started:
         yield started
 
 
 def _producer(
-    cluster: EmbeddedCluster, config: CheckerConfig, **settings: Any
+    cluster: ProxiedCluster, config: CheckerConfig, **settings: Any
 ) -> TransactionProducer:
     return TransactionProducer(
         bootstrap_servers=cluster.proxied_servers,
@@ -84,7 +84,7 @@ def _producer(
 
 
 def test_a_half_message_is_not_stored(
-    cluster: EmbeddedCluster, producer: TransactionProducer, config: CheckerConfig
+    cluster: ProxiedCluster, producer: TransactionProducer, config: CheckerConfig
 ) -> None:
     """The producer must not run its local transaction; the next half message is stored again."""
     message = Message(_real_topic(config), value=b"one")
@@ -101,7 +101,7 @@ def test_a_half_message_is_not_stored(
 
 
 def test_none_of_the_half_messages_that_were_sent_at_once_is_stored(
-    cluster: EmbeddedCluster, config: CheckerConfig
+    cluster: ProxiedCluster, config: CheckerConfig
 ) -> None:
     """The client counts their offsets up from none at all: 0, 1 and so on prove nothing either."""
     with _producer(cluster, config, linger_ms=_LINGER_MS) as producer:
@@ -121,7 +121,7 @@ def test_none_of_the_half_messages_that_were_sent_at_once_is_stored(
 
 
 def test_a_decision_is_in_doubt_and_can_be_repeated(
-    cluster: EmbeddedCluster, producer: TransactionProducer, config: CheckerConfig
+    cluster: ProxiedCluster, producer: TransactionProducer, config: CheckerConfig
 ) -> None:
     """Nobody may be told that it stands; repeated, it does, at an offset that is named."""
     tx = producer.begin()
@@ -134,7 +134,7 @@ def test_a_decision_is_in_doubt_and_can_be_repeated(
     assert tx.commit().op_offset >= 0
 
 
-def test_a_put_back_is_written_again(cluster: EmbeddedCluster, config: CheckerConfig) -> None:
+def test_a_put_back_is_written_again(cluster: ProxiedCluster, config: CheckerConfig) -> None:
     """A copy whose place is not known does not count: the kafka_txn fails, and is done again."""
     transactor = Transactor(config, f"{config.topic_prefix}id")
     transactor.start()
@@ -151,7 +151,7 @@ def test_a_put_back_is_written_again(cluster: EmbeddedCluster, config: CheckerCo
     successor.close()
 
 
-def test_a_delivery_is_written_again(cluster: EmbeddedCluster, config: CheckerConfig) -> None:
+def test_a_delivery_is_written_again(cluster: ProxiedCluster, config: CheckerConfig) -> None:
     """Its kafka_txn is not committed: it might lack the record, which would be lost for good."""
     group = Consumer({"bootstrap.servers": config.bootstrap_servers, "group.id": _GROUP})
     offsets = [(config.names.op, 0, 1, "")]

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import KafkaError
 
 from halfbridge.checker.slots import slot_ids
-from halfbridge.testkit.proxy import Act, Api, Rule
 from tests.faults.scene import HEALED_S, SLOT
 from tests.faults.stage import until
+from tests.kit.proxy import Act, Api, Rule
 
 if TYPE_CHECKING:
     from tests.faults.scene import Scene

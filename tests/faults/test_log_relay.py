@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from halfbridge.testkit.proxy_tcp import TcpProxy
+from tests.kit.proxy_tcp import TcpProxy
 from tests.sql.databases import OwnDatabase
 from tests.sql.log_relay import ChildRelay, Relayed
 from tests.sql.log_scene import Orders

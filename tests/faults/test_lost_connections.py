@@ -24,10 +24,10 @@ from halfbridge.checker.intake.kafka_io import TROUBLE_S, Input
 from halfbridge.checker.outlet.kafka_io import Transactor
 from halfbridge.checker.publish import Outgoing
 from halfbridge.checker.slots import slot_ids
-from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.proxy import Act, Api, Rule
 from halfbridge.testkit.reader import Witness
 from tests.faults.stage import until
+from tests.kit.cluster import ProxiedCluster
+from tests.kit.proxy import Act, Api, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,21 +44,21 @@ _BRIEF_MS = 5000  # a kafka_txn's time-out
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[EmbeddedCluster]:
+def cluster() -> Iterator[ProxiedCluster]:
     """Yield two brokers behind a proxy: with one, all brokers would be down."""
-    with EmbeddedCluster(2, proxied=True) as started:
+    with ProxiedCluster(2) as started:
         yield started
 
 
 @pytest.fixture
-def config(cluster: EmbeddedCluster, make_config: Callable[..., CheckerConfig]) -> CheckerConfig:
+def config(cluster: ProxiedCluster, make_config: Callable[..., CheckerConfig]) -> CheckerConfig:
     """Return the settings of a daemon whose topics are there."""
     return make_config(cluster)
 
 
 @pytest.mark.parametrize("kafka", [{}, {"log.connection.close": "false"}], ids=["", "quiet"])
 def test_a_commit_that_may_arrive_twice_wears_its_producer(
-    cluster: EmbeddedCluster, config: CheckerConfig, kafka: dict[str, str]
+    cluster: ProxiedCluster, config: CheckerConfig, kafka: dict[str, str]
 ) -> None:
     """The connection is lost behind the commit, which is repeated and succeeds.
 
@@ -85,7 +85,7 @@ def test_a_commit_that_may_arrive_twice_wears_its_producer(
 
 
 def test_copies_that_nobody_acknowledged_fail_their_kafka_txn(
-    cluster: EmbeddedCluster, config: CheckerConfig
+    cluster: ProxiedCluster, config: CheckerConfig
 ) -> None:
     """They may stand higher than a rebuild would look for them."""
     transactor = Transactor(replace(config, kafka_txn_timeout_ms=_BRIEF_MS), f"{config.names.op}-w")
@@ -101,7 +101,7 @@ def test_copies_that_nobody_acknowledged_fail_their_kafka_txn(
 
 
 def test_a_member_knows_that_its_coordinator_was_out_of_reach(
-    cluster: EmbeddedCluster, config: CheckerConfig
+    cluster: ProxiedCluster, config: CheckerConfig
 ) -> None:
     """Being fenced means another worker, unless brokers were out of reach a moment ago."""
     reader = Input(config, slot_ids("lost", topic_prefix=config.topic_prefix))
@@ -119,7 +119,7 @@ def test_a_member_knows_that_its_coordinator_was_out_of_reach(
 
 
 def test_a_member_whose_coordinator_was_silent_joins_again(
-    cluster: EmbeddedCluster, config: CheckerConfig
+    cluster: ProxiedCluster, config: CheckerConfig
 ) -> None:
     """Its session over, the client sends one more heartbeat, without its id: it fences itself."""
     reader = Input(config, slot_ids("silent", topic_prefix=config.topic_prefix))
@@ -149,7 +149,7 @@ def test_a_member_whose_coordinator_was_silent_joins_again(
 
 
 def test_a_broker_that_does_not_answer_has_no_end_to_tell(
-    cluster: EmbeddedCluster, config: CheckerConfig
+    cluster: ProxiedCluster, config: CheckerConfig
 ) -> None:
     """The other one answers the same question; what is missing must not look like an answer.
 
@@ -184,7 +184,7 @@ def _watermarks(config: CheckerConfig, topic: str, partition: int) -> tuple[int,
 
 
 def test_a_reader_begins_although_a_leader_does_not_know_the_topic_yet(
-    cluster: EmbeddedCluster, topic_prefix: str
+    cluster: ProxiedCluster, topic_prefix: str
 ) -> None:
     """Asked where the log begins, it answers with an error; the next question is answered."""
     topic = f"{topic_prefix}new"
@@ -197,7 +197,7 @@ def test_a_reader_begins_although_a_leader_does_not_know_the_topic_yet(
 
 
 def test_a_reader_begins_although_a_broker_has_not_heard_of_the_topic_yet(
-    cluster: EmbeddedCluster, topic_prefix: str
+    cluster: ProxiedCluster, topic_prefix: str
 ) -> None:
     """Asked for its partitions, the broker says that there is no such topic; so it asks again."""
     topic = f"{topic_prefix}later"
@@ -214,7 +214,7 @@ def test_a_reader_begins_although_a_broker_has_not_heard_of_the_topic_yet(
         assert _first_of(joining.result(_CALL_S)) == b"value"
 
 
-def _create_with_a_record(cluster: EmbeddedCluster, topic: str) -> None:
+def _create_with_a_record(cluster: ProxiedCluster, topic: str) -> None:
     """Make a topic of one partition in which there is `value`."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 1, 2)])[topic].result(_CALL_S)

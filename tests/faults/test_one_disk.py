@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.testkit.cluster import EmbeddedCluster
 from tests.faults.disks import fill, small_disk
 from tests.faults.preload import built
 from tests.faults.scene import PATIENT
 from tests.faults.stage import until
+from tests.kit.cluster import ProxiedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.faults.scene import Scene
 
-    MakeScene = Callable[[EmbeddedCluster], AbstractContextManager[Scene]]
+    MakeScene = Callable[[ProxiedCluster], AbstractContextManager[Scene]]
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(900)]
 
@@ -40,7 +40,7 @@ _SYNCED = {
 def small(tmp_path: Path, make_scene: MakeScene) -> Iterator[Scene]:
     """Yield a scene whose only broker has a small disk."""
     root = tmp_path / "cluster"
-    cluster = EmbeddedCluster(1, directory=root, proxied=True)
+    cluster = ProxiedCluster(1, directory=root)
     with small_disk(root / f"node-{_NODE}" / "data"), make_scene(cluster) as scene:
         yield scene
 
@@ -78,7 +78,7 @@ def synced(
     monkeypatch.setenv("LD_PRELOAD", str(built("slow_disk.c", tmp_path)))
     monkeypatch.setenv("SLOW_DISK_WHILE", str(slow))
     monkeypatch.setenv("SLOW_DISK_MS", str(_SYNC_MS))
-    with make_scene(EmbeddedCluster(1, proxied=True, properties=_SYNCED)) as scene:
+    with make_scene(ProxiedCluster(1, properties=_SYNCED)) as scene:
         monkeypatch.undo()
         yield scene
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.testkit.proxy import Act, Api, Rule
 from halfbridge.testkit.reader import read_all
-from halfbridge.testkit.roles import TRANSACTION_LOG
+from tests.kit.proxy import Act, Api, Rule
+from tests.kit.roles import TRANSACTION_LOG
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.testkit.cluster import EmbeddedCluster
 from tests.faults.disks import fill, small_disk
 from tests.faults.stage import until
+from tests.kit.cluster import ProxiedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,13 +27,13 @@ _START_S = 180.0
 
 @pytest.fixture
 def small_disk_scene(
-    tmp_path: Path, make_scene: Callable[[EmbeddedCluster], AbstractContextManager[Scene]]
+    tmp_path: Path, make_scene: Callable[[ProxiedCluster], AbstractContextManager[Scene]]
 ) -> Iterator[Scene]:
     """Yield a scene in which one broker has a small disk."""
     root = tmp_path / "cluster"
     with (
         small_disk(root / f"node-{_FULL_NODE}" / "data"),
-        make_scene(EmbeddedCluster(3, directory=root, proxied=True)) as scene,
+        make_scene(ProxiedCluster(3, directory=root)) as scene,
     ):
         yield scene
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.testkit.roles import TRANSACTION_LOG, RoleError
+from tests.kit.roles import TRANSACTION_LOG, RoleError
 
 if TYPE_CHECKING:
     from tests.faults.scene import Scene

@@ -9,9 +9,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
-from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.proxy import Act, Api, Rule
-from halfbridge.testkit.roles import Roles
+from tests.kit.cluster import ProxiedCluster
+from tests.kit.proxy import Act, Api, Rule
+from tests.kit.roles import Roles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,13 +22,13 @@ _CALL_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[EmbeddedCluster]:
+def cluster() -> Iterator[ProxiedCluster]:
     """Yield three brokers behind a proxy."""
-    with EmbeddedCluster(3, proxied=True) as started:
+    with ProxiedCluster(3) as started:
         yield started
 
 
-def test_leaders_are_found_and_moved(cluster: EmbeddedCluster, topic_prefix: str) -> None:
+def test_leaders_are_found_and_moved(cluster: ProxiedCluster, topic_prefix: str) -> None:
     """A replica that did not lead a partition does, each time it is asked for."""
     topic = f"{topic_prefix}moving"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
@@ -44,7 +44,7 @@ def test_leaders_are_found_and_moved(cluster: EmbeddedCluster, topic_prefix: str
 
 
 def test_transaction_coordinators_are_where_they_are_computed(
-    cluster: EmbeddedCluster, topic_prefix: str
+    cluster: ProxiedCluster, topic_prefix: str
 ) -> None:
     """The request that only the coordinator gets passes the proxy in front of that broker."""
     roles = Roles(cluster.bootstrap_servers)

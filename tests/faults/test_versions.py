@@ -8,11 +8,11 @@ import pytest
 
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.client_log import read_client_logs
-from halfbridge.testkit.cluster import EmbeddedCluster
 from halfbridge.testkit.jars import broker_jars
 from tests.faults.plan import Kind, planned
 from tests.faults.scene import PATIENT
 from tests.faults.stage import seed_of_run
+from tests.kit.cluster import ProxiedCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,12 +37,11 @@ _RACES = frozenset((Kind.TARDY, Kind.CONTRADICTED))
 
 @pytest.fixture
 def old(
-    make_scene: Callable[[EmbeddedCluster], AbstractContextManager[Scene]], tmp_path: Path
+    make_scene: Callable[[ProxiedCluster], AbstractContextManager[Scene]], tmp_path: Path
 ) -> Iterator[Scene]:
     """Yield a scene on three brokers of the older version, whose logs stay when the test fails."""
-    cluster = EmbeddedCluster(
+    cluster = ProxiedCluster(
         3,
-        proxied=True,
         kafka_version=_OLD,
         properties=PATIENT,
         directory=tmp_path / "brokers",

@@ -14,7 +14,7 @@ from halfbridge.testkit.pytest_plugin import leave_out
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Made = TypeVar("Made", EmbeddedBroker, EmbeddedCluster)
+Made = TypeVar("Made", bound=EmbeddedBroker | EmbeddedCluster)
 
 
 @contextmanager

@@ -13,11 +13,11 @@ from halfbridge.checker.bell.kafka_io import Bell
 from halfbridge.checker.bodies import kafka_io as bodies
 from halfbridge.checker.bodies.kafka_io import BodyReader
 from halfbridge.checker.failures import InputLostError
-from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.proxy import Act, Api, Rule
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
 from tests.integration.waiting import CALL_S, SETTLED_S, until
+from tests.kit.cluster import ProxiedCluster
+from tests.kit.proxy import Act, Api, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,14 +34,14 @@ CALM = 150
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
+def cluster() -> Iterator[ProxiedCluster]:
     """Yield a broker behind a proxy."""
-    with started(EmbeddedCluster(1, proxied=True), "no broker") as made:
+    with started(ProxiedCluster(1), "no broker") as made:
         yield made
 
 
 @pytest.fixture
-def proxied(cluster: EmbeddedCluster, topic_prefix: str) -> Iterator[Installation]:
+def proxied(cluster: ProxiedCluster, topic_prefix: str) -> Iterator[Installation]:
     """Yield an installation on that broker, with one pair."""
     with closing(Installation(cluster.proxied_servers, topic_prefix)) as made:
         made.make()
@@ -56,7 +56,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stall_watch, "STALLED_S", 2.0)
 
 
-def _hold_fetches(cluster: EmbeddedCluster, times: int) -> None:
+def _hold_fetches(cluster: ProxiedCluster, times: int) -> None:
     """Have so many fetches of the daemon, 0: all, never arrive; left alone, it waits a minute."""
     rule = Rule(api=Api.FETCH, act=Act.HOLD, delay_ms=NEVER_MS, text=WATCHED, times=times)
     before = cluster.proxy.hits(rule.act, Api.FETCH)
@@ -65,7 +65,7 @@ def _hold_fetches(cluster: EmbeddedCluster, times: int) -> None:
 
 
 def test_a_consumer_that_stands_still_is_replaced(
-    cluster: EmbeddedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
+    cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon was well, and delivered nothing of a partition until it was started again."""
     monkeypatch.setattr(worker, "DOZE_S", NEVER_MS / 1000)  # the bell's fetches are not meant
@@ -83,7 +83,7 @@ def test_a_consumer_that_stands_still_is_replaced(
 
 
 def test_a_pair_that_new_consumers_read_no_better_is_left_out(
-    cluster: EmbeddedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
+    cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not all pairs of the worker are to be rebuilt each minute for its sake; health says so."""
     monkeypatch.setattr(waits, "ILL_S", 0.0)
@@ -103,7 +103,7 @@ def test_a_pair_that_new_consumers_read_no_better_is_left_out(
 
 
 def test_a_bell_that_does_not_ring_is_replaced(
-    cluster: EmbeddedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
+    cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes while the daemon dozes is found all the same, and the consumer stays."""
     monkeypatch.setattr(worker, "DOZE_S", 0.2)
@@ -128,7 +128,7 @@ def test_a_bell_that_does_not_ring_is_replaced(
 
 
 def test_a_reader_of_bodies_that_stands_still_is_replaced(
-    cluster: EmbeddedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
+    cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each attempt to deliver what the ledger let go would have failed as the first one did."""
     monkeypatch.setattr(bodies, "QUESTION_S", 1.0)

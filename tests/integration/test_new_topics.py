@@ -13,9 +13,9 @@ from halfbridge.checker.admin.kafka_io import Cluster
 from halfbridge.checker.admin.shape import Layout, TopicShape
 from halfbridge.checker.admin.topics import create_topics
 from halfbridge.serde.topics import TopicNames
-from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.proxy import Act, Api, Rule
 from tests.integration.brokers import started
+from tests.kit.cluster import ProxiedCluster
+from tests.kit.proxy import Act, Api, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,14 +27,14 @@ TIMES = 3
 
 
 @pytest.fixture
-def cluster() -> Iterator[EmbeddedCluster]:
+def cluster() -> Iterator[ProxiedCluster]:
     """Yield a broker behind a proxy."""
-    with started(EmbeddedCluster(1, proxied=True), "no broker") as made:
+    with started(ProxiedCluster(1), "no broker") as made:
         yield made
 
 
 def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(
-    cluster: EmbeddedCluster,
+    cluster: ProxiedCluster,
 ) -> None:
     """Any broker may be asked for a topic's settings, the one that made it or another."""
     unknown = KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -47,7 +47,7 @@ def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(
 
 
 def test_a_topic_whose_making_was_not_answered_is_made_and_new(
-    cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
+    cluster: ProxiedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client drops what it asked of a broker that the others' metadata no longer names.
 

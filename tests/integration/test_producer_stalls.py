@@ -8,11 +8,11 @@ import pytest
 
 from halfbridge.bridge import MessageView, Resolution, check_requests
 from halfbridge.serde import TopicNames
-from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.proxy import Act, Api, Rule
 from tests.integration.brokers import started
 from tests.integration.producing import GROUP, PARTITIONS, Cluster, request_of
 from tests.integration.waiting import until
+from tests.kit.cluster import ProxiedCluster
+from tests.kit.proxy import Act, Api, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,14 +25,14 @@ CALM = 15
 
 
 @pytest.fixture(scope="module")
-def brokers() -> Iterator[EmbeddedCluster]:
+def brokers() -> Iterator[ProxiedCluster]:
     """Yield a broker behind a proxy."""
-    with started(EmbeddedCluster(1, proxied=True), "no broker") as made:
+    with started(ProxiedCluster(1), "no broker") as made:
         yield made
 
 
 @pytest.fixture
-def proxied(brokers: EmbeddedCluster, topic_prefix: str) -> Iterator[Cluster]:
+def proxied(brokers: ProxiedCluster, topic_prefix: str) -> Iterator[Cluster]:
     """Yield an installation on that broker; what is asked and read does not go by the proxy."""
     made = Cluster(brokers.bootstrap_servers, TopicNames(topic_prefix))
     names = made.names
@@ -53,7 +53,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("before", [0, 1], ids=["from the first one", "later"])
 def test_checks_that_a_consumer_does_not_fetch_are_answered(
-    brokers: EmbeddedCluster, proxied: Cluster, before: int
+    brokers: ProxiedCluster, proxied: Cluster, before: int
 ) -> None:
     """This member answered none of them until it was started again, and the group others only."""
     fetch = {"api": Api.FETCH, "act": Act.HOLD, "delay_ms": NEVER_MS, "times": 1}
@@ -79,7 +79,7 @@ def test_checks_that_a_consumer_does_not_fetch_are_answered(
 
 
 def test_a_consumer_that_has_read_all_is_kept(
-    brokers: EmbeddedCluster, proxied: Cluster, monkeypatch: pytest.MonkeyPatch
+    brokers: ProxiedCluster, proxied: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a log without records, and of one that it has read to its end."""
     found: list[dict[Any, Any]] = []  # what is behind, each time that the broker answered

@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
-from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.proxy import Act, Api, Rule
+from tests.kit.cluster import ProxiedCluster
+from tests.kit.proxy import Act, Api, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +22,9 @@ TOPIC = "proxied"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[EmbeddedCluster]:
+def cluster() -> Iterator[ProxiedCluster]:
     """Yield one broker behind a proxy."""
-    with EmbeddedCluster(1, proxied=True) as started:
+    with ProxiedCluster(1) as started:
         admin = AdminClient({"bootstrap.servers": started.bootstrap_servers})
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(LIMIT_S)
         yield started
@@ -42,7 +42,7 @@ def produced(servers: str, *, timeout_ms: int = 60_000) -> bool:
     return error is None
 
 
-def test_clients_stay_behind_the_proxy(cluster: EmbeddedCluster) -> None:
+def test_clients_stay_behind_the_proxy(cluster: ProxiedCluster) -> None:
     """Who came by the proxy is told to go on by it; who did not, is not."""
     for servers in (cluster.proxied_servers, cluster.bootstrap_servers):
         (broker,) = AdminClient({"bootstrap.servers": servers}).list_topics().brokers.values()
@@ -50,7 +50,7 @@ def test_clients_stay_behind_the_proxy(cluster: EmbeddedCluster) -> None:
 
 
 @pytest.mark.parametrize("fault", ["cut", "blackhole", "drop_answers"])
-def test_a_fault_holds_until_it_is_healed(cluster: EmbeddedCluster, fault: str) -> None:
+def test_a_fault_holds_until_it_is_healed(cluster: ProxiedCluster, fault: str) -> None:
     """Nothing is acknowledged by the proxy, everything past it, and again everything after."""
     getattr(cluster.proxy, fault)()
     assert not produced(cluster.proxied_servers, timeout_ms=1500)
@@ -59,7 +59,7 @@ def test_a_fault_holds_until_it_is_healed(cluster: EmbeddedCluster, fault: str) 
     assert produced(cluster.proxied_servers)
 
 
-def test_an_answer_of_one_kind_is_lost(cluster: EmbeddedCluster) -> None:
+def test_an_answer_of_one_kind_is_lost(cluster: ProxiedCluster) -> None:
     """A commit happens, and its producer does not learn of it until it asks again."""
     producer = Producer(
         {"bootstrap.servers": cluster.proxied_servers, "transactional.id": "lost-answer"}
@@ -76,7 +76,7 @@ def test_an_answer_of_one_kind_is_lost(cluster: EmbeddedCluster) -> None:
     assert cluster.proxy.hits(Act.SWALLOW, Api.END_TXN) == 1
 
 
-def test_a_request_is_refused_in_the_brokers_stead(cluster: EmbeddedCluster) -> None:
+def test_a_request_is_refused_in_the_brokers_stead(cluster: ProxiedCluster) -> None:
     """The client takes the error for the broker's, aborts, and the next kafka_txn succeeds."""
     producer = Producer({"bootstrap.servers": cluster.proxied_servers, "transactional.id": "no"})
     producer.init_transactions(LIMIT_S)

@@ -18,10 +18,10 @@ from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, SendError
 from halfbridge.spark_jobs.sink.manifest import Fate, rounds
 from halfbridge.spark_jobs.sink.sender.kafka_io import decide
 from halfbridge.testkit.broker import EmbeddedBroker
-from halfbridge.testkit.cluster import EmbeddedCluster
-from halfbridge.testkit.proxy import Act, Api, Rule
 from halfbridge.testkit.reader import read_ops
-from tests.inferred import INFERRED
+from tests.kit.cluster import ProxiedCluster
+from tests.kit.inferred import INFERRED
+from tests.kit.proxy import Act, Api, Rule
 from tests.spark.sink_parts import ROWS, Sink, sink_parts
 from tests.spark.sink_scene import HALF_PARTITIONS
 
@@ -52,7 +52,7 @@ def test_halves_that_the_brokers_refuse(sink: Sink) -> None:
 def test_what_a_failed_attempt_has_stored_is_rolled_back(topic_prefix: str, tmp_path: Path) -> None:
     """All of it, though nobody has told where it stands."""
     with (
-        EmbeddedCluster(1, proxied=True) as cluster,
+        ProxiedCluster(1) as cluster,
         sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
     ):
         cluster.proxy.add(INFERRED)
@@ -71,7 +71,7 @@ def test_what_a_failed_attempt_has_stored_is_rolled_back(topic_prefix: str, tmp_
 def test_a_failure_is_told_to_whom_it_happened(topic_prefix: str, tmp_path: Path) -> None:
     """Responders of several apps share a client: who waits for it gets another when it failed."""
     with (
-        EmbeddedCluster(1, proxied=True) as cluster,
+        ProxiedCluster(1) as cluster,
         sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
     ):
         first, second = sink.attempt(), sink.attempt(1)
@@ -103,7 +103,7 @@ def test_a_rollback_asks_once_where_a_half_partition_ends(
 ) -> None:
     """However many transactions the brokers refused: each question costs a client a connection."""
     with (
-        EmbeddedCluster(1, proxied=True) as cluster,
+        ProxiedCluster(1) as cluster,
         sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
     ):
         stored = sink.attempt()
@@ -126,7 +126,7 @@ def test_no_decision_overtakes_one_that_may_not_be_stored(
     Written again after the ones behind it, it would take its rows behind later ones of their keys.
     """
     with (
-        EmbeddedCluster(1, proxied=True) as cluster,
+        ProxiedCluster(1) as cluster,
         sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
     ):
         report = sink.attempt()
@@ -146,7 +146,7 @@ def test_no_decision_overtakes_one_that_may_not_be_stored(
 def test_a_manifest_that_is_refused_spoils_nothing(topic_prefix: str, tmp_path: Path) -> None:
     """A responder lives long: after a refusal its client takes no more, and it gets another."""
     with (
-        EmbeddedCluster(1, proxied=True) as cluster,
+        ProxiedCluster(1) as cluster,
         sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
     ):
         first, second = sink.attempt(), sink.attempt()
@@ -161,7 +161,7 @@ def test_a_manifest_that_is_refused_spoils_nothing(topic_prefix: str, tmp_path: 
 def test_a_long_log_may_be_read_for_long(topic_prefix: str, tmp_path: Path) -> None:
     """A new app reads all of its partition; its time-out is on brokers that say nothing."""
     with (
-        EmbeddedCluster(1, proxied=True) as cluster,
+        ProxiedCluster(1) as cluster,
         sink_parts(
             cluster.proxied_servers, topic_prefix, tmp_path, commit_timeout_ms="3000"
         ) as sink,

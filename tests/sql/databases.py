@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import DBAPIError
 
-from halfbridge.testkit.proxy_tcp import TcpProxy
+from tests.kit.proxy_tcp import TcpProxy
 from tests.sql.servers import MariaDbServer, PostgresServer, Template
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from halfbridge.testkit.proxy_tcp import Act
+from tests.kit.proxy_tcp import Act
 
 if TYPE_CHECKING:
     from tests.sql.databases import ProxiedDatabase

@@ -17,8 +17,8 @@ from halfbridge.serde.partitioner import key_hash
 from halfbridge.serde.topics import TopicNames
 from halfbridge.sql import Fence
 from halfbridge.sql.local_messages.writer import LocalMessages
-from halfbridge.testkit.cluster import EmbeddedCluster
 from tests.integration.producing import GROUP, Cluster
+from tests.kit.cluster import ProxiedCluster
 from tests.sql.relaying import WAIT_S_MAX, Scene, run_dry
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ DONE = "GLOBAL_COMMIT*"
 
 
 @pytest.fixture(scope="module")
-def brokers() -> Iterator[EmbeddedCluster]:
+def brokers() -> Iterator[ProxiedCluster]:
     """Two brokers, each of which leads half partitions, behind a proxy."""
-    with EmbeddedCluster(2, proxied=True) as started:
+    with ProxiedCluster(2) as started:
         yield started
 
 
@@ -70,7 +70,7 @@ def new_cluster(servers: str) -> Cluster:
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
 def test_a_half_partition_without_a_broker_keeps_no_other_one_waiting(
-    database: Database, brokers: EmbeddedCluster
+    database: Database, brokers: ProxiedCluster
 ) -> None:
     """Neither half messages nor COMMITs of others wait, nor rows without keys; later all are sent.
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.testkit.proxy_faults import Act, Mode, Rule
-from halfbridge.testkit.proxy_frames import Api
-from halfbridge.testkit.proxy_owner import ProxyError, ProxyOwner, Route
+from tests.kit.proxy_faults import Act, Mode, Rule
+from tests.kit.proxy_frames import Api
+from tests.kit.proxy_owner import ProxyError, ProxyOwner, Route
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

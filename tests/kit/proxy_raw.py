@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from halfbridge.testkit.proxy_connection import SILENT, Connection
-from halfbridge.testkit.proxy_faults import RAW, Act, Faults, Mode
-from halfbridge.testkit.proxy_lane import LaneFullError
+from tests.kit.proxy_connection import SILENT, Connection
+from tests.kit.proxy_faults import RAW, Act, Faults, Mode
+from tests.kit.proxy_lane import LaneFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.testkit.proxy_connection import Side
-    from halfbridge.testkit.proxy_lane import Lane
+    from tests.kit.proxy_connection import Side
+    from tests.kit.proxy_lane import Lane
 
 
 _ACTS = (Act.HOLD, Act.STRAND, Act.REFUSE, Act.SWALLOW)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.testkit.ports import HOST
-from halfbridge.testkit.proxy_tcp import Act, TcpProxy
+from tests.kit.proxy_tcp import Act, TcpProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

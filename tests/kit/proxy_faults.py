@@ -103,7 +103,7 @@ class Faults:
     delays_ms: dict[int, int] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     _rules: list[tuple[Rule, int]] = field(default_factory=list)
-    _draw: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311
+    _draw: random.Random = field(default_factory=lambda: random.Random(0))
 
     def mode(self, node: int) -> Mode:
         """Return what becomes of everything with a broker."""

@@ -13,14 +13,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.testkit.ports import HOST
-from halfbridge.testkit.proxy_faults import Faults, Mode, rule_from
-from halfbridge.testkit.proxy_kafka import KafkaConnection
-from halfbridge.testkit.proxy_raw import RawConnection
+from tests.kit.proxy_faults import Faults, Mode, rule_from
+from tests.kit.proxy_kafka import KafkaConnection
+from tests.kit.proxy_raw import RawConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.testkit.proxy_connection import Connection
+    from tests.kit.proxy_connection import Connection
 
 _CLOSED = frozenset((Mode.CUT, Mode.REFUSE))  # to new connections
 

@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from halfbridge.testkit.proxy_answers import with_error
-from halfbridge.testkit.proxy_frames import Api, NotKafkaError
+from tests.kit.proxy_answers import with_error
+from tests.kit.proxy_frames import Api, NotKafkaError
 
 CODE = 9999
 THROTTLE = struct.pack(">i", 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halfbridge.testkit.proxy import Act, Api, Rule
+from tests.kit.proxy import Act, Api, Rule
 
 _DUPLICATE_SEQUENCE_NUMBER = 46
 

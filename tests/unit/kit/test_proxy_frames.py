@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from halfbridge.testkit.proxy_frames import (
+from tests.kit.proxy_frames import (
     Api,
     Frames,
     NotKafkaError,

@@ -9,8 +9,8 @@ from socket import SO_LINGER, SOL_SOCKET
 from struct import pack
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.testkit.proxy_faults import Faults, Mode
-from halfbridge.testkit.proxy_lane import Lane
+from tests.kit.proxy_faults import Faults, Mode
+from tests.kit.proxy_lane import Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +43,7 @@ class Side(asyncio.Protocol):
         """Asyncio's: bytes came."""
         self._take(data)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         """Asyncio's: the connection has ended, in order or not."""
         self._ended(self)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from halfbridge.testkit.ports import free_ports
-from halfbridge.testkit.proxy_faults import RAW, Act, Rule
-from halfbridge.testkit.proxy_owner import ProxyError, ProxyOwner, Route
+from tests.kit.proxy_faults import RAW, Act, Rule
+from tests.kit.proxy_owner import ProxyError, ProxyOwner, Route
 
 __all__ = ["Act", "ProxyError", "TcpProxy"]
 

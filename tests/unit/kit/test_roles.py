@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.testkit.roles import election, java_hash, positive, reassignment
+from tests.kit.roles import election, java_hash, positive, reassignment
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,17 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.testkit.proxy_faults import Mode
+from tests.kit.proxy_faults import Mode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from typing_extensions import Self
 
+_ROOT = Path(__file__).parents[2]
 _ANSWER_S_MAX = 15.0  # a start of the interpreter on a busy machine
 _END_S_MAX = 5.0
 
@@ -60,10 +62,11 @@ class ProxyOwner:
             ProxyError: a port is taken.
         """
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "halfbridge.testkit.proxy_server"],
+            [sys.executable, "-m", "tests.kit.proxy_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
+            cwd=_ROOT,  # where `tests` can be imported from
         )
         try:
             routes = [[each.node_id, each.port, each.broker_port] for each in self._routes]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from halfbridge.testkit.proxy_faults import Act, Faults, Mode, Rule, rule_from
-from halfbridge.testkit.proxy_frames import Api
+from tests.kit.proxy_faults import Act, Faults, Mode, Rule, rule_from
+from tests.kit.proxy_frames import Api
 
 
 def test_a_rule_hits_its_api_on_its_nodes_so_many_times() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from struct import Struct, error
 from typing import TYPE_CHECKING
 
-from halfbridge.testkit.proxy_frames import Api, NotKafkaError
+from tests.kit.proxy_frames import Api, NotKafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
@@ -16,11 +17,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.testkit.ports import HOST, free_ports, is_free
-from halfbridge.testkit.proxy import Act, Api, KafkaProxy, ProxyError, Route, Rule
+from tests.kit.proxy import Act, Api, KafkaProxy, ProxyError, Route, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ROOT = Path(__file__).parents[3]
 LIMIT_S = 20.0
 SILENCE_S = 0.3
 NODE = 7
@@ -318,10 +320,10 @@ def test_it_ends_with_its_owner() -> None:
     """SIGKILL of whoever started it frees the port."""
     (port,) = free_ports(1)
     script = (
-        "import sys, time; from halfbridge.testkit.proxy import KafkaProxy, Route;"
+        "import sys, time; from tests.kit.proxy import KafkaProxy, Route;"
         f" KafkaProxy([Route(1, {port}, 1)]).start(); print('ready', flush=True); time.sleep(60)"
     )
-    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT)
     assert owner.stdout is not None
     with owner.stdout:
         assert owner.stdout.readline() == b"ready\n"

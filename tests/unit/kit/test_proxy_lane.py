@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from halfbridge.testkit.proxy_lane import LANE_BYTES_MAX, Lane, LaneFullError
+from tests.kit.proxy_lane import LANE_BYTES_MAX, Lane, LaneFullError
 
 
 def test_what_is_late_holds_up_what_is_behind_it() -> None:

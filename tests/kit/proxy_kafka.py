@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from halfbridge.testkit.proxy_answers import with_error
-from halfbridge.testkit.proxy_connection import SILENT, STRANDED_S_MAX, Connection
-from halfbridge.testkit.proxy_faults import Act, Faults, Mode
-from halfbridge.testkit.proxy_frames import (
+from tests.kit.proxy_answers import with_error
+from tests.kit.proxy_connection import SILENT, STRANDED_S_MAX, Connection
+from tests.kit.proxy_faults import Act, Faults, Mode
+from tests.kit.proxy_frames import (
     Frames,
     NotKafkaError,
     answer_header,
     refusal,
     request_header,
 )
-from halfbridge.testkit.proxy_lane import LaneFullError
+from tests.kit.proxy_lane import LaneFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.testkit.proxy_connection import Side
+    from tests.kit.proxy_connection import Side
 
 _ON_REQUESTS = (Act.HOLD, Act.STRAND, Act.REFUSE)
 
