@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,16 +17,15 @@ from sqlalchemy import create_engine, text
 
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.testkit.jars import kafka_version
+from tests.kit.waiting import until
 from tests.sql.servers import PostgresServer, Template
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 README = Path(__file__).parents[1].joinpath("README.md").read_text("utf-8")
 ADDRESS = "127.0.0.1:9092"
 DATABASE = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
-ARRIVES_S_MAX = 40.0
-POLL_S = 0.1
 STOP_S_MAX = 15.0
 
 
@@ -148,21 +146,13 @@ def second_terminal(opened: Terminals) -> list[list[str]]:
     return commands
 
 
-def wait_until(done: Callable[[], bool], log: Path) -> None:
-    """Return once `done`; fail with the log when that takes too long."""
-    deadline = time.monotonic() + ARRIVES_S_MAX
-    while not done():
-        assert time.monotonic() < deadline, log.read_text("utf-8")
-        time.sleep(POLL_S)
-
-
 @pytest.mark.broker
 def test_the_examples_work_as_they_stand(terminals: Terminals) -> None:
     """Topics, daemon, producer and reader, each as printed; the order arrives once."""
     terminals.run([sys.executable, "order.py"])
-    output = terminals.directory / "read.out"
+    output, log = (terminals.directory / name for name in ("read.out", "checker.log"))
     terminals.start([sys.executable, "read.py"], output)
-    wait_until(lambda: b"two shirts" in output.read_bytes(), terminals.directory / "checker.log")
+    until("the order is read", lambda: b"two shirts" in output.read_bytes(), explain=log.read_text)
     (line,) = output.read_text("utf-8").splitlines()
     assert re.fullmatch(r"b'customer-42' b'two shirts' b'[0-9a-f]{32}'", line)
     assert terminals.outcomes() == ["committed"]
@@ -190,11 +180,11 @@ def test_the_check_settles_what_a_crash_left(terminals: Terminals) -> None:
     waiting = "    import time; time.sleep(60)\n"
     living.write_text(text + waiting, "utf-8")
     terminals.start([sys.executable, "living.py"], terminals.directory / "living.out")
-    output = terminals.directory / "read.out"
+    output, log = (terminals.directory / name for name in ("read.out", "checker.log"))
     terminals.start([sys.executable, "read.py"], output)
-    log = terminals.directory / "checker.log"
-    wait_until(lambda: terminals.outcomes() == ["committed", "rolled_back"], log)
-    wait_until(lambda: b"two shirts" in output.read_bytes(), log)
+    settled = ["committed", "rolled_back"]
+    until("all is settled", lambda: terminals.outcomes() == settled, explain=log.read_text)
+    until("the order is read", lambda: b"two shirts" in output.read_bytes(), explain=log.read_text)
     assert output.read_bytes().count(b"two shirts") == 1
 
 

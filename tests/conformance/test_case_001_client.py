@@ -20,7 +20,7 @@ from halfbridge.serde.avro import CHECK_REQUEST
 from halfbridge.serde.headers import CHECK
 from halfbridge.serde.records import CheckRequest, OpKind, OpSource
 from tests.integration.installation import GROUP
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

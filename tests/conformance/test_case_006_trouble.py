@@ -20,7 +20,7 @@ from halfbridge.bridge import (
 )
 from halfbridge.serde.records import OpKind, OpSource
 from tests.integration.installation import GROUP
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from halfbridge.bridge import MessageView

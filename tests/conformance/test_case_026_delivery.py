@@ -13,7 +13,7 @@ from halfbridge.checker import stall_watch
 from halfbridge.checker.intake.kafka_io import Input
 from halfbridge.serde.headers import RESERVED
 from halfbridge.serde.records import DeadReason
-from tests.integration.waiting import SETTLED_S, until
+from tests.kit.waiting import SETTLED_S, until
 
 if TYPE_CHECKING:
     from halfbridge.bridge import MessageView

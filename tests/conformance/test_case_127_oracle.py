@@ -17,7 +17,7 @@ from halfbridge.serde.records import CheckRequest, OpKind, OpSource
 from tests.check_oracle import unexpected_checks
 from tests.integration.installation import GROUP
 from tests.integration.tail import Record
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.ledger_log import metadata, op_record
 
 if TYPE_CHECKING:

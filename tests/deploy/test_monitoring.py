@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from halfbridge.testkit.ports import HOST, free_ports
 from tests.deploy.promql import RULES, expressions, rules
 from tests.integration.installation import GROUP, Installation
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.tools import tool
 
 if TYPE_CHECKING:

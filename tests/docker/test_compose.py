@@ -12,6 +12,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,10 +25,11 @@ from halfbridge.demo.plan import BRINK, TOPICS, Kind, make_plan
 from halfbridge.testkit.choice import DOCKER_VARIABLE, IMAGE_VARIABLE
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.reader import read_all
+from tests.kit.waiting import until
 from tests.tools import compose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from halfbridge import MessageView
 
@@ -37,7 +39,8 @@ ROOT = Path(__file__).parents[2]
 GROUP = "order-service"
 UP_S = 300.0  # containers on a machine that does other things too
 CALL_S = 20.0
-POLL_S = 0.2
+# A look starts a program.
+wait_until = partial(until, within_s=UP_S, every_s=0.2)
 TRANSACTIONS = 300
 DEMO_ORDERS, DEMO_SERVICE = 3000, 2  # as docker-compose.yml has them
 
@@ -110,15 +113,6 @@ def run(*command: str, environ: dict[str, str] | None = None) -> str:
     )
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
-
-
-def wait_until(what: str, done: Callable[[], bool], within_s: float = UP_S) -> float:
-    """Return how many seconds it took until `done`."""
-    began = time.monotonic()
-    while not done():
-        assert time.monotonic() - began < within_s, f"{what}: not within {within_s:g} s"
-        time.sleep(POLL_S)
-    return time.monotonic() - began
 
 
 @pytest.fixture(scope="module")

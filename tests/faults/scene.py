@@ -14,9 +14,10 @@ from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.testkit.history import Anomaly
 from halfbridge.testkit.torn import Torn, read, torn
 from tests.faults.plan import Kind
-from tests.faults.stage import seed_of_run, until
+from tests.faults.stage import seed_of_run
 from tests.kit.proxy import Api
 from tests.kit.roles import Roles
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -36,17 +36,16 @@ from halfbridge.testkit.reader import load_records, read_all, read_ops
 from tests.check_oracle import unexpected_in
 from tests.faults.client import QUIET, READY
 from tests.faults.plan import PRODUCER_GROUP, REAL_TOPICS, Kind
+from tests.kit.waiting import SETTLED_S, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from halfbridge.testkit.children import Child, Children
     from halfbridge.testkit.history import ClientTransaction, ReadRecord, Verdict
 
 _ROOT = Path(__file__).parents[2]
 _CALL_S = 20.0
-_POLL_S = 0.02
-SETTLED_S = 60.0
 # Short limits: a discard comes after 2 + 3 times 1 s, and windows of put-backs are small.
 LIMITS = {
     "TRANSACTION_TIMEOUT_MS": "2000",
@@ -61,21 +60,6 @@ _LATE_S = 3.0
 _LAST_LINES = 120
 _DUMP_S = 30.0  # to write where its threads stand, on a busy machine
 _FRAMES = "most recent call first"  # faulthandler's words
-
-
-def until(
-    what: str,
-    condition: Callable[[], Any],
-    *,
-    within_s: float = SETTLED_S,
-    explain: Callable[[], object] = str,
-) -> Any:
-    """Return the first true value of `condition`; fail with `what` when the time is over."""
-    deadline = time.monotonic() + within_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {within_s:g} s {explain()}"
-        time.sleep(_POLL_S)
-    return value
 
 
 def seed_of_run() -> int:

@@ -8,7 +8,6 @@ coordinator; a broker that let the older marker win would make the daemon delive
 from __future__ import annotations
 
 import threading
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
-from tests.faults.stage import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,10 +50,7 @@ class Group:
         )
         self._joined = threading.Event()
         self._member.subscribe([self.topic], on_assign=lambda *_: self._joined.set())
-        deadline = monotonic() + _CALL_S
-        while not self._joined.is_set():
-            assert monotonic() < deadline, "the member does not join"
-            self._member.poll(0.05)
+        until("the member joins", lambda: self._member.poll(0.05) or self._joined.is_set())
         self._producers = [
             Producer(
                 {

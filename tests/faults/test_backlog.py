@@ -17,7 +17,8 @@ from confluent_kafka import Consumer, TopicPartition
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.testkit.reader import read_all
 from tests.faults.mass import PARTITIONS, Mass, Worker
-from tests.faults.stage import seed_of_run, until
+from tests.faults.stage import seed_of_run
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from tests.faults.stage import Stage

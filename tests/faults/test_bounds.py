@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewTopic
 from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from tests.faults.mass import Mass, Worker
-from tests.faults.stage import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from tests.faults.stage import Stage

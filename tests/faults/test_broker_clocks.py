@@ -9,7 +9,7 @@ import pytest
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.faults.stage import seed_of_run
 from tests.integration.clock import MovingClock
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

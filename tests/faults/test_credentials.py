@@ -10,8 +10,9 @@ import pytest
 from tests.faults.certificates import Authority
 from tests.faults.listener import listener
 from tests.faults.scene import HEALED_S
-from tests.faults.stage import seed_of_run, until
+from tests.faults.stage import seed_of_run
 from tests.faults.tokens import TokenServer
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

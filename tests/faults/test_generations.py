@@ -18,7 +18,8 @@ from halfbridge.checker.intake.kafka_io import Input
 from halfbridge.checker.intake.reading import Committed
 from halfbridge.checker.outlet.kafka_io import Transactor
 from halfbridge.checker.slots import slot_ids
-from tests.faults.stage import seed_of_run, until
+from tests.faults.stage import seed_of_run
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from tests.faults.stage import Stage

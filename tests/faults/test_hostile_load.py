@@ -26,7 +26,7 @@ from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.serde.headers import TRANSACTION_ID
 from tests.faults.hostile import Hostile
 from tests.integration.installation import Installation
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

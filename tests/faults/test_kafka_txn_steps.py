@@ -12,8 +12,8 @@ from confluent_kafka import KafkaError
 
 from halfbridge.checker.slots import slot_ids
 from tests.faults.scene import HEALED_S, SLOT
-from tests.faults.stage import until
 from tests.kit.proxy import Act, Api, Rule
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from tests.faults.scene import Scene

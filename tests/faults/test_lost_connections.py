@@ -25,9 +25,9 @@ from halfbridge.checker.outlet.kafka_io import Transactor
 from halfbridge.checker.publish import Outgoing
 from halfbridge.checker.slots import slot_ids
 from halfbridge.testkit.reader import Witness
-from tests.faults.stage import until
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,8 +17,9 @@ from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.pytest_plugin import leave_out
 from tests.faults.scene import HEALED_S
-from tests.faults.stage import seed_of_run, until
+from tests.faults.stage import seed_of_run
 from tests.faults.threads import main_thread_stopped
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

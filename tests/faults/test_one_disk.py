@@ -10,8 +10,8 @@ import pytest
 from tests.faults.disks import fill, small_disk
 from tests.faults.preload import built
 from tests.faults.scene import PATIENT
-from tests.faults.stage import until
 from tests.kit.cluster import ProxiedCluster
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.faults.raising_log import RAISED
-from tests.faults.stage import Daemon, seed_of_run, until
+from tests.faults.stage import Daemon, seed_of_run
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from tests.faults.scene import Scene

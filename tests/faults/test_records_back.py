@@ -15,7 +15,8 @@ from halfbridge.checker.errors import AdminError
 from halfbridge.serde.progress import parse_progress
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.faults.scene import PATIENT
-from tests.faults.stage import seed_of_run, until
+from tests.faults.stage import seed_of_run
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

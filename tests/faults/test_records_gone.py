@@ -9,8 +9,8 @@ import pytest
 from halfbridge.checker.admin.kafka_io import Cluster
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.faults.scene import PATIENT
-from tests.faults.stage import until
 from tests.integration.installation import HALF_RETENTION_MS, Installation
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.faults.stage import is_running, seed_of_run, until
+from tests.faults.stage import is_running, seed_of_run
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

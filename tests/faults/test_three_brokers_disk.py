@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.faults.disks import fill, small_disk
-from tests.faults.stage import until
 from tests.kit.cluster import ProxiedCluster
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.http import HttpServer, Status, serve
 from halfbridge.checker.service import run_worker
-from tests.integration.waiting import CALL_S, SETTLED_S, until
+from tests.kit.waiting import CALL_S, SETTLED_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

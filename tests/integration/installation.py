@@ -33,7 +33,7 @@ from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
 from halfbridge.serde.topics import TopicNames
 from tests.integration.daemon import Daemon
 from tests.integration.tail import Record, Stored, Tail
-from tests.integration.waiting import CALL_S, until
+from tests.kit.waiting import CALL_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -17,6 +17,7 @@ from halfbridge.bridge import (
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.serde import CHECK_REQUEST, OP, CheckRequest, Op, TopicNames
 from halfbridge.serde.headers import CHECK
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,9 +54,11 @@ class Cluster:
         """Add partitions to a topic, and wait until the broker tells of them."""
         admin = AdminClient({"bootstrap.servers": self.servers})
         admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(TIMEOUT_S)
-        deadline = monotonic() + TIMEOUT_S
-        while len(admin.list_topics(topic, TIMEOUT_S).topics[topic].partitions) < partitions:
-            assert monotonic() < deadline, f"{topic} does not grow"
+        shown = admin.list_topics
+        until(
+            f"{topic} has grown",
+            lambda: len(shown(topic, TIMEOUT_S).topics[topic].partitions) >= partitions,
+        )
 
     def visible(self) -> set[str]:
         """Return the topics that the broker's metadata shows."""

@@ -10,7 +10,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, TopicPartition
 
 from halfbridge.serde import headers as names
 from halfbridge.serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
-from tests.integration.waiting import CALL_S, SETTLED_S, until
+from tests.kit.waiting import CALL_S, SETTLED_S, until
 
 if TYPE_CHECKING:
     from halfbridge.serde.records import CheckRequest, DeadLetter, HalfMetadata, Op

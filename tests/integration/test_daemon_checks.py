@@ -12,7 +12,7 @@ from halfbridge.bridge import Message, MessageView, Resolution
 from halfbridge.serde.headers import CHECK
 from halfbridge.serde.records import OpKind, OpSource
 from tests.integration.installation import GROUP
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from tests.integration.installation import Installation

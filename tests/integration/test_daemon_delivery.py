@@ -11,7 +11,7 @@ from halfbridge.bridge import Message, Resolution
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_identity
 from halfbridge.serde.records import DeadReason, OpKind, OpSource
 from tests.integration.tail import Stored
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from tests.integration.installation import Installation

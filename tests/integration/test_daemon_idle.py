@@ -13,7 +13,7 @@ from halfbridge.checker.http import Status
 from halfbridge.checker.policy import Policy
 from halfbridge.checker.slots import slot_ids
 from halfbridge.checker.worker import Worker
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from halfbridge.checker.core.memory import HALVES_PERCENT
 from halfbridge.checker.core.weights import entry_bytes, message_bytes
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 from tests.integration.installation import GROUP
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.ledger_log import metadata
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

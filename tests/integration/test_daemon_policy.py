@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 
 from halfbridge.serde.records import DeadReason
 from tests.integration.installation import GROUP, Installation
-from tests.integration.waiting import CALL_S
+from tests.kit.waiting import CALL_S
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from confluent_kafka import TopicPartition
 
 from halfbridge.cli import cli
-from tests.integration.waiting import SETTLED_S, until
+from tests.kit.waiting import SETTLED_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable

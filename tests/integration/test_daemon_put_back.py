@@ -9,7 +9,7 @@ import pytest
 from halfbridge.serde.headers import HALF, RESERVED, real_identity
 from halfbridge.serde.records import OpKind, OpSource
 from tests.integration.installation import GROUP
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from tests.integration.installation import Installation

@@ -18,7 +18,7 @@ from halfbridge.testkit.broker import EmbeddedBroker
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
 from tests.integration.refusals import around, expect
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

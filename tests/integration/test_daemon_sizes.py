@@ -23,7 +23,7 @@ from halfbridge.serde.limits import (
 )
 from halfbridge.serde.records import DeadReason, OpKind
 from tests.integration.installation import GROUP
-from tests.integration.waiting import CALL_S, until
+from tests.kit.waiting import CALL_S, until
 
 if TYPE_CHECKING:
     from tests.integration.installation import Installation

@@ -15,9 +15,9 @@ from halfbridge.checker.bodies.kafka_io import BodyReader
 from halfbridge.checker.failures import InputLostError
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
-from tests.integration.waiting import CALL_S, SETTLED_S, until
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule
+from tests.kit.waiting import CALL_S, SETTLED_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 
 from tests.integration.refusals import around, expect
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from tests.integration.installation import Installation

@@ -14,7 +14,7 @@ from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.cluster import EmbeddedCluster
 from tests.integration.brokers import started
 from tests.integration.installation import HALF_RETENTION_MS, Installation
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,11 +48,14 @@ class Demo:
 
     def await_text(self, text: str) -> None:
         """Return when standard error holds `text`."""
-        deadline = time.monotonic() + 180  # a busy machine's bound
-        while text not in self._errors.read_text():
-            assert self.process.poll() is None, self._errors.read_text()
-            assert time.monotonic() < deadline, self._errors.read_text()
-            time.sleep(0.02)
+
+        def is_there() -> bool:
+            has_ended = self.process.poll() is not None  # asked first: it may write, and end
+            said = text in self._errors.read_text()
+            assert said or not has_ended, self._errors.read_text()
+            return said
+
+        until(text, is_there, within_s=180, explain=self._errors.read_text)  # on a busy machine
 
     def finish(self, timeout_s: float = _END_S_MAX) -> tuple[int, str]:
         """Wait for the end; return exit status and standard output."""
@@ -70,10 +74,8 @@ class Demo:
 
     def assert_nothing_left(self) -> None:
         """Check that no process runs and no temporary file is left."""
-        deadline = time.monotonic() + 10  # the watchdogs end a moment after us
-        while self.survivors() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert self.survivors() == []
+        # The watchdogs end a moment after us.
+        until("all has ended", lambda: not self.survivors(), within_s=10, explain=self.survivors)
         kept = [each.name for each in self.temporary.iterdir() if each.name.startswith("halfb")]
         assert kept == []
 
@@ -157,15 +159,13 @@ def test_failure(start: Callable[..., Demo]) -> None:
 
 
 def _processes_of(demo: Demo, program: str) -> list[int]:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        found = []
+    def found() -> list[int]:
+        running = []
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 words = (entry / "cmdline").read_text().split("\0")
                 if program in words and str(demo.temporary) in " ".join(words):
-                    found.append(int(entry.name))
-        if found:
-            return found
-        time.sleep(0.02)
-    pytest.fail(f"{program} does not run")
+                    running.append(int(entry.name))
+        return running
+
+    return until(f"{program} runs", found)

@@ -26,7 +26,7 @@ from tests.integration.producing import (
     Cluster,
     request_of,
 )
-from tests.integration.waiting import SETTLED_S, until
+from tests.kit.waiting import SETTLED_S, until
 
 pytestmark = pytest.mark.broker
 

@@ -10,9 +10,9 @@ from halfbridge.bridge import MessageView, Resolution, check_requests
 from halfbridge.serde import TopicNames
 from tests.integration.brokers import started
 from tests.integration.producing import GROUP, PARTITIONS, Cluster, request_of
-from tests.integration.waiting import until
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from halfbridge.serde.daemon_settings import (
 )
 from halfbridge.serde.errors import SerdeError
 from halfbridge.serde.records import DaemonSettings
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

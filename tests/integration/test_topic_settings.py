@@ -10,7 +10,7 @@ import pytest
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.inquiry.kafka_io import Questions
 from halfbridge.checker.topic_settings import TopicSettings
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from tests.integration.installation import Installation

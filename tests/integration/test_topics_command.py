@@ -18,7 +18,7 @@ from halfbridge.serde.headers import HALF, TRANSACTION_ID
 from halfbridge.serde.progress import START, parse_progress
 from halfbridge.serde.records import OpKind, OpSource, new_half, new_op
 from halfbridge.serde.topics import TopicNames
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

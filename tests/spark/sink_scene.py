@@ -6,9 +6,9 @@ import os
 import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,9 +25,10 @@ from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import BatchManifest, OpKind
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.reader import read_all, read_ops
+from tests.kit import waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -40,8 +41,8 @@ APP = "feed"
 HALF_PARTITIONS = 2
 REAL_PARTITIONS = 3
 KEYS = 7
-SETTLED_S = 120.0  # a machine that does other things too
-POLL_S = 0.05
+# Spark shares the machine with brokers; a look asks one of them.
+until = partial(waiting.until, within_s=120.0, every_s=0.05)
 SCHEMA = "key binary, value binary"
 # Checks come early and often, so that what they settle is settled within a test.
 LIMITS = {
@@ -50,15 +51,6 @@ LIMITS = {
     "CHECK_BACKOFF_MS_MAX": "2000",
     "CHECK_COUNT_MAX": "3",
 }
-
-
-def until(what: str, condition: Callable[[], Any], *, within_s: float = SETTLED_S) -> Any:
-    """Return the first true value of `condition`; fail with `what` when the time is over."""
-    deadline = monotonic() + within_s
-    while not (value := condition()):
-        assert monotonic() < deadline, f"{what}: not within {within_s:g} s"
-        sleep(POLL_S)
-    return value
 
 
 def value_of(number: int) -> bytes:

@@ -23,7 +23,7 @@ from halfbridge.testkit.judge import judge
 from halfbridge.testkit.reader import read_all, read_ops
 from tests.faults.client import READY
 from tests.faults.plan import PRODUCER_GROUP
-from tests.faults.stage import until
+from tests.kit.waiting import until
 from tests.sql.databases import OwnDatabase
 from tests.sql.fence_plan import ITEMS, SHIPPED, STOCK, TABLES, Step
 from tests.sql.fence_service import DECIDED

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from halfbridge.serde.headers import real_headers
 from halfbridge.serde.identity import TRANSACTION_IDS
-from tests.integration.waiting import CALL_S, until
+from tests.kit.waiting import CALL_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

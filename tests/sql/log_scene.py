@@ -9,7 +9,7 @@ from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, te
 
 from halfbridge.sql.log_subscription.errors import LogUnavailableError
 from halfbridge.sql.log_subscription.sources import log_source
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

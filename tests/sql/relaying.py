@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from threading import Thread
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
@@ -14,6 +15,7 @@ from halfbridge.sql.local_messages.config import RelayConfig
 from halfbridge.sql.local_messages.relay import Relay
 from halfbridge.sql.local_messages.service import ROUND_S_MAX, RelayService
 from halfbridge.sql.local_messages.writer import LocalMessages
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 GROUP = "relay"
 WAIT_S_MAX = 90.0  # of a machine that does much else
-POLL_S = 0.05
+# A look is a query.
+wait_until = partial(until, "it comes to that", within_s=WAIT_S_MAX, every_s=0.05)
 
 
 class Scene:
@@ -117,14 +120,6 @@ def states_of(messages: LocalMessages) -> list[str]:
     with messages.engine.connect() as connection:
         found = connection.execute(query).all()
     return [state + ("*" if acknowledged else "") for state, acknowledged in found]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Return once `condition` holds."""
-    deadline = monotonic() + WAIT_S_MAX
-    while not condition():
-        assert monotonic() < deadline, "it does not come to that"
-        sleep(POLL_S)
 
 
 def run_dry(relay: Relay) -> int:

@@ -14,7 +14,8 @@ import pytest
 from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.relay import RelayStep
 from halfbridge.testkit.history import Anomaly
-from tests.faults.stage import seed_of_run, until
+from tests.faults.stage import seed_of_run
+from tests.kit.waiting import until
 from tests.sql.fence_kills_scene import GOES_ON_S, THREADS, FenceScene
 from tests.sql.fence_plan import Kind
 from tests.sql.fence_service import DECIDED

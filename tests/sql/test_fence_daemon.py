@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,10 +16,11 @@ from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.records import DeadReason, OpKind
 from tests.integration.installation import Installation
 from tests.integration.producing import GROUP
+from tests.kit.waiting import until
 from tests.sql.fence_scene import Scene, on, work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from halfbridge.serde.records import DeadLetter
     from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.broker
 
-WAIT_S_MAX = 60.0
-POLL_S = 0.05
 DECISIONS = {OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD}
 QUICK: dict[str, Any] = {
     "transaction_timeout_ms": 1_000,
@@ -43,13 +41,6 @@ def installation(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[In
     """An installation without topics; whatever a test makes in it is gone afterwards."""
     with closing(Installation(kafka_bootstrap_servers, topic_prefix)) as made:
         yield made
-
-
-def _wait_until(done: Callable[[], bool]) -> None:
-    deadline = monotonic() + WAIT_S_MAX
-    while not done():
-        assert monotonic() < deadline
-        sleep(POLL_S)
 
 
 def test_what_nobody_decided_comes_out_as_the_database_has_it(
@@ -80,10 +71,10 @@ def test_what_nobody_decided_comes_out_as_the_database_has_it(
             work(connection, 2)
             never = begun(b"never", context=fence.context())
             foreign = begun(b"foreign", context=None)
-            _wait_until(lambda: producer.check_counts().failed >= 2)
+            until("two checks have failed", lambda: producer.check_counts().failed >= 2)
             assert scene.worked() == [1]
             connection.commit()
-        _wait_until(lambda: scene.fenced(never.id) is not None)
+        until("the fence has a row", lambda: scene.fenced(never.id) is not None)
         foreign.rollback()
         halfbridge_stack.wait_until_decided()
     assert scene.fenced(committed.id) == ("committed", 2)
@@ -171,7 +162,7 @@ def test_committed_work_whose_first_message_is_lost_gets_no_answer(
 
         installation.start(**QUICK)
         installation.tail(orders).until(2)
-        _wait_until(lambda: producer.check_counts().failed >= 2)
+        until("two checks have failed", lambda: producer.check_counts().failed >= 2)
         delivered = installation.delivered(orders)
     assert [each.value for each in delivered] == [b"2", b"3"]
     ops = [each.op for each in installation.tail(installation.names.op).to_end()]

@@ -13,8 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from halfbridge.bridge import Message, NoAnswerError, Resolution
 from halfbridge.sql import CommitUnknownError
 from tests.integration.producing import GROUP
-from tests.integration.waiting import until
 from tests.kit.proxy_tcp import Act
+from tests.kit.waiting import until
 from tests.sql.fence_scene import Scene, work
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from halfbridge import Message, Resolution
 from halfbridge.testkit.children import Children, Interrupts
 from tests.integration.installation import Installation
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.sql.inbox_scene import GROUP, NAIVE, InboxScene, reference_consumer
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from halfbridge.sql import Inbox
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.sql.kafka_message import delivered
 
 if TYPE_CHECKING:

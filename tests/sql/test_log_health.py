@@ -14,7 +14,7 @@ from halfbridge.sql.local_messages.errors import DrainError
 from halfbridge.sql.log_subscription.postgresql import PostgresqlLog
 from halfbridge.sql.log_subscription.progress import Progress
 from halfbridge.sql.log_subscription.service import LogRelayService
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.sql.log_relay import Relayed, subscription
 from tests.sql.log_scene import NAME, Orders
 

@@ -20,7 +20,7 @@ from halfbridge.sql.log_subscription.errors import (
 )
 from halfbridge.sql.log_subscription.mariadb import MariadbLog
 from halfbridge.sql.log_subscription.positions import Positions
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.sql.databases import OwnDatabase
 from tests.sql.log_scene import NAME, Orders, ids, read_until
 from tests.sql.servers import MariaDbServer

@@ -15,7 +15,7 @@ from halfbridge.sql.engines import engine_of
 from halfbridge.sql.log_subscription.changes import Position
 from halfbridge.sql.log_subscription.errors import PositionTakenError
 from halfbridge.sql.log_subscription.positions import Positions
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.sql.log_scene import KINDS, NAME
 from tests.sql.test_inbox_waits import WAITING
 

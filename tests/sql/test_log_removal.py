@@ -14,7 +14,7 @@ from halfbridge.cli import cli
 from halfbridge.sql.log_subscription.changes import Position
 from halfbridge.sql.log_subscription.errors import OtherGroupError
 from halfbridge.sql.log_subscription.positions import Positions
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.sql.log_relay import GROUP, Relayed, relaying
 from tests.sql.log_scene import KINDS, NAME, Orders
 

@@ -14,7 +14,7 @@ from halfbridge.sql.log_subscription.errors import SlotLostError
 from halfbridge.sql.log_subscription.positions import Positions
 from halfbridge.sql.log_subscription.removal import remove
 from halfbridge.sql.log_subscription.wakeups import LogListener
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.sql.log_relay import Relayed, relaying
 from tests.sql.log_scene import NAME, PATIENCE_S, Orders
 

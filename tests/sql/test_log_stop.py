@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from halfbridge.sql.log_subscription.positions import Positions
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.sql.log_relay import Relayed, Running, relaying
 from tests.sql.log_scene import KINDS, NAME, Orders
 

@@ -11,7 +11,7 @@ import pytest
 from halfbridge.sql.log_subscription.errors import PositionLostError
 from halfbridge.sql.log_subscription.positions import Positions
 from halfbridge.sql.log_subscription.removal import remove
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.sql.log_relay import Relayed, die_at, relaying
 from tests.sql.log_scene import KINDS, NAME, Orders
 

@@ -13,7 +13,7 @@ from sqlalchemy import NullPool, select, text
 from halfbridge.sql.log_subscription import pg_wire, wakeups
 from halfbridge.sql.log_subscription.errors import LogSettingsError, LogUnavailableError
 from halfbridge.sql.log_subscription.wakeups import LogListener
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 from tests.sql.log_scene import KINDS, PATIENCE_S, Orders, endings
 
 if TYPE_CHECKING:

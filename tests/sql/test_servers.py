@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from tests.kit.waiting import until
 from tests.sql.processes import working_in
 from tests.sql.servers import MariaDbServer, PostgresServer
 
@@ -171,7 +171,9 @@ def test_a_server_ends_with_the_process_that_started_it(kind: type[Server]) -> N
         data = Path(owner.stdout.readline().strip())
         assert working_in(data) != []
         owner.kill()
-    deadline = time.monotonic() + GONE_S_MAX
-    while working_in(data) or data.parent.exists():
-        assert time.monotonic() < deadline, (working_in(data), data)
-        time.sleep(0.02)
+    until(
+        f"{data} is gone",
+        lambda: not working_in(data) and not data.parent.exists(),
+        within_s=GONE_S_MAX,
+        explain=lambda: working_in(data),
+    )

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -22,9 +20,10 @@ from halfbridge.checker.supervisor import (
     KILLED_BACKOFF_S_MAX,
     restart_delay_s,
 )
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 PROJECT = Path(__file__).parents[3]
 PATIENCE_S = 20
@@ -81,7 +80,9 @@ class Fleet:
 
     def wait_for(self, event: str, slot: str, count: int = 1) -> list[int]:
         """Wait until `event` was reported `count` times."""
-        _wait(lambda: len(self.seen(event, slot)) >= count)
+        until(
+            f"{event} of {slot}", lambda: len(self.seen(event, slot)) >= count, within_s=PATIENCE_S
+        )
         return self.seen(event, slot)
 
 
@@ -102,15 +103,6 @@ def _fleet(
     finally:
         process.kill()
         process.communicate()
-
-
-def _wait(condition: Callable[[], bool]) -> None:
-    """Wait for what another process does; files and processes have no other signal."""
-    pause = threading.Event()
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        pause.wait(0.01)
 
 
 def _is_gone(pid: int) -> bool:
@@ -166,7 +158,7 @@ def test_workers_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
         fleet.process.kill()
 
         fleet.wait_for("orphaned", "a")
-        _wait(lambda: _is_gone(worker))
+        until("the worker is gone", lambda: _is_gone(worker), within_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("status", [EXIT_CONFIG, EXIT_OPERATOR])
@@ -187,7 +179,7 @@ def test_one_worker_given_up_leaves_the_others_at_work(tmp_path: Path) -> None:
     port = _free_port()
     with _fleet(tmp_path, "a", "b", metrics_port=port) as fleet:
         fleet.wait_for("started", "b")
-        _wait(lambda: "operator" in _get(port, "/readyz")[1])
+        until("it waits for an operator", lambda: "operator" in _get(port, "/readyz")[1])
 
         assert _get(port, "/readyz")[0] == 503
         assert _get(port, "/healthz")[0] == 503

@@ -11,13 +11,14 @@ import sys
 import threading
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.testkit.ports import HOST, free_ports, is_free
 from tests.kit.proxy import Act, Api, KafkaProxy, ProxyError, Route, Rule
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -330,7 +331,4 @@ def test_it_ends_with_its_owner() -> None:
         assert not is_free(port)
         os.kill(owner.pid, signal.SIGKILL)
         owner.wait()
-        deadline = monotonic() + LIMIT_S
-        while not is_free(port):
-            assert monotonic() < deadline
-            sleep(0.02)
+        until("the port is free", lambda: is_free(port), within_s=LIMIT_S)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from halfbridge.testkit.children import (
     Interrupts,
     NotInTimeError,
 )
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,10 +71,7 @@ def test_kill_ends_grandchildren(children: Children) -> None:
     grandchild = int(child.output.read_text())
     children.kill(child)
 
-    deadline = time.monotonic() + 10
-    while is_running(grandchild) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_running(grandchild)
+    until("the grandchild has ended", lambda: not is_running(grandchild), within_s=10.0)
     assert child.process.returncode == -signal.SIGKILL
 
 

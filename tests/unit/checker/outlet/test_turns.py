@@ -23,7 +23,7 @@ from halfbridge.checker.failures import KafkaTxnFailedError
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.outlet.kafka_io import Transactor
 from halfbridge.checker.outlet.turns import Turns
-from tests.integration.waiting import until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
