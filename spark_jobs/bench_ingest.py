@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
+from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
 from halfbridge.spark_jobs.cluster import connect
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.ingest.job import Ingest, ingest
@@ -90,8 +91,8 @@ def fill(spark: SparkSession, topic: str, records: int, options: Mapping[str, st
     ]
     header = "named_struct('key', '{}', 'value', cast({} as binary))"
     names = (
-        ("__transactionId__", "substring(sha2(cast(id as string), 256), 1, 32)"),
-        ("__bornTimestamp__", "'1760000000000'"),
+        (TRANSACTION_ID, "substring(sha2(cast(id as string), 256), 1, 32)"),
+        (BORN_TIMESTAMP, "'1760000000000'"),
     )
     headers = F.expr(f"array({', '.join(header.format(*each) for each in names)})")
     rows = spark.range(records).select(

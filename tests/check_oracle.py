@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.core.protocol import REASON_AGE
 from halfbridge.serde.headers import HALF
+from halfbridge.serde.protocol import REASON_AGE
 from halfbridge.serde.records import NO_TIMESTAMP, OpKind
 from tests.integration.tail import Tail
 

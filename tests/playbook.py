@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from difflib import ndiff
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.core.events import NO_APPEND_MS, JunkRead
+from halfbridge.checker.core.events import JunkRead
 from halfbridge.checker.core.plan import Check, Count, Plan
-from halfbridge.checker.core.protocol import REASON_AGE
 from halfbridge.serde.progress import START
+from halfbridge.serde.protocol import NO_APPEND_MS, REASON_AGE
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
 from tests.ledger_log import (  # noqa: F401  (a script imports all its words from here)
     BEGIN_MS,

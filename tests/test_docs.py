@@ -10,8 +10,8 @@ from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.transaction import TRANSITIONS
 from halfbridge.bridge.transaction import State as ClientState
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.core.protocol import EFFECTS, STATE_AFTER, State
 from halfbridge.checker.http import Status
+from halfbridge.serde.protocol import EFFECTS, STATE_AFTER, State
 from halfbridge.serde.records import OpKind
 from halfbridge.serde.settings import describe
 from halfbridge.sql.local_messages import states as row_states
@@ -27,7 +27,7 @@ def state_machine() -> str:
     lines = [
         "# State machines",
         "",
-        "Generated from `checker/core/protocol.py`, `bridge/transaction.py` and",
+        "Generated from `serde/protocol.py`, `bridge/transaction.py` and",
         "`halfbridge/sql/local_messages/states.py` by `python tests/test_docs.py`; a test fails",
         "while this file is stale.",
         "",

@@ -241,13 +241,15 @@ def test_wire_records_are_made_with_names() -> None:
 def test_the_core_is_pure() -> None:
     """The ledger and the client's table import nothing that could look at the outside world."""
     wrong = []
-    for path in (*_files("checker/core"), ROOT / "bridge" / "transaction.py"):
+    pure = ("bridge/transaction.py", "serde/protocol.py", "serde/progress.py")
+    for path in (*_files("checker/core"), *(ROOT / name for name in pure)):
         tree = _tree(path)
         for name in sorted(_imported(tree)):
             ours = name in (
                 "halfbridge.serde.records",
                 "halfbridge.serde.limits",
                 "halfbridge.serde.progress",
+                "halfbridge.serde.protocol",
             ) or name.startswith(("halfbridge.checker.core", "halfbridge.bridge.errors"))
             if name.partition(".")[0] not in PURE_IMPORTS and not ours:
                 wrong.append(f"{_name(path)} imports {name}")
@@ -259,6 +261,17 @@ def test_the_core_is_pure() -> None:
             and node.func.id in IMPURE_CALLS
         ]
     assert wrong == []
+
+
+def test_one_oracle_is_independent() -> None:
+    """The model of the property tests says the rules itself: it takes records and limits only."""
+    imported = _imported(_tree(ROOT / "tests" / "property" / "model.py"))
+    ours = {name for name in imported if name.startswith("halfbridge.")}
+    assert ours == {
+        "halfbridge.checker.core.events",
+        "halfbridge.serde.limits",
+        "halfbridge.serde.records",
+    }
 
 
 def test_every_test_says_what_it_shows() -> None:

@@ -6,7 +6,7 @@ applies decisions in op order, so what was applied is a prefix of the op log, an
 Where it is not (delivered records expired, an offset was set back by hand), no single offset is
 exact, and an operator must say what is worse: twice, or never.
 
-This judges by the protocol table of halfbridge.checker.core and delivers nothing itself.
+This judges by the table of halfbridge.serde.protocol and delivers nothing itself.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from enum import Enum
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.core.protocol import STATE_AFTER, Effect, State, effect_of, proves_its_age
 from halfbridge.serde.progress import Progress
+from halfbridge.serde.protocol import State, state_after
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -166,10 +166,11 @@ def _judge(halves: Sequence[HalfRead], ops: Sequence[OpRead]) -> dict[Key, _Tran
         known = transactions.get((op.transaction_id, op.resume_count, op.producer_group))
         if known is None:  # an orphan
             continue
-        effect = effect_of(op, known.state)
-        proven = proves_its_age(op, read.append_ms, known.first_append_ms)
-        if effect is not Effect.ANSWER and effect in STATE_AFTER and proven:
-            known.state = STATE_AFTER[effect]
+        after = state_after(
+            op, known.state, op_append_ms=read.append_ms, first_append_ms=known.first_append_ms
+        )
+        if after is not None:
+            known.state = after
             known.decided_at = read.offset
             known.decided_ms = read.append_ms
             known.decided_to = op.half_offset

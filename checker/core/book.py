@@ -11,10 +11,10 @@ from halfbridge.checker.core.forget import Decided
 from halfbridge.checker.core.holdings import Holdings
 from halfbridge.checker.core.memory import LETTERS_SHARE
 from halfbridge.checker.core.plan import Count, PutBackRule
-from halfbridge.checker.core.protocol import REASON_TOO_LARGE, State, decision_of
 from halfbridge.checker.core.schedule import REST_MAX, CheckSchedule, first_due_ms
 from halfbridge.checker.core.settings import WINDOW_PER_UNDECIDED, LedgerSettings
 from halfbridge.checker.core.too_large import is_excess, is_too_large
+from halfbridge.serde.protocol import REASON_TOO_LARGE, State, decision_of
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead, OpRead

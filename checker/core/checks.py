@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.plan import Check, Count
-from halfbridge.checker.core.protocol import REASON_AGE
 from halfbridge.checker.core.schedule import backoff_ms
+from halfbridge.serde.protocol import REASON_AGE
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.book import Book

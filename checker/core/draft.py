@@ -14,9 +14,9 @@ from halfbridge.checker.core.plan import (
     PutBack,
     PutBackRule,
 )
-from halfbridge.checker.core.protocol import State
 from halfbridge.checker.core.settings import NOTES_MAX
 from halfbridge.serde.limits import STUB_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.protocol import State
 from halfbridge.serde.records import COUNT_UNKNOWN, DeadDecision, DeadReason, Op, OpKind, OpSource
 
 if TYPE_CHECKING:

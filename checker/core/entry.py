@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.core.protocol import State
 from halfbridge.checker.core.too_large import is_excess
+from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead

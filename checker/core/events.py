@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from halfbridge.serde.protocol import NO_APPEND_MS
+
 if TYPE_CHECKING:
     from halfbridge.serde.records import HalfMetadata, Op
 
 
-# Append time of a record that has none: its timestamp is its writer's (CreateTime).
-NO_APPEND_MS = -1
 # Kafka's word for a timestamp that the broker wrote when it appended the record.
 LOG_APPEND_TIME = 2
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.core.protocol import State
 from halfbridge.checker.core.settings import RECENT_MAX, RECENT_MS
 from halfbridge.checker.core.weights import INDEX_BYTES
+from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.entries import Entries

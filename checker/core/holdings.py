@@ -6,7 +6,7 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.entry import IN_FLIGHT, Entry
-from halfbridge.checker.core.protocol import State
+from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead

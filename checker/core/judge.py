@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from halfbridge.checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES, REASON_TOO_LARGE
 from halfbridge.checker.core.too_large import is_too_large
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.protocol import REASON_AGE, REASON_CHECK_TIMES, REASON_TOO_LARGE
 from halfbridge.serde.records import COUNT_UNKNOWN, DeadReason, Op, OpSource
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.judge import discard_reason, judge_commit
 from halfbridge.checker.core.plan import Count, PutBackRule
-from halfbridge.checker.core.protocol import (
+from halfbridge.checker.core.settings import ALLOWED_MAX
+from halfbridge.checker.core.too_large import is_too_large
+from halfbridge.serde.limits import TOPIC_CHARS_MAX
+from halfbridge.serde.protocol import (
     REASON_CHECK_TIMES,
     Effect,
     State,
     effect_of,
     proves_its_age,
 )
-from halfbridge.checker.core.settings import ALLOWED_MAX
-from halfbridge.checker.core.too_large import is_too_large
-from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.serde.records import OpSource
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.entries import Entries
 from halfbridge.checker.core.entry import Entry
-from halfbridge.checker.core.events import NO_APPEND_MS, JunkRead
-from halfbridge.checker.core.protocol import State, decision_of, proves_its_age
+from halfbridge.checker.core.events import JunkRead
 from halfbridge.checker.core.too_large import is_excess
 from halfbridge.checker.core.weights import op_bytes, record_bytes
+from halfbridge.serde.protocol import NO_APPEND_MS, State, decision_of, proves_its_age
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.book import Book

@@ -6,7 +6,7 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.core.protocol import State
+from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.entry import Entry

@@ -17,9 +17,10 @@ from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
 
+from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.sql.errors import Outcome
 
-GROUP_CHARS_MAX = 249  # a topic's name, which holds the producer group's
+GROUP_CHARS_MAX = TOPIC_CHARS_MAX  # a topic's name holds the producer group's
 ID_CHARS = 32  # a UUID in hexadecimal digits
 
 # What the row of a fence table that is about the table itself has in both columns of the key:

@@ -1,7 +1,8 @@
 """What decided each transaction: by the op log, or by what clients were told.
 
-The first decision in the op log rules (DESIGN.md, rule 2). What a client was told must stand in it,
-and a decision in it must be one that some client or checker meant to make.
+The first decision in the op log rules (DESIGN.md, rule 2); halfbridge.serde.protocol says which
+ops decide. What a client was told must stand in the op log, and a decision in the op log must be
+one that some client or checker meant to make.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from halfbridge.serde.protocol import claimed_age_ms, decision_of
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
 from halfbridge.testkit.history import Anomaly, Finding, Outcome, Position
 
@@ -82,10 +84,7 @@ def rule_by_claims(known: Mapping[str, ClientTransaction]) -> dict[str, Ruling]:
 
 
 def _decides(tx: ClientTransaction, read: ReadOp) -> bool:
-    if read.op.kind is OpKind.UNKNOWN or tx.producer_group != read.op.producer_group:
-        return False
-    by_daemon = read.op.source in (OpSource.CHECKER, OpSource.OPERATOR)
-    return by_daemon or read.op.kind is not OpKind.DISCARD
+    return tx.producer_group == read.op.producer_group and decision_of(read.op) is not None
 
 
 def _first(decisions: list[ReadOp]) -> Ruling:
@@ -93,7 +92,7 @@ def _first(decisions: list[ReadOp]) -> Ruling:
         return Ruling()
     may_rule = decisions[:1]
     first = decisions[0].op
-    if first.kind is OpKind.DISCARD and first.source is OpSource.CHECKER:
+    if claimed_age_ms(first) > 0:
         # A discard for age has no effect when it was appended too early; then the next rules.
         may_rule = decisions[:2]
     commit = next((read for read in may_rule if read.op.kind is OpKind.COMMIT), None)

@@ -20,7 +20,8 @@ from halfbridge.serde.limits import (
     TRANSACTION_BYTES_MAX,
     TRANSACTION_MESSAGES_MAX,
 )
-from halfbridge.serde.records import DeadReason, OpKind, OpSource
+from halfbridge.serde.protocol import NO_APPEND_MS
+from halfbridge.serde.records import DeadReason
 from halfbridge.spark_jobs.audit.half_headers import (
     half_bytes,
     half_hash,
@@ -28,6 +29,7 @@ from halfbridge.spark_jobs.audit.half_headers import (
     unread_half,
     user_bytes,
 )
+from halfbridge.spark_jobs.decisions import claimed_age_ms
 from halfbridge.spark_jobs.io import LOG_APPEND_TIME
 from halfbridge.spark_jobs.wire import (
     DEAD_SCHEMAS,
@@ -52,8 +54,6 @@ IS_JUNK_HALF = 5
 IS_JUNK_OP = 6
 IS_JUNK_LETTER = 7  # a record in the dead-letter topic that is no dead letter
 IS_JUNK_COPY = 8  # a dead letter of something that cannot be read
-# As the ledger has it: append time of a record that has none (halfbridge.checker.core.events).
-NO_APPEND_MS = -1
 NAMES = {
     IS_HALF: "half",
     IS_OP: "op",
@@ -147,13 +147,6 @@ def born_ms(original_ms: Column, copied_ms: Column) -> Column:
     return F.when(copied_ms.isNull(), first_ms).otherwise(both)
 
 
-def claimed_age_ms(op: Column) -> Column:
-    """Return the age that an op has to prove, 0: none (checker.core.protocol.proves_its_age)."""
-    by_daemon = op["source"] == OpSource.CHECKER.value
-    is_conditional = by_daemon & (op["kind"] == OpKind.DISCARD.value)
-    return F.when(is_conditional, F.greatest(op["age_ms"], F.lit(0))).otherwise(0)
-
-
 def facts_of_halves(records: DataFrame) -> DataFrame:
     """Return FACTS about the rows of the half topic (in Kafka's columns)."""
     meta = F.col("meta")
@@ -196,7 +189,7 @@ def facts_of_ops(records: DataFrame) -> DataFrame:
         kind=F.coalesce(F.col("unread"), op["kind"]),
         ms=append_ms(),
         source=op["source"],
-        age_ms=claimed_age_ms(op),
+        age_ms=claimed_age_ms(op["kind"], op["source"], op["age_ms"]),
         half_to=op["half_offset"],
         count=op["message_count"],
     )

@@ -13,13 +13,14 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
-from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.serde.records import OpKind
 from halfbridge.spark_jobs.audit.facts import IS_HALF, IS_OP, born_ms
+from halfbridge.spark_jobs.decisions import contradicts, decides, proves_its_age
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
 
@@ -35,7 +36,6 @@ OPEN = "open"  # decided beyond what was read: whatever became of it so far is r
 UNKNOWN = "unknown"  # what decided it, or some of its messages, were deleted
 
 LIFE = ("txn", "ident")
-_BY_DAEMON = (OpSource.CHECKER.value, OpSource.OPERATOR.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,8 @@ def rule(facts: DataFrame, bounds: Bounds, settle: Settle) -> Ruling:
         .select(*LIFE, born_ms(F.col("original.first_ms"), F.col("copied_ms")).alias("born_ms"))
     )
     ops = _deciding(facts)
-    known = settle(ops.join(lives, list(LIFE)).where(_holds()))
+    is_proven = proves_its_age(F.col("age_ms"), F.col("op_ms"), F.col("born_ms"))
+    known = settle(ops.join(lives, list(LIFE)).where(is_proven))
     first = known.groupBy(*LIFE).agg(
         F.min(F.struct("op_at", "kind", "half_to", "count", "op_ms")).alias("decision")
     )
@@ -102,9 +103,8 @@ def _messages(facts: DataFrame) -> DataFrame:
 
 
 def _deciding(facts: DataFrame) -> DataFrame:
-    is_decision = (F.col("what") == IS_OP) & (F.col("kind") != OpKind.UNKNOWN.value)
-    may_say = (F.col("kind") != OpKind.DISCARD.value) | F.col("source").isin(*_BY_DAEMON)
-    return facts.where(is_decision & may_say).select(
+    is_decision = (F.col("what") == IS_OP) & decides(F.col("kind"), F.col("source"))
+    return facts.where(is_decision).select(
         *LIFE,
         "resume",
         "pair",
@@ -118,24 +118,12 @@ def _deciding(facts: DataFrame) -> DataFrame:
     )
 
 
-def _holds() -> Column:
-    """Tell whether a decision takes effect, as halfbridge.checker.core.protocol.proves_its_age."""
-    has_times = (F.col("op_ms") >= 0) & (F.col("born_ms") >= 0)
-    is_proven = F.col("op_ms") - F.col("born_ms") >= F.col("age_ms")
-    return (F.col("age_ms") == 0) | (has_times & is_proven)
-
-
 def _conflicts(known: DataFrame, first: DataFrame) -> DataFrame:
     stands = F.col("decision")
-    contradicts = (
-        (F.col("op_at") > stands["op_at"])
-        & (F.col("kind") != stands["kind"])
-        # The daemon's discard lost against a decision: as it should.
-        & (F.col("source") != OpSource.CHECKER.value)
-    )
+    is_conflict = contradicts(stands["kind"], F.col("kind"), F.col("source"))
     return (
         known.join(first, list(LIFE))
-        .where(contradicts)
+        .where((F.col("op_at") > stands["op_at"]) & is_conflict)
         .select(*LIFE, "resume", "pair", "op_at", "kind", stands["kind"].alias("stands"))
     )
 

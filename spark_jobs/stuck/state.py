@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.spark_jobs.audit.facts import (
     append_ms,
     born_ms,
-    claimed_age_ms,
     decoded_halves,
     decoded_ops,
     first_append_ms,
 )
+from halfbridge.spark_jobs.decisions import claimed_age_ms, decides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -76,14 +75,12 @@ def state_of_ops(records: DataFrame) -> DataFrame:
     """Return the STATE that each row of the op topic (in Kafka's columns) tells of."""
     read = decoded_ops(records).where(F.col("unread").isNull())
     op = F.col("op")
-    is_discard = op["kind"] == OpKind.DISCARD.value
-    age_ms = claimed_age_ms(op)
-    by_daemon = op["source"].isin(OpSource.CHECKER.value, OpSource.OPERATOR.value)
-    decides = (op["kind"] != OpKind.UNKNOWN.value) & (~is_discard | by_daemon)
+    age_ms = claimed_age_ms(op["kind"], op["source"], op["age_ms"])
+    is_decision = decides(op["kind"], op["source"])
     return _state(
         read,
         op,
-        op_offset=F.when(decides & (age_ms == 0), F.col("offset")),
+        op_offset=F.when(is_decision & (age_ms == 0), F.col("offset")),
         aged_ms=F.when((age_ms > 0) & (append_ms() >= 0), append_ms() - age_ms),
     )
 

@@ -1,4 +1,9 @@
-"""The model: what follows from a log, for whoever reads it once, slowly, from its beginning."""
+"""The model: what follows from a log, for whoever reads it once, slowly, from its beginning.
+
+This is the independent oracle. All readers of the log in the product, and the history checker of
+the testkit, judge by the table of halfbridge.serde.protocol; this model says the rules again in its
+own words, and test_tidy.py keeps the table out of it. An error in the table is seen here.
+"""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ from hypothesis import given
 
 from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.progress import check_against_log
-from halfbridge.checker.core.protocol import State
 from halfbridge.checker.core.too_large import is_too_large
 from halfbridge.serde.progress import START, parse_progress
+from halfbridge.serde.protocol import State
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind
 from tests.ledger_weights import counted, weighed
 from tests.playbook import BEGIN_MS, SETTINGS, UNLIMITED, Log, Reader, metadata, op_record

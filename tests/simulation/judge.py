@@ -11,7 +11,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead
-from halfbridge.checker.core.protocol import REASON_AGE, REASON_CHECK_TIMES
 from halfbridge.serde.avro import DEAD_LETTER, OP
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import (
@@ -22,6 +21,7 @@ from halfbridge.serde.headers import (
     parse_half,
     real_identity,
 )
+from halfbridge.serde.protocol import REASON_AGE, REASON_CHECK_TIMES
 from halfbridge.serde.records import DeadReason, OpKind, OpSource
 from tests.ledger_log import Log
 from tests.property.model import Truth, key_of, line

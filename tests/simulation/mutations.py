@@ -23,8 +23,8 @@ from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.letters import Letters
 from halfbridge.checker.core.ops import Ops
 from halfbridge.checker.core.plan import Count
-from halfbridge.checker.core.protocol import State
 from halfbridge.checker.core.rebuild import Rebuild
+from halfbridge.serde.protocol import State
 from halfbridge.serde.records import OpKind, OpSource
 from tests.ledger_log import op_record
 from tests.simulation.broker import Broker

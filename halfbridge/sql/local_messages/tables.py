@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 
+from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.sql.local_messages.states import RowState
 from halfbridge.sql.tables import ID_CHARS, ascii_text, transactional
 
@@ -32,7 +33,6 @@ DEFAULT_RELAY_NAME = "halfbridge_relay"
 # Buckets are what relays share out among themselves: a relay more than this finds nothing to do.
 # A constant, so that nobody who computes a bucket can have another number.
 BUCKETS = 64
-TOPIC_CHARS_MAX = 249
 OWNER_CHARS_MAX = 200
 # Of a cause that is stored; what is longer is cut.
 CAUSE_CHARS_MAX = 1_000

@@ -91,6 +91,8 @@ class History:
             message_count=messages,
             source=source,
             actor="",
+            # The daemon's, for age, as all discards here: one that may have come too early.
+            age_ms=1 if kind is OpKind.DISCARD else 0,
         )
         partition = int(tid, 16) % 2
         self.ops.append(ReadOp(partition=partition, offset=len(self.ops), op=op))

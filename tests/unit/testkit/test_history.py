@@ -125,6 +125,21 @@ def test_early_discard_does_not_bind() -> None:
     assert history.found() == [Anomaly.TORN]
 
 
+def test_a_discard_that_claims_no_age_binds() -> None:
+    """After fifteen counted answers the DISCARD stands: what is delivered then is a phantom."""
+    history = History()
+    tid = history.add("DISCARD", messages=1)
+    history.ops = [replace(read, op=read.op._replace(age_ms=0)) for read in history.ops]
+    history.log(tid, OpKind.COMMIT, 1)
+    commit = Claim(kind=OpKind.COMMIT, outcome=Outcome.UNKNOWN)
+    history.clients[0] = replace(history.clients[0], claims=(commit,))
+    assert history.found() == []
+
+    history.dead.clear()
+    history.deliver(tid, history.clients[0].messages[0])
+    assert Anomaly.PHANTOM in history.found()
+
+
 def test_in_doubt_send_is_optional() -> None:
     """A message whose send was never acknowledged may be missing from a commit."""
     history = History()

@@ -10,8 +10,8 @@ import pytest
 from halfbridge.checker.admin.reinit import Choice, Evidence, Plan, plan
 from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.core.ledger import Ledger
-from halfbridge.checker.core.protocol import REASON_AGE, State
 from halfbridge.serde.progress import Progress
+from halfbridge.serde.protocol import REASON_AGE, State
 from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
 from tests.ledger_log import SETTINGS, UNLIMITED
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.checker.core.events import NO_APPEND_MS, HalfRead
+from halfbridge.checker.core.events import HalfRead
 from halfbridge.checker.core.plan import Count
-from halfbridge.checker.core.protocol import State
 from halfbridge.checker.core.schedule import REST_MAX
+from halfbridge.serde.protocol import NO_APPEND_MS, State
 from tests.playbook import (
     HOUR_MS,
     INTERVAL_MS,

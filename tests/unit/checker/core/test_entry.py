@@ -6,7 +6,7 @@ import pytest
 
 from halfbridge.checker.core.entry import Entry
 from halfbridge.checker.core.events import HalfRead
-from halfbridge.checker.core.protocol import State
+from halfbridge.serde.protocol import State
 from halfbridge.serde.records import OpKind
 from tests.playbook import metadata, op_record
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from halfbridge.checker.core.ops import Ops
 from halfbridge.checker.core.plan import Count
-from halfbridge.checker.core.protocol import REASON_CHECK_TIMES
 from halfbridge.checker.core.settings import ALLOWED_MAX, NOTES_MAX
+from halfbridge.serde.protocol import REASON_CHECK_TIMES
 from halfbridge.serde.records import OpSource
 from tests.playbook import (
     HOUR_MS,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.checker.core.events import NO_APPEND_MS
 from halfbridge.checker.core.plan import Count
+from halfbridge.serde.protocol import NO_APPEND_MS
 from halfbridge.serde.records import OpKind, OpSource
 from tests.playbook import (
     BEGIN_MS,

@@ -9,7 +9,6 @@ import pytest
 from halfbridge.checker.core import schedule as module
 from halfbridge.checker.core.entry import Entry
 from halfbridge.checker.core.events import HalfRead
-from halfbridge.checker.core.protocol import State
 from halfbridge.checker.core.schedule import (
     READY_MAX,
     REPEAT_SHARE,
@@ -18,6 +17,7 @@ from halfbridge.checker.core.schedule import (
     backoff_ms,
     first_due_ms,
 )
+from halfbridge.serde.protocol import State
 from tests.playbook import metadata
 
 

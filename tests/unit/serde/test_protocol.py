@@ -6,13 +6,15 @@ from itertools import product
 
 import pytest
 
-from halfbridge.checker.core.protocol import (
+from halfbridge.serde.protocol import (
     EFFECTS,
     STATE_AFTER,
     Effect,
     State,
+    decision_of,
     effect_of,
     proves_its_age,
+    state_after,
 )
 from halfbridge.serde.records import OpKind, OpSource
 from tests.playbook import op_record
@@ -47,6 +49,9 @@ def test_first_decision_wins(state: State, kind: OpKind, source: OpSource) -> No
         assert effect is (Effect.IGNORED if source is OpSource.CHECKER else Effect.CONFLICT)
     if state is not State.UNDECIDED:
         assert effect not in STATE_AFTER
+    op = op_record("A", kind, half_offset=0)._replace(source=source)
+    after = state_after(op, state, op_append_ms=1, first_append_ms=0)
+    assert after is (decision_of(op) if state is State.UNDECIDED else None)
 
 
 @pytest.mark.parametrize(
@@ -66,3 +71,5 @@ def test_only_a_discard_that_claims_an_age_must_prove_it(
     """Its own append time must lie so far behind the first append; clocks may run backwards."""
     op = op_record("A", kind, half_offset=0)._replace(source=source, age_ms=age_ms)
     assert proves_its_age(op, 1_000 + after_ms, 1_000) is proven
+    after = state_after(op, State.UNDECIDED, op_append_ms=1_000 + after_ms, first_append_ms=1_000)
+    assert after is (decision_of(op) if proven else None)

@@ -1,7 +1,8 @@
-"""The protocol, as a table: what an op does to a transaction in each state.
+"""The protocol, as a table: what an op does to a transaction in each state. Pure.
 
 First decision wins: only an undecided transaction is changed by an op. Everything else here is
-what the loser is called.
+what the loser is called. Ledger, rebuild, `checker init`, the testkit's history checker and, as
+columns (halfbridge.spark_jobs.decisions), the Spark jobs judge by this table.
 """
 
 from __future__ import annotations
@@ -64,6 +65,13 @@ STATE_AFTER: dict[Effect, State] = {
 _DISCARD = OpKind.DISCARD
 _CONFLICT = Effect.CONFLICT
 
+# Who may write a DISCARD.
+DISCARDERS = (OpSource.CHECKER, OpSource.OPERATOR)
+# Whose decision may lose without a conflict: the daemon's discard, which other decisions race with.
+YIELDING = OpSource.CHECKER
+# Append time of a record that has none: its timestamp is its writer's (CreateTime).
+NO_APPEND_MS = -1
+
 # Words that a CHECKER's DISCARD gives as its reason.
 REASON_CHECK_TIMES = "CHECK_TIMES"
 REASON_AGE = "AGE"
@@ -73,10 +81,10 @@ REASON_TOO_LARGE = "TOO_LARGE"
 def effect_of(op: Op, state: State) -> Effect:
     """Return what `op` does to a transaction in `state`; pure and total."""
     kind = op.kind
-    if kind is _DISCARD and op.source not in (OpSource.CHECKER, OpSource.OPERATOR):
+    if kind is _DISCARD and op.source not in DISCARDERS:
         return Effect.INVALID
     effect = EFFECTS[state, kind]
-    if effect is _CONFLICT and op.source is OpSource.CHECKER:
+    if effect is _CONFLICT and op.source is YIELDING:
         return Effect.IGNORED  # the daemon's discard lost against a decision: as it should
     return effect
 
@@ -86,6 +94,17 @@ def decision_of(op: Op) -> State | None:
     return STATE_AFTER.get(effect_of(op, State.UNDECIDED))
 
 
+def state_after(op: Op, state: State, *, op_append_ms: int, first_append_ms: int) -> State | None:
+    """Return the state that `op` brings a transaction in `state` to; None when it changes none."""
+    after = STATE_AFTER.get(effect_of(op, state))
+    return after if after and proves_its_age(op, op_append_ms, first_append_ms) else None
+
+
+def claimed_age_ms(op: Op) -> int:
+    """Return the age that `op` has to prove; 0: none. Only the daemon's DISCARD has to."""
+    return op.age_ms if op.kind is _DISCARD and op.source is OpSource.CHECKER else 0
+
+
 def proves_its_age(op: Op, op_append_ms: int, first_append_ms: int) -> bool:
     """Tell whether an op may take effect; only a discard of the daemon, for age, can fail here.
 
@@ -93,8 +112,9 @@ def proves_its_age(op: Op, op_append_ms: int, first_append_ms: int) -> bool:
     log comes to the same answer, whatever its settings are today. Without an append time
     (NO_APPEND_MS) of either record nothing is proven.
     """
-    if op.age_ms <= 0 or op.kind is not OpKind.DISCARD or op.source is not OpSource.CHECKER:
+    age_ms = claimed_age_ms(op)
+    if age_ms <= 0:
         return True
     if op_append_ms < 0 or first_append_ms < 0:
         return False
-    return op_append_ms - first_append_ms >= op.age_ms
+    return op_append_ms - first_append_ms >= age_ms
