@@ -1,8 +1,8 @@
 """The protocol, as a table: what an op does to a transaction in each state. Pure.
 
-First decision wins: only an undecided transaction is changed by an op. Everything else here is
-what the loser is called. Ledger, rebuild, `checker init`, the testkit's history checker and, as
-columns (halfbridge.spark_jobs.decisions), the Spark jobs judge by this table.
+The first decision wins: an op changes a transaction only while the transaction is undecided. The
+other effects say how a later op is counted. Ledger, rebuild, `checker init`, the testkit's history
+checker and, as columns (halfbridge.spark_jobs.decisions), the Spark jobs judge by this table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from halfbridge.serde.records import Op, OpKind, OpSource
 
 
 class State(str, Enum):
-    """Where a transaction stands."""
+    """Whether a transaction is decided, and how."""
 
     UNDECIDED = "undecided"
     COMMITTED = "committed"
@@ -61,7 +61,7 @@ STATE_AFTER: dict[Effect, State] = {
     E.DEAD_LETTER: S.DISCARDED,
 }
 
-# Looking a member up in its Enum costs more than all else here does; this is done for every op.
+# `effect_of` runs for every op. Looking up a member of an Enum costs more than the rest of it.
 _DISCARD = OpKind.DISCARD
 _CONFLICT = Effect.CONFLICT
 
@@ -69,10 +69,10 @@ _CONFLICT = Effect.CONFLICT
 DISCARDERS = (OpSource.CHECKER, OpSource.OPERATOR)
 # Whose decision may lose without a conflict: the daemon's discard, which other decisions race with.
 YIELDING = OpSource.CHECKER
-# Append time of a record that has none: its timestamp is its writer's (CreateTime).
+# Append time of a record that has none: its writer set the timestamp (CreateTime).
 NO_APPEND_MS = -1
 
-# Words that a CHECKER's DISCARD gives as its reason.
+# Reasons that a DISCARD from CHECKER may give.
 REASON_CHECK_TIMES = "CHECK_TIMES"
 REASON_AGE = "AGE"
 REASON_TOO_LARGE = "TOO_LARGE"
@@ -85,12 +85,12 @@ def effect_of(op: Op, state: State) -> Effect:
         return Effect.INVALID
     effect = EFFECTS[state, kind]
     if effect is _CONFLICT and op.source is YIELDING:
-        return Effect.IGNORED  # the daemon's discard lost against a decision: as it should
+        return Effect.IGNORED  # the daemon's discard came after a decision: no conflict
     return effect
 
 
 def decision_of(op: Op) -> State | None:
-    """Return the state that `op` brings an undecided transaction to; None when it decides none."""
+    """Return the state of an undecided transaction after `op`; None when `op` does not decide."""
     return STATE_AFTER.get(effect_of(op, State.UNDECIDED))
 
 
@@ -106,11 +106,12 @@ def claimed_age_ms(op: Op) -> int:
 
 
 def proves_its_age(op: Op, op_append_ms: int, first_append_ms: int) -> bool:
-    """Tell whether an op may take effect; only a discard of the daemon, for age, can fail here.
+    """Tell whether an op may take effect. False is possible only for the daemon's discard for age.
 
-    It names the age that it claims, and its append time proves it or not: so every reader of the
-    log comes to the same answer, whatever its settings are today. Without an append time
-    (NO_APPEND_MS) of either record nothing is proven.
+    Such a discard names an age, and its append time must prove that age. Example: a discard that
+    names 72 h takes effect if it was appended 72 h or more after the transaction's first half
+    record. So every reader of the log comes to the same answer, whatever the reader's settings
+    are. Where one of the two append times is not known (NO_APPEND_MS), the age is not proven.
     """
     age_ms = claimed_age_ms(op)
     if age_ms <= 0:

@@ -1,6 +1,6 @@
-"""The ledger: what is decided, what is not, and what must be written next.
+"""The ledger: which transactions are decided, which are not, and what must be written next.
 
-Two rules hold in this package. It does nothing but compute: no I/O, no clock, no log, no
-randomness; `now_ms` is an argument. And it never guesses: what it does follows from records it
+Two rules hold in this package. The package only computes: no I/O, no clock, no log, no randomness;
+`now_ms` is an argument. The package never guesses: its state follows only from the records that it
 was given, so that a rebuild from the log comes to the same state.
 """

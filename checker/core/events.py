@@ -1,4 +1,4 @@
-"""What the ledger is told: records that were read. Past tense; offsets are of one partition."""
+"""The ledger's input: records that were read, of one half partition and its op partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOG_APPEND_TIME = 2
 
 
 def append_ms_of(kind: int, timestamp_ms: int) -> int:
-    """Return the broker's append time of a record; NO_APPEND_MS where its writer said the time."""
+    """Return the broker's append time of a record; NO_APPEND_MS where the writer set the time."""
     return timestamp_ms if kind == LOG_APPEND_TIME else NO_APPEND_MS
 
 
@@ -25,15 +25,16 @@ class HalfRead(NamedTuple):
     Attributes:
         offset: Its half offset.
         append_ms: The broker's append time, or NO_APPEND_MS.
-        metadata: What RMQ_HALF says.
-        flaw: Why it must never be delivered; empty when all is well (halfbridge.serde.headers).
-        size_bytes: What the record takes alone in a batch of a log.
-        body: The record itself for whoever writes it on; opaque here. None after the ledger let
-            it go to keep its budget: then it is read again by offset.
-        user_bytes: What it counts towards TRANSACTION_BYTES_MAX (serde.headers.user_bytes).
-        metadata_bytes: What it takes in memory without its body (`weights.message_bytes`), so
-            that it is weighed once; 0 where no memory is watched.
-        body_bytes: What its body takes in memory.
+        metadata: The content of the header RMQ_HALF.
+        flaw: Why the message must never be delivered; empty without a flaw
+            (halfbridge.serde.headers).
+        size_bytes: Size of the record in the log, when it is alone in its batch.
+        body: The Kafka record, opaque here. None after the ledger has released the body to keep
+            its budget: then the record is read again by offset.
+        user_bytes: Bytes that count towards TRANSACTION_BYTES_MAX (serde.headers.user_bytes).
+        metadata_bytes: Bytes in memory without the body (`weights.message_bytes`), computed once;
+            0 where memory is not counted.
+        body_bytes: Bytes of the body in memory.
     """
 
     offset: int
@@ -48,28 +49,29 @@ class HalfRead(NamedTuple):
 
     @property
     def origin(self) -> int:
-        """Offset of the original: its own unless this is a copy."""
+        """Offset of the original; the record's own offset unless the record is a copy."""
         origin = self.metadata.origin_offset
         return self.offset if origin < 0 else origin
 
     @property
     def first_append_ms(self) -> int:
-        """Append time of the original, or NO_APPEND_MS; what a copy says of it is believed."""
+        """Append time of the original, or NO_APPEND_MS. A copy carries the time of its original."""
         metadata = self.metadata
         if metadata.origin_offset < 0:
             return self.append_ms
         claimed_ms = metadata.first_append_timestamp
         if self.append_ms < 0 or claimed_ms < 0:
             return max(claimed_ms, NO_APPEND_MS)
-        # A copy that claims to be younger than it is itself would never fall due.
+        # A time later than the copy's own is wrong, and might delay the first check for ever.
         return min(claimed_ms, self.append_ms)
 
 
 class OpRead(NamedTuple):
-    """An op record was read; `append_ms` as of HalfRead.
+    """An op record was read.
 
     Attributes:
-        size_bytes: Of its value; 0 where no memory is watched.
+        append_ms: As in HalfRead.
+        size_bytes: Bytes of the record's value; 0 where memory is not counted.
     """
 
     offset: int
@@ -79,10 +81,10 @@ class OpRead(NamedTuple):
 
 
 class JunkRead(NamedTuple):
-    """A half or op record that cannot be read: no or broken metadata, unknown schema.
+    """A half or op record that cannot be read: metadata missing or broken, or schema unknown.
 
     Attributes:
-        size_bytes, body: As of HalfRead; an op's body is never let go.
+        size_bytes, body: As in HalfRead; the body of an op is never released.
     """
 
     offset: int
@@ -93,5 +95,5 @@ class JunkRead(NamedTuple):
 
     @property
     def body_bytes(self) -> int:
-        """What its body takes in memory."""
+        """Bytes of the body in memory."""
         return self.size_bytes

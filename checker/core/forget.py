@@ -1,4 +1,4 @@
-"""Decided transactions: how long each must stay known, and what T follows from them."""
+"""Decided transactions: how long each must stay known, and the offset T that follows from them."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ if TYPE_CHECKING:
 
 
 class Decided:
-    """Decided transactions, in op order, forgotten from the front only.
+    """Decided transactions in op order. Only the transaction at the front is ever forgotten.
 
-    So what is known here is what was decided from T on, neither more nor less, and a rebuild,
-    which reads those ops, comes to know the same. A transaction at the front stays while a
-    rebuild would meet one of its records at or above the committed H (or a copy of it that was
-    not read back), and after that for a while yet, so that a late duplicate half is known for
-    what it is (rule 7).
+    T is the offset of the op at the front. So this class knows exactly the decisions from T on. A
+    rebuild reads the ops from T on, and so knows the same decisions. The transaction at the front
+    is kept as long as one of these holds:
 
-    What was said again has a place here for each op that would have decided: once T has passed
-    the first of them, a rebuild takes the next for the decision. So that one stands here too then.
+    - A rebuild from the committed H would read one of its half records.
+    - One of its copies has not been read back.
+    - Its decision is at most RECENT_MS old, and at most RECENT_MAX transactions are in the queue:
+      so a late duplicate half is recognised (rule 7).
+
+    A transaction has one place in the queue for each op that decides it, repeats it or contradicts
+    it. Example: op 10 commits a transaction, and op 15 rolls it back, a conflict. While op 10 is
+    in the queue the transaction is committed. When op 10 is forgotten, T is above 10: a rebuild
+    reads op 15 only, and finds the transaction rolled back. So the entry of op 15 replaces the
+    entry of op 10 at that moment.
 
     Args:
-        entries: All transactions; forgotten ones are removed from it.
+        entries: All transactions. Forgotten transactions are removed from `entries`.
     """
 
     def __init__(self, entries: Entries) -> None:
@@ -37,7 +43,7 @@ class Decided:
         self._discarded: list[tuple[int, int]] = []
 
     def add(self, entry: Entry) -> None:
-        """Add an entry that was just decided; op offsets ascend."""
+        """Add an entry that was just decided; op offsets ascend from call to call."""
         self._queue.append(entry)
         if type(entry.known) is frozenset:
             self._entries.size_bytes += INDEX_BYTES * len(entry.known)
@@ -45,28 +51,35 @@ class Decided:
             self._keep_whole(entry.offset, entry.last_record)
 
     def add_again(self, stands: Entry, unseen: Entry) -> None:
-        """Add what takes the place of `stands`, a decided entry, when that is forgotten."""
+        """Add `unseen`, the entry of a further op, which replaces `stands` when that is forgotten.
+
+        Args:
+            stands: The decided entry that the transaction is known by.
+            unseen: An entry of the same transaction, made from the further op alone.
+        """
         unseen.key = stands.key
         self._entries.waits(unseen)
         self._queue.append(unseen)
         self._again[stands.key].append(unseen)
 
     def lowest_op(self, op: int) -> int:
-        """Return T: the lowest decision op that a rebuild needs, else O = `op`."""
+        """Return T: the lowest decision op that a rebuild needs; O = `op` where it needs none."""
         return self._queue[0].op_offset if self._queue else op
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def first(self) -> Entry | None:
-        """Return what would be forgotten next."""
+        """Return the entry that will be forgotten next; None when the queue is empty."""
         return self._queue[0] if self._queue else None
 
     def whole(self, half: int) -> int:
-        """Return H = `half`, lowered where it would part the messages of a discarded transaction.
+        """Return H = `half`, lowered so that H does not divide a discarded transaction.
 
-        A discard for age proves itself by the first message: a rebuild that saw only later ones
-        would take it for one that came too early, and the transaction for undecided.
+        A discard for age is proven by the append time of the transaction's first message. Example:
+        the messages of a discarded transaction are at offsets 100 to 140, and `half` is 120. A
+        rebuild from 120 would not read the message at 100, would find that the discard came too
+        early, and would take the transaction for undecided. So this method returns 100.
         """
         for first, last in reversed(self._discarded):
             if first < half <= last:
@@ -74,10 +87,14 @@ class Decided:
         return half
 
     def forget(self, half: int, half_ms: int) -> None:
-        """Forget from the front what neither a rebuild from H = `half` nor rule 7 needs.
+        """Forget, from the front, the transactions that neither a rebuild nor rule 7 needs.
 
-        Time is `half_ms`, the newest append time of a half record read: a duplicate that was
-        appended soon after its decision may be read long after it, by a worker that stood still.
+        Args:
+            half: H, where a rebuild begins.
+            half_ms: The newest append time of a half record that was read. The age of a decision
+                is measured by `half_ms`, not by the current time: a worker that was suspended for
+                5 minutes reads a duplicate 5 minutes late, although the duplicate was appended
+                1 s after the decision.
         """
         queue = self._queue
         while self._discarded and self._discarded[0][1] < half:
@@ -91,7 +108,7 @@ class Decided:
             self.let_go()
 
     def let_go(self) -> None:
-        """Forget what is at the front; if it was said again, it is known by the next op then."""
+        """Forget the entry at the front; the entry of a further op, if any, replaces it."""
         entry = self._queue.popleft()
         again = self._again.get(entry.key)
         if again is None:
@@ -102,9 +119,10 @@ class Decided:
             del self._again[entry.key]
 
     def _keep_whole(self, first: int, last: int) -> None:
-        """Add a span of half offsets.
+        """Add the span of half offsets of a discarded transaction.
 
-        One that does not begin above the last becomes one with it: so they ascend, and are few.
+        A span that begins at or below the end of the last span is merged with the last span. So
+        the spans ascend and do not overlap.
         """
         spans = self._discarded
         while spans and first <= spans[-1][1]:

@@ -1,4 +1,4 @@
-"""What the ledger wants done: one kafka_txn's worth of writing, and checks beside it."""
+"""The ledger's output: what one kafka_txn must write, and the checks to send outside it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Count(Enum):
-    """What is counted on the way; each becomes a metric."""
+    """What a plan counts; each member becomes a metric."""
 
     DUPLICATE = "duplicate"
     CONFLICT = "conflict"
@@ -35,7 +35,7 @@ class PutBackRule(Enum):
 
 
 class Delivery(NamedTuple):
-    """Messages of one committed transaction, in the order sent; deliver all or none."""
+    """Messages of one committed transaction, in the order sent. All are delivered, or none."""
 
     transaction_id: str
     producer_group: str
@@ -51,8 +51,8 @@ class DeadHalf:
     """A half message for the dead-letter topic.
 
     Attributes:
-        decision: What decided its transaction; NONE where that is not known.
-        by_reference: The dead letter refers to the half record, and holds nothing of its body.
+        decision: The decision of the transaction; NONE where the decision is not known.
+        by_reference: The dead letter refers to the half record, and contains no part of the body.
     """
 
     half: HalfRead
@@ -75,7 +75,7 @@ class DeadJunk:
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """Append a copy of `half` with this metadata at the end of its half partition."""
+    """Append a copy of `half`, with `metadata`, at the end of the half partition."""
 
     half: HalfRead
     metadata: HalfMetadata
@@ -87,10 +87,10 @@ class Check:
     """Ask the producer group about this transaction.
 
     Attributes:
-        half: Its first message.
-        check_number: Counted checks so far plus one.
-        attempt: How often this number was asked, from 1.
-        last_offset: Highest offset of a message of it; a decision must be applied above it.
+        half: The transaction's first message.
+        check_number: Counted answers so far, plus one.
+        attempt: How many requests carried this check number, this request included.
+        last_offset: Highest offset of a message of the transaction. The answer must cover it.
     """
 
     half: HalfRead
@@ -101,17 +101,17 @@ class Check:
 
 @dataclass(slots=True)
 class Plan:
-    """One batch of writing for one partition pair, in order.
+    """What one kafka_txn must write for one partition pair, in order.
 
     Attributes:
-        deliveries, dead, junk, put_backs, discards: Goes into the kafka_txn.
-        records, size_bytes: How much that is.
-        counts: What was counted.
+        deliveries, dead, junk, put_backs, discards: The records of the kafka_txn.
+        records, size_bytes: How many records these are, and their size.
+        counts: Events for the metrics.
         notes: Conflicts and refused ops, for the log.
         rolled_back: Real topic -> messages rolled back.
-        metadata_bytes: What it takes in memory at most, apart from bodies: an estimate.
-        body_bytes: What its bodies take that are in memory, but for those of put-backs, which the
-            ledger still holds.
+        metadata_bytes: Most bytes that the plan takes in memory, without bodies: an estimate.
+        body_bytes: Bytes of the bodies in memory, without those of put-backs: the ledger still
+            counts the bodies of put-backs.
     """
 
     deliveries: list[Delivery] = field(default_factory=list)

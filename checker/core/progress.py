@@ -1,4 +1,4 @@
-"""Whether the logs still hold what the committed progress of a partition points at."""
+"""Checks that the logs still hold the records that a pair's committed progress refers to."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ from halfbridge.serde.progress import Progress, ProgressError
 
 
 class BeyondEndError(ProgressError):
-    """It points beyond the log's end, if whoever told where that is still leads the partition."""
+    """An offset is beyond the end of the log.
+
+    The end may be wrong: a broker that no longer leads the partition answers with an old end. So
+    the caller asks again for a while before it stops the pair.
+    """
 
 
 def check_against_log(
     progress: Progress, half_range: tuple[int, int], op_range: tuple[int, int]
 ) -> Progress:
-    """Make sure that the log still holds what `progress` points at, and return where to begin.
+    """Check that the log holds the records that `progress` refers to; return where to begin.
 
     Args:
-        progress: What was committed.
-        half_range: Log start and end (read_uncommitted) of half p.
-        op_range: The same of op p.
+        progress: The committed progress.
+        half_range: Log start and log end (read_uncommitted) of half p.
+        op_range: Log start and log end (read_uncommitted) of op p.
 
     Returns:
-        `progress`, with T raised to the log start where no half record needs those ops: then
-        they would only tell late duplicates, and expire while a partition is idle.
+        `progress`. Where H = R, a T below the log start is raised to the log start: no half record
+        needs the ops from T on. Those ops would only identify late duplicates, and they expire
+        while the pair is idle.
 
     Raises:
-        BeyondEndError: the topic was truncated or recreated, or an old leader has answered.
-        ProgressError: records that a rebuild needs are gone.
+        BeyondEndError: The topic was truncated or recreated, or a deposed leader has answered.
+        ProgressError: Records that a rebuild needs were deleted.
     """
     if progress.half == progress.rebuild_to and progress.ops_from < op_range[0] <= progress.op:
         progress = replace(progress, ops_from=op_range[0])

@@ -1,8 +1,9 @@
-"""State from the log: what a ledger holds after a start, a rebalance or a failure.
+"""Rebuilds the state of a ledger from the log, after a start, a rebalance or a failure.
 
-Half records [H, R) are read, and ops [T, O). Those ops had their effect before; they only tell
-which transactions are decided. Half records at or above P had none yet: unreadable and late
-ones among them are still to be dead-lettered. Nothing is applied before both ends are reached.
+Half records [H, R) and ops [T, O) are read. The effects of those ops were committed before, so the
+ops only say which transactions are decided. Half records at or above P had no effect yet: the
+unreadable and the late records among them must still be dead-lettered. No op is applied before R
+and O are reached.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Rebuild:
-    """Collects what is read until the committed progress is reached again.
+    """Collects the records that are read until the committed progress is reached again.
 
     Args:
-        progress: What was committed.
-        body_bytes_max: Bytes of the bodies held; those beyond are read again by offset.
+        progress: The committed progress.
+        body_bytes_max: Most bytes of bodies to hold. Bodies beyond it are read again by offset.
     """
 
     def __init__(self, progress: Progress, body_bytes_max: int) -> None:
@@ -41,12 +42,12 @@ class Rebuild:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the bodies in memory, or a little more."""
+        """Bytes of the bodies in memory: an upper bound."""
         return min(self._body_bytes_max, self._body_bytes_max - self._body_bytes_left)
 
     @property
     def entries_bytes(self) -> int:
-        """What all else takes in memory: an estimate."""
+        """Bytes of everything except bodies: an estimate."""
         return self._halves.size_bytes + self._metadata_bytes
 
     def is_complete(self, position: int, op_position: int) -> bool:
@@ -54,11 +55,11 @@ class Rebuild:
         return position >= self._progress.rebuild_to and op_position >= self._progress.op
 
     def waiting(self, position: int) -> int:
-        """Return how many half records may be letters, none while more must be read anyway."""
+        """Return how many half records may become dead letters; 0 until R is reached."""
         return 0 if position < self._progress.rebuild_to else len(self._fresh)
 
     def half(self, half: HalfRead) -> None:
-        """Take a half record; a copy replaces what it is a copy of, another original never."""
+        """Add a half record. A copy replaces its original; a second original replaces nothing."""
         self._body_bytes_left -= half.body_bytes
         if self._body_bytes_left < 0:
             half = half._replace(body=None)
@@ -78,7 +79,7 @@ class Rebuild:
                 if stands is not None:
                     self._metadata_bytes -= stands.metadata_bytes
             else:
-                self._metadata_bytes -= half.metadata_bytes  # it is not kept
+                self._metadata_bytes -= half.metadata_bytes  # the record is not kept
             entry.last_record = half.offset
             if metadata.origin_offset >= 0:
                 entry.check_times = max(entry.check_times, metadata.check_times)
@@ -86,11 +87,12 @@ class Rebuild:
                     entry.first_append_ms, metadata.first_append_timestamp
                 )
         if self._is_fresh(half):
-            self._metadata_bytes += half.metadata_bytes  # once more: it may be kept here only
+            # Counted a second time: `_fresh` may become the only reference to the record.
+            self._metadata_bytes += half.metadata_bytes
             self._fresh.append((entry, half))
 
     def junk_half(self, record: JunkRead) -> None:
-        """Take an unreadable half record."""
+        """Add an unreadable half record."""
         if record.offset < self._progress.position:
             return
         self._body_bytes_left -= record.body_bytes
@@ -100,13 +102,13 @@ class Rebuild:
         self._fresh.append(record)
 
     def past_op(self, read: OpRead) -> None:
-        """Take an op below O; of those only decisions are kept: there may be millions of others."""
+        """Add an op below O. Only decisions are kept: there may be millions of other ops."""
         if decision_of(read.op) is not None:
             self._past.append(read)
             self._metadata_bytes += op_bytes(read)
 
     def settle(self, book: Book, now_ms: int) -> None:
-        """Bring `book`, which is empty, to the state that was committed."""
+        """Bring the empty `book` to the committed state."""
         book.entries.take_over(self._halves)
         for read in self._past:
             self._decide(book, read, now_ms)
@@ -128,7 +130,7 @@ class Rebuild:
                 book.draft.bury_late(entry, half)
 
     def _decide(self, book: Book, read: OpRead, now_ms: int) -> None:
-        """Take a decision that stands; first decision wins, `half_offset` is not looked at."""
+        """Apply an earlier decision. The first decision wins; `half_offset` is not compared."""
         op = read.op
         state = decision_of(op)
         if state is None:
@@ -145,15 +147,18 @@ class Rebuild:
             book.decided.add(entry)
 
     def _is_fresh(self, half: HalfRead) -> bool:
-        """Tell whether this original has had no effect yet."""
+        """Tell whether `half` is an original at or above P, which has had no effect yet."""
         return half.offset >= self._progress.position and half.metadata.origin_offset < 0
 
 
 def _first_of(append_ms: int, claimed_ms: int) -> int:
-    """Return the first append time, where a copy says one and the originals read another.
+    """Return the first append time of a transaction, NO_APPEND_MS where it is not known.
 
-    A copy knows the first message, which a rebuild may not have met: nobody knows the age where it
-    says so, whatever a later message tells.
+    Args:
+        append_ms: The first append time of the records that were read so far.
+        claimed_ms: The first append time that a copy carries. The copy is right about the first
+            message, which may be below H: if the copy says that the time is not known, then it is
+            not known, whatever later messages say.
     """
     if claimed_ms < 0:
         return NO_APPEND_MS
@@ -161,10 +166,10 @@ def _first_of(append_ms: int, claimed_ms: int) -> int:
 
 
 def _took_effect(read: OpRead, entry: Entry) -> bool:
-    """Tell whether a deciding op did decide; only an AGE discard may have failed to."""
+    """Tell whether a deciding op took effect. Only a discard for age may have had no effect."""
     if min(half.origin for half in entry.messages.values()) > read.op.half_offset:
-        # Only late records are left, which say nothing of the age. Had the discard failed, the
-        # transaction itself would still be here, or decided otherwise and passed by H: then this
-        # is the wrong one of two decisions, and what is late is late all the same.
+        # Example: the discard names half offset 50, and the only record that was read is at 70.
+        # That record does not show the age. If the discard had no effect, then another op must have
+        # decided the transaction before H passed 50. So the record at 70 is late in both cases.
         return True
     return proves_its_age(read.op, read.append_ms, entry.first_append_ms)

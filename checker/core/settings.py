@@ -1,4 +1,4 @@
-"""What the ledger needs to know of the configuration."""
+"""The part of the configuration that the ledger needs."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead
 
 # Rule 7: how long, and how many, decisions stay known after H has passed them, so that a late
-# duplicate half does not become a new transaction. 10 s, between the append times of decision and
-# duplicate, cover a producer's in-flight retries.
-# 10,000 a partition are 40,000 a worker with the default four, about 20 MB; a rebuild reads that
-# many ops more, in about a tenth of a second.
+# duplicate half does not become a new transaction. 10 s between the append times of the decision
+# and of the duplicate cover a producer's in-flight retries.
+# 10,000 decisions a partition are 40,000 a worker with the default of four partitions, about 20 MB.
+# A rebuild reads as many ops more, in about a tenth of a second.
 RECENT_MS = 10_000
 RECENT_MAX = 10_000
-# Rule 1: how long an op waits for its half offset before it is proven where the half partition
-# ends. The consumer has read the half message by then, unless leaders move.
+# Rule 1: how long an op waits for its half offset before the worker proves where the half partition
+# ends. Unless leaders move, the consumer has read the half message by then.
 OP_WAIT_MS = 1_000
-# And how long in a pair that has had an op beyond the end lately: the consumer reads the half
-# message a few ms after the op where both come at once. With such an op every 3 s, each one holds
-# up the ops of 20 to 40 ms, which is about one in a hundred.
+# The same wait in a pair that has lately had an op beyond the end. Where the half message and the
+# op are stored at the same time, the consumer reads the half message a few ms after the op. If
+# somebody writes an op beyond the end every 3 s, each of them delays the ops of 20 to 40 ms: about
+# one op in a hundred.
 OP_WAIT_ALERT_MS = 10
-# Where machines or brokers are slow, half messages usually come later: twice their usual wait is
-# given then, up to this. More would be what somebody makes it, who has ops wait on purpose.
+# Where machines or brokers are slow, half messages usually come later: the wait is then twice the
+# usual one, up to this maximum. Without a maximum, whoever writes ops that wait on purpose could
+# make the usual wait as long as they like.
 OP_WAIT_ALERT_MS_MAX = 100
-# What "lately" is. The first such op of an hour costs OP_WAIT_MS: 1 s of 3,600.
+# How long "lately" is. The first op beyond the end of each hour costs OP_WAIT_MS: 1 s of 3,600 s.
 OP_ALERT_MS = 3_600_000
-# The policy's answers that a pair remembers. An answer takes 2 us to find anew. Names are of at
-# most 249 characters here, so these are 2 MB at most.
+# Answers of the policy that a pair remembers. Computing an answer again takes 2 us. Names have at
+# most 249 characters here, so the answers take at most 2 MB.
 ALLOWED_MAX = 1_000
-# Refused ops that one plan describes in words; the counts hold them all.
+# Conflicts and refused ops that one plan describes in words; the counts include all of them.
 NOTES_MAX = 20
-# The window rule lets this many window records pass per undecided half, so that copies stay
-# below 1/3 of what is read.
+# Records that the window rule allows in the window for each undecided half, so that copies stay
+# below a third of what is read.
 WINDOW_PER_UNDECIDED = 4
 
 
@@ -44,9 +46,9 @@ class LedgerSettings:
     """Limits of one ledger; names and defaults as in CheckerConfig.
 
     Attributes:
-        allows: (producer group, real topic) -> may that group deliver there? Pure.
-        actor: Name that discards carry.
-        copy_fits: Does the half topic take a copy of this half message?
+        allows: Tells whether a producer group may deliver to a real topic. Pure.
+        actor: Name of the worker, written into its discards.
+        copy_fits: Tells whether the half topic accepts a copy of a half message, by size.
     """
 
     transaction_timeout_ms: int
@@ -65,7 +67,7 @@ class LedgerSettings:
     copy_fits: Callable[[HalfRead], bool]
 
     def shared_by(self, pairs: int) -> LedgerSettings:
-        """Return the settings of one ledger of `pairs` that share a worker's memory."""
+        """Return the settings of one of `pairs` ledgers that share a worker's memory equally."""
         return replace(
             self,
             ledger_bytes_max=self.ledger_bytes_max // pairs,

@@ -1,4 +1,4 @@
-"""What no transaction may have: limits of the protocol, whoever wrote the messages. Pure."""
+"""The protocol's limits on the number and the size of a transaction's messages. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def is_excess(half: HalfRead) -> bool:
-    """Tell whether a message's index is beyond those that a transaction may have."""
+    """Tell whether a message's index is above the highest index that a transaction may have."""
     return half.metadata.message_index >= TRANSACTION_MESSAGES_MAX
 
 
 def is_too_large(messages: Collection[HalfRead]) -> bool:
-    """Tell whether `messages` are more than a transaction may have, in number or in bytes."""
+    """Tell whether `messages` exceed a limit of a transaction: index or bytes."""
     if any(map(is_excess, messages)):
         return True
     return sum(half.user_bytes for half in messages) > TRANSACTION_BYTES_MAX
