@@ -1,4 +1,4 @@
-"""The transactions of one partition pair, in the parts that must never disagree."""
+"""The transactions of one partition pair, and the structures that must agree about them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class Book:
-    """What is known of all transactions, and the draft of what follows from it.
+    """All known transactions of a pair, and the draft of the next plan.
 
     Attributes:
-        entries: Every transaction, until it is forgotten.
-        held: The undecided ones.
-        decided: The others.
-        schedule: When undecided ones are asked about.
-        unaged: Those that are not scheduled yet, for nobody knows when they were appended.
-        draft: The plan that is being drawn up.
+        entries: Every transaction until it is forgotten.
+        held: The undecided transactions.
+        decided: The decided transactions.
+        schedule: When each undecided transaction is checked.
+        unaged: Undecided transactions that are not scheduled yet: their append time is not known.
+        draft: The next plan.
     """
 
     def __init__(self, settings: LedgerSettings) -> None:
@@ -42,7 +42,7 @@ class Book:
         self.unaged: list[Entry] = []
 
     def half(self, half: HalfRead) -> None:
-        """Take a readable half record; offsets ascend."""
+        """Add a readable half record; offsets ascend from call to call."""
         metadata = half.metadata
         transaction_id, resume_count = metadata.transaction_id, metadata.resume_count
         entry = self.entries.find(transaction_id, resume_count, metadata.producer_group)
@@ -57,7 +57,7 @@ class Book:
             self._copy_back(entry, half)
 
     def restore(self, entry: Entry) -> None:
-        """Take an undecided transaction from a rebuild; offsets ascend."""
+        """Add an undecided transaction from a rebuild; offsets ascend from call to call."""
         self.held.hold(entry)
         halves = entry.messages.values()
         last_ms = max(half.append_ms for half in halves)
@@ -68,10 +68,13 @@ class Book:
             self._schedule_first(entry, immunity_ms)
 
     def schedule_unaged(self, now_ms: int) -> None:
-        """Schedule those whose age nobody knows as if they had been appended now.
+        """Schedule the transactions whose append time is not known as if they were appended now.
 
-        Never sooner than that: a check that comes before the local transaction ends may be answered
-        wrongly. 0: partition time is not known yet.
+        An earlier time would be wrong: a check that comes before the local transaction ends may be
+        answered wrongly.
+
+        Args:
+            now_ms: Partition time; 0: not known yet, and nothing is scheduled.
         """
         if now_ms or len(self.unaged) > 2 * self.held.halves + REST_MAX:
             self.unaged = [each for each in self.unaged if each.state is State.UNDECIDED]
@@ -83,15 +86,21 @@ class Book:
         self.unaged = []
 
     def decide(self, entry: Entry, state: State, op_offset: int, now_ms: int) -> None:
-        """Take the decision of an undecided transaction; its messages are gone from here then."""
+        """Mark an undecided transaction as decided, and release its messages."""
         self.held.release(entry)
         entry.decide(state, op_offset, now_ms)
         self.decided.add(entry)
 
     def remember(self, entry: Entry | None, read: OpRead, now_ms: int) -> None:
-        """Keep an op that would decide, were its transaction not unknown, or decided before.
+        """Remember a deciding op whose transaction is unknown or already decided.
 
-        A rebuild that begins at this op can tell neither from a decision whose half came late.
+        A rebuild that begins at this op does not know the earlier decision. It cannot tell this op
+        from a first decision whose half message came late, so the ledger keeps the op as well.
+
+        Args:
+            entry: The decided transaction; None when it is unknown.
+            read: The op. Nothing happens if it does not decide.
+            now_ms: Partition time.
         """
         op = read.op
         state = decision_of(op)
@@ -105,11 +114,11 @@ class Book:
             self.decided.add_again(entry, unseen)
 
     def put_back(self, entry: Entry, rule: PutBackRule, now_ms: int) -> bool:
-        """Have all messages of an undecided transaction put back together; tell whether they are.
+        """Put back all messages of an undecided transaction; return False where that cannot be.
 
-        A transaction that cannot be put back is discarded, through the op log: it is too large,
-        or the half topic does not take a copy. Until that DISCARD is read back the messages stay
-        where they are, and hold H.
+        A transaction cannot be put back if it is too large, or if the half topic does not accept a
+        copy of one of its messages. A DISCARD is written for such a transaction. Until the DISCARD
+        is read back, H does not pass the transaction's messages.
         """
         if not self._can_be_put_back(entry):
             if not entry.discarding:
@@ -132,15 +141,15 @@ class Book:
         size_bytes_max: int,
         ops_max: int | None,
     ) -> None:
-        """Put the oldest undecided back while the window that a rebuild reads is too large.
+        """Put back the oldest undecided transactions while a rebuild would read too large a window.
 
         Args:
-            position: Half records below it were read.
-            op: Ops below it were applied.
+            position: Half records below this offset were read.
+            op: Ops below this offset were applied.
             now_ms: Partition time.
-            records_max: Of the plan.
-            size_bytes_max: Of the plan.
-            ops_max: Ops from T to `op` where memory is scarce.
+            records_max: Most records of the plan.
+            size_bytes_max: Most bytes of the plan.
+            ops_max: Most ops from T to `op` where memory is scarce; None where it is not.
         """
         plan = self.draft.plan
         while plan.records < records_max and plan.size_bytes < size_bytes_max:
@@ -160,7 +169,7 @@ class Book:
         return not is_too_large(halves) and all(map(self.settings.copy_fits, halves))
 
     def _holds_halves(self, entry: Entry, position: int) -> bool:
-        """Tell whether a rebuild reads too many half records because of `entry`, the lowest."""
+        """Tell whether `entry`, the lowest, makes a rebuild read too many half records."""
         settings, held = self.settings, self.held
         records = position - entry.offset
         size_bytes = held.read_bytes - entry.bytes_at
@@ -170,18 +179,19 @@ class Book:
         )
 
     def _holds_ops(self, entry: Entry, op: int, ops_max: int | None) -> bool:
-        """Tell whether a rebuild reads too many ops because of `entry`, the lowest.
+        """Tell whether `entry`, the lowest, makes a rebuild read too many ops.
 
-        That is so as long as the decision at T is about a record at or above it.
+        `entry` holds T as long as the transaction of the op at T has a record at or above the
+        offset of `entry`.
         """
         first = self.decided.first()
         if first is None or first.last_record < entry.offset:
-            return False  # it is kept for another reason, which no put back changes
+            return False  # T is held for another reason, which a put back would not change
         window = self.settings.republish_window_records + WINDOW_PER_UNDECIDED * self.held.halves
         return op - first.op_offset > (window if ops_max is None else min(window, ops_max))
 
     def _another(self, entry: Entry, half: HalfRead) -> None:
-        """Take an original of a known transaction."""
+        """Add an original of a known transaction."""
         index = half.metadata.message_index
         entry.last_record = half.offset
         if entry.state is State.UNDECIDED:
@@ -208,12 +218,12 @@ class Book:
             self.draft.bury_late(entry, half)
 
     def _copy_back(self, entry: Entry, half: HalfRead) -> None:
-        """Take a copy; it stands for its message from now on when this ledger wrote it."""
+        """Add a copy. If this ledger wrote the copy, it replaces the message's earlier record."""
         index = half.metadata.message_index
         entry.last_record = half.offset
         left = entry.pending.get(index, 0)
         if left == 0:
-            self.draft.count(Count.DUPLICATE)  # a copy that nobody here wrote
+            self.draft.count(Count.DUPLICATE)  # a copy that this ledger did not write
             return
         if left == 1:
             del entry.pending[index]

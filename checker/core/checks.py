@@ -1,4 +1,4 @@
-"""Asking: which undecided transactions are due, and which have grown too old to ask about."""
+"""Selects the undecided transactions to check, and those to discard for their age."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 class Checks:
-    """Checks and age discards of one partition pair.
+    """Checks and discards for age of one partition pair.
 
-    Nothing is due before op p has been read to its end at some moment after it fell due: after
-    an outage the decision usually stands further on.
+    A transaction is checked only after op p was read to an end that was asked for after the
+    transaction fell due. Example: a transaction fell due during an outage, at 12:00, and the worker
+    starts at 14:00. Its COMMIT, of 12:01, is among the ops that the worker has not read yet.
 
     Args:
         book: The transactions, changed in place.
@@ -31,21 +32,21 @@ class Checks:
 
     @property
     def wants_op_end(self) -> bool:
-        """Whether a check is due that may go out only after op p's end is known."""
+        """Whether a check is due that may be sent only after the end of op p is known."""
         return self._is_overdue and self._claim is None
 
     def op_end(self, end: int, asked_ms: int) -> None:
-        """Take that op p ended at `end` at some moment after `asked_ms`."""
+        """Record that op p ended at `end` at some moment after `asked_ms`."""
         self._claim = (end, asked_ms)
 
     def applied(self, next_op: int) -> None:
-        """Take that every op below `next_op` is applied."""
+        """Record that every op below `next_op` is applied."""
         if self._claim is not None and next_op >= self._claim[0]:
             self._confirmed_ms = max(self._confirmed_ms, self._claim[1])
             self._claim = None
 
     def due(self, now_ms: int, limit: int) -> list[Check]:
-        """Return at most `limit` checks to send now; discards that fell due join the draft."""
+        """Return at most `limit` checks to send now; add discards for age to the draft."""
         schedule, settings = self._book.schedule, self._book.settings
         self._book.schedule_unaged(now_ms)
         checks: list[Check] = []

@@ -1,4 +1,4 @@
-"""The plan that is being drawn up."""
+"""The draft of the next plan."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _DECISIONS = {
 
 
 class Draft:
-    """Collects what the next kafka_txn has to write; `take` hands it over and begins anew.
+    """Collects what the next kafka_txn must write.
 
     Args:
-        body_bytes_max: Bytes of the bodies of waiting letters that are held.
+        body_bytes_max: Most bytes of bodies that waiting dead letters may hold.
 
     Attributes:
-        letters: What is to be dead-lettered when a plan has room for it.
+        letters: Dead letters that wait until a plan has room for them.
     """
 
     def __init__(self, body_bytes_max: int) -> None:
@@ -49,16 +49,16 @@ class Draft:
         self.letters = Letters(body_bytes_max)
 
     def take(self) -> Plan:
-        """Return the plan as it stands, and begin the next."""
+        """Return the plan, and begin an empty one."""
         plan, self.plan = self.plan, Plan()
         return plan
 
     def count(self, count: Count) -> None:
-        """Count something."""
+        """Count an event."""
         self.plan.counts[count] += 1
 
     def note(self, count: Count, text: str) -> None:
-        """Count something that people should read about."""
+        """Count an event, and describe it for the log."""
         self.plan.counts[count] += 1
         if len(self.plan.notes) < NOTES_MAX:
             self.plan.notes.append(text)
@@ -82,7 +82,7 @@ class Draft:
             plan.size_bytes += half.size_bytes
 
     def roll_back(self, entry: Entry) -> None:
-        """Count a transaction that delivers nothing."""
+        """Count a transaction that was rolled back, and its messages by real topic."""
         self.plan.counts[Count.ROLLED_BACK] += 1
         for half in entry.messages.values():
             self.plan.rolled_back[half.metadata.real_topic] += 1
@@ -112,10 +112,10 @@ class Draft:
         self._grow_by(dead)
 
     def bury_late(self, entry: Entry, half: HalfRead) -> None:
-        """Have a message dead-lettered that came after its transaction's decision."""
+        """Add the waiting dead letter of a message that came after its transaction's decision."""
         detail = f"the transaction was {entry.state.value} before"
         if not entry.known:
-            # Nothing is known of its messages, so this may be one of them once more.
+            # The message may be a duplicate of a delivered one: the known indices are lost.
             detail += ", and its messages are no longer known"
         self.letters.add(
             DeadHalf(
@@ -130,7 +130,7 @@ class Draft:
         )
 
     def bury_excess(self, entry: Entry, half: HalfRead) -> None:
-        """Have a message dead-lettered, by reference, that no transaction can have."""
+        """Add the waiting dead letter, by reference, of a message whose index is too high."""
         index = half.metadata.message_index
         detail = f"message index {index}; a transaction has {TRANSACTION_MESSAGES_MAX} at most"
         self.letters.add(
@@ -146,7 +146,7 @@ class Draft:
         )
 
     def bury_junk_half(self, record: JunkRead) -> None:
-        """Have a half record dead-lettered that cannot be read."""
+        """Add the waiting dead letter of a half record that cannot be read."""
         self.letters.add(DeadJunk(record, is_op=False))
 
     def bury_junk_op(self, record: JunkRead) -> None:
@@ -156,7 +156,7 @@ class Draft:
         self._grow((record,))
 
     def take_letters(self, *, records_max: int, size_bytes_max: int) -> None:
-        """Take in what waits while the plan is within its limits."""
+        """Move waiting dead letters into the plan while the plan is within its limits."""
         plan, letters = self.plan, self.letters
         while letters and plan.records < records_max and plan.size_bytes < size_bytes_max:
             letter = letters.take()
@@ -182,9 +182,14 @@ class Draft:
     def discard(
         self, entry: Entry, reason: str, actor: str, now_ms: int, *, age_ms: int = 0
     ) -> None:
-        """Write the daemon's DISCARD; its check_number is the number of answers that counted.
+        """Write a DISCARD of the daemon. Its check_number is the number of counted answers.
 
-        One that claims an age takes effect only if its append time proves it.
+        Args:
+            entry: The undecided transaction.
+            reason: CHECK_TIMES, AGE or TOO_LARGE.
+            actor: Name of the worker.
+            now_ms: Partition time.
+            age_ms: For AGE, the age that the DISCARD's append time must prove; else 0.
         """
         half = max(entry.messages.values(), key=lambda half: half.offset)
         metadata = half.metadata

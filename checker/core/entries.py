@@ -1,4 +1,4 @@
-"""Transactions by identity."""
+"""All known transactions, by their identity."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.core.entry import Entry, Key
 
-_KEY_PARTS = 2  # transaction id and resume count; a third part keeps groups apart
+_KEY_PARTS = 2  # transaction id and resume count; a forged id has the group as a third part
 
 
 class Entries:
-    """All transactions that are known, undecided and decided.
+    """All known transactions, undecided and decided.
 
-    The identity is (transaction id, resume count). Another group's half under a known id is a
-    transaction of its own, kept apart by its group: whoever forges it is asked about it himself,
-    and cannot touch the first one (rule 6).
+    The identity of a transaction is (transaction id, resume count). A half message of another
+    group under a known id is a separate transaction, with the group in its key. So a group that
+    forges an id is itself asked about the forged transaction, and cannot affect the first
+    transaction (rule 6).
 
     Attributes:
-        size_bytes: What they take in memory, without the messages of undecided ones: an estimate.
+        size_bytes: Bytes in memory, without the messages of undecided transactions: an estimate.
     """
 
     def __init__(self) -> None:
         self.size_bytes = 0
         self._by_key: dict[Key, Entry] = {}
-        self._apart = 0  # how many are kept apart by their group; hardly ever any
+        self._apart = 0  # transactions with the group in their key; almost always 0
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._by_key.values())
@@ -37,7 +38,7 @@ class Entries:
         return len(self._by_key)
 
     def find(self, transaction_id: str, resume_count: int, group: str) -> Entry | None:
-        """Return the transaction of this group, None when it is not known."""
+        """Return the transaction of this group; None when it is not known."""
         entry = self._by_key.get((transaction_id, resume_count))
         if entry is not None and entry.group == group:
             return entry
@@ -46,11 +47,11 @@ class Entries:
         return self._by_key.get((transaction_id, resume_count, group))
 
     def is_other_groups(self, transaction_id: str, resume_count: int) -> bool:
-        """Tell, of a transaction that was not found, whether another group has that id."""
+        """Tell whether another group has this id, after `find` returned None."""
         return (transaction_id, resume_count) in self._by_key
 
     def put(self, entry: Entry, transaction_id: str, resume_count: int) -> None:
-        """Add a transaction that was not found."""
+        """Add a transaction that `find` did not find."""
         self.size_bytes += ENTRY_BYTES + CHAR_BYTES * (len(transaction_id) + len(entry.group))
         key: Key = (transaction_id, resume_count)
         entry.key = key
@@ -60,12 +61,15 @@ class Entries:
             self._apart += 1
 
     def take_over(self, others: Entries) -> None:
-        """Become what `others` is, which must not be used any more; this one is empty so far."""
+        """Take over the content of `others`. `others` must not be used afterwards.
+
+        This object must be empty.
+        """
         self._by_key, self._apart = others._by_key, others._apart
         self.size_bytes = others.size_bytes
 
     def replace(self, entry: Entry, successor: Entry) -> None:
-        """Forget `entry`, and know `successor`, which waited for that, by its key."""
+        """Forget `entry`, and use its key for `successor`, which `waits` has counted."""
         self._by_key[entry.key] = successor
         self.size_bytes -= _size_bytes(entry)
 
@@ -76,12 +80,12 @@ class Entries:
         self.size_bytes -= _size_bytes(entry)
 
     def waits(self, successor: Entry) -> None:
-        """Count one that is kept for `replace`."""
+        """Count the memory of an entry that is kept for `replace`."""
         self.size_bytes += _size_bytes(successor)
 
 
 def _size_bytes(entry: Entry) -> int:
-    """Return what a decided transaction takes."""
+    """Return the bytes of a decided transaction."""
     transaction_id: Any = entry.key[0]
     size_bytes = ENTRY_BYTES + CHAR_BYTES * (len(transaction_id) + len(entry.group))
     if type(entry.known) is frozenset:

@@ -1,4 +1,4 @@
-"""One transaction as the ledger holds it. The only mutable records of the core."""
+"""One transaction in the ledger: the core's only mutable record."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ if TYPE_CHECKING:
 
 Key = tuple[object, ...]
 
-# What most decided transactions knew: one message. Shared, for there are many of them.
+# Shared values, because there are many entries: most transactions have one message.
 _NONE_KNOWN = range(0)
 _ONE = range(1)
 _NOTHING_PENDING: dict[int, int] = {}
 _NO_MESSAGES: dict[int, HalfRead] = {}
 
-# Offset of an undecided transaction whose copies are written but not read back: it holds
-# nothing at any offset known yet.
+# Offset of an undecided transaction whose copies are written but not read back. The offsets of the
+# copies are not known yet, so the transaction does not hold H.
 IN_FLIGHT = 1 << 62
 
 
 class Entry:
-    """A transaction, undecided or decided and not yet forgotten.
+    """A transaction that is undecided, or decided and not yet forgotten.
 
     Attributes:
-        key: Under which halfbridge.checker.core.entries knows it.
-        group: Its producer group.
-        messages: Message index -> the half record that stands for it now; empty once decided.
-        known: Indices there were when it was decided.
-        offset: Lowest half offset still needed while undecided; IN_FLIGHT while only copies
-            that were not read back hold it.
-        bytes_at: Bytes of half records read before `offset`.
-        pending: Message index -> copies written and not read back.
-        last_record: Highest half offset of any record that mentions it; -1: none was read.
-        first_append_ms: The broker's append time of its first half record, or NO_APPEND_MS: then
-            nobody knows its age, and it is never given up for it.
+        key: The transaction's key in halfbridge.checker.core.entries.
+        group: The producer group.
+        messages: Message index -> the half record in use, original or copy. Empty once decided.
+        known: The message indices at the time of the decision.
+        offset: While undecided, the lowest half offset that a rebuild needs; IN_FLIGHT while none
+            of the copies of a put back has been read back.
+        bytes_at: `Holdings.read_bytes` at `offset`.
+        pending: Message index -> copies that were written and not read back.
+        last_record: Highest half offset of the transaction's records; -1: none was read.
+        first_append_ms: The broker's append time of the first half record. NO_APPEND_MS: the age
+            is not known, and the transaction is never discarded for its age.
         check_times: Counted UNKNOWN answers.
         due_ms: When the next check is due.
-        attempt: Unanswered requests for the current check number, of this ledger.
-        first_request_ms: When the first of those was sent.
+        attempt: Unanswered requests that this ledger sent with the current check number.
+        first_request_ms: When the first of these requests was sent.
         discarding: A DISCARD was written and has not been read back.
-        has_excess: One of its messages has an index that no transaction may have; only the first
+        has_excess: One of the messages has an index that no transaction may have. Only the first
             such message is kept.
-        op_offset, decided_ms: Where and when it was decided.
+        op_offset, decided_ms: Offset of the deciding op, and partition time of the decision.
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class Entry:
         self.pending = _NOTHING_PENDING
         self.last_record = half.offset
         if metadata.origin_offset < 0:
-            # An original that claims to have been checked is forged or broken: it was not.
+            # No check was counted before the original was written, whatever the original says.
             self.check_times = 0
         else:
             self.check_times = metadata.check_times
@@ -97,7 +97,7 @@ class Entry:
 
     @classmethod
     def decided_unseen(cls, op: Op, state: State, op_offset: int, now_ms: int) -> Entry:
-        """Return a transaction of which only the decision is known: what comes now is late."""
+        """Return a transaction of which only the decision is known. Its half messages are late."""
         entry = cls.__new__(cls)
         entry.key = ()
         entry.group = op.producer_group
@@ -111,14 +111,17 @@ class Entry:
         return entry
 
     def in_order(self) -> list[HalfRead]:
-        """Return its messages by index."""
+        """Return the messages in the order of their indices."""
         messages = self.messages
         if len(messages) == 1:
             return list(messages.values())
         return [messages[index] for index in sorted(messages)]
 
     def decide(self, state: State, op_offset: int, now_ms: int) -> None:
-        """Mark it decided and let its messages go; who delivers them holds them by now."""
+        """Mark the transaction as decided, and release its messages.
+
+        Messages to be delivered must be in the plan before this call.
+        """
         indices = self.messages.keys()
         count = len(indices)
         if count == 1 and 0 in indices:

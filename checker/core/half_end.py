@@ -1,11 +1,12 @@
-"""When it is to be proven that an op names a half offset that its partition does not have. Pure.
+"""Decides when the worker must prove that an op names a half offset that does not exist. Pure.
 
-Rule 1. An op waits for its half message, which was acknowledged before the op was sent, so all that
-is needed is where the half partition ended at any moment after the op was read: what it names at or
-beyond that end was never stored. The proof is a record that the worker appends
-(halfbridge.checker.barriers.kafka_io, ADR 11); it costs a round, so it is not asked for at once,
-but for ops
-of a partition that has had such an op lately.
+Rule 1: an op waits until the half partition has been read to the op's half offset. The half message
+was acknowledged before the op was sent. So if the half partition ends at offset 80 at any moment
+after the op was read, and the op names half offset 90, then no half message was stored at 90.
+
+The worker proves the end with a barrier record (halfbridge.checker.barriers.kafka_io, ADR 11). A
+barrier record costs a round trip, so the question is open only after the op has waited for
+OP_WAIT_MS, or sooner in a pair that has lately had an op beyond the end.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from halfbridge.checker.core.settings import (
 
 
 class HalfEnd:
-    """Waits, then asks; begins anew with each op that waits.
+    """Opens a question about the end of the half partition when an op has waited long enough.
+
+    Each waiting op begins a new wait.
 
     Attributes:
-        read_to: Ops below this offset had been read when the question was asked: what its answer
-            proves of one of them, it proves of all.
+        read_to: Ops below this offset had been read when the question was opened. The answer holds
+            for all of these ops.
     """
 
     def __init__(self) -> None:
@@ -33,23 +36,24 @@ class HalfEnd:
         self._token: int | None = None
         self._is_known = False
         self._alert_until_ms = 0
-        # The median, about, of how long ops waited whose half messages came.
+        # Roughly the median wait of ops whose half messages came.
         self._usual_ms = 0
 
     def clear(self, now_ms: int) -> None:
-        """Take that no op waits."""
+        """Record that no op waits."""
         self._begin(-1, now_ms)
 
     def question(self, op_offset: int, read_to: int, now_ms: int) -> int | None:
-        """Return the token of the question that is open now; None: not yet.
+        """Return the token of the open question; None while the op has not waited long enough.
 
-        The token is when it was asked first: no other one has it, not even one of the ledger that
-        was here before, to which an answer may still come.
+        The token is the time at which the question was opened. No other question has the same
+        token, not even a question of this pair's ledger before a rebuild, whose answer may still
+        arrive.
 
         Args:
-            op_offset: Offset of the op that waits.
-            read_to: Ops below it have been read.
-            now_ms: Monotonic, for it is a consumer that is given time, and no log.
+            op_offset: Offset of the waiting op.
+            read_to: Ops below this offset have been read.
+            now_ms: Monotonic time, because the wait gives the consumer time to read.
         """
         if op_offset != self._op_offset:
             self._begin(op_offset, now_ms)
@@ -63,12 +67,12 @@ class HalfEnd:
         return self._token
 
     def is_answer(self, token: int, *, is_beyond: bool) -> bool:
-        """Take the answer to the question with `token`; tell whether it is to the open one.
+        """Record the answer to the question with `token`; return False if that is not open.
 
         Args:
-            token: As `question` gave it; an answer to an older question says nothing.
-            is_beyond: The op that waits names what does not exist. Else its half message is there,
-                and the consumer is given its time again.
+            token: The token from `question`. The answer to an older question is ignored.
+            is_beyond: The waiting op names a half offset beyond the end. If False, the half message
+                exists, and a new wait gives the consumer time to read it.
         """
         if token != self._token:
             return False
@@ -83,7 +87,7 @@ class HalfEnd:
         return max(OP_WAIT_ALERT_MS, 2 * self._usual_ms)
 
     def _begin(self, op_offset: int, now_ms: int) -> None:
-        if self._since_ms is not None:  # its half message came
+        if self._since_ms is not None:  # the half message of the op before came
             step_ms = 1 if now_ms - self._since_ms > self._usual_ms else -1
             self._usual_ms = min(max(0, self._usual_ms + step_ms), OP_WAIT_ALERT_MS_MAX // 2)
         self._op_offset, self._since_ms, self._token = op_offset, None, None

@@ -1,4 +1,4 @@
-"""The undecided transactions: where they stand in the log, and what they weigh."""
+"""The undecided transactions: their order in the log, and their totals of records and bytes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from halfbridge.serde.protocol import State
 if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead
 
-# Queues keep what was decided behind an undecided head until more than half of a queue, and more
-# than this, is such rest; then they are swept. Small enough to be no burden, large enough that a
-# sweep costs next to nothing per record.
+# A queue keeps decided transactions behind an undecided head. A sweep removes them when the queue
+# is longer than twice the undecided half messages plus this number. 10,000 entries take little
+# memory, and a sweep of so many costs next to nothing per record.
 REST_MAX = 10_000
-# Looked up once: an Enum's member costs more than the comparison.
+# Looked up once, because looking up a member of an Enum costs more than the comparison.
 _UNDECIDED = State.UNDECIDED
 
 
@@ -23,15 +23,16 @@ class Holdings:
     """Undecided transactions in the order of their offsets, with totals.
 
     Attributes:
-        halves, size_bytes: Undecided half messages, and their bytes.
-        held_bytes: Bytes of the bodies that are in memory.
-        metadata_bytes: What they take in memory besides: an estimate.
-        read_bytes: Bytes of all undecided halves ever taken; differences measure the window.
-        by_topic: Real topic -> undecided half messages; none without any.
+        halves, size_bytes: Undecided half messages, and their bytes in the log.
+        held_bytes: Bytes of the bodies in memory.
+        metadata_bytes: Bytes of the half messages in memory without bodies: an estimate.
+        read_bytes: Bytes of all half messages ever added. The difference between two of its values
+            is the size of the window between them.
+        by_topic: Real topic -> undecided half messages; only topics with at least one.
     """
 
     def __init__(self) -> None:
-        # Pairs of queues, not queues of pairs: a tuple costs 56 bytes, and there may be millions.
+        # Two queues each, not one queue of tuples: a tuple costs 56 bytes, times millions.
         self._offsets: deque[int] = deque()
         self._at_offsets: deque[Entry] = deque()
         self._with_body: deque[Entry] = deque()
@@ -44,7 +45,7 @@ class Holdings:
         self.by_topic: Counter[str] = Counter()
 
     def hold(self, entry: Entry) -> None:
-        """Take a new undecided entry with its messages; its offset is above all held so far."""
+        """Add an undecided entry with its messages. Its offset must be above all others."""
         entry.bytes_at = self.read_bytes
         self._offsets.append(entry.offset)
         self._at_offsets.append(entry)
@@ -52,13 +53,13 @@ class Holdings:
             self._count_in(entry, half)
 
     def add(self, entry: Entry, half: HalfRead) -> None:
-        """Take one more message of a held entry."""
+        """Add one more message to an undecided entry."""
         entry.messages[half.metadata.message_index] = half
         self._count_in(entry, half)
         self._locate(entry, half.offset)
 
     def replace(self, entry: Entry, half: HalfRead) -> None:
-        """Take a copy that stands for its message from now on."""
+        """Replace the record of a message by its copy `half`."""
         index = half.metadata.message_index
         before = entry.messages[index]
         self.size_bytes += half.size_bytes - before.size_bytes
@@ -76,7 +77,7 @@ class Holdings:
         self._locate(entry, half.offset)
 
     def release(self, entry: Entry) -> None:
-        """Let an entry go that is about to be decided."""
+        """Subtract the messages of an entry that is about to be decided."""
         for half in entry.messages.values():
             self.halves -= 1
             self.size_bytes -= half.size_bytes
@@ -86,7 +87,7 @@ class Holdings:
                 self.held_bytes -= half.body_bytes
 
     def lowest(self) -> Entry | None:
-        """Return the entry with the lowest offset; those in flight have none."""
+        """Return the entry with the lowest offset; entries in flight are left out."""
         offsets, entries = self._offsets, self._at_offsets
         while offsets:
             entry = entries[0]
@@ -97,7 +98,7 @@ class Holdings:
         return None
 
     def keep_budget(self, budget_bytes: int) -> None:
-        """Let go of the oldest bodies beyond the budget; they are read again by offset."""
+        """Release the oldest bodies beyond the budget. Those are read again by offset."""
         entries, indices = self._with_body, self._body_indices
         while entries and (entries[0].state is not _UNDECIDED or self.held_bytes > budget_bytes):
             entry, index = entries.popleft(), indices.popleft()
@@ -137,7 +138,7 @@ class Holdings:
             self._body_indices.append(metadata.message_index)
 
     def _leave_topic(self, topic: str) -> None:
-        """Count one message less; names come from half messages, so none is kept without any."""
+        """Count one message less. A topic without messages is removed: clients choose the names."""
         count = self.by_topic[topic] - 1
         if count:
             self.by_topic[topic] = count
@@ -145,7 +146,7 @@ class Holdings:
             del self.by_topic[topic]
 
     def _locate(self, entry: Entry, offset: int) -> None:
-        """Give an entry in flight its offset: what is still to be read back stands above it."""
+        """Set the offset of an entry in flight to that of its first record after the put back."""
         if entry.offset == IN_FLIGHT:
             entry.offset = offset
             entry.bytes_at = self.read_bytes

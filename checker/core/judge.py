@@ -1,4 +1,4 @@
-"""What becomes of a transaction's messages when it is decided. Pure functions."""
+"""Which messages of a decided transaction are delivered, and which become dead letters. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead
 
 _ONE_OR_UNKNOWN = (1, COUNT_UNKNOWN)
-# Indices that one detail text names; a transaction may have a thousand.
+# Message indices that one detail text lists; a transaction may have a thousand.
 _INDICES_SHOWN = 10
 _DAEMONS_REASONS = {
     REASON_CHECK_TIMES: DeadReason.CHECK_TIMES,
@@ -25,7 +25,7 @@ _DAEMONS_REASONS = {
 
 
 class Verdict(NamedTuple):
-    """Messages to deliver, all or none of them, and messages to dead-letter with the reason."""
+    """Messages to deliver, and messages to dead-letter, each with its reason and detail."""
 
     deliver: tuple[HalfRead, ...]
     dead: tuple[tuple[HalfRead, DeadReason, str], ...] = ()
@@ -34,16 +34,24 @@ class Verdict(NamedTuple):
 def judge_commit(
     messages: Sequence[HalfRead], op: Op, allows: Callable[[str, str], bool]
 ) -> Verdict:
-    """Return what a COMMIT does to `messages` (by index, ascending, unique).
+    """Return what a COMMIT does to `messages`.
 
-    Messages 0 .. n-1 are delivered, n being the op's message_count, or, where it is not known,
-    all of them. With a gap nothing is delivered. Only messages whose original stands at or below
-    the op's half_offset count: what was read beyond it by chance must not change the outcome.
-    More messages or bytes than a transaction may have are not delivered either.
+    Messages 0 to n-1 are delivered, or none. n is the op's message_count; where message_count is
+    not known, n is the number of messages that count. A message counts if its original is at or
+    below the op's half_offset: whether later records were read already must not change the result.
+    With a gap in the indices, or above a limit of a transaction, no message is delivered.
+
+    Example: a COMMIT with message_count 3 finds the indices 0, 1 and 3. Index 3 is EXTRA; 0 and 1
+    are INCOMPLETE, because index 2 is missing.
+
+    Args:
+        messages: The transaction's messages in ascending order of their unique indices.
+        op: The COMMIT.
+        allows: Tells whether a producer group may write to a real topic.
     """
     half_offset, count = op.half_offset, op.message_count
     if len(messages) == 1 and count in _ONE_OR_UNKNOWN:
-        # Most transactions have one message; this says the same in less time.
+        # A faster path for one message, because most transactions have one. The result is the same.
         only = messages[0]
         metadata = only.metadata
         if (
@@ -71,7 +79,7 @@ def judge_commit(
 
 
 def discard_reason(op: Op) -> DeadReason:
-    """Return why a DISCARD dead-letters."""
+    """Return the dead-letter reason of a DISCARD."""
     if op.source is not OpSource.CHECKER:
         return DeadReason.OPERATOR
     return _DAEMONS_REASONS.get(op.reason, DeadReason.OPERATOR)
@@ -86,7 +94,7 @@ def _refusal(
             f" with index {meant[-1].metadata.message_index}; a transaction has at most"
             f" {TRANSACTION_MESSAGES_MAX} messages and {TRANSACTION_BYTES_MAX} bytes"
         )
-    # Ascending, unique and not negative: without a gap the last index tells.
+    # Indices are ascending, unique and not negative: without a gap the last index is count - 1.
     if len(meant) != count or (meant and meant[-1].metadata.message_index != count - 1):
         shown = [half.metadata.message_index for half in meant[:_INDICES_SHOWN]]
         return DeadReason.INCOMPLETE, f"of {count} messages {len(meant)} are there: {shown} ..."

@@ -1,9 +1,9 @@
-"""The ledger of one partition pair: records in, one plan after the other out.
+"""The ledger of one partition pair: records in, plans out.
 
-Half records and ops are taken in as they are read (`half`, `op`, ...); `plan` then applies the
-ops that may be applied, in op order, and says what one kafka_txn has to write; `progress` says
-which offsets go with it. A kafka_txn that fails costs nothing but a new ledger: it is rebuilt
-from what is committed. Rule numbers are those of DESIGN.md.
+`half`, `op` and their like add the records that were read. `plan` applies the ops that may be
+applied, in op order, and returns what one kafka_txn must write. `progress` returns the offsets that
+belong to that plan. When a kafka_txn fails, the ledger is dropped, and a new ledger is rebuilt from
+the committed offsets. Rule numbers are those of DESIGN.md.
 
     half, junk_half ──▶ book ◀── ops ◀── op, junk_op      (before that: rebuild)
                          │  ▲
@@ -35,17 +35,15 @@ if TYPE_CHECKING:
 
 
 class Ledger:
-    """What is known of one partition pair.
+    """The state of one partition pair. Not thread-safe: one worker loop owns the ledger.
 
     Args:
         settings: Limits and the policy.
-        committed: Progress to rebuild from; the caller reads half records from H and ops from T.
+        committed: Progress to rebuild from. The caller reads half records from H and ops from T.
 
     Attributes:
-        waits_full_ms: When the pair's budget of waiting is full again (`checker.patience`); it goes
-            with the progress.
-
-    Not thread-safe: one worker loop owns it.
+        waits_full_ms: When the pair's budget of waiting is full again (`checker.patience`). It is
+            committed with the progress.
     """
 
     def __init__(self, settings: LedgerSettings, committed: Progress) -> None:
@@ -66,7 +64,8 @@ class Ledger:
             entries_max=settings.entries_bytes_max,
         )
         self._half_end = HalfEnd()
-        # What the plan just taken covers; records may be read before it is committed.
+        # The offsets of the plan that was returned last. More records may be read before that plan
+        # is committed.
         self._covered = (committed.position, committed.op)
         self._rebuild_to = committed.rebuild_to
         self.waits_full_ms = committed.waits_full_ms
@@ -74,7 +73,7 @@ class Ledger:
     # --- what was read ---------------------------------------------------------------------
 
     def half(self, half: HalfRead) -> None:
-        """Take a readable half record; offsets ascend."""
+        """Add a readable half record; offsets ascend from call to call."""
         self._position = half.offset + 1
         self._half_ms = max(self._half_ms, half.append_ms)
         if self._rebuild is None:
@@ -83,7 +82,7 @@ class Ledger:
             self._rebuild.half(half)
 
     def junk_half(self, record: JunkRead) -> None:
-        """Take a half record that cannot be read (rule 8)."""
+        """Add a half record that cannot be read (rule 8)."""
         self._position = record.offset + 1
         self._half_ms = max(self._half_ms, record.append_ms)
         if self._rebuild is None:
@@ -92,11 +91,11 @@ class Ledger:
             self._rebuild.junk_half(record)
 
     def half_read_to(self, position: int) -> None:
-        """Take that nothing below `position` is left to read (PARTITION_EOF)."""
+        """Record that half p has been read to `position` (PARTITION_EOF)."""
         self._position = max(self._position, position)
 
     def op(self, read: OpRead) -> None:
-        """Take an op record; offsets ascend."""
+        """Add an op record; offsets ascend from call to call."""
         self._op_position = read.offset + 1
         if self._rebuild is not None and read.offset < self._committed.op:
             self._rebuild.past_op(read)
@@ -105,30 +104,30 @@ class Ledger:
             self.memory.ops_bytes += OP_BYTES + CHAR_BYTES * read.size_bytes
 
     def junk_op(self, record: JunkRead) -> None:
-        """Take an op record that cannot be read (rule 8); it is buried in its turn."""
+        """Add an op record that cannot be read; it is dead-lettered in op order (rule 8)."""
         self._op_position = record.offset + 1
         if self._rebuild is None or record.offset >= self._committed.op:
             self._waiting.append(record)
             self.memory.junk_op(record)
 
     def op_read_to(self, position: int) -> None:
-        """Take that no op below `position` is left to read (PARTITION_EOF)."""
+        """Record that op p has been read to `position` (PARTITION_EOF)."""
         self._op_position = max(self._op_position, position)
 
     def op_end(self, end: int, asked_ms: int) -> None:
-        """Take that op p ended at `end` at some moment after `asked_ms`.
+        """Record that op p ended at `end` at some moment after `asked_ms`.
 
-        Once everything below is applied, checks that were due at `asked_ms` may go out.
+        Once every op below `end` is applied, the checks that were due at `asked_ms` may be sent.
         """
         self._checks.op_end(end, asked_ms)
         self._checks.applied(self._next_op())
 
     def half_end(self, end: int, token: int) -> None:
-        """Take it as proven that half p ended at `end`, after `wants_half_end` gave `token`.
+        """Record that half p ended at `end`, as proven after `wants_half_end` returned `token`.
 
-        Rule 1: an op that names a half offset beyond the end waits for nothing that could come.
-        It is noted, and applied to what is there: had it no effect, a rebuild that reads it
-        could not know that.
+        Rule 1: no half message will come for an op that names a half offset beyond the end. For
+        example, `end` is 80, and a COMMIT names half offset 90. The COMMIT is noted, and applied as
+        if it named 79. The COMMIT must take effect, because a rebuild takes it for a decision.
         """
         is_beyond = bool(self._waiting) and _half_offset(self._waiting[0]) >= end
         if self._half_end.is_answer(token, is_beyond=is_beyond):
@@ -153,21 +152,21 @@ class Ledger:
 
     @property
     def letters_waiting(self) -> int:
-        """Half records read that are dead letters of a later plan, or may be before a rebuild."""
+        """Dead letters that wait for a later plan; during a rebuild, an upper bound of them."""
         if self._rebuild is not None:
             return self._rebuild.waiting(self._position)
         return len(self._book.draft.letters)
 
     @property
     def wants_op_end(self) -> bool:
-        """Whether a check is due that may go out only after `op_end`."""
+        """Whether a check is due that may be sent only after `op_end`."""
         return self._checks.wants_op_end
 
     def wants_half_end(self, now_ms: int) -> int | None:
-        """Return a token for `half_end` when an op has waited so long that the end must be proven.
+        """Return a token for `half_end` when the end of half p must be proven, else None.
 
         Args:
-            now_ms: Monotonic.
+            now_ms: Monotonic time.
         """
         if self._rebuild is not None or not self.waits_for_half:
             self._half_end.clear(now_ms)
@@ -175,21 +174,22 @@ class Ledger:
         return self._half_end.question(self._waiting[0].offset, self._op_position, now_ms)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next check or discard falls due; None when there is none."""
+        """Return when the next check or discard falls due; None when nothing is scheduled."""
         return None if self._rebuild is not None else self._book.schedule.next_due_ms()
 
     def oldest_undecided_ms(self) -> int | None:
-        """Return the first append time of the oldest undecided transaction by offset.
+        """Return the first append time of the undecided transaction with the lowest offset.
 
-        None: there is none, or nobody knows.
+        None when there is no such transaction, or when its append time is not known.
         """
         lowest = self._book.held.lowest()
         return None if lowest is None or lowest.first_append_ms < 0 else lowest.first_append_ms
 
     def oldest_needed_ms(self) -> tuple[int | None, int | None]:
-        """Return the append times of the oldest undecided half record and unapplied op.
+        """Return the append times of the oldest undecided half record and the oldest unapplied op.
 
-        That is what the topics' retention counts from. None: there is none, or nobody knows.
+        Each is None when there is no such record, or when its append time is not known. The
+        retention of half and op topic must not delete these records.
         """
         lowest = self._book.held.lowest()
         half_ms = op_ms = None
@@ -213,17 +213,21 @@ class Ledger:
         return self._book.held.by_topic
 
     def checks(self, now_ms: int, limit: int) -> list[Check]:
-        """Return at most `limit` checks to send now; discards that fell due join the next plan."""
+        """Return at most `limit` checks to send now; discards that are due join the next plan."""
         if self._rebuild is not None or limit < 1:
             return []
         return self._checks.due(now_ms, limit)
 
     def plan(self, now_ms: int, *, records_max: int, size_bytes_max: int) -> Plan:
-        """Apply the ops that may be applied and return what to write.
+        """Apply the ops that may be applied, and return what to write.
 
-        At most about `records_max` records and `size_bytes_max` bytes (one transaction more
-        where it does not end on the limit). Ops beyond stay for the next plan. Letters go first:
-        while any is left the plan is full, and no op is applied.
+        Waiting dead letters come first. While one of them is left, the plan is full, and no op is
+        applied. Ops for which the plan has no room wait for the next plan.
+
+        Args:
+            now_ms: Partition time.
+            records_max: Most records of the plan. The last transaction may exceed it.
+            size_bytes_max: Most bytes of the plan. The last transaction may exceed it.
         """
         book = self._book
         if self._rebuild is not None:
@@ -254,10 +258,11 @@ class Ledger:
         return plan
 
     def progress(self, copies_end: int = 0) -> Progress:
-        """Return the offsets that go with the plan just taken, whatever was read since.
+        """Return the offsets that belong to the plan that was returned last.
 
         Args:
-            copies_end: Highest offset of a copy that the plan wrote, plus one; 0 without any.
+            copies_end: Highest offset of a copy that was written for the plan, plus one; 0 without
+                copies.
         """
         if self._rebuild is not None:
             return self._committed
@@ -270,7 +275,7 @@ class Ledger:
         return Progress(half, op, self._rebuild_to, ops_from, position, self.waits_full_ms)
 
     def committed(self, progress: Progress) -> None:
-        """Take that `progress` stands: what only older progress needed is forgotten (rule 7)."""
+        """Record that `progress` is committed, and forget what only a lower H needed (rule 7)."""
         self._committed = progress
         self._book.decided.forget(progress.half, self._half_ms)
 
@@ -290,7 +295,7 @@ class Ledger:
             waiting.popleft()
 
     def _ended(self, read: OpRead | JunkRead, end: int) -> OpRead | JunkRead:
-        """Return an op that was read before the question, naming no half offset beyond the end."""
+        """Return `read`; an op read before the question gets a half offset below `end`."""
         if isinstance(read, JunkRead) or read.offset >= self._half_end.read_to:
             return read
         if read.op.half_offset < end:
@@ -304,5 +309,5 @@ class Ledger:
 
 
 def _half_offset(read: OpRead | JunkRead) -> int:
-    """Return what `read` waits for; junk waits for nothing."""
+    """Return the half offset that `read` waits for; -1 for an unreadable op, which never waits."""
     return -1 if isinstance(read, JunkRead) else read.op.half_offset

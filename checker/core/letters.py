@@ -1,4 +1,4 @@
-"""Dead letters of half records, which wait until a kafka_txn has room for them."""
+"""Dead letters of half records that wait until a plan has room for them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ Letter = DeadHalf | DeadJunk
 
 
 class Letters:
-    """Unreadable and late half records, in the order of their offsets.
+    """Waiting dead letters, in the order of their half offsets.
 
-    No decision makes them wait for anything, so all that is read at once is due at once. They are
-    written before any further op is applied, and P stands at the first one left: a rebuild takes
-    what is at or above P for what no op below O has met.
+    A half record becomes a waiting dead letter as soon as it is read, so one fetch may bring more
+    dead letters than a plan has room for. Waiting dead letters are written before any further op is
+    applied, and P stays at the first one. Example: half records are read to 900, and the dead
+    letter of 870 does not fit into the plan. P is 870, so a rebuild still dead-letters 870.
 
     Args:
-        body_bytes_max: Bytes of the bodies held; those beyond are read again by offset.
+        body_bytes_max: Most bytes of bodies to hold. Bodies beyond it are read again by offset.
 
     Attributes:
-        held_bytes: Bytes of the bodies that are in memory.
-        metadata_bytes: What they take in memory besides: an estimate.
+        held_bytes: Bytes of the bodies in memory.
+        metadata_bytes: Bytes of the dead letters without bodies: an estimate.
     """
 
     def __init__(self, body_bytes_max: int) -> None:
@@ -40,7 +41,7 @@ class Letters:
         return len(self._waiting)
 
     def add(self, letter: Letter) -> None:
-        """Take a letter; offsets ascend."""
+        """Add a dead letter; offsets ascend from call to call."""
         record = record_of(letter)
         if record.body is not None:
             if self.held_bytes + record.body_bytes <= self._body_bytes_max:
@@ -51,7 +52,7 @@ class Letters:
         self._waiting.append(letter)
 
     def take(self) -> Letter:
-        """Hand the first letter over."""
+        """Remove the first dead letter, and return it."""
         letter = self._waiting.popleft()
         self.metadata_bytes -= letter_bytes(letter)
         record = record_of(letter)
@@ -60,12 +61,12 @@ class Letters:
         return letter
 
     def first(self) -> int | None:
-        """Return the offset of the first one left."""
+        """Return the half offset of the first dead letter; None when there is none."""
         return record_of(self._waiting[0]).offset if self._waiting else None
 
 
 def record_of(letter: Letter) -> HalfRead | JunkRead:
-    """Return what was read."""
+    """Return the record that the dead letter is about."""
     return letter.half if isinstance(letter, DeadHalf) else letter.record
 
 

@@ -1,9 +1,8 @@
-"""What a ledger holds in memory, kept below two budgets: one of bodies, one of all else. Pure.
+"""Keeps a ledger's memory below two budgets: one for bodies, one for everything else. Pure.
 
-Bodies can be read again by offset, so those beyond their budget are let go. The rest is called
-entries: what is known of transactions, decisions that a rebuild needs, ops and dead letters that
-wait. The ledger works with all of it and can let nothing go, so whoever reads for the ledger has to
-stop in time.
+Bodies can be read again by offset, so bodies beyond their budget are released. Everything else is
+called entries: transactions, decisions that a rebuild needs, waiting ops, waiting dead letters. The
+ledger cannot release entries, so the worker must stop reading in time.
 """
 
 from __future__ import annotations
@@ -18,42 +17,43 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.events import JunkRead
     from halfbridge.checker.core.rebuild import Rebuild
 
-# Of the budget of bodies at most a half is the letters', and at most a quarter that of unreadable
-# ops that wait. An op's body cannot be let go, and as many bytes of unreadable ops may stand in a
-# plan that waits besides.
+# Waiting dead letters may take half of the budget of bodies, and waiting unreadable ops a quarter.
+# The last quarter is for the unreadable ops of a plan that is not committed yet. The body of an op
+# cannot be released.
 LETTERS_SHARE = 2
 JUNK_OPS_SHARE = 4
-# Of the budget of entries, in percent: where fewer decisions are kept (`Book.keep_window`); where
-# an operator is told; where halves are read no more unless they are needed; where not even then;
-# and where ops are read no more. The last part is for ops because decisions are what makes room.
+# Percentages of the budget of entries. From PRESSED_PERCENT on, fewer decisions are kept
+# (`Book.keep_window`). From ALARM_PERCENT on, the operator is warned. From HALVES_PERCENT on, half
+# records are read only if they are needed, and from NEEDED_HALVES_PERCENT on, not at all. From
+# OPS_PERCENT on, ops are not read either. Ops are read longest because decisions make room.
 PRESSED_PERCENT = 50
 ALARM_PERCENT = 70
 HALVES_PERCENT = 85
 NEEDED_HALVES_PERCENT = 95
 OPS_PERCENT = 100
-# Beside recent decisions one is kept for each undecided half message, when more than
-# PRESSED_PERCENT is taken; and one for so many, when more than HALVES_PERCENT is. Ops are read no
-# more only where put-backs did not help to keep that.
+# Decisions that are kept beside the RECENT_MAX recent ones: from PRESSED_PERCENT on, one for each
+# undecided half message; from HALVES_PERCENT on, one for every 4. Ops are not read only where put
+# backs could not keep the decisions below that number.
 FULL_SHARE = 4
-# What is not read at present is read again so far below its limit, and not with each record.
+# Reading resumes this far below its limit, so that it does not stop and resume with each record.
 RESUME_PERCENT = 5
-# Ops that wait take at most an eighth of the budget of entries, and no more than 50,000 of them
-# take as a rule: what a loop applies in a second.
+# Waiting ops take at most an eighth of the budget of entries, and at most the memory of about
+# 50,000 usual ops: as many as a worker applies in a second.
 OPS_SHARE = 8
 OPS_BYTES_MAX = 24_000_000
 
 
 class Memory:
-    """Counts what is in memory as the ledger takes it and lets it go.
+    """Counts the memory of one ledger, and says when the worker must stop reading.
 
     Args:
         book: The ledger's transactions.
-        rebuild: What collects them before.
-        bodies_max: The budget of bodies, bytes.
-        entries_max: The budget of all else, bytes.
+        rebuild: The rebuild that fills the book.
+        bodies_max: The budget of bodies, in bytes.
+        entries_max: The budget of entries, in bytes.
 
     Attributes:
-        rebuild: None once the book is rebuilt.
+        rebuild: The rebuild; None once it has filled the book.
         ops_bytes: Bytes of waiting ops, without the bodies of unreadable ops. The ledger itself
             adds and subtracts the bytes of each readable op.
         junk_op_bytes: Bytes of the bodies of unreadable ops.
@@ -79,42 +79,43 @@ class Memory:
 
     @property
     def bodies_bytes(self) -> int:
-        """Bytes of the bodies in memory, except the bodies of plans that were taken."""
+        """Bytes of the bodies in memory, without the bodies of returned plans."""
         if self.rebuild is not None:
             return self.rebuild.held_bytes + self.junk_op_bytes
         return self._book.held.held_bytes + self._other_bodies_bytes
 
     @property
     def messages_bytes(self) -> int:
-        """Bytes of half records without bodies: undecided half messages, and letters that wait."""
+        """Bytes of undecided half messages and waiting dead letters, without bodies."""
         return self._book.held.metadata_bytes + self._book.draft.letters.metadata_bytes
 
     @property
     def entries_bytes(self) -> int:
-        """What all but bodies takes, without plans that were taken: an estimate."""
+        """Bytes of entries, without returned plans: an estimate."""
         if self.rebuild is not None:
             return self.rebuild.entries_bytes + self.ops_bytes
         return self._book.entries.size_bytes + self.messages_bytes + self.ops_bytes
 
     @property
     def needs_copies(self) -> bool:
-        """Whether what was decided can be forgotten only after more half records are read.
+        """Whether decided transactions can be forgotten only after more half records are read.
 
-        The first one's copies were not read back, and all that was decided later waits with it.
+        True when a copy of the first decided transaction has not been read back: all transactions
+        decided later stay known as long as the first one.
         """
         first = self._book.decided.first()
         return first is not None and bool(first.pending)
 
     def takes_halves(self, plan_bytes: int, *, are_needed: bool, is_paused: bool) -> bool:
-        """Tell whether half records may be read on.
+        """Tell whether more half records may be read.
 
-        A rebuild reads what was in memory before; nothing else would end it.
+        A rebuild always reads more: it reads again what was in memory before, and ends only then.
 
         Args:
-            plan_bytes: What a plan takes that was taken, without bodies.
-            are_needed: An op waits for one.
-            is_paused: They are not read at present: then it takes a little more room, so that
-                reading does not begin and end with each of them.
+            plan_bytes: Bytes of a returned plan that is not committed yet, without bodies.
+            are_needed: An op waits for a half record.
+            is_paused: Half records are not read at present. Then reading resumes only
+                RESUME_PERCENT below the limit.
         """
         if self.rebuild is not None:
             return True
@@ -123,13 +124,13 @@ class Memory:
         return self.fill_percent(plan_bytes) < HALVES_PERCENT - RESUME_PERCENT * is_paused
 
     def takes_ops(self, plan_bytes: int, *, wait: bool, is_paused: bool) -> bool:
-        """Tell whether ops may be read on.
+        """Tell whether more ops may be read.
 
         Args:
-            plan_bytes: As of `takes_halves`.
-            wait: Those that were read wait for a half record: more of them would take the room
-                that is left for it.
-            is_paused: As of `takes_halves`.
+            plan_bytes: As in `takes_halves`.
+            wait: The ops that were read wait for a half record. More ops would take the memory
+                that the half record needs.
+            is_paused: Ops are not read at present.
         """
         if self.junk_op_bytes > self._bodies_max // JUNK_OPS_SHARE:
             return False
@@ -141,20 +142,20 @@ class Memory:
             return False
         if self.fill_percent(plan_bytes) < OPS_PERCENT - RESUME_PERCENT * is_paused:
             return True
-        # As a rule an op makes room: it decides an undecided transaction, which takes more.
+        # Most ops make room: an undecided transaction takes more memory than a decided one.
         return len(self._book.decided) <= RECENT_MAX + self._book.held.halves // FULL_SHARE
 
     def fill_percent(self, plan_bytes: int) -> int:
-        """Return how much of the budget of entries is taken.
+        """Return the used percentage of the budget of entries.
 
         Args:
-            plan_bytes: What a plan takes that was taken, without bodies.
+            plan_bytes: Bytes of a returned plan that is not committed yet, without bodies.
         """
         return 100 * (self.entries_bytes + plan_bytes) // self._entries_max
 
     @property
     def ops_window_max(self) -> int | None:
-        """How many ops from T to O there may be where memory is scarce; None where it is not."""
+        """Most ops from T to O where memory is scarce; None where memory is not scarce."""
         percent = self.fill_percent(0)
         if percent < PRESSED_PERCENT:
             return None
@@ -162,24 +163,24 @@ class Memory:
         return RECENT_MAX + (halves if percent < HALVES_PERCENT else halves // FULL_SHARE)
 
     def keep_bodies(self, plan_bytes: int) -> None:
-        """Let the oldest bodies of undecided half messages go that are beyond the budget.
+        """Release the oldest bodies of undecided half messages that exceed the budget.
 
         Args:
-            plan_bytes: Bytes of the bodies of a plan that was taken and is still in memory.
+            plan_bytes: Bytes of the bodies of a returned plan that is still in memory.
         """
         if self.rebuild is None:
             left = self._bodies_max - self._other_bodies_bytes - plan_bytes
             self._book.held.keep_budget(max(0, left))
 
     def is_too_large(self, plan_bytes: int) -> bool:
-        """Tell whether the bodies of a plan that was taken do not fit beside what must stay.
+        """Tell whether a returned plan's bodies and the bodies that must stay exceed the budget.
 
         Args:
-            plan_bytes: Their bytes.
+            plan_bytes: Bytes of the plan's bodies.
         """
         return plan_bytes + self._other_bodies_bytes > self._bodies_max
 
     @property
     def _other_bodies_bytes(self) -> int:
-        """Bytes of the bodies in memory that are not undecided half messages'."""
+        """Bytes of the bodies of waiting dead letters and of unreadable ops."""
         return self._book.draft.letters.held_bytes + self.junk_op_bytes

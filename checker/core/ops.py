@@ -1,4 +1,4 @@
-"""Applying one op to the book: who may say it, and what follows."""
+"""Applies one op at a time to the book."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Ops:
-    """Applies ops, one after the other, in op order (rule 1).
+    """Applies ops in op order (rule 1).
 
     Args:
-        book: The transactions, changed in place, and the draft.
+        book: The transactions and the draft; both are changed in place.
     """
 
     def __init__(self, book: Book) -> None:
@@ -46,7 +46,7 @@ class Ops:
         }
 
     def apply(self, read: OpRead, now_ms: int) -> None:
-        """Apply one op; its half partition has been read to its half_offset."""
+        """Apply one op. The half partition must have been read to the op's half_offset."""
         op = read.op
         entry = self._book.entries.find(op.transaction_id, op.resume_count, op.producer_group)
         if entry is None:
@@ -55,7 +55,7 @@ class Ops:
             self._do[effect_of(op, entry.state)](entry, read, now_ms)
 
     def _orphan(self, read: OpRead, now_ms: int) -> None:
-        """Take an op of an unknown transaction; when it decides, a half that comes now is late."""
+        """Apply an op of an unknown transaction. If it decides, later half messages are LATE."""
         book, op = self._book, read.op
         if book.entries.is_other_groups(op.transaction_id, op.resume_count):
             book.draft.note(Count.INVALID_OP, f"{named(read)} is of another producer group")
@@ -86,7 +86,7 @@ class Ops:
             book.draft.note(Count.INVALID_OP, text)
             return
         if op.source is OpSource.CHECKER:
-            # The last counted answer has no copy that tells a rebuilt ledger of it.
+            # A copy carries each counted answer but the last: the DISCARD carries that.
             entry.check_times = max(entry.check_times, op.check_number)
         reason = discard_reason(op)
         by_reference = is_too_large(entry.messages.values())
@@ -95,7 +95,7 @@ class Ops:
         book.decide(entry, State.DISCARDED, read.offset, now_ms)
 
     def _answer(self, entry: Entry, read: OpRead, now_ms: int) -> None:
-        """Rule 5: an explicit UNKNOWN that answers the pending check counts; nothing else."""
+        """Apply an UNKNOWN. It counts only if it answers the pending check (rule 5)."""
         book = self._book
         if read.op.check_number != entry.check_times + 1:
             book.draft.count(Count.ANSWER_NOT_COUNTED)
@@ -123,7 +123,7 @@ class Ops:
         self._book.remember(entry, read, now_ms)
 
     def _ignore(self, entry: Entry, read: OpRead, now_ms: int) -> None:
-        """Take an answer or a discard that came too late."""
+        """Ignore an answer or a discard that came after the decision."""
         self._book.remember(entry, read, now_ms)
 
     def _refuse(self, entry: Entry, read: OpRead, now_ms: int) -> None:  # noqa: ARG002
@@ -135,7 +135,7 @@ class Ops:
         if allowed is None:
             allowed = self._book.settings.allows(group, topic)
             if max(len(group), len(topic)) > TOPIC_CHARS_MAX:
-                return allowed  # of no topic, and of any length: not worth remembering
+                return allowed  # not the name of a topic, and of any length: not kept
             if len(self._allowed) >= ALLOWED_MAX:
                 self._allowed.clear()
             self._allowed[group, topic] = allowed
@@ -143,7 +143,7 @@ class Ops:
 
 
 def named(read: OpRead) -> str:
-    """Return an op in words, for the log."""
+    """Return a description of an op for the log."""
     op = read.op
     return (
         f"{op.kind.value} of transaction {op.transaction_id} by {op.source.value} "

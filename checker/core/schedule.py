@@ -1,4 +1,4 @@
-"""When which producer group is asked. Due times, back-off, and whose turn it is; pure."""
+"""When each transaction is checked: due times, back-off, and turns of producer groups. Pure."""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ from halfbridge.serde.protocol import State
 if TYPE_CHECKING:
     from halfbridge.checker.core.entry import Entry
 
-# Due entries sorted out by group at a time, of first checks and of repeats each: enough for fair
-# turns, and a bound on one call when a million fall due at once.
+# Due entries that are sorted by group at a time, of first checks and of repeats each. So many are
+# enough for fair turns, and bound one call when a million entries fall due at once.
 READY_MAX = 20_000
-# One check in so many is a repeat while both kinds are due. First checks matter more: most of them
-# are answered. But anybody can make first checks due without end, by halves that nobody decides.
+# While both kinds are due, one check in 4 is a repeat. First checks come first because most of them
+# are answered. Repeats have a share because a client that never decides could make first checks due
+# without end.
 REPEAT_SHARE = 4
-# Decided and moved entries are swept out when they are more than half and more than this.
+# Decided and rescheduled entries are swept out of a queue that is longer than twice the undecided
+# half messages plus this number.
 REST_MAX = 10_000
-# Due time of an entry that was taken and not added again.
+# Due time of an entry that `take` returned and that was not added again.
 TAKEN = 1 << 62
-# Looked up once: an Enum's member costs more than the comparison.
+# Looked up once, because looking up a member of an Enum costs more than the comparison.
 _UNDECIDED = State.UNDECIDED
 
 
 def first_due_ms(append_ms: int, immunity_ms: int, timeout_ms: int, immunity_ms_max: int) -> int:
-    """Return when a transaction is first asked about.
+    """Return when the first check of a transaction is due.
 
-    Source: RocketMQ transactionTimeOut and CHECK_IMMUNITY_TIME_IN_SECONDS; differs: the broker's
-    append time counts, the timeout is a floor, and one long immunity delays nobody else.
+    Source: RocketMQ transactionTimeOut and CHECK_IMMUNITY_TIME_IN_SECONDS. Differences: the time
+    is counted from the broker's append time, the timeout is a minimum, and the long immunity of
+    one transaction does not delay another transaction.
     """
     return append_ms + max(min(immunity_ms, immunity_ms_max), timeout_ms)
 
 
 def backoff_ms(attempt: int, interval_ms: int, backoff_ms_max: int) -> int:
-    """Return how long to wait after unanswered request number `attempt` (from 1)."""
+    """Return how long to wait for an answer to request number `attempt` (from 1)."""
     doublings = min(attempt - 1, 32)  # 2**32 intervals is past any maximum
     return min(interval_ms << doublings, max(interval_ms, backoff_ms_max))
 
@@ -43,13 +46,13 @@ def backoff_ms(attempt: int, interval_ms: int, backoff_ms_max: int) -> int:
 class CheckSchedule:
     """Undecided transactions by due time.
 
-    First checks with the common timeout fall due in the order of their append times, so a queue
-    holds them; all others go through a heap, one for first checks and one for repeats. Decided ones
-    are skipped when they come up.
+    First checks with the default timeout fall due in the order of their append times, so they are
+    in a queue. All other first checks are in a heap, and repeats are in another heap. Transactions
+    that were decided in the meantime are skipped when they fall due.
     """
 
     def __init__(self) -> None:
-        # Two queues, not one of pairs: a tuple costs 56 bytes, and there may be millions.
+        # Two queues, not one queue of tuples: a tuple costs 56 bytes, times millions.
         self._in_turn: deque[Entry] = deque()
         self._in_turn_due: deque[int] = deque()
         self._first = _Due()
@@ -58,23 +61,27 @@ class CheckSchedule:
         self._sorted_out_ms = 0
 
     def add_in_turn(self, entry: Entry, due_ms: int) -> None:
-        """Add an entry that falls due no sooner than the one added in turn before, as a rule."""
+        """Add an entry that usually falls due no sooner than the entry added before."""
         dues = self._in_turn_due
         if dues and due_ms < dues[-1]:
-            self.add(entry, due_ms)  # a clock was set back; nobody waits for it
+            self.add(entry, due_ms)  # a broker's clock was set back: the heap keeps the order
         else:
             entry.due_ms = due_ms
             dues.append(due_ms)
             self._in_turn.append(entry)
 
     def add(self, entry: Entry, due_ms: int) -> None:
-        """Add an entry, or move it: an earlier due time of it no longer counts."""
+        """Add an entry, or reschedule it: its due time before no longer counts."""
         entry.due_ms = due_ms
         due = self._repeats if entry.attempt or entry.check_times else self._first
         due.push(entry, due_ms)
 
     def trim(self, undecided: int) -> None:
-        """Let go of entries that were decided or moved; `undecided` is at least what is left."""
+        """Remove entries that were decided or rescheduled.
+
+        Args:
+            undecided: An upper bound of the entries that remain.
+        """
         self._skip_moved()
         if len(self._in_turn) > 2 * undecided + REST_MAX:
             pairs = zip(self._in_turn, self._in_turn_due, strict=True)
@@ -97,9 +104,11 @@ class CheckSchedule:
     def take(self, confirmed_ms: int, limit: int) -> list[Entry]:
         """Return at most `limit` undecided entries that were due at `confirmed_ms`.
 
-        First checks before repeats, but one in REPEAT_SHARE is a repeat while any is due; groups in
-        turn. The caller adds each again. Partition time goes back by what two brokers' clocks
-        differ: whoever was due before still has its turn.
+        First checks come before repeats, but one in REPEAT_SHARE is a repeat while any is due.
+        Producer groups take turns. The caller adds each returned entry again.
+
+        `confirmed_ms` may go back from one call to the next, by the difference of two brokers'
+        clocks. An entry that was due before keeps its turn.
         """
         self._sort_out(confirmed_ms)
         self._sorted_out_ms = max(self._sorted_out_ms, confirmed_ms)
@@ -107,9 +116,9 @@ class CheckSchedule:
         while (self._first.count or self._repeats.count) and len(taken) < limit:
             is_repeat = self._is_turn_of_repeats()
             entry = (self._repeats if is_repeat else self._first).next()
-            # One that falls due later than all that were sorted out was moved since.
+            # A due time after `_sorted_out_ms` means that the entry was rescheduled meanwhile.
             if entry.state is _UNDECIDED and entry.due_ms <= self._sorted_out_ms:
-                entry.due_ms = TAKEN  # it may stand here twice
+                entry.due_ms = TAKEN  # the entry may be queued twice
                 taken.append(entry)
                 waits = self._repeats.count and not is_repeat
                 self._firsts_in_a_row = self._firsts_in_a_row + 1 if waits else 0
@@ -137,7 +146,7 @@ class CheckSchedule:
 
 
 class _Due:
-    """Entries by due time, and those that are due by producer group; one of each group in turn."""
+    """Entries in a heap by due time, and due entries in a queue for each producer group."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -155,14 +164,14 @@ class _Due:
             heapq.heapify(self._heap)
 
     def next_due_ms(self) -> list[int]:
-        """Return the lowest due time in the heap; nothing when there is none."""
+        """Return a list of the lowest due time in the heap; an empty list when there is none."""
         heap = self._heap
         while heap and not _stands(heap[0][2], heap[0][0]):
             heapq.heappop(heap)
         return [heap[0][0]] if heap else []
 
     def sort_out(self, confirmed_ms: int, count_max: int) -> None:
-        """Give those that were due at `confirmed_ms` a turn, until `count_max` have one."""
+        """Queue the entries that were due at `confirmed_ms`, until `count_max` are queued."""
         heap = self._heap
         while heap and self.count < count_max and heap[0][0] <= confirmed_ms:
             due_ms, _, entry = heapq.heappop(heap)
@@ -170,7 +179,7 @@ class _Due:
                 self.add(entry)
 
     def add(self, entry: Entry) -> None:
-        """Give an entry that is due a turn."""
+        """Queue a due entry for its group's turn."""
         self._by_group.setdefault(entry.group, deque()).append(entry)
         self.count += 1
 
@@ -180,7 +189,7 @@ class _Due:
         entry = queue.popleft()
         self.count -= 1
         if queue:
-            self._by_group[group] = queue  # behind the others: its next turn comes last
+            self._by_group[group] = queue  # the last of the groups: its next turn comes last
         return entry
 
 
