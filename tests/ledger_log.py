@@ -9,16 +9,8 @@ from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.settings import OP_WAIT_MS, LedgerSettings
 from halfbridge.checker.core.weights import message_bytes
-from halfbridge.serde.records import (
-    COUNT_UNKNOWN,
-    DEFAULT_IMMUNITY,
-    NO_OFFSET,
-    NO_TIMESTAMP,
-    HalfMetadata,
-    Op,
-    OpKind,
-    OpSource,
-)
+from halfbridge.serde.records import HalfMetadata, Op, OpKind
+from tests.kit.records import A_HALF, AN_OP
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.plan import Plan
@@ -159,36 +151,12 @@ class Reader:
 
 def metadata(name: str, index: int = 0) -> HalfMetadata:
     """Return what an original's header says."""
-    return HalfMetadata(
-        transaction_id=name,
-        born_timestamp=1,
-        resume_count=0,
-        message_index=index,
-        producer_group="orders",
-        real_topic="real",
-        real_partition=-1,
-        check_times=0,
-        immunity_ms=DEFAULT_IMMUNITY,
-        first_append_timestamp=NO_TIMESTAMP,
-        origin_offset=NO_OFFSET,
-    )
+    return A_HALF._replace(transaction_id=name, message_index=index, born_timestamp=1)
 
 
 def op_record(name: str, kind: OpKind, *, half_offset: int) -> Op:
     """Return what the producer of `name` would say."""
-    return Op(
-        transaction_id=name,
-        timestamp=1,
-        half_offset=half_offset,
-        resume_count=0,
-        producer_group="orders",
-        kind=kind,
-        message_count=COUNT_UNKNOWN,
-        check_number=0,
-        source=OpSource.PRODUCER,
-        actor="someone",
-        reason="",
-    )
+    return AN_OP._replace(transaction_id=name, kind=kind, half_offset=half_offset, timestamp=1)
 
 
 # --- what a plan writes, in words ----------------------------------------------------------

@@ -13,10 +13,11 @@ import pytest
 from halfbridge.bridge import Message, Resolution
 from halfbridge.serde.avro import CHECK_REQUEST, HALF_METADATA, OP
 from halfbridge.serde.headers import CHECK, HALF
-from halfbridge.serde.records import CheckRequest, OpKind, OpSource
+from halfbridge.serde.records import OpKind, OpSource
 from tests.check_oracle import unexpected_checks
 from tests.integration.installation import GROUP
 from tests.integration.tail import Record
+from tests.kit.records import A_REQUEST
 from tests.kit.waiting import until
 from tests.ledger_log import metadata, op_record
 
@@ -141,19 +142,12 @@ def answer(at_ms: int, number: int) -> Record:
 
 def asked(at_ms: int, number: int = 1, attempt: int = 1, name: str = "A") -> Record:
     """Return a request."""
-    request = CheckRequest(
+    request = A_REQUEST._replace(
         transaction_id=name,
         sent_timestamp=at_ms,
-        half_offset=0,
-        half_partition=0,
-        resume_count=0,
-        message_index=0,
         producer_group=GROUP,
-        real_topic="real",
-        real_partition=-1,
         check_number=number,
         attempt=attempt,
-        born_timestamp=0,
     )
     return record(at_ms, b"", (CHECK, CHECK_REQUEST.encode(request)))
 

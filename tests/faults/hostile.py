@@ -10,7 +10,8 @@ from confluent_kafka import Producer
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.headers import CONTEXT, DEAD, HALF
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
-from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.records import OpKind
+from tests.kit.records import A_HALF, AN_OP
 
 if TYPE_CHECKING:
     from random import Random
@@ -200,21 +201,9 @@ class Hostile:
     ) -> tuple[str, int]:
         identity = transaction_id or uuid.uuid4().hex
         partition = self._random.randrange(self._partitions) if partition is None else partition
-        values: dict[str, Any] = {
-            "transaction_id": identity,
-            "born_timestamp": 1,
-            "resume_count": 0,
-            "message_index": 0,
-            "producer_group": "hostile",
-            "real_topic": self._orders,
-            "real_partition": -1,
-            "check_times": 0,
-            "immunity_ms": -1,
-            "first_append_timestamp": -1,
-            "origin_offset": -1,
-            **given,
-        }
-        mine = (HALF, HALF_METADATA.encode(HalfMetadata(**values)))
+        values = {"producer_group": "hostile", "real_topic": self._orders, **given}
+        metadata = A_HALF._replace(transaction_id=identity, born_timestamp=1, **values)
+        mine = (HALF, HALF_METADATA.encode(metadata))
         self._append(self._names.half, value, headers=[*(headers or ()), mine], partition=partition)
         return identity, partition
 
@@ -222,21 +211,9 @@ class Hostile:
         self._op(half, OpKind.COMMIT, **given)
 
     def _op(self, half: tuple[str, int], kind: OpKind, **given: Any) -> None:
-        values: dict[str, Any] = {
-            "transaction_id": half[0],
-            "timestamp": 1,
-            "half_offset": 0,
-            "resume_count": 0,
-            "producer_group": "hostile",
-            "kind": kind,
-            "message_count": 1,
-            "check_number": 0,
-            "source": OpSource.PRODUCER,
-            "actor": "hostile",
-            "reason": "",
-            **given,
-        }
-        self._append(self._names.op, OP.encode(Op(**values)), partition=half[1])
+        values = {"producer_group": "hostile", "message_count": 1, "kind": kind, **given}
+        op = AN_OP._replace(transaction_id=half[0], timestamp=1, **values)
+        self._append(self._names.op, OP.encode(op), partition=half[1])
 
     def _append(
         self,

@@ -16,16 +16,8 @@ from confluent_kafka import Producer
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.headers import HALF
 from halfbridge.serde.identity import TRANSACTION_IDS
-from halfbridge.serde.records import (
-    DEFAULT_IMMUNITY,
-    NO_OFFSET,
-    NO_TIMESTAMP,
-    HalfMetadata,
-    Op,
-    OpKind,
-    OpSource,
-)
 from halfbridge.testkit.ports import free_ports
+from tests.kit.records import A_HALF, AN_OP
 
 if TYPE_CHECKING:
     from halfbridge.testkit.children import Child
@@ -74,18 +66,12 @@ class Mass:
         for number in range(count):
             transaction_id = TRANSACTION_IDS.next()
             self._ids.append(transaction_id)
-            metadata = HalfMetadata(
+            metadata = A_HALF._replace(
                 transaction_id=transaction_id,
                 born_timestamp=now_ms,
-                resume_count=0,
-                message_index=0,
                 producer_group=self._group,
                 real_topic=self._topic,
                 real_partition=number % PARTITIONS,
-                check_times=0,
-                immunity_ms=DEFAULT_IMMUNITY,
-                first_append_timestamp=NO_TIMESTAMP,
-                origin_offset=NO_OFFSET,
             )
             headers = [(HALF, HALF_METADATA.encode(metadata))]
             self._produce(
@@ -100,18 +86,12 @@ class Mass:
         """Write the decision of each: COMMIT, of one message, where the half topic was empty."""
         now_ms = time.time_ns() // 1_000_000
         for number, transaction_id in enumerate(self._ids):
-            op = Op(
+            op = AN_OP._replace(
                 transaction_id=transaction_id,
                 timestamp=now_ms,
                 half_offset=number // PARTITIONS,
-                resume_count=0,
                 producer_group=self._group,
-                kind=OpKind.COMMIT,
                 message_count=1,
-                check_number=0,
-                source=OpSource.PRODUCER,
-                actor="mass",
-                reason="",
             )
             self._produce(
                 self._stage.names.op,

@@ -29,10 +29,11 @@ from halfbridge.checker.config import CheckerConfig
 from halfbridge.serde import headers as names
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.progress import Progress, parse_progress
-from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.serde.topics import TopicNames
 from tests.integration.daemon import Daemon
 from tests.integration.tail import Record, Stored, Tail
+from tests.kit.records import A_HALF, AN_OP
 from tests.kit.waiting import CALL_S, until
 
 if TYPE_CHECKING:
@@ -183,39 +184,20 @@ class Installation:
 
     def half_header(self, topic: str, transaction_id: str, **metadata: Any) -> bytes:
         """Return RMQ_HALF as the client writes it."""
-        values: dict[str, Any] = {
-            "transaction_id": transaction_id,
-            "born_timestamp": 1_700_000_000_000,
-            "resume_count": 0,
-            "message_index": 0,
-            "producer_group": GROUP,
-            "real_topic": topic,
-            "real_partition": -1,
-            "check_times": 0,
-            "immunity_ms": -1,
-            "first_append_timestamp": -1,
-            "origin_offset": -1,
-            **metadata,
-        }
-        return HALF_METADATA.encode(HalfMetadata(**values))
+        values = {"producer_group": GROUP, "real_topic": topic, **metadata}
+        return HALF_METADATA.encode(A_HALF._replace(transaction_id=transaction_id, **values))
 
     def op(self, kind: OpKind, half: Stored, **given: Any) -> Stored:
         """Append an op about the transaction whose last half message is `half`."""
-        values: dict[str, Any] = {
+        values = {
             "transaction_id": half.transaction_id,
-            "timestamp": 1_700_000_000_000,
             "half_offset": half.offset,
-            "resume_count": 0,
             "producer_group": GROUP,
             "kind": kind,
             "message_count": 1,
-            "check_number": 0,
-            "source": OpSource.PRODUCER,
-            "actor": "test",
-            "reason": "",
             **given,
         }
-        record = Op(**values)
+        record = AN_OP._replace(**values)
         return self.write(
             self.names.op,
             OP.encode(record),

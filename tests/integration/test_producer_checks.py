@@ -8,24 +8,11 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge import (
-    Answer,
-    CheckCounts,
-    Message,
-    MessageView,
-    NoAnswerError,
-    Resolution,
-)
+from halfbridge.bridge import Answer, CheckCounts, Message, MessageView, NoAnswerError, Resolution
 from halfbridge.serde import OpKind, OpSource
 from halfbridge.serde.headers import CHECK
 from halfbridge.serde.records import COUNT_UNKNOWN
-from tests.integration.producing import (
-    ASKED_PARTITION,
-    GROUP,
-    TIMEOUT_S,
-    Cluster,
-    request_of,
-)
+from tests.integration.producing import ASKED_PARTITION, GROUP, TIMEOUT_S, Cluster, request_of
 from tests.kit.waiting import SETTLED_S, until
 
 pytestmark = pytest.mark.broker

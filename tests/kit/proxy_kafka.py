@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 from tests.kit.proxy_answers import with_error
 from tests.kit.proxy_connection import SILENT, STRANDED_S_MAX, Connection
 from tests.kit.proxy_faults import Act, Faults, Mode
-from tests.kit.proxy_frames import (
-    Frames,
-    NotKafkaError,
-    answer_header,
-    refusal,
-    request_header,
-)
+from tests.kit.proxy_frames import Frames, NotKafkaError, answer_header, refusal, request_header
 from tests.kit.proxy_lane import LaneFullError
 
 if TYPE_CHECKING:

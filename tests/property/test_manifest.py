@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from halfbridge.serde.records import BatchManifest, ManifestAttempt, ManifestKind
 from halfbridge.spark_jobs.sink.manifest import Entry, Fate, Found, Search, standing
+from tests.kit.records import A_MANIFEST
 
 BATCHES = 4
 # One step: somebody looks for a batch, and appends what it found so many steps later.
@@ -40,23 +41,11 @@ def run(steps: list[tuple[int, ManifestKind, list[str], int, int, str]]) -> list
     logs: list[list[Entry]] = [[]]
     pending: list[tuple[int, BatchManifest, int]] = []
     for now, (batch, kind, attempts, delay, age, app) in enumerate(steps):
-        manifest = BatchManifest(
+        manifest = A_MANIFEST._replace(
             app_id=app,
             batch_id=batch,
             kind=kind,
             searched_from=search(log, app, batch).searched_from,
-            first_append_timestamp=0,
-            age_ms_max=1_000,
-            row_count=1,
-            content_hash="",
-            query_id="",
-            plan_hash="",
-            refused_count=0,
-            dead_letter_offsets=(),
-            timestamp=0,
-            producer_group="g",
-            actor="",
-            reason="",
             attempts=tuple(ManifestAttempt(f"{batch}{each}", ()) for each in attempts),
         )
         pending.append((now + delay, manifest, 400 * age))

@@ -15,8 +15,9 @@ from confluent_kafka import Producer
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
 from halfbridge.serde.headers import DEAD, HALF, real_headers
 from halfbridge.serde.progress import Progress
-from halfbridge.serde.records import DeadLetter, DeadReason, HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.records import OpKind, OpSource
 from tests.integration.installation import GROUP, Installation
+from tests.kit.records import A_HALF, A_LETTER, AN_OP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,16 +116,13 @@ class Mass:
 
     def _metadata(self, number: int, index: int, origin: int) -> bytes:
         return HALF_METADATA.encode(
-            HalfMetadata(
+            A_HALF._replace(
                 transaction_id=f"{number:032x}",
                 born_timestamp=BORN_MS,
-                resume_count=0,
                 message_index=index,
                 producer_group=GROUP,
                 real_topic=self._orders,
-                real_partition=-1,
                 check_times=int(origin >= 0),
-                immunity_ms=-1,
                 first_append_timestamp=BORN_MS if origin >= 0 else -1,
                 origin_offset=origin,
             )
@@ -142,17 +140,14 @@ class Mass:
 
     def _op(self, producer: Producer, number: int, last: int, kind: OpKind) -> None:
         discards = kind is OpKind.DISCARD
-        op = Op(
+        op = AN_OP._replace(
             transaction_id=f"{number:032x}",
             timestamp=BORN_MS,
             half_offset=last,
-            resume_count=0,
             producer_group=GROUP,
             kind=kind,
             message_count=len(self._indices(number)),
-            check_number=0,
             source=OpSource.CHECKER if discards else OpSource.PRODUCER,
-            actor="mass",
             reason="CHECK_TIMES" if discards else "",
         )
         topic, pair = self._names.op, number % PAIRS
@@ -173,15 +168,11 @@ class Mass:
         if defect:
             self.defects.add((defect, f"{number:032x}"))
         if how == "discarded":
-            letter = DeadLetter(
-                reason=DeadReason.CHECK_TIMES,
-                detail="",
+            letter = A_LETTER._replace(
                 check_times=15,
                 decided_timestamp=BORN_MS,
-                op_offset=-1,
                 source_topic=self._names.half,
                 source_partition=number % PAIRS,
-                source_offset=-1,
             )
             headers = [("trace", b"0"), (HALF, self._metadata(number, 0, -1))]
             headers.append((DEAD, DEAD_LETTER.encode(letter)))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.serde import headers as names
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
-from halfbridge.serde.records import DeadLetter, DeadReason, HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.records import DeadReason, HalfMetadata, Op, OpKind
 from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.audit.bounds import Bounds
 from halfbridge.spark_jobs.audit.facts import (
@@ -26,6 +26,7 @@ from halfbridge.spark_jobs.audit.facts import (
 )
 from halfbridge.spark_jobs.io import KAFKA_SCHEMA, LOG_APPEND_TIME
 from halfbridge.spark_jobs.snapshot import Range, Snapshot
+from tests.kit.records import A_HALF, A_LETTER, AN_OP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -118,22 +119,8 @@ class Tape:
         **given: Any,
     ) -> Half:
         """Append a half message as the client does."""
-        metadata = HalfMetadata(
-            **{
-                "transaction_id": txn or self.new_id(),
-                "born_timestamp": BORN_MS,
-                "resume_count": 0,
-                "message_index": 0,
-                "producer_group": GROUP,
-                "real_topic": ORDERS,
-                "real_partition": -1,
-                "check_times": 0,
-                "immunity_ms": -1,
-                "first_append_timestamp": -1,
-                "origin_offset": -1,
-                **given,
-            }
-        )
+        values = {"born_timestamp": BORN_MS, "producer_group": GROUP, "real_topic": ORDERS, **given}
+        metadata = A_HALF._replace(transaction_id=txn or self.new_id(), **values)
         mine = (names.HALF, HALF_METADATA.encode(metadata))
         at = self.write(NAMES.half, pair, key=key, value=value, headers=[*user, mine])
         return Half(at, pair, self.clock_ms, metadata, key, value, tuple(user))
@@ -159,22 +146,16 @@ class Tape:
 
     def op(self, kind: OpKind, half: Half, **given: Any) -> int:
         """Append an op about the transaction whose last half message is `half`."""
-        op = Op(
-            **{
-                "transaction_id": half.txn,
-                "timestamp": BORN_MS,
-                "half_offset": half.origin,
-                "resume_count": half.metadata.resume_count,
-                "producer_group": half.metadata.producer_group,
-                "kind": kind,
-                "message_count": half.metadata.message_index + 1,
-                "check_number": 0,
-                "source": OpSource.PRODUCER,
-                "actor": "tape",
-                "reason": "",
-                **given,
-            }
-        )
+        values = {
+            "transaction_id": half.txn,
+            "timestamp": BORN_MS,
+            "half_offset": half.origin,
+            "resume_count": half.metadata.resume_count,
+            "producer_group": half.metadata.producer_group,
+            "message_count": half.metadata.message_index + 1,
+            **given,
+        }
+        op = AN_OP._replace(kind=kind, **values)
         return self.write(NAMES.op, half.pair, key=half.txn.encode(), value=OP.encode(op))
 
     def real(self, half: Half, partition: int = 0, **given: Any) -> int:
@@ -188,19 +169,10 @@ class Tape:
 
     def dead(self, half: Half, reason: DeadReason, **given: Any) -> int:
         """Append the dead letter of a message; with is_stub=True one that only refers to it."""
-        letter = DeadLetter(
-            **{
-                "reason": reason,
-                "detail": "",
-                "check_times": 0,
-                "decided_timestamp": -1,
-                "op_offset": -1,
-                "source_topic": NAMES.half,
-                "source_partition": half.pair,
-                "source_offset": half.at,
-                **given,
-            }
-        )
+        place = {
+            "source_topic": NAMES.half, "source_partition": half.pair, "source_offset": half.at
+        }  # fmt: skip
+        letter = A_LETTER._replace(reason=reason, **{**place, **given})
         headers = [
             (names.HALF, HALF_METADATA.encode(half.metadata)),
             (names.DEAD, DEAD_LETTER.encode(letter)),

@@ -18,15 +18,7 @@ from halfbridge.spark_jobs.ingest.rows import PARTITION_COLUMNS
 from halfbridge.spark_jobs.ivy import JarsError, resolve
 from halfbridge.spark_jobs.replay.job import Replay, plan_replay
 from halfbridge.testkit.pytest_plugin import leave_out
-from tests.spark.delta_engine import (
-    COORDINATES,
-    DELETED,
-    PURGED,
-    RENAMED,
-    ROWS,
-    VECTORS,
-    ingested,
-)
+from tests.spark.delta_engine import COORDINATES, DELETED, PURGED, RENAMED, ROWS, VECTORS, ingested
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

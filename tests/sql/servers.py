@@ -22,13 +22,7 @@ from sqlalchemy.pool import NullPool
 
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.watchdog import Watchdog
-from tests.sql.processes import (
-    ServerError,
-    as_unprivileged,
-    kill_working_in,
-    new_directory,
-    run,
-)
+from tests.sql.processes import ServerError, as_unprivileged, kill_working_in, new_directory, run
 from tests.tools import tool
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from halfbridge.sql.local_messages.rows import ROW_BYTES_MAX, LocalMessage
 from halfbridge.sql.local_messages.settling import PreparedMessage, Settling
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
-from tests.sql.databases import Database  # noqa: TC001  (fixtures of this file)
+from tests.sql.databases import Database
 
 ALL = range(BUCKETS)
 KIB = 1 << 10

@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.bench.config import BenchConfig
-from halfbridge.bench.result import (
-    BenchResult,
-    Latency,
-    Usage,
-    latency_of,
-    per_second,
-    percentile,
-)
+from halfbridge.bench.result import BenchResult, Latency, Usage, latency_of, per_second, percentile
 
 CONFIG = BenchConfig(
     messages=10,

@@ -9,7 +9,7 @@ import pytest
 from halfbridge.bridge.errors import BridgeError, InvalidMessageError
 from halfbridge.bridge.message import Answer, Message, Resolution, view_of
 from halfbridge.serde.headers import CHECK, CONTEXT, HALF, RESERVED
-from halfbridge.serde.records import CheckRequest
+from tests.kit.records import A_REQUEST
 
 
 def test_a_message_keeps_what_it_was_given() -> None:
@@ -78,19 +78,8 @@ def test_reserved_headers_are_refused(name: str) -> None:
         Message("t", headers=[(name, b"1")])
 
 
-REQUEST = CheckRequest(
-    transaction_id="a1",
-    sent_timestamp=1,
-    half_offset=2,
-    half_partition=0,
-    resume_count=0,
-    message_index=0,
-    producer_group="g",
-    real_topic="orders",
-    real_partition=-1,
-    check_number=1,
-    attempt=1,
-    born_timestamp=3,
+REQUEST = A_REQUEST._replace(
+    transaction_id="a1", half_offset=2, producer_group="g", real_topic="orders", born_timestamp=3
 )
 
 

@@ -14,15 +14,7 @@ from halfbridge.checker.pair import Pair
 from halfbridge.checker.report import Reporter
 from halfbridge.serde.progress import START
 from halfbridge.serde.records import OpKind
-from tests.ledger_log import (
-    BEGIN_MS,
-    HOUR_MS,
-    SECOND_MS,
-    SETTINGS,
-    UNLIMITED,
-    metadata,
-    op_record,
-)
+from tests.ledger_log import BEGIN_MS, HOUR_MS, SECOND_MS, SETTINGS, UNLIMITED, metadata, op_record
 
 HALF_MS, OP_MS = 7 * HOUR_MS, 9 * HOUR_MS
 

@@ -6,13 +6,7 @@ import struct
 
 import pytest
 
-from tests.kit.proxy_frames import (
-    Api,
-    Frames,
-    NotKafkaError,
-    answer_header,
-    request_header,
-)
+from tests.kit.proxy_frames import Api, Frames, NotKafkaError, answer_header, request_header
 
 
 def framed(body: bytes) -> bytes:

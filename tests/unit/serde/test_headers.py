@@ -25,7 +25,8 @@ from halfbridge.serde.headers import (
     without_half,
 )
 from halfbridge.serde.limits import IDENTITY_BYTES_MAX, ORIGINAL_METADATA_BYTES_MAX
-from halfbridge.serde.records import Op, OpKind, OpSource
+from halfbridge.serde.records import OpKind, OpSource
+from tests.kit.records import AN_OP
 from tests.playbook import metadata
 
 if TYPE_CHECKING:
@@ -186,14 +187,13 @@ def test_a_half_message_leaves_room_for_its_copy_and_its_discard() -> None:
     more = full._replace(real_topic=full.real_topic + "t")
     with pytest.raises(DecodeError, match=f"at most {ORIGINAL_METADATA_BYTES_MAX}"):
         parse_half([(HALF, HALF_METADATA.encode(more))])
-    op = Op(
+    op = AN_OP._replace(
         transaction_id=longest.transaction_id,
         timestamp=largest[1],
         half_offset=largest[1],
         resume_count=largest[0],
         producer_group=longest.producer_group,
         kind=OpKind.DISCARD,
-        message_count=-1,
         check_number=largest[0],
         source=OpSource.CHECKER,
         actor="a" * 500,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003  (get_type_hints reads it)
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given
 
 from halfbridge.serde.records import DeadReason, OpKind
-from halfbridge.testkit.history import (
-    Anomaly,
-    Claim,
-    Finding,
-    Outcome,
-    ReadRecord,
-    digest_of,
-)
+from halfbridge.testkit.history import Anomaly, Claim, Finding, Outcome, ReadRecord, digest_of
 from halfbridge.testkit.judge import judge
 from tests.unit.testkit.histories import DEAD, History, clean_histories, value_of
 from tests.unit.testkit.planted import FAULTS, deliver_the_dead, drop_whole

@@ -12,7 +12,8 @@ from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.serde.progress import Progress
 from halfbridge.serde.protocol import REASON_AGE, State
-from halfbridge.serde.records import HalfMetadata, Op, OpKind, OpSource
+from halfbridge.serde.records import OpKind, OpSource
+from tests.kit.records import A_HALF, AN_OP
 from tests.ledger_log import SETTINGS, UNLIMITED
 
 GROUP = "orders-service"
@@ -38,16 +39,11 @@ class Log:
     ) -> int:
         """Append a half record (a copy when `origin` is given); return its offset."""
         offset = len(self.halves)
-        metadata = HalfMetadata(
+        metadata = A_HALF._replace(
             transaction_id=transaction_id,
-            born_timestamp=0,
-            resume_count=0,
             message_index=index,
             producer_group=group,
             real_topic=topic,
-            real_partition=-1,
-            check_times=0,
-            immunity_ms=-1,
             first_append_timestamp=-1 if origin < 0 else 0,
             origin_offset=origin,
         )
@@ -66,19 +62,13 @@ class Log:
     ) -> int:
         """Append an op; return its offset."""
         offset = len(self.ops)
-        op = Op(
+        op = AN_OP._replace(
             transaction_id=transaction_id,
-            timestamp=0,
             half_offset=len(self.halves) - 1 if half_offset is None else half_offset,
-            resume_count=0,
             producer_group=group,
             kind=kind,
             message_count=1,
-            check_number=0,
-            source=more.get("source", OpSource.PRODUCER),
-            actor="",
-            reason=more.get("reason", ""),
-            age_ms=more.get("age_ms", 0),
+            **more,
         )
         self.ops.append(OpRead(offset, append_ms, op))
         return offset

@@ -6,13 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from halfbridge.checker.admin.shape import (
-    Layout,
-    Problem,
-    SeenTopic,
-    find_problems,
-    wanted_topics,
-)
+from halfbridge.checker.admin.shape import Layout, Problem, SeenTopic, find_problems, wanted_topics
 from halfbridge.serde.topic_shapes import (
     COPY_BYTES,
     MESSAGE_BYTES_MAX,

@@ -14,7 +14,7 @@ from halfbridge.checker.core.plan import DeadHalf, DeadJunk
 from halfbridge.checker.core.weights import letter_bytes, message_bytes
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.progress import START
-from halfbridge.serde.records import DeadReason, OpKind
+from halfbridge.serde.records import DeadReason, HalfMetadata, OpKind
 from tests.ledger_log import SETTINGS, UNLIMITED, metadata, op_record
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def test_letters() -> None:
 
     def take() -> None:
         for number in range(COUNT):
-            told = metadata(f"{number:032}")
+            told = HalfMetadata(*metadata(f"{number:032}"))  # allocated here, so that it counts
             weight = message_bytes(told)
             one = HalfRead(number, BORN_MS, told, "", 1_000, None, metadata_bytes=weight)
             letters.append(DeadHalf(one, DeadReason.LATE, f"{number} was late", 0, number, -1))

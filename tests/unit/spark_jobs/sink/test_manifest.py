@@ -21,6 +21,7 @@ from halfbridge.spark_jobs.sink.manifest import (
     rounds,
     standing,
 )
+from tests.kit.records import A_MANIFEST
 
 
 def manifest(
@@ -35,23 +36,15 @@ def manifest(
     plan: str = "",
 ) -> BatchManifest:
     """Return a manifest that may live for 1,000 ms."""
-    return BatchManifest(
-        app_id="app",
+    return A_MANIFEST._replace(
         batch_id=batch,
         kind=kind,
         searched_from=searched_from,
         first_append_timestamp=first,
-        age_ms_max=1_000,
         row_count=rows,
         content_hash=content,
         query_id=query,
         plan_hash=plan,
-        refused_count=0,
-        dead_letter_offsets=(),
-        timestamp=0,
-        producer_group="g",
-        actor="a",
-        reason="",
         attempts=tuple(ManifestAttempt(each, ()) for each in attempts),
     )
 

@@ -9,7 +9,6 @@ from halfbridge.serde.records import (
     DeadLetter,
     DeadReason,
     ManifestAttempt,
-    ManifestKind,
     ManifestTransaction,
     SinkContext,
     new_half,
@@ -26,28 +25,16 @@ from halfbridge.spark_jobs.sink.tally import (
     newest_tally,
     refused_by,
 )
+from tests.kit.records import A_MANIFEST
 
 
 def manifest(batch: int, *transactions: str, tally: Tally = NO_TALLY) -> BatchManifest:
     """Return a manifest of transactions with three messages each."""
     listed = tuple(ManifestTransaction(each, 0, 3, 0) for each in transactions)
-    return BatchManifest(
-        app_id="app",
+    return A_MANIFEST._replace(
         batch_id=batch,
-        kind=ManifestKind.COMMIT,
-        searched_from=0,
-        first_append_timestamp=0,
-        age_ms_max=1,
-        row_count=0,
-        content_hash="",
-        query_id="",
-        plan_hash="",
         refused_count=tally.refused_count,
         dead_letter_offsets=tally.offsets,
-        timestamp=0,
-        producer_group="g",
-        actor="",
-        reason="",
         attempts=(ManifestAttempt("a", listed),),
     )
 

@@ -7,37 +7,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.records import BatchManifest, ManifestKind
+from halfbridge.serde.records import BatchManifest
 from halfbridge.spark_jobs.sink import watch
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError
 from halfbridge.spark_jobs.sink.options import parse_options
 from halfbridge.spark_jobs.sink.refused.kafka_io import Look
 from halfbridge.spark_jobs.sink.tally import NO_BATCH, Letter, Tally
 from halfbridge.spark_jobs.sink.watch import RefusedWatch
+from tests.kit.records import A_MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GIVEN = {"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app", "fail.on.refused": "true"}
-EARLIER = BatchManifest(
-    app_id="app",
-    batch_id=4,
-    kind=ManifestKind.COMMIT,
-    searched_from=0,
-    first_append_timestamp=0,
-    age_ms_max=1,
-    row_count=0,
-    content_hash="",
-    query_id="",
-    plan_hash="",
-    refused_count=3,
-    dead_letter_offsets=(7,),
-    timestamp=0,
-    producer_group="spark-app",
-    actor="",
-    reason="",
-    attempts=(),
-)
+EARLIER = A_MANIFEST._replace(batch_id=4, refused_count=3, dead_letter_offsets=(7,))
 
 
 class Topic:
