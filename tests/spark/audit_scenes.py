@@ -1,597 +1,364 @@
-"""Histories that are written by hand, each of one transaction, and what must be found in them."""
+"""Histories that are written by hand, each of one transaction, and what must be found in them.
 
-# ruff: noqa: D103  (the name of a scene says what it is)
+A scene is a script: each step writes a record. Steps name half records by their number in the
+script: the first is 0. Example: `commit(1), real(0, partition=2)` is the COMMIT of half 1, and the
+delivery of half 0 to partition 2.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from halfbridge.serde import headers as names
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import DeadReason, OpKind, OpSource
 from tests.spark.tape import NAMES, Half, Tape
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+Step = Callable[[Tape, list[Half]], None]
 
 CHECKER = {"source": OpSource.CHECKER, "reason": "CHECK_TIMES"}
 BY_AGE = {"source": OpSource.CHECKER, "reason": "AGE", "age_ms": 3_600_000}
+AT_AGE = {**BY_AGE, "age_ms": 1}
 BY_CHECK = {"source": OpSource.CHECK, "message_count": -1}
+TRACE = [("name", b"value")]
 
-Scene = "Callable[[Tape], Half]"
-SCENES: list[tuple[str, Callable[[Tape], Half], list[str]]] = []
 
+@dataclass(frozen=True)
+class Scene:
+    """A history of one transaction, and the findings that an audit must have."""
 
-def scene(*findings: str) -> Callable[[Callable[[Tape], Half]], Callable[[Tape], Half]]:
-    """Register a scene and what must be found in it."""
+    name: str
+    steps: tuple[Step, ...]
+    findings: tuple[str, ...]
 
-    def register(play: Callable[[Tape], Half]) -> Callable[[Tape], Half]:
-        SCENES.append((play.__name__, play, sorted(findings)))
-        return play
+    def play(self, tape: Tape) -> Half:
+        """Write the scene; return its first half record."""
+        halves: list[Half] = []
+        for step in self.steps:
+            step(tape, halves)
+        return halves[0]
 
-    return register
 
+def scene(name: str, *steps: Step, finds: str = "") -> Scene:
+    """Return a scene; without `finds` all in it is in order."""
+    return Scene(name, steps, tuple(sorted(finds.split())))
 
-def several(tape: Tape, count: int = 3, **given: Any) -> list[Half]:
-    """Write a transaction of several messages, alike but for their values."""
-    first = tape.half(value=b"0", **given)
-    rest = range(1, count)
-    return [first, *(tape.half(first.txn, value=b"%d" % n, message_index=n, **given) for n in rest)]
 
+# --- steps ---------------------------------------------------------------------------------
 
-# What is in order.
 
+def half(*, days: int | None = None, is_other: bool = False, **given: Any) -> Step:
+    """A half message of the transaction (`is_other`: of another one); `days`: by its own clock."""
 
-@scene()
-def delivered(tape: Tape) -> Half:
-    return tape.delivered(user=[("trace", b"\xff"), ("trace", None)])
+    def play(tape: Tape, halves: list[Half]) -> None:
+        txn = None if is_other or not halves else halves[0].txn
+        if days is None:
+            halves.append(tape.half(txn, **given))
+        else:
+            with tape.create_time(days=days):
+                halves.append(tape.half(txn, **given))
 
+    return play
 
-@scene()
-def rolled_back(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.ROLLBACK, half)
-    return half
 
+def several(count: int) -> tuple[Step, ...]:
+    """Half messages that are alike but for their values."""
+    return tuple(half(value=b"%d" % n, message_index=n) for n in range(count))
 
-@scene()
-def undecided_with_answers(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.UNKNOWN, half, check_number=1, source=OpSource.CHECK)
-    return tape.put_back(half)
 
+def copy(of: int = 0) -> Step:
+    """A copy of a half message, as the daemon appends it."""
+    return lambda tape, halves: halves.append(tape.put_back(halves[of]))
 
-@scene()
-def discarded_as_a_copy(tape: Tape) -> Half:
-    copy = tape.put_back(tape.half())
-    tape.op(OpKind.DISCARD, copy, **CHECKER)
-    tape.dead(copy, DeadReason.CHECK_TIMES)
-    return copy
 
+def forged_copy(first_append_timestamp: int) -> Step:
+    """A copy that says by itself when its original was appended."""
 
-@scene()
-def several_messages_and_partitions(tape: Tape) -> Half:
-    halves = several(tape)
-    tape.op(OpKind.COMMIT, halves[-1])
-    for half in halves:
-        tape.real(half, partition=half.metadata.message_index % 2)
-    return halves[0]
+    def play(tape: Tape, halves: list[Half]) -> None:
+        given = {"check_times": 1, "first_append_timestamp": first_append_timestamp}
+        halves.append(tape.half(halves[0].txn, origin_offset=halves[0].at, **given))
 
+    return play
 
-@scene()
-def messages_all_alike(tape: Tape) -> Half:
-    first = tape.half(real_partition=1)
-    second = tape.half(first.txn, message_index=1, real_partition=0)
-    tape.op(OpKind.COMMIT, second)
-    tape.real(first, partition=1)
-    tape.real(second, partition=0)
-    return first
 
+def op(kind: OpKind, of: int = 0, *, days: int | None = None, at: int = -1, **given: Any) -> Step:
+    """An op about a half message; `at`: that names the place of that one."""
 
-@scene()
-def equals_in_several_partitions(tape: Tape) -> Half:
-    first = tape.half(key=None)
-    other = tape.half(first.txn, key=None, value=b"other", message_index=1)
-    last = tape.half(first.txn, key=None, message_index=2)
-    tape.op(OpKind.COMMIT, last)
-    tape.real(first, partition=1)
-    tape.real(other, partition=0)
-    tape.real(last, partition=0)
-    return first
+    def play(tape: Tape, halves: list[Half]) -> None:
+        place = {} if at < 0 else {"half_offset": halves[at].at}
+        if days is None:
+            tape.op(kind, halves[of], **{**place, **given})
+        else:
+            with tape.create_time(days=days):
+                tape.op(kind, halves[of], **{**place, **given})
 
+    return play
 
-@scene()
-def equals_of_which_one_was_bound(tape: Tape) -> Half:
-    free = tape.half()
-    bound = tape.half(free.txn, message_index=1, real_partition=1)
-    tape.op(OpKind.COMMIT, bound)
-    tape.real(bound, partition=1)
-    tape.real(free, partition=2)
-    return free
 
+commit, rollback, discard = (
+    partial(op, kind) for kind in (OpKind.COMMIT, OpKind.ROLLBACK, OpKind.DISCARD)
+)
 
-@scene()
-def committed_by_a_check_as_a_copy(tape: Tape) -> Half:
-    half = tape.half()
-    copy = tape.put_back(half)
-    tape.op(OpKind.COMMIT, copy, half_offset=copy.at, **BY_CHECK)
-    tape.real(half)
-    return half
 
+def real(of: int = 0, **given: Any) -> Step:
+    """The delivery of a half message."""
+    return lambda tape, halves: _ignore(tape.real(halves[of], **given))
 
-@scene()
-def repeated_half_and_decision(tape: Tape) -> Half:
-    half = tape.half()
-    tape.half(half.txn, value=b"again")
-    tape.op(OpKind.COMMIT, half)
-    tape.op(OpKind.COMMIT, half)
-    tape.real(half)
-    return half
 
+def dead(reason: str, *of: int, **given: Any) -> Step:
+    """Dead letters of half messages; of the first where none is named."""
 
-@scene()
-def duplicate_half_behind_the_decision(tape: Tape) -> Half:
-    half = tape.delivered()
-    tape.dead(tape.half(half.txn), DeadReason.LATE)
-    return half
+    def play(tape: Tape, halves: list[Half]) -> None:
+        for each in of or (0,):
+            tape.dead(halves[each], DeadReason[reason], **given)
 
-
-@scene()
-def checkers_discard_that_lost(tape: Tape) -> Half:
-    half = tape.delivered()
-    tape.op(OpKind.DISCARD, half, **CHECKER)
-    return half
-
-
-@scene()
-def discard_by_a_producer(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.DISCARD, half)
-    tape.op(OpKind.COMMIT, half)
-    tape.real(half)
-    return half
-
-
-@scene()
-def decision_of_another_group(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.ROLLBACK, half, producer_group="others")
-    tape.op(OpKind.COMMIT, half)
-    tape.real(half)
-    return half
-
-
-@scene()
-def discard_before_the_age(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.DISCARD, half, **BY_AGE)
-    tape.op(OpKind.COMMIT, half)
-    tape.real(half)
-    return half
-
-
-@scene()
-def discard_at_the_age(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.DISCARD, half, **{**BY_AGE, "age_ms": 1})
-    tape.dead(half, DeadReason.AGE)
-    return half
-
-
-# Without an append time there is no age, and a discard for age takes no effect.
-
-
-def discarded_in_vain(tape: Tape, half: Half) -> Half:
-    tape.op(OpKind.DISCARD, half, **{**BY_AGE, "age_ms": 1})
-    tape.op(OpKind.COMMIT, half)
-    tape.real(half)
-    return half
-
-
-@scene()
-def discard_for_age_without_append_time(tape: Tape) -> Half:
-    half = tape.half()
-    with tape.create_time(days=4):
-        tape.op(OpKind.DISCARD, half, **BY_AGE)
-    tape.op(OpKind.COMMIT, half)
-    tape.real(half)
-    return half
-
-
-@scene()
-def discard_for_age_of_a_half_without_append_time(tape: Tape) -> Half:
-    with tape.create_time(days=-4):
-        half = tape.half()
-    return discarded_in_vain(tape, half)
-
-
-@scene()
-def discard_for_age_of_a_copy_that_has_none(tape: Tape) -> Half:
-    half = tape.half()
-    tape.half(half.txn, origin_offset=half.at, check_times=1, first_append_timestamp=-1)
-    return discarded_in_vain(tape, half)
-
-
-@scene()
-def discard_for_age_of_a_copy_before_all_times(tape: Tape) -> Half:
-    half = tape.half()
-    tape.half(half.txn, origin_offset=half.at, check_times=1, first_append_timestamp=-(2**63))
-    return discarded_in_vain(tape, half)
-
-
-@scene()
-def discard_for_age_of_what_began_with_an_append_time(tape: Tape) -> Half:
-    first = tape.half()
-    with tape.create_time(days=-4):
-        second = tape.half(first.txn, message_index=1)
-    copy = tape.put_back(first)
-    tape.op(OpKind.DISCARD, copy, half_offset=copy.at, **{**BY_AGE, "age_ms": 1})
-    tape.dead(first, DeadReason.AGE)
-    tape.dead(second, DeadReason.AGE)
-    return first
-
-
-@scene()
-def discard_for_age_that_only_a_later_message_proves(tape: Tape) -> Half:
-    with tape.create_time(days=-4):
-        first = tape.half()
-    second = tape.half(first.txn, message_index=1)
-    tape.op(OpKind.DISCARD, second, **{**BY_AGE, "age_ms": 1})
-    tape.op(OpKind.COMMIT, second)
-    tape.real(first)
-    tape.real(second)
-    return first
-
-
-@scene()
-def not_allowed(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.COMMIT, half)
-    tape.dead(half, DeadReason.NOT_ALLOWED)
-    return half
-
-
-@scene()
-def reserved_header(tape: Tape) -> Half:
-    half = tape.half(user=[(names.BORN_TIMESTAMP, b"0")])
-    tape.op(OpKind.COMMIT, half)
-    tape.dead(half, DeadReason.NOT_ALLOWED)
-    return half
-
-
-@scene()
-def incomplete(tape: Tape) -> Half:
-    first, _, third = several(tape)
-    tape.drop(NAMES.half, 0, first.at + 1)
-    tape.op(OpKind.COMMIT, third)
-    tape.dead(first, DeadReason.INCOMPLETE)
-    tape.dead(third, DeadReason.INCOMPLETE)
-    return first
-
-
-@scene()
-def extra(tape: Tape) -> Half:
-    first, second = several(tape, 2)
-    tape.op(OpKind.COMMIT, second, message_count=1)
-    tape.real(first)
-    tape.dead(second, DeadReason.EXTRA)
-    return first
-
-
-@scene("late")
-def late(tape: Tape) -> Half:
-    half = tape.delivered()
-    tape.dead(tape.half(half.txn, message_index=1), DeadReason.LATE)
-    return half
-
-
-@scene("late")
-def an_op_that_named_what_was_stored_later(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.COMMIT, half, half_offset=1 << 40, message_count=2)
-    tape.dead(half, DeadReason.INCOMPLETE)
-    tape.dead(tape.half(half.txn, message_index=1), DeadReason.LATE)
-    return half
-
-
-@scene()
-def another_life_of_the_same(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.DISCARD, half, source=OpSource.OPERATOR)
-    tape.dead(half, DeadReason.OPERATOR)
-    tape.delivered(txn=half.txn, resume_count=1)
-    return half
-
-
-@scene()
-def orphan_rollback(tape: Tape) -> Half:
-    half = tape.half()
-    tape.drop(NAMES.half, 0, half.at)
-    tape.op(OpKind.ROLLBACK, half)
-    return half
-
-
-@scene()
-def discarded_with_a_stub(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.DISCARD, half, **CHECKER)
-    tape.dead(half, DeadReason.CHECK_TIMES, is_stub=True)
-    return half
-
-
-@scene()
-def too_many_messages(tape: Tape) -> Half:
-    first = tape.half()
-    last = tape.half(first.txn, message_index=TRANSACTION_MESSAGES_MAX)
-    tape.op(OpKind.COMMIT, last)
-    for half in (first, last):
-        tape.dead(half, DeadReason.TOO_LARGE, is_stub=True)
-    return first
-
-
-@scene()
-def excess_of_an_undecided_one(tape: Tape) -> Half:
-    first = tape.half()
-    tape.half(first.txn, message_index=TRANSACTION_MESSAGES_MAX)
-    excess = tape.half(first.txn, message_index=TRANSACTION_MESSAGES_MAX + 1)
-    tape.dead(excess, DeadReason.TOO_LARGE, is_stub=True)
-    return first
-
-
-@scene()
-def too_many_bytes(tape: Tape) -> Half:
-    half_of_it = TRANSACTION_BYTES_MAX // 2
-    first = tape.half(key=None, value=bytes(half_of_it))
-    last = tape.half(first.txn, message_index=1, key=b"k", value=bytes(half_of_it))
-    tape.op(OpKind.COMMIT, last)
-    for half in (first, last):
-        tape.dead(half, DeadReason.TOO_LARGE, is_stub=True)
-    return first
-
-
-@scene()
-def as_many_bytes_as_may_be(tape: Tape) -> Half:
-    user = [("name", b"value")]
-    return tape.delivered(key=None, value=bytes(TRANSACTION_BYTES_MAX - 9), user=user)
-
-
-# What breaks the law.
-
-
-@scene("phantom")
-def delivered_with_a_byte_too_many(tape: Tape) -> Half:
-    user = [("name", b"value")]
-    return tape.delivered(key=None, value=bytes(TRANSACTION_BYTES_MAX - 8), user=user)
-
-
-@scene("lost")
-def too_large_though_it_is_not(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.COMMIT, half)
-    tape.dead(half, DeadReason.TOO_LARGE, is_stub=True)
-    return half
-
-
-@scene("lost", "lost")
-def incomplete_though_it_is_not(tape: Tape) -> Half:
-    first, second = several(tape, 2)
-    tape.op(OpKind.COMMIT, second)
-    tape.dead(first, DeadReason.INCOMPLETE)
-    tape.dead(second, DeadReason.INCOMPLETE)
-    return first
-
-
-@scene("lost")
-def too_large_without_a_letter(tape: Tape) -> Half:
-    first = tape.half()
-    last = tape.half(first.txn, message_index=TRANSACTION_MESSAGES_MAX)
-    tape.op(OpKind.COMMIT, last)
-    tape.dead(first, DeadReason.TOO_LARGE, is_stub=True)
-    return first
-
-
-@scene("lost")
-def lost(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.COMMIT, half)
-    return half
-
-
-@scene("lost")
-def lost_half(tape: Tape) -> Half:
-    half = tape.half()
-    tape.drop(NAMES.half, 0, half.at)
-    tape.op(OpKind.COMMIT, half)
-    return half
-
-
-@scene("lost")
-def discarded_without_a_letter(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.DISCARD, half, **CHECKER)
-    return half
-
-
-@scene("lost")
-def discarded_though_committed(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.COMMIT, half)
-    tape.dead(half, DeadReason.CHECK_TIMES)
-    return half
-
-
-@scene("torn")
-def torn(tape: Tape) -> Half:
-    halves = several(tape)
-    tape.op(OpKind.COMMIT, halves[-1])
-    tape.real(halves[0])
-    tape.real(halves[2])
-    return halves[0]
-
-
-@scene("torn")
-def torn_between_topics_of_the_living_and_the_dead(tape: Tape) -> Half:
-    first, second = several(tape, 2)
-    tape.op(OpKind.COMMIT, second)
-    tape.real(first)
-    tape.dead(second, DeadReason.UNDELIVERABLE)
-    return first
-
-
-@scene("torn")
-def delivered_though_incomplete(tape: Tape) -> Half:
-    first, second = several(tape, 2)
-    tape.op(OpKind.COMMIT, second, message_count=3)
-    tape.real(first)
-    tape.real(second)
-    return first
-
-
-@scene("duplicate")
-def delivered_twice(tape: Tape) -> Half:
-    half = tape.delivered()
-    tape.real(half, partition=1)
-    return half
-
-
-@scene("duplicate")
-def delivered_and_buried(tape: Tape) -> Half:
-    half = tape.delivered()
-    tape.dead(half, DeadReason.UNDELIVERABLE)
-    return half
-
-
-@scene("duplicate")
-def buried_twice(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.DISCARD, half, **CHECKER)
-    tape.dead(half, DeadReason.CHECK_TIMES)
-    tape.dead(half, DeadReason.CHECK_TIMES)
-    return half
-
-
-@scene("mismatch")
-def another_value(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.COMMIT, half)
-    tape.real(half, value=b"valuE")
-    return half
-
-
-@scene("mismatch")
-def null_became_empty(tape: Tape) -> Half:
-    half = tape.half(value=None)
-    tape.op(OpKind.COMMIT, half)
-    tape.real(half, value=b"")
-    return half
-
-
-@scene("mismatch")
-def another_partition(tape: Tape) -> Half:
-    half = tape.half(real_partition=0)
-    tape.op(OpKind.COMMIT, half)
-    tape.real(half, partition=1)
-    return half
-
-
-@scene("mismatch")
-def another_letter(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.DISCARD, half, **CHECKER)
-    tape.dead(tape_twin(half), DeadReason.CHECK_TIMES)
-    return half
-
-
-@scene("lost", "phantom")
-def another_topic(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.COMMIT, half)
-    headers = names.real_headers([], half.txn, half.metadata.born_timestamp)
-    tape.write("invoices", 0, key=half.key, value=half.value, headers=headers)
-    return half
-
-
-@scene("phantom")
-def delivered_undecided(tape: Tape) -> Half:
-    half = tape.half()
-    tape.real(half)
-    return half
-
-
-@scene("phantom")
-def delivered_though_rolled_back(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.ROLLBACK, half)
-    tape.real(half)
-    return half
-
-
-@scene("phantom")
-def delivered_without_a_half(tape: Tape) -> Half:
-    half = tape.delivered()
-    tape.drop(NAMES.half, 0, half.at)
-    return half
-
-
-@scene("phantom")
-def extra_delivered(tape: Tape) -> Half:
-    first, second = several(tape, 2)
-    tape.op(OpKind.COMMIT, second, message_count=1)
-    tape.real(first)
-    tape.real(second)
-    return first
-
-
-@scene("phantom")
-def buried_undecided(tape: Tape) -> Half:
-    half = tape.half()
-    tape.dead(half, DeadReason.CHECK_TIMES)
-    return half
-
-
-@scene("phantom")
-def buried_without_a_half(tape: Tape) -> Half:
-    half = tape.half()
-    tape.drop(NAMES.half, 0, half.at)
-    tape.dead(half, DeadReason.CHECK_TIMES)
-    return half
-
-
-@scene("conflict")
-def contradicted(tape: Tape) -> Half:
-    half = tape.delivered()
-    tape.op(OpKind.ROLLBACK, half)
-    return half
-
-
-@scene("conflict", "phantom")
-def the_second_decision_won(tape: Tape) -> Half:
-    half = tape.half()
-    tape.op(OpKind.ROLLBACK, half)
-    tape.op(OpKind.COMMIT, half)
-    tape.real(half)
-    return half
-
-
-@scene("reordered")
-def messages_in_another_order(tape: Tape) -> Half:
-    first, second = several(tape, 2)
-    tape.op(OpKind.COMMIT, second)
-    tape.real(second)
-    tape.real(first)
-    return first
-
-
-@scene("reordered")
-def transactions_in_another_order(tape: Tape) -> Half:
-    first, second = tape.half(key=b"lane"), tape.half(key=b"lane")
-    tape.op(OpKind.COMMIT, first)
-    tape.op(OpKind.COMMIT, second)
-    tape.real(second)
-    tape.real(first)
-    return first
-
-
-def tape_twin(half: Half) -> Half:
-    """Return a half message that differs by one byte of its key."""
-    return Half(half.at, half.pair, half.ms, half.metadata, b"kez", half.value, half.user)
+    return play
+
+
+def drop(of: int = 0) -> Step:
+    """A half record that was written, and is gone."""
+    return lambda tape, halves: tape.drop(NAMES.half, 0, halves[of].at)
+
+
+def delivered(**given: Any) -> tuple[Step, ...]:
+    """A whole transaction of one message, committed and delivered."""
+    return half(**given), commit(), real()
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+def _another_life(tape: Tape, halves: list[Half]) -> None:
+    tape.delivered(txn=halves[0].txn, resume_count=1)
+
+
+def _dead_with_another_key(tape: Tape, halves: list[Half]) -> None:
+    tape.dead(replace(halves[0], key=b"kez"), DeadReason.CHECK_TIMES)
+
+
+def _real_in_another_topic(tape: Tape, halves: list[Half]) -> None:
+    of = halves[0]
+    headers = names.real_headers([], of.txn, of.metadata.born_timestamp)
+    tape.write("invoices", 0, key=of.key, value=of.value, headers=headers)
+
+
+# --- what is in order ----------------------------------------------------------------------
+
+_FREE = {"key": None}
+_HALF_OF_IT = bytes(TRANSACTION_BYTES_MAX // 2)
+_IN_VAIN = discard(**AT_AGE), commit(), real()
+_STUB = {"is_stub": True}
+
+IN_ORDER = [
+    scene("delivered", *delivered(user=[("trace", b"\xff"), ("trace", None)])),
+    scene("rolled_back", half(), rollback()),
+    scene(
+        "undecided_with_answers",
+        half(),
+        op(OpKind.UNKNOWN, check_number=1, source=OpSource.CHECK),
+        copy(),
+    ),
+    scene("discarded_as_a_copy", half(), copy(), discard(1, **CHECKER), dead("CHECK_TIMES", 1)),
+    scene(
+        "several_messages_and_partitions",
+        *several(3),
+        commit(2),
+        *(real(n, partition=n % 2) for n in range(3)),
+    ),
+    scene(
+        "messages_all_alike",
+        half(real_partition=1),
+        half(message_index=1, real_partition=0),
+        commit(1),
+        real(0, partition=1),
+        real(1, partition=0),
+    ),
+    scene(
+        "equals_in_several_partitions",
+        half(**_FREE),
+        half(value=b"other", message_index=1, **_FREE),
+        half(message_index=2, **_FREE),
+        commit(2),
+        real(0, partition=1),
+        real(1, partition=0),
+        real(2, partition=0),
+    ),
+    scene(
+        "equals_of_which_one_was_bound",
+        half(),
+        half(message_index=1, real_partition=1),
+        commit(1),
+        real(1, partition=1),
+        real(0, partition=2),
+    ),
+    scene("committed_by_a_check_as_a_copy", half(), copy(), commit(1, at=1, **BY_CHECK), real()),
+    scene("repeated_half_and_decision", half(), half(value=b"again"), commit(), commit(), real()),
+    scene("duplicate_half_behind_the_decision", *delivered(), half(), dead("LATE", 1)),
+    scene("checkers_discard_that_lost", *delivered(), discard(**CHECKER)),
+    scene("discard_by_a_producer", half(), discard(), commit(), real()),
+    scene("decision_of_another_group", half(), rollback(producer_group="others"), commit(), real()),
+    scene("discard_before_the_age", half(), discard(**BY_AGE), commit(), real()),
+    scene("discard_at_the_age", half(), discard(**AT_AGE), dead("AGE")),
+    # Without an append time there is no age, and a discard for age takes no effect.
+    scene("discard_for_age_without_append_time", half(), discard(days=4, **BY_AGE), *_IN_VAIN[1:]),
+    scene("discard_for_age_of_a_half_without_append_time", half(days=-4), *_IN_VAIN),
+    scene("discard_for_age_of_a_copy_that_has_none", half(), forged_copy(-1), *_IN_VAIN),
+    scene("discard_for_age_of_a_copy_before_all_times", half(), forged_copy(-(2**63)), *_IN_VAIN),
+    scene(
+        "discard_for_age_of_what_began_with_an_append_time",
+        half(),
+        half(days=-4, message_index=1),
+        copy(),
+        discard(2, at=2, **AT_AGE),
+        dead("AGE", 0, 1),
+    ),
+    scene(
+        "discard_for_age_that_only_a_later_message_proves",
+        half(days=-4),
+        half(message_index=1),
+        discard(1, **AT_AGE),
+        commit(1),
+        real(0),
+        real(1),
+    ),
+    scene("not_allowed", half(), commit(), dead("NOT_ALLOWED")),
+    scene(
+        "reserved_header", half(user=[(names.BORN_TIMESTAMP, b"0")]), commit(), dead("NOT_ALLOWED")
+    ),
+    scene("incomplete", *several(3), drop(1), commit(2), dead("INCOMPLETE", 0, 2)),
+    scene("extra", *several(2), commit(1, message_count=1), real(0), dead("EXTRA", 1)),
+    scene("late", *delivered(), half(message_index=1), dead("LATE", 1), finds="late"),
+    scene(
+        "an_op_that_named_what_was_stored_later",
+        half(),
+        commit(half_offset=1 << 40, message_count=2),
+        dead("INCOMPLETE"),
+        half(message_index=1),
+        dead("LATE", 1),
+        finds="late",
+    ),
+    scene(
+        "another_life_of_the_same",
+        half(),
+        discard(source=OpSource.OPERATOR),
+        dead("OPERATOR"),
+        _another_life,
+    ),
+    scene("orphan_rollback", half(), drop(), rollback()),
+    scene("discarded_with_a_stub", half(), discard(**CHECKER), dead("CHECK_TIMES", **_STUB)),
+    scene(
+        "too_many_messages",
+        half(),
+        half(message_index=TRANSACTION_MESSAGES_MAX),
+        commit(1),
+        dead("TOO_LARGE", 0, 1, **_STUB),
+    ),
+    scene(
+        "excess_of_an_undecided_one",
+        half(),
+        half(message_index=TRANSACTION_MESSAGES_MAX),
+        half(message_index=TRANSACTION_MESSAGES_MAX + 1),
+        dead("TOO_LARGE", 2, **_STUB),
+    ),
+    scene(
+        "too_many_bytes",
+        half(value=_HALF_OF_IT, **_FREE),
+        half(message_index=1, key=b"k", value=_HALF_OF_IT),
+        commit(1),
+        dead("TOO_LARGE", 0, 1, **_STUB),
+    ),
+    scene(
+        "as_many_bytes_as_may_be",
+        *delivered(value=bytes(TRANSACTION_BYTES_MAX - 9), user=TRACE, **_FREE),
+    ),
+]
+
+# --- what breaks the law -------------------------------------------------------------------
+
+BROKEN = [
+    scene(
+        "delivered_with_a_byte_too_many",
+        *delivered(value=bytes(TRANSACTION_BYTES_MAX - 8), user=TRACE, **_FREE),
+        finds="phantom",
+    ),
+    scene("too_large_though_it_is_not", half(), commit(), dead("TOO_LARGE", **_STUB), finds="lost"),
+    scene(
+        "incomplete_though_it_is_not",
+        *several(2),
+        commit(1),
+        dead("INCOMPLETE", 0, 1),
+        finds="lost lost",
+    ),
+    scene(
+        "too_large_without_a_letter",
+        half(),
+        half(message_index=TRANSACTION_MESSAGES_MAX),
+        commit(1),
+        dead("TOO_LARGE", **_STUB),
+        finds="lost",
+    ),
+    scene("lost", half(), commit(), finds="lost"),
+    scene("lost_half", half(), drop(), commit(), finds="lost"),
+    scene("discarded_without_a_letter", half(), discard(**CHECKER), finds="lost"),
+    scene("discarded_though_committed", half(), commit(), dead("CHECK_TIMES"), finds="lost"),
+    scene("torn", *several(3), commit(2), real(0), real(2), finds="torn"),
+    scene(
+        "torn_between_topics_of_the_living_and_the_dead",
+        *several(2),
+        commit(1),
+        real(0),
+        dead("UNDELIVERABLE", 1),
+        finds="torn",
+    ),
+    scene(
+        "delivered_though_incomplete",
+        *several(2),
+        commit(1, message_count=3),
+        real(0),
+        real(1),
+        finds="torn",
+    ),
+    scene("delivered_twice", *delivered(), real(partition=1), finds="duplicate"),
+    scene("delivered_and_buried", *delivered(), dead("UNDELIVERABLE"), finds="duplicate"),
+    scene("buried_twice", half(), discard(**CHECKER), dead("CHECK_TIMES", 0, 0), finds="duplicate"),
+    scene("another_value", half(), commit(), real(value=b"valuE"), finds="mismatch"),
+    scene("null_became_empty", half(value=None), commit(), real(value=b""), finds="mismatch"),
+    scene(
+        "another_partition", half(real_partition=0), commit(), real(partition=1), finds="mismatch"
+    ),
+    scene("another_letter", half(), discard(**CHECKER), _dead_with_another_key, finds="mismatch"),
+    scene("another_topic", half(), commit(), _real_in_another_topic, finds="lost phantom"),
+    scene("delivered_undecided", half(), real(), finds="phantom"),
+    scene("delivered_though_rolled_back", half(), rollback(), real(), finds="phantom"),
+    scene("delivered_without_a_half", *delivered(), drop(), finds="phantom"),
+    scene(
+        "extra_delivered",
+        *several(2),
+        commit(1, message_count=1),
+        real(0),
+        real(1),
+        finds="phantom",
+    ),
+    scene("buried_undecided", half(), dead("CHECK_TIMES"), finds="phantom"),
+    scene("buried_without_a_half", half(), drop(), dead("CHECK_TIMES"), finds="phantom"),
+    scene("contradicted", *delivered(), rollback(), finds="conflict"),
+    scene(
+        "the_second_decision_won", half(), rollback(), commit(), real(), finds="conflict phantom"
+    ),
+    scene("messages_in_another_order", *several(2), commit(1), real(1), real(0), finds="reordered"),
+    scene(
+        "transactions_in_another_order",
+        half(key=b"lane"),
+        half(key=b"lane", is_other=True),
+        commit(0),
+        commit(1),
+        real(1),
+        real(0),
+        finds="reordered",
+    ),
+]
+SCENES = [*IN_ORDER, *BROKEN]

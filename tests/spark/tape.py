@@ -120,7 +120,7 @@ class Tape:
     ) -> Half:
         """Append a half message as the client does."""
         values = {"born_timestamp": BORN_MS, "producer_group": GROUP, "real_topic": ORDERS, **given}
-        metadata = A_HALF._replace(transaction_id=txn or self.new_id(), **values)
+        metadata = A_HALF._replace(**{"transaction_id": txn or self.new_id(), **values})
         mine = (names.HALF, HALF_METADATA.encode(metadata))
         at = self.write(NAMES.half, pair, key=key, value=value, headers=[*user, mine])
         return Half(at, pair, self.clock_ms, metadata, key, value, tuple(user))
@@ -134,14 +134,11 @@ class Tape:
             key=half.key,
             value=half.value,
             user=half.user,
-            **{
-                **half.metadata._asdict(),
-                "transaction_id": half.txn,
-                "origin_offset": half.origin,
-                "check_times": half.metadata.check_times + 1,
-                "first_append_timestamp": half.ms if first < 0 else first,
-            }
-            | {"transaction_id": half.txn},
+            **half.metadata._replace(
+                origin_offset=half.origin,
+                check_times=half.metadata.check_times + 1,
+                first_append_timestamp=half.ms if first < 0 else first,
+            )._asdict(),
         )
 
     def op(self, kind: OpKind, half: Half, **given: Any) -> int:

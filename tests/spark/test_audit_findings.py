@@ -12,7 +12,7 @@ import pytest
 
 from halfbridge.spark_jobs.audit.bounds import Bounds
 from halfbridge.spark_jobs.audit.run import audited
-from tests.spark.audit_scenes import SCENES
+from tests.spark.audit_scenes import SCENES, Scene
 from tests.spark.tape import NAMES, ORDERS, Tape
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ pytestmark = [
 def found(spark: SparkSession, interpreted: None) -> dict[str, list[str]]:
     """Return the kinds found in each scene, and what was found beside them under `""`."""
     tape = Tape()
-    scenes = {play(tape).txn: name for name, play, _ in SCENES}
+    scenes = {each.play(tape).txn: each.name for each in SCENES}
     kinds: dict[str, list[str]] = defaultdict(list)
     with audited(tape.facts(spark), Bounds(tape.snapshot())) as audit:
         for row in audit.findings.collect():
@@ -40,10 +40,10 @@ def found(spark: SparkSession, interpreted: None) -> dict[str, list[str]]:
     return {name: sorted(each) for name, each in kinds.items()}
 
 
-@pytest.mark.parametrize(("name", "wanted"), [(name, wanted) for name, _, wanted in SCENES])
-def test_scene(found: dict[str, list[str]], name: str, wanted: list[str]) -> None:
+@pytest.mark.parametrize("scene", [pytest.param(each, id=each.name) for each in SCENES])
+def test_scene(found: dict[str, list[str]], scene: Scene) -> None:
     """Exactly what is wrong in a scene is found in it, nothing else, and each once."""
-    assert found.get(name, []) == wanted
+    assert found.get(scene.name, []) == list(scene.findings)
 
 
 def test_nothing_is_found_outside_of_the_scenes(found: dict[str, list[str]]) -> None:
