@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.integration.installation import Installation
 
 # Directories whose tests share more than a file's: a Spark session, the ports of a compose file.
 _SPARK = Path(__file__).with_name("spark")
@@ -40,3 +46,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(str(lane)))
         if "kafka_bootstrap_servers" in getattr(item, "fixturenames", ()):
             item.add_marker("on_kafka")
+
+
+@pytest.fixture
+def installation(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Installation]:
+    """An installation without topics; whatever a test makes in it is gone afterwards."""
+    from tests.integration.installation import Installation  # noqa: PLC0415  (unit tests need none)
+
+    with closing(Installation(kafka_bootstrap_servers, topic_prefix)) as made:
+        yield made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -37,11 +38,8 @@ def broker() -> Iterator[EmbeddedBroker]:
 @pytest.fixture
 def installation(broker: EmbeddedBroker, topic_prefix: str) -> Iterator[Installation]:
     """Yield an installation on that broker."""
-    made = Installation(broker.bootstrap_servers, topic_prefix)
-    try:
+    with closing(Installation(broker.bootstrap_servers, topic_prefix)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_case_19_retention_takes_an_undecided_half(installation: Installation) -> None:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.serde import TopicNames
-from tests.integration.installation import Installation
 from tests.integration.producing import GROUP, PARTITIONS, TIMEOUT_S, Cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@pytest.fixture
-def installation(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Installation]:
-    """An installation without topics; whatever a test makes in it is gone afterwards."""
-    with closing(Installation(kafka_bootstrap_servers, topic_prefix)) as made:
-        yield made
 
 
 @pytest.fixture

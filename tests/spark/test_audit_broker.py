@@ -49,15 +49,11 @@ DAEMON = {
 
 
 @pytest.fixture
-def installation(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Installation]:
-    """An installation of two pairs, and the real topic `orders` of three partitions."""
-    made = Installation(kafka_bootstrap_servers, topic_prefix)
-    made.make(partitions=PAIRS, groups=(GROUP,))
-    made.topic("orders", partitions=3)
-    try:
-        yield made
-    finally:
-        made.close()
+def installation(installation: Installation) -> Installation:
+    """Two pairs, and the real topic `orders` of three partitions."""
+    installation.make(partitions=PAIRS, groups=(GROUP,))
+    installation.topic("orders", partitions=3)
+    return installation
 
 
 def audit(installation: Installation, *words: str, exit_code: int) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from halfbridge.spark_jobs.stuck.table import Table
 from tests.integration.installation import GROUP, Installation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -33,14 +32,10 @@ TIMEOUT_S = 60.0
 
 
 @pytest.fixture
-def installation(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Installation]:
-    """An installation of two pairs."""
-    made = Installation(kafka_bootstrap_servers, topic_prefix)
-    made.make(partitions=2)
-    try:
-        yield made
-    finally:
-        made.close()
+def installation(installation: Installation) -> Installation:
+    """Two pairs."""
+    installation.make(partitions=2)
+    return installation
 
 
 def stuck(installation: Installation, *words: str, exit_code: int) -> dict[str, Any]:

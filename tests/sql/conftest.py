@@ -6,12 +6,27 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import Engine, make_url
 
+from halfbridge.sql.inbox import Inbox
+from halfbridge.sql.local_messages.writer import LocalMessages
+from halfbridge.sql.log_subscription.changes import LogSource
 from halfbridge.testkit.children import Children, Interrupts
+from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
 from tests.faults.stage import Stage
-from tests.sql.databases import OwnDatabase, ProxiedDatabase, shared_database, sqlite_database
-from tests.sql.fence_scene import new_cluster
+from tests.integration.producing import Cluster
+from tests.sql.databases import (
+    Database,
+    OwnDatabase,
+    ProxiedDatabase,
+    shared_database,
+    sqlite_database,
+)
+from tests.sql.fence_scene import Scene, new_cluster
+from tests.sql.log_relay import Relayed
+from tests.sql.log_scene import Orders
+from tests.sql.relaying import Scene as RelayScene
+from tests.sql.relaying import scene as relay_scene
 from tests.sql.servers import MariaDbServer, PostgresServer, Template
 
 if TYPE_CHECKING:
@@ -112,3 +127,74 @@ def stage(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> It
         made = Stage(kafka_bootstrap_servers, topic_prefix, tmp_path, children)
         yield made
     made.close()
+
+
+@pytest.fixture
+def engine(database: Database) -> Engine:
+    """An engine on an empty database."""
+    return database.engine()
+
+
+# --- halfbridge.sql on it ------------------------------------------------------------------
+
+
+@pytest.fixture
+def scene(database: Database, cluster: Cluster, producer: Any) -> Scene:
+    """A service with a fence on one database, and Kafka."""
+    return Scene(database, cluster=cluster, producer=producer)
+
+
+@pytest.fixture
+def inbox(engine: Engine) -> Inbox:
+    """A group's inbox, its table made."""
+    made = Inbox(engine, group_id="billing")
+    made.create()
+    return made
+
+
+@pytest.fixture
+def messages(engine: Engine) -> LocalMessages:
+    """A local message table, just made."""
+    made = LocalMessages(engine)
+    made.create()
+    return made
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest, halfbridge_topics: OwnTopics) -> str:
+    """A real topic of this test's own; of two partitions, or TOPIC_PARTITIONS of its file."""
+    partitions = getattr(request.module, "TOPIC_PARTITIONS", 2)
+    return halfbridge_topics.create("orders", partitions=partitions)
+
+
+@pytest.fixture
+def relaying(
+    database: Database, halfbridge_stack: HalfbridgeStack, topic: str
+) -> Iterator[RelayScene]:
+    """A local message table, a fence and a producer."""
+    with relay_scene(database.engine(), halfbridge_stack, topic) as made:
+        yield made
+
+
+@pytest.fixture
+def orders(database: Database) -> Iterator[Orders]:
+    """A user's table whose log is read."""
+    with closing(Orders(database)) as made:
+        yield made
+
+
+@pytest.fixture
+def source(orders: Orders) -> LogSource:
+    """A source of its log, open at the present end."""
+    made = orders.source()
+    made.open(made.begin_now())
+    return made
+
+
+@pytest.fixture
+def relayed(
+    orders: Orders, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
+) -> Iterator[Relayed]:
+    """The table, and a topic of this test's own that its rows are relayed to."""
+    yield Relayed(orders, halfbridge_stack, halfbridge_topics.create("orders"))
+    orders.source().drop()

@@ -39,12 +39,6 @@ class BrokenError(Exception):
     """What goes wrong in a block."""
 
 
-@pytest.fixture
-def scene(database: Database, cluster: Cluster, producer: Any) -> Scene:
-    """A service on one database."""
-    return Scene(database, cluster=cluster, producer=producer)
-
-
 def test_left_normally_the_database_commits_and_then_the_messages(scene: Scene) -> None:
     """The row has the count of messages, and so has the op; the half names the fence's table."""
     with scene.fence.transaction(scene.producer) as (tx, connection):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,8 +19,6 @@ from tests.kit.waiting import until
 from tests.sql.fence_scene import Scene, on, work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from halfbridge.serde.records import DeadLetter
     from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
     from tests.sql.databases import Database
@@ -34,13 +31,6 @@ QUICK: dict[str, Any] = {
     "check_interval_ms": 1_000,
     "leave": True,
 }
-
-
-@pytest.fixture
-def installation(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Installation]:
-    """An installation without topics; whatever a test makes in it is gone afterwards."""
-    with closing(Installation(kafka_bootstrap_servers, topic_prefix)) as made:
-        yield made
 
 
 def test_what_nobody_decided_comes_out_as_the_database_has_it(

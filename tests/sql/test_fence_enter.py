@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 
-@pytest.fixture
-def scene(database: Database, cluster: Cluster, producer: Any) -> Scene:
-    """A service on one database."""
-    return Scene(database, cluster=cluster, producer=producer)
-
-
 def sent(scene: Scene) -> Transaction:
     """Return a message transaction of this fence, with one message."""
     tx: Transaction = scene.producer.begin(context=scene.fence.context())

@@ -29,14 +29,6 @@ def engine(database: Database) -> Engine:
     return made
 
 
-@pytest.fixture
-def inbox(engine: Engine) -> Inbox:
-    """A group's inbox, its table made."""
-    made = Inbox(engine, group_id="billing")
-    made.create()
-    return made
-
-
 def take(inbox: Inbox, engine: Engine, message: Message, number: int = 0, **given: Any) -> bool:
     """Take a message as a consumer does; the work is a row."""
     with engine.begin() as connection:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,21 +17,12 @@ from tests.integration.installation import Installation
 from tests.sql.kafka_message import delivered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from click.testing import Result
 
     from tests.sql.databases import Database
 
 DAY_MS = 86_400_000
 DELETION_MS = 12 * 60_000
-
-
-@pytest.fixture
-def installation(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Installation]:
-    """An installation without topics."""
-    with closing(Installation(kafka_bootstrap_servers, topic_prefix)) as made:
-        yield made
 
 
 def invoke(command: str, database: Database, *words: str) -> Result:

@@ -31,14 +31,6 @@ def engine(database: Database) -> Engine:
     return made
 
 
-@pytest.fixture
-def inbox(engine: Engine) -> Inbox:
-    """A group's inbox, its table made."""
-    made = Inbox(engine, group_id="billing")
-    made.create()
-    return made
-
-
 def work(connection: Connection | Session, number: int) -> None:
     """Do a piece of work."""
     connection.execute(insert(WORK).values(number=number))

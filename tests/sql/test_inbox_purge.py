@@ -16,24 +16,9 @@ from tests.sql.kafka_message import delivered
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from tests.sql.databases import Database
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
-
-
-@pytest.fixture
-def engine(database: Database) -> Engine:
-    """An engine."""
-    return database.engine()
-
-
-@pytest.fixture
-def inbox(engine: Engine) -> Inbox:
-    """A group's inbox, its table made."""
-    made = Inbox(engine, group_id="billing")
-    made.create()
-    return made
 
 
 def mark(inbox: Inbox, engine: Engine, age_ms: int, numbers: range, group: str = "billing") -> None:

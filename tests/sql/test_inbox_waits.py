@@ -38,14 +38,6 @@ def engine(database: Database) -> Engine:
     return database.engine(pool_size=TAKERS)
 
 
-@pytest.fixture
-def inbox(engine: Engine) -> Inbox:
-    """A group's inbox, its table made."""
-    made = Inbox(engine, group_id="billing")
-    made.create()
-    return made
-
-
 def take(inbox: Inbox, engine: Engine, index: int = 0) -> bool:
     """Take one message in a transaction."""
     with engine.begin() as connection:

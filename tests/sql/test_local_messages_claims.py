@@ -20,18 +20,10 @@ from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.sql.tables import NowMs
 
 if TYPE_CHECKING:
-    from tests.sql.databases import Database
+    pass
 
 ALL = range(BUCKETS)
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def messages(database: Database) -> LocalMessages:
-    """A local message table, just made."""
-    made = LocalMessages(database.engine())
-    made.create()
-    return made
 
 
 def add(messages: LocalMessages, *keys: bytes | None) -> list[int]:

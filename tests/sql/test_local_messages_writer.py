@@ -20,21 +20,7 @@ from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
 
 if TYPE_CHECKING:
-    from tests.sql.databases import Database
-
-
-@pytest.fixture
-def engine(database: Database) -> Engine:
-    """An engine on an empty database."""
-    return database.engine()
-
-
-@pytest.fixture
-def messages(engine: Engine) -> LocalMessages:
-    """A local message table, just made."""
-    made = LocalMessages(engine)
-    made.create()
-    return made
+    pass
 
 
 def stored(messages: LocalMessages) -> list[dict[str, Any]]:

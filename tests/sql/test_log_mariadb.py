@@ -40,19 +40,10 @@ INSERT = "INSERT INTO orders (id) VALUES (%d)"
 
 
 @pytest.fixture
-def orders(database: Database) -> Iterator[Orders]:
+def orders(orders: Orders) -> Orders:
     """A user's table, and one whose engine has no transactions."""
-    with closing(Orders(database)) as made:
-        made.execute("CREATE TABLE plain (id int) ENGINE = MyISAM")
-        yield made
-
-
-@pytest.fixture
-def source(orders: Orders) -> LogSource:
-    """A source of its log, open at the present end."""
-    made = orders.source()
-    made.open(made.begin_now())
-    return made
+    orders.execute("CREATE TABLE plain (id int) ENGINE = MyISAM")
+    return orders
 
 
 def run(orders: Orders, *statements: str) -> None:

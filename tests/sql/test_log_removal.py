@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,14 +15,11 @@ from halfbridge.sql.log_subscription.errors import OtherGroupError
 from halfbridge.sql.log_subscription.positions import Positions
 from tests.kit.waiting import until
 from tests.sql.log_relay import GROUP, Relayed, relaying
-from tests.sql.log_scene import KINDS, NAME, Orders
+from tests.sql.log_scene import KINDS, NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from click.testing import Result
 
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.parametrize("database", KINDS, indirect=True)
@@ -31,16 +27,11 @@ STOP_S_MAX = 60.0
 
 
 @pytest.fixture
-def relayed(
-    database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
-) -> Iterator[Relayed]:
+def relayed(relayed: Relayed) -> Relayed:
     """A table with one order, and a relay that begins with a snapshot."""
-    with closing(Orders(database)) as orders:
-        made = Relayed(orders, halfbridge_stack, halfbridge_topics.create("orders"))
-        made.given["begin_at"] = "snapshot"
-        orders.insert(1)
-        yield made
-        orders.source().drop()
+    relayed.given["begin_at"] = "snapshot"
+    relayed.orders.insert(1)
+    return relayed
 
 
 def remove(database: Database, *words: str) -> Result:

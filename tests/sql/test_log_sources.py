@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from secrets import token_bytes
 from threading import Event
 from typing import TYPE_CHECKING
@@ -16,27 +15,9 @@ from halfbridge.sql.log_subscription.errors import LogUnavailableError, Position
 from tests.sql.log_scene import KINDS, Orders, endings, ids, number, read_until, reopen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from halfbridge.sql.log_subscription.changes import LogSource
-    from tests.sql.databases import Database
 
 pytestmark = pytest.mark.parametrize("database", KINDS, indirect=True)
-
-
-@pytest.fixture
-def orders(database: Database) -> Iterator[Orders]:
-    """A user's table in a database of this test's own."""
-    with closing(Orders(database)) as made:
-        yield made
-
-
-@pytest.fixture
-def source(orders: Orders) -> LogSource:
-    """A source of its log, open at the present end."""
-    made = orders.source()
-    made.open(made.begin_now())
-    return made
 
 
 def test_committed_inserts_come_in_the_order_of_commits(orders: Orders, source: LogSource) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,11 +13,9 @@ from halfbridge.sql.log_subscription.errors import LogSettingsError, UnreadableC
 from tests.sql.log_scene import Orders, ids, read_until, reopen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from halfbridge.sql.log_subscription.changes import LogSource
-    from tests.sql.databases import Database
 
 pytestmark = pytest.mark.parametrize("database", ["mariadb"], indirect=True)
 FUNCTION = "CREATE FUNCTION fill(a int) RETURNS int DETERMINISTIC MODIFIES SQL DATA BEGIN %s; END"
@@ -68,19 +65,10 @@ FILLED = {
 
 
 @pytest.fixture
-def orders(database: Database) -> Iterator[Orders]:
+def orders(orders: Orders) -> Orders:
     """A user's table, and another one."""
-    with closing(Orders(database)) as made:
-        made.execute("CREATE TABLE others (id int primary key)")
-        yield made
-
-
-@pytest.fixture
-def source(orders: Orders) -> LogSource:
-    """A source of its log, open at the present end."""
-    made = orders.source()
-    made.open(made.begin_now())
-    return made
+    orders.execute("CREATE TABLE others (id int primary key)")
+    return orders
 
 
 def by_statement(orders: Orders, *statements: str, schema: bool = True) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,13 +11,10 @@ from sqlalchemy import text
 from halfbridge.sql.log_subscription.positions import Positions
 from tests.kit.waiting import until
 from tests.sql.log_relay import Relayed, Running, relaying
-from tests.sql.log_scene import KINDS, NAME, Orders
+from tests.sql.log_scene import KINDS, NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from tests.sql.databases import Database
+    pass
 
 pytestmark = pytest.mark.broker
 ROWS = 3_500  # four batches
@@ -26,15 +22,10 @@ STOP_S_MAX = 60.0
 
 
 @pytest.fixture
-def relayed(
-    database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
-) -> Iterator[Relayed]:
+def relayed(relayed: Relayed) -> Relayed:
     """A table, and a relay that begins with a snapshot."""
-    with closing(Orders(database)) as orders:
-        made = Relayed(orders, halfbridge_stack, halfbridge_topics.create("orders"))
-        made.given["begin_at"] = "snapshot"
-        yield made
-        orders.source().drop()
+    relayed.given["begin_at"] = "snapshot"
+    return relayed
 
 
 def fill(relayed: Relayed) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,8 @@ from tests.sql.log_relay import Relayed, die_at, relaying
 from tests.sql.log_scene import KINDS, NAME, Orders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from tests.sql.databases import Database
 
 pytestmark = [
     pytest.mark.broker,
@@ -28,22 +25,6 @@ pytestmark = [
 ]
 
 IDLE_STEPS = ("noted", "followed")  # of a relay that has nothing to do
-
-
-@pytest.fixture
-def orders(database: Database) -> Iterator[Orders]:
-    """A user's table in a database of this test's own."""
-    with closing(Orders(database)) as made:
-        yield made
-
-
-@pytest.fixture
-def relayed(
-    orders: Orders, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
-) -> Iterator[Relayed]:
-    """The table and a topic of this test's own."""
-    yield Relayed(orders, halfbridge_stack, halfbridge_topics.create("orders"))
-    orders.source().drop()
 
 
 def test_rows_there_and_rows_to_come_are_messages(relayed: Relayed) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -11,10 +10,9 @@ import pytest
 from tests.sql.log_scene import KINDS, Orders, read_until, reopen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from halfbridge.sql.log_subscription.changes import Value
-    from tests.sql.databases import Database
 
 # Of each column: name, type, a value as SQL writes it.
 COLUMNS = {
@@ -83,13 +81,6 @@ MADE_COLUMNS = [
     ),
     ("own", "public.int8", "'12'", "12"),
 ]
-
-
-@pytest.fixture
-def orders(database: Database) -> Iterator[Orders]:
-    """A user's table in a database of this test's own."""
-    with closing(Orders(database)) as made:
-        yield made
 
 
 def both_ways(orders: Orders, columns: list[tuple[str, str, str]]) -> dict[str, Value]:

@@ -7,28 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.bridge.message import Message
-from tests.sql.relaying import Scene, run_dry, scene
+from tests.sql.relaying import Scene, run_dry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from tests.sql.databases import Database
+    from halfbridge.testkit.stack import HalfbridgeStack
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def topic(halfbridge_topics: OwnTopics) -> str:
-    """A real topic of this test's own."""
-    return halfbridge_topics.create("orders", partitions=2)
-
-
-@pytest.fixture
-def relaying(database: Database, halfbridge_stack: HalfbridgeStack, topic: str) -> Iterator[Scene]:
-    """A table, a fence and a producer."""
-    with scene(database.engine(), halfbridge_stack, topic) as made:
-        yield made
 
 
 def test_rows_are_delivered_once_and_in_order(

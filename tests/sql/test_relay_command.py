@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from click.testing import Result
     from typing_extensions import Self
 
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from halfbridge.testkit.stack import HalfbridgeStack
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
@@ -80,20 +80,6 @@ class RelayProcess:
     def __exit__(self, *_: object) -> None:
         if self.process is not None and self.process.poll() is None:
             self.end(signal.SIGKILL)
-
-
-@pytest.fixture
-def topic(halfbridge_topics: OwnTopics) -> str:
-    """A real topic of this test's own."""
-    return halfbridge_topics.create("orders", partitions=PARTITIONS)
-
-
-@pytest.fixture
-def messages(database: Database) -> LocalMessages:
-    """A local message table."""
-    made = LocalMessages(database.engine())
-    made.create()
-    return made
 
 
 def invoke(command: str, database: Database, *words: str) -> Result:

@@ -23,33 +23,19 @@ from tests.sql.relaying import Scene, running, scene, states_of, wait_until
 from tests.sql.test_relay_command import RelayProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlalchemy import Engine
 
     from halfbridge.sql.local_messages.settling import PreparedMessage
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from tests.sql.databases import Database, ProxiedDatabase
+    from halfbridge.testkit.stack import HalfbridgeStack
+    from tests.sql.databases import ProxiedDatabase
 
 pytestmark = pytest.mark.broker
+TOPIC_PARTITIONS = 1
 ROWS = 20
 END_S_MAX = 60.0
 KUBERNETES_S, SPARE_S = 30.0, 5.0
 # Short, for a black hole is waited out; long enough for a machine that does much else.
 BOUNDS = Bounds(connect_s=5, statement_s=5, answer_s=7)
-
-
-@pytest.fixture
-def topic(halfbridge_topics: OwnTopics) -> str:
-    """A real topic of this test's own."""
-    return halfbridge_topics.create("orders")
-
-
-@pytest.fixture
-def relaying(database: Database, halfbridge_stack: HalfbridgeStack, topic: str) -> Iterator[Scene]:
-    """A table, a fence and a producer."""
-    with scene(database.engine(), halfbridge_stack, topic) as made:
-        yield made
 
 
 def make_tables(engine: Engine) -> None:

@@ -10,14 +10,13 @@ from sqlalchemy import delete, insert, select, update
 
 from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.steps import RelayStep
-from tests.sql.relaying import Scene, run_dry, scene
+from tests.sql.relaying import Scene, run_dry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from halfbridge.sql.local_messages.relay import Relay
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
-    from tests.sql.databases import Database
+    from halfbridge.testkit.stack import HalfbridgeStack
 
 pytestmark = pytest.mark.broker
 KEYS = 4
@@ -26,19 +25,6 @@ ROUNDS = 12
 
 class DiedError(BaseException):
     """Stands for SIGKILL inside of a relay: nothing catches it, nothing is tidied up."""
-
-
-@pytest.fixture
-def topic(halfbridge_topics: OwnTopics) -> str:
-    """A real topic of this test's own."""
-    return halfbridge_topics.create("orders", partitions=2)
-
-
-@pytest.fixture
-def relaying(database: Database, halfbridge_stack: HalfbridgeStack, topic: str) -> Iterator[Scene]:
-    """A table, a fence and a producer."""
-    with scene(database.engine(), halfbridge_stack, topic) as made:
-        yield made
 
 
 def write(relaying: Scene, topic: str, numbers: range) -> None:

@@ -31,14 +31,6 @@ TIMEOUT_S = 30.0
 GIVEN_UP = "MESSAGE_ERROR"
 
 
-@pytest.fixture
-def messages(database: Database) -> LocalMessages:
-    """A local message table, just made."""
-    made = LocalMessages(database.engine())
-    made.create()
-    return made
-
-
 def letters_of(messages: LocalMessages, **given: Any) -> DeadLetters:
     """Return what takes letters."""
     place = messages, engine_of(messages), Marks(messages)

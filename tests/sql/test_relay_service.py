@@ -14,24 +14,17 @@ from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages import admin
 from halfbridge.sql.local_messages.errors import RowStateError
 from halfbridge.sql.local_messages.steps import RelayStep
-from tests.sql.relaying import Scene, running, scene, wait_until
+from tests.sql.relaying import Scene, running, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from halfbridge.sql.local_messages.settling import PreparedMessage
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from halfbridge.testkit.stack import HalfbridgeStack
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
+TOPIC_PARTITIONS = 1
 SMALL_BYTES = 2_000
 TIMEOUT_S = 30.0
-
-
-@pytest.fixture
-def topic(halfbridge_topics: OwnTopics) -> str:
-    """A real topic of this test's own."""
-    return halfbridge_topics.create("orders")
 
 
 @pytest.fixture
@@ -43,13 +36,6 @@ def small_topic(halfbridge_stack: HalfbridgeStack, topic: str) -> str:
     (made,) = admin_client.create_topics([NewTopic(name, 1, config=config)]).values()
     made.result(TIMEOUT_S)
     return name
-
-
-@pytest.fixture
-def relaying(database: Database, halfbridge_stack: HalfbridgeStack, topic: str) -> Iterator[Scene]:
-    """A table, a fence and a producer."""
-    with scene(database.engine(), halfbridge_stack, topic) as made:
-        yield made
 
 
 def add(relaying: Scene, *messages: Message) -> list[int]:

@@ -15,20 +15,11 @@ from halfbridge.sql.local_messages.rows import ROW_BYTES_MAX, LocalMessage
 from halfbridge.sql.local_messages.settling import PreparedMessage, Settling
 from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
-from tests.sql.databases import Database
 
 ALL = range(BUCKETS)
 KIB = 1 << 10
 VALUE = b"x" * (100 * KIB)
 WINDOW_BYTES = 250 * KIB  # two rows and a half
-
-
-@pytest.fixture
-def messages(database: Database) -> LocalMessages:
-    """A local message table, just made."""
-    made = LocalMessages(database.engine())
-    made.create()
-    return made
 
 
 def add(messages: LocalMessages, count: int, *, key: bytes | None = b"k") -> list[int]:
