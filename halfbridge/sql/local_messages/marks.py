@@ -74,6 +74,7 @@ class Marks:
         self._has_arrays = messages.database.name == "postgresql"
         self._mark_keyless = self._marking()
         self._mark_keyed = self._marking(self._holds())
+        self._acknowledge = self._acknowledging()
 
     def mark(
         self,
@@ -111,11 +112,7 @@ class Marks:
 
     def acknowledge(self, connection: Connection, transaction_ids: Collection[str]) -> None:
         """Note that the COMMITs of message transactions stand in the op log: the second mark."""
-        statement = self._event(RowEvent.ACKNOWLEDGE).where(
-            self._table.c.transaction_id.in_(sorted(transaction_ids)),
-            self._table.c.decision_acknowledged == false(),
-        )
-        connection.execute(statement.values(decision_acknowledged=true()))
+        connection.execute(self._acknowledge, {"ids": sorted(transaction_ids)})
 
     def fail(
         self, connection: Connection, failures: Collection[Failure], config: RelayConfig
@@ -217,15 +214,28 @@ class Marks:
 
     def _marking(self, *conditions: Any) -> Any:
         """Return the first mark's UPDATE, which is built once: it runs for every batch."""
-        if self._has_arrays:  # one parameter, however many ids
-            is_among = self._table.c.id == any_(bindparam("ids", type_=ARRAY(BigInteger)))
-        else:
-            is_among = self._table.c.id.in_(bindparam("ids", expanding=True))
+        is_among = self._is_any_of_ids(self._table.c.id, BigInteger())
         kept: dict[str, Any] = {
             name: bindparam(f"new_{name}") for name in MarkedTransaction._fields
         }
         statement = self._event(RowEvent.MARK).where(is_among, *conditions)
         return statement.values(next_attempt_at=None, cause=None, **kept)
+
+    def _acknowledging(self) -> Any:
+        """Return the second mark's UPDATE, which runs in every round."""
+        ids = self._table.c.transaction_id
+        is_mine = self._is_any_of_ids(ids, ids.type), self._table.c.decision_acknowledged == false()
+        return (
+            self._event(RowEvent.ACKNOWLEDGE).where(*is_mine).values(decision_acknowledged=true())
+        )
+
+    def _is_any_of_ids(self, column: Any, kind: Any) -> ColumnElement[bool]:
+        """Return whether the column is among the parameter `ids`."""
+        if self._has_arrays:  # one parameter, however many ids
+            is_any: ColumnElement[bool] = column == any_(bindparam("ids", type_=ARRAY(kind)))
+            return is_any
+        is_in: ColumnElement[bool] = column.in_(bindparam("ids", expanding=True))
+        return is_in
 
     def _holds(self) -> ColumnElement[bool]:
         """Return whether the row's bucket is leased to `lease_owner` at an epoch of `held`."""

@@ -22,6 +22,7 @@ from halfbridge.sql.errors import FencedError, SqlError
 from halfbridge.sql.local_messages.claims import Claims
 from halfbridge.sql.local_messages.commits import Commits
 from halfbridge.sql.local_messages.leases import Leases
+from halfbridge.sql.local_messages.looks import end_look
 from halfbridge.sql.local_messages.marks import Marks, RowsLostError, engine_of
 from halfbridge.sql.local_messages.metrics import RelayMetrics
 from halfbridge.sql.local_messages.planning import plan_batches, plan_keyless
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.errors import BridgeError
     from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.fence import Fence
+    from halfbridge.sql.local_messages.claims import Snapshot
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.marks import Failure
     from halfbridge.sql.local_messages.planning import Batch
@@ -162,24 +164,28 @@ class Relay:
 
     def _relay_all(self) -> bool:
         self._keep_leases()
+        # One connection for the look and the marks: to take one from the pool costs a round trip.
         with self.engine.connect() as connection:
             snapshot = self.claims.look(connection, self._leases.held)
-            connection.rollback()
+            end_look(connection, monotonic())
+            has_worked = self._relay_keyed(connection, self._planned(snapshot))
+        has_worked = (snapshot.has_keyless and self._relay_keyless()) or has_worked
+        if has_worked or not self._under_way.is_waiting:
+            return has_worked
+        self.acknowledge()  # nothing else is to do until brokers answer
+        return True
+
+    def _planned(self, snapshot: Snapshot) -> list[Batch]:
+        """Repeat the COMMITs that may be missing; return what may be sent meanwhile."""
         self._commits.settle([])
         blocked = self._commits.repeat(snapshot.unacknowledged) | self._under_way.busy()
-        batches = plan_batches(
+        return plan_batches(
             snapshot.messages,
             half_partitions=self._producer.half_partitions,
             blocked=blocked,
             messages_max=self.config.transaction_rows_max,
             bytes_max=self.config.transaction_bytes_max,
         )
-        has_worked = self._relay_keyed(batches)
-        has_worked = (snapshot.has_keyless and self._relay_keyless()) or has_worked
-        if has_worked or not self._under_way.is_waiting:
-            return has_worked
-        self.acknowledge()  # nothing else is to do until brokers answer
-        return True
 
     def _keep_leases(self) -> None:
         if monotonic() < self._renew_at:
@@ -188,7 +194,7 @@ class Relay:
         self._renew_at = monotonic() + self.config.lease_ms / _MS_PER_S / _RENEWALS_PER_LEASE
         self.metrics.buckets.set(len(self._leases.held))
 
-    def _relay_keyed(self, batches: Sequence[Batch]) -> bool:
+    def _relay_keyed(self, connection: Connection, batches: Sequence[Batch]) -> bool:
         if not batches and not self._under_way.is_waiting:
             return False
         self._on_step(RelayStep.LOOKED)
@@ -198,8 +204,7 @@ class Relay:
         if not attempts:
             return False
         self._on_step(RelayStep.SENT)
-        with self.engine.connect() as connection:
-            return self._commit(connection, attempts, self._leases.held)
+        return self._commit(connection, attempts, self._leases.held)
 
     def _relay_keyless(self) -> bool:
         """Relay rows without keys; locked, but on SQLite, until they are marked."""

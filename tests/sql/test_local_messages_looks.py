@@ -1,0 +1,79 @@
+"""How a look's transaction ends, on each database. No Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import text
+
+from halfbridge.bridge.message import Message
+from halfbridge.sql.local_messages.claims import Claims
+from halfbridge.sql.local_messages.config import RelayConfig
+from halfbridge.sql.local_messages.looks import PLAN_S_MAX, end_look
+from halfbridge.sql.local_messages.marks import engine_of
+from halfbridge.sql.local_messages.tables import BUCKETS
+from halfbridge.sql.local_messages.writer import LocalMessages
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from tests.sql.databases import Database
+
+LOOKS = 10  # psycopg prepares at the sixth time
+_PREPARED = text("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%is_cut%'")
+
+
+def looking(messages: LocalMessages) -> Claims:
+    """Return what looks, with the limits of a relay."""
+    config = RelayConfig()
+    return Claims(
+        messages.tables.messages,
+        window_rows=config.window_rows,
+        window_bytes=config.window_bytes,
+        waits_after_error=config.waits_after_error,
+        casts_nulls=messages.database.name == "postgresql",
+    )
+
+
+def plans(connection: Connection, name: str) -> int:
+    """Return how many plans of looks the server keeps for a connection."""
+    if name != "postgresql":
+        return 0
+    kept = int(connection.execute(_PREPARED).scalar_one())
+    connection.commit()
+    return kept
+
+
+def test_looks_are_planned_once_for_a_while(database: Database) -> None:
+    """PostgreSQL keeps the plan of the first looks, and makes a new one once it is old."""
+    messages = LocalMessages(database.engine())
+    messages.create()
+    claims = looking(messages)
+    is_kept = int(messages.database.name == "postgresql")
+    with engine_of(messages).connect() as connection:
+        for _ in range(LOOKS):
+            claims.look(connection, range(BUCKETS))
+            end_look(connection, 0.0)
+        assert plans(connection, messages.database.name) == is_kept
+        claims.look(connection, range(BUCKETS))
+        end_look(connection, PLAN_S_MAX)
+        assert plans(connection, messages.database.name) == 0
+        for _ in range(LOOKS):
+            claims.look(connection, range(BUCKETS))
+            end_look(connection, PLAN_S_MAX + 1)
+        assert plans(connection, messages.database.name) == is_kept
+
+
+def test_each_look_sees_what_was_committed_before(database: Database) -> None:
+    """A look whose plan is kept has a snapshot of its own, and its transaction is over."""
+    messages = LocalMessages(database.engine())
+    messages.create()
+    claims = looking(messages)
+    with engine_of(messages).connect() as connection:
+        for number in range(LOOKS):
+            with messages.engine.begin() as writing:
+                messages.add(writing, Message("t", key=b"%d" % number, value=b""))
+            snapshot = claims.look(connection, range(BUCKETS))
+            end_look(connection, 0.0)
+            assert not connection.in_transaction()
+            assert len(snapshot.messages) == number + 1
