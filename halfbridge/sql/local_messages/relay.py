@@ -199,12 +199,21 @@ class Relay:
             return False
         self._on_step(RelayStep.LOOKED)
         sendings, failures = self._begin(batches)
-        attempts = self._under_way.settle_sendings(sendings)
+        groups = self._under_way.settle_sendings(sendings)
         self._note_failures(failures)
-        if not attempts:
+        if not groups:
             return False
         self._on_step(RelayStep.SENT)
-        return self._commit(connection, attempts, self._leases.held)
+        has_worked = False
+        while groups:
+            attempts = groups.pop(0)
+            try:
+                has_worked = self._commit(connection, attempts, self._leases.held) or has_worked
+            except BaseException:
+                for each in groups:
+                    abandon(each)
+                raise
+        return has_worked
 
     def _relay_keyless(self) -> bool:
         """Relay rows without keys; locked, but on SQLite, until they are marked."""

@@ -96,26 +96,19 @@ class UnderWay:
         sending = {each.half_partition for each in self._sendings}
         return sending | {each.half_partition for each in self._decisions} | self.resting()
 
-    def settle_sendings(self, begun: Sequence[Sending]) -> list[Attempt]:
-        """Wait for half messages; return what is durable, of earlier rounds too."""
+    def settle_sendings(self, begun: Sequence[Sending]) -> list[list[Attempt]]:
+        """Wait for half messages; return what is durable, of earlier rounds too.
+
+        Returns:
+            What is to be marked together: the attempts of `begun`, then each late one alone. A
+            check may have rolled back a late one, and only that one is then undone.
+        """
         if not (begun or self._sendings):
             return []
         self._wait(begun, self._sendings)
-        all_of_them = [*self._sendings, *begun]
-        timeout_s = self._producer.config.send_timeout_ms / _MS_PER_S
-        self._sendings = []
-        attempts = []
-        for each in all_of_them:
-            is_old = monotonic() >= each.began + timeout_s
-            if each.is_done or is_old:
-                durable = self._attempted(each)
-                if is_old:
-                    abandon(durable)
-                else:
-                    attempts += durable
-            else:
-                self._sendings.append(each)
-        return attempts
+        late, self._sendings = self._sendings, []
+        groups = [self._durable(begun), *(self._durable([each]) for each in late)]
+        return [group for group in groups if group]
 
     def settle_now(self, begun: Sequence[Sending], *, is_patient: bool) -> list[Attempt]:
         """Wait for half messages; return what is durable, and give up the others.
@@ -150,6 +143,22 @@ class UnderWay:
                 self._succeeded(each.half_partition)
         self._decisions = left
         return found
+
+    def _durable(self, sendings: Iterable[Sending]) -> list[Attempt]:
+        """Return what is durable in time; what is not done stays under way."""
+        timeout_s = self._producer.config.send_timeout_ms / _MS_PER_S
+        attempts: list[Attempt] = []
+        for each in sendings:
+            is_old = monotonic() >= each.began + timeout_s
+            if each.is_done or is_old:
+                durable = self._attempted(each)
+                if is_old:
+                    abandon(durable)
+                else:
+                    attempts += durable
+            else:
+                self._sendings.append(each)
+        return attempts
 
     def _attempted(self, sending: Sending) -> list[Attempt]:
         """Return what has become of half messages that nobody waits for any more."""
