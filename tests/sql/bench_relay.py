@@ -1,10 +1,12 @@
-"""How fast the relay is, beside a plain one, on PostgreSQL: `python -m tests.sql.bench_relay`.
+"""How fast relays are, in turn, several times in one run: `python -m tests.sql.bench_relay`.
 
-Database, broker, daemon, relay, writer and reader on this machine. Rate: rows of one commit, from
-that commit to the last one visible to a read_committed consumer. Latency: one row a transaction at
-a steady rate, from the commit to the consumer. Both relays in turn, several times, in one run;
-before that, runs of the relay that are not counted, for a broker that has just started takes a core
-to compile itself and answers late.
+`relay run` on the local message table, beside a plain outbox relay, on PostgreSQL; with `--log`,
+`relay run --table`, which reads the log, beside the one on the local message table, on PostgreSQL
+and on MariaDB. Database, broker, daemon, relay, writer and reader are on this machine. Rate: rows
+of one commit, from that commit to the last one visible to a read_committed consumer. Latency: one
+row a transaction at a steady rate, from the commit to the consumer. Before that, runs of the relay
+that are not counted, for a broker that has just started takes a core to compile itself and answers
+late.
 """
 
 from __future__ import annotations
@@ -15,28 +17,30 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from statistics import median, quantiles
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, TopicPartition
-from sqlalchemy import create_engine, text
+from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, create_engine, text
 
 from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.testkit.stack import HalfbridgeStack
-from tests.sql.servers import PostgresServer, Template
+from tests.kit.waiting import until
+from tests.sql.servers import MariaDbServer, PostgresServer, Template
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+POLLING, PLAIN, LOG = "polling", "plain", "log"
 KEYS = 1_000
 BODY = b"x" * 200
 PARTITIONS = 2
 WARM_ROWS = 2_000
 END_S_MAX = 60.0
 VISIBLE_S_MAX = 300.0
+MAPPING = 'topic = "%s"\nkey_column = "customer"\nvalue_column = "body"\n'
 
 
 class Reader:
@@ -61,11 +65,8 @@ class Reader:
 
     def wait_for(self, count: int) -> None:
         """Return once `count` records have been read."""
-        deadline = time.monotonic() + VISIBLE_S_MAX
-        while self.count < count:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.count} of {count} records are visible")
-            time.sleep(0.001)
+        what = f"{count} records are visible"
+        until(what, lambda: self.count >= count, within_s=VISIBLE_S_MAX, every_s=0.001)
 
     def close(self) -> None:
         """Stop reading."""
@@ -87,29 +88,38 @@ class Reader:
 
 
 class Bench:
-    """One relay's measurements, on a table and a topic of its own.
+    """One relay's measurements, in a database and a topic of its own.
 
     Args:
         url: Of an empty database.
         stack: Kafka and the daemon.
-        kind: halfbridge or plain.
+        kind: POLLING, PLAIN or LOG.
     """
 
     def __init__(self, url: str, stack: HalfbridgeStack, kind: str) -> None:
-        self._messages = LocalMessages(create_engine(url))
-        self._messages.create()
+        self._engine = create_engine(url)
         self._url, self._stack, self._kind = url, stack, kind
         self._topic = stack.create_topic(f"bench-{kind}-{time.time_ns()}", partitions=PARTITIONS)
+        self._messages = LocalMessages(self._engine)
+        self._table = Table(
+            "orders",
+            MetaData(),
+            Column("id", Integer, primary_key=True, autoincrement=False),
+            Column("customer", String(20)),
+            Column("body", LargeBinary(1_000)),
+        )
         self._next = 0
+        if kind == LOG:
+            self._table.metadata.create_all(self._engine)
+        else:
+            self._messages.create()
 
     def run(self, *, rows: int, rate: int, seconds: int) -> dict[str, float]:
         """Return rows/s, and latencies in milliseconds at `rate` a second."""
+        self._write(WARM_ROWS)
         with self._relay(), closing(Reader(self._stack.bootstrap_servers, self._topic)) as reader:
-            self._write(WARM_ROWS)
             reader.wait_for(self._next)
-            with self._messages.engine.connect() as connection:
-                connection.execution_options(isolation_level="AUTOCOMMIT")
-                connection.execute(text("ANALYZE"))
+            self._analyze()
             began = self._write(rows)
             reader.wait_for(self._next)
             rows_per_s = rows / (max(reader.seen.values()) - began)
@@ -119,16 +129,18 @@ class Bench:
         tail = quantiles(waits, n=100)[98]
         return {"rows_per_s": rows_per_s, "p50_ms": median(waits), "p99_ms": tail}
 
-    def _message(self) -> Message:
-        number = self._next
-        self._next += 1
-        value = b"%010d" % number + BODY[10:]
-        return Message(self._topic, key=b"key-%d" % (number % KEYS), value=value)
-
     def _write(self, rows: int) -> float:
         """Write rows in one transaction; return when it committed."""
-        with self._messages.engine.begin() as connection:
-            self._messages.add_all(connection, [self._message() for _ in range(rows)])
+        numbers = range(self._next, self._next + rows)
+        self._next += rows
+        given = [(n, b"key-%d" % (n % KEYS), b"%010d" % n + BODY[10:]) for n in numbers]
+        with self._engine.begin() as connection:
+            if self._kind == LOG:
+                columns = ({"id": n, "customer": k.decode(), "body": body} for n, k, body in given)
+                connection.execute(self._table.insert(), list(columns))
+            else:
+                messages = [Message(self._topic, key=key, value=body) for _, key, body in given]
+                self._messages.add_all(connection, messages)
         return time.monotonic()
 
     def _write_steadily(self, rate: int, seconds: int) -> dict[int, float]:
@@ -141,26 +153,43 @@ class Bench:
             committed[first] = self._write(1)
         return committed
 
+    def _analyze(self) -> None:
+        with self._engine.connect() as connection:
+            if self._engine.dialect.name == "postgresql":
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+                connection.execute(text("ANALYZE"))
+
     @contextmanager
     def _relay(self) -> Iterator[None]:
+        with TemporaryDirectory() as directory:
+            words = [sys.executable, *self._words(Path(directory) / "mapping.toml")]
+            nothing = subprocess.DEVNULL
+            process = subprocess.Popen(words, stdout=nothing, stderr=nothing)
+            try:
+                yield
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(END_S_MAX)
+
+    def _words(self, mapping: Path) -> list[str]:
+        """Return what Python is started with."""
         stack = self._stack
-        words = ["-m", "tests.sql.plain_relay", self._url, stack.bootstrap_servers]
-        if self._kind == "halfbridge":
-            words = ["-c", "from halfbridge.cli import main; main()", "relay", "run"]
-            words += ["--url", self._url, "--bootstrap-servers", stack.bootstrap_servers]
-            words += ["--topic-prefix", stack.topic_prefix]
-            words += ["--producer-group", f"bench-{time.time_ns()}"]
-        process = subprocess.Popen([sys.executable, *words], stderr=subprocess.DEVNULL)
-        try:
-            yield
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(END_S_MAX)
+        if self._kind == PLAIN:
+            return ["-m", "tests.sql.plain_relay", self._url, stack.bootstrap_servers]
+        words = ["-m", "halfbridge", "relay", "run", "--url", self._url]
+        words += ["--bootstrap-servers", stack.bootstrap_servers]
+        words += ["--topic-prefix", stack.topic_prefix]
+        words += ["--producer-group", f"bench-{time.time_ns()}"]
+        if self._kind == LOG:
+            mapping.write_text(MAPPING % self._topic)
+            words += ["--table", "orders", "--map", str(mapping), "--begin-at", "snapshot"]
+        return words
 
 
 def main() -> None:
-    """Measure, and print one JSON object."""
+    """Measure, and print one JSON object: medians, and the first kind's over the second's."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--log", action="store_true", help="by the log, beside the local table")
     parser.add_argument("--rows", type=int, default=30_000)
     parser.add_argument("--rate", type=int, default=200)
     parser.add_argument("--seconds", type=int, default=15)
@@ -169,28 +198,28 @@ def main() -> None:
     parser.add_argument("--bootstrap-servers", default="")
     given = vars(parser.parse_args())
     runs, warmups = given.pop("runs"), given.pop("warmups")
-    bootstrap = given.pop("bootstrap_servers")
-    measured: dict[str, list[dict[str, float]]] = {"halfbridge": [], "plain": []}
-    with (
-        closing(Template(PostgresServer)) as template,
-        PostgresServer(template, durable=True) as server,
-        HalfbridgeStack(bootstrap) as stack,
-    ):
-        for _ in range(warmups):
-            url = server.url(server.create_database())
-            result = Bench(url, stack, "halfbridge").run(**given)
-            print("not counted", json.dumps(result), flush=True)  # noqa: T201
-        for _ in range(runs):
-            for kind, results in measured.items():
-                url = server.url(server.create_database())
-                results.append(Bench(url, stack, kind).run(**given))
-                print(kind, json.dumps(results[-1]), flush=True)  # noqa: T201
-    told: dict[str, Any] = {
-        kind: {name: round(median(each[name] for each in results), 1) for name in results[0]}
-        for kind, results in measured.items()
-    }
-    pairs = told["halfbridge"], told["plain"]
-    told["ratio"] = {name: round(pairs[0][name] / pairs[1][name], 2) for name in pairs[0]}
+    by_log, bootstrap = given.pop("log"), given.pop("bootstrap_servers")
+    kinds = (LOG, POLLING) if by_log else (POLLING, PLAIN)
+    told: dict[str, dict[str, float]] = {}
+    with HalfbridgeStack(bootstrap) as stack:
+        for server_kind in (PostgresServer, MariaDbServer) if by_log else (PostgresServer,):
+            results: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+            with ExitStack() as servers:
+                template = servers.enter_context(closing(Template(server_kind)))
+                server = servers.enter_context(server_kind(template, durable=True))
+                for kind in (*[kinds[0]] * warmups, *kinds * runs):
+                    url = server.url(server.create_database())
+                    result = Bench(url, stack, kind).run(**given)
+                    print(server.name, kind, json.dumps(result), flush=True)  # noqa: T201
+                    results[kind].append(result)
+                del results[kinds[0]][:warmups]
+            first, second = (
+                {name: median(each[name] for each in results[kind]) for name in results[kind][0]}
+                for kind in kinds
+            )
+            ratio = {name: first[name] / second[name] for name in first}
+            for what, figures in zip((*kinds, "ratio"), (first, second, ratio), strict=True):
+                told[f"{server_kind.name} {what}"] = {n: round(f, 2) for n, f in figures.items()}
     print(json.dumps(told))  # noqa: T201
 
 
