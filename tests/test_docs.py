@@ -112,7 +112,7 @@ def all_tests(folder: str = "") -> set[str]:
 
 def documents() -> list[Path]:
     """Return every document of the repository."""
-    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    return [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "README.md"]
 
 
 def test_state_machines_are_those_of_the_code() -> None:
@@ -147,7 +147,7 @@ def test_conformance_names_tests_that_exist_and_all_numbered_ones() -> None:
 
 def test_what_testing_names_is_there() -> None:
     """Tests, paths below tests/, and every step of DESIGN.md's walk, once."""
-    text = (ROOT / "docs" / "testing.md").read_text("utf-8")
+    text = (ROOT / "tests" / "README.md").read_text("utf-8")
     assert set(re.findall(r"`(test_\w+[a-z0-9])`", text)) - all_tests() == set()
     paths = {each.split("/<")[0] for each in re.findall(r"`(tests/[^`*]+)`", text)}
     assert {each for each in paths if not (ROOT / each).exists()} == set()

@@ -20,7 +20,7 @@ from tests.ledger_log import SETTINGS, UNLIMITED, metadata, op_record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-COUNT = 3_000
+COUNT = 1_000
 BORN_MS = 1_700_000_000_000
 # How far above the truth an estimate may be: texts of ASCII are weighed four times.
 TOO_HIGH = 2.0
