@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+from halfbridge.bridge.failure import Code
+from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.bridge.threads import SystemClock
 
 if TYPE_CHECKING:
     import logging
     from collections.abc import Callable
+
+    from halfbridge.bridge.ports import Clock
 
 # The same kind of trouble is told again after this time.
 SAME_AGAIN_S = 30.0
@@ -16,9 +21,9 @@ SAME_AGAIN_S = 30.0
 # (KIP-1102), which makes it forget its back-off: with the default of 100 ms each client would
 # connect, and log a line of its own, 20 times a second. Its lines say what the error callback says.
 RECONNECTING = {"reconnect.backoff.ms": 250, "log_level": 2}
-# Codes of librdkafka. A call fails with one of the first two when no broker answers, whatever the
-# reason; the third follows each report of a single broker, and says less.
-_TRANSPORT, _TIMED_OUT, _ALL_BROKERS_DOWN = -195, -185, -187
+# A call fails with one of these when no broker answers, whatever the reason.
+_SILENT = frozenset((Code.TRANSPORT, Code.TIMED_OUT))
+_SYSTEM_CLOCK = SystemClock()
 
 
 def tell(log: Callable[..., object], *said: object) -> None:
@@ -42,36 +47,43 @@ class Reasons:
         self._last = ""
 
     def note(self, error: Any) -> None:
-        """Take a KafkaError that the client reports."""
-        if error.code() != _ALL_BROKERS_DOWN:
-            self._last = error.str()
+        """Take what the client reports (`error_cb`)."""
+        failure = failure_of(error)
+        # ALL_BROKERS_DOWN follows each report of a single broker, and says less.
+        if failure.code != Code.ALL_BROKERS_DOWN:
+            self._last = failure.text
 
     def explain(self, error: Any) -> str:
         """Return what a call failed with, and why, where that was reported."""
-        text = str(error.str())
-        is_silent = error.code() in (_TRANSPORT, _TIMED_OUT)
-        return f"{text} ({self._last})" if is_silent and self._last else text
+        failure = failure_of(error)
+        is_silent = failure.code in _SILENT and self._last
+        return f"{failure.text} ({self._last})" if is_silent else failure.text
 
 
 class Troubles:
     """Logs what one Kafka client reports, each kind of error once in a while.
 
     Thread-safe enough: two threads at the same moment may both tell.
+
+    Args:
+        log: Where to.
+        clock: Tells when it is time to log the same kind again.
     """
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger, clock: Clock = _SYSTEM_CLOCK) -> None:
         self._log = log
+        self._now = clock.monotonic
         self._told: dict[int, tuple[float, int]] = {}
 
     def note(self, error: Any) -> None:
-        """Take a KafkaError; what fails for good fails its own call, so this only warns."""
-        now = monotonic()
-        told_at, kept_back = self._told.get(error.code(), (float("-inf"), 0))
+        """Take what the client reports; what fails for good fails its own call: this only warns."""
+        failure, now = failure_of(error), self._now()
+        told_at, kept_back = self._told.get(failure.code, (float("-inf"), 0))
         if now - told_at < SAME_AGAIN_S:
-            self._told[error.code()] = told_at, kept_back + 1
+            self._told[failure.code] = told_at, kept_back + 1
             return
-        self._told[error.code()] = now, 0
+        self._told[failure.code] = now, 0
         again = f" (and {kept_back} times since the last report)" if kept_back else ""
         # A log handler is the user's. What it raised would come out of the client's poll() or
         # consume(), and the records that these had taken would be gone.
-        tell(self._log.warning, "Kafka: %s%s", error.str(), again)
+        tell(self._log.warning, "Kafka: %s%s", failure.text, again)

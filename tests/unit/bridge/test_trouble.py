@@ -3,45 +3,37 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.trouble import SAME_AGAIN_S, Troubles, shown
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.threads import SystemClock
+from halfbridge.bridge.trouble import SAME_AGAIN_S, Reasons, Troubles, shown
 
 if TYPE_CHECKING:
     import pytest
 
 
-@dataclass
-class Error:
-    """Stands for a KafkaError."""
+class _Clock(SystemClock):
+    now = 100.0
 
-    number: int
-    text: str
-
-    def code(self) -> int:
-        """Return its number."""
-        return self.number
-
-    def str(self) -> str:
-        """Return its text."""
-        return self.text
+    def monotonic(self) -> float:  # type: ignore[override]
+        """Return what a test says."""
+        return self.now
 
 
 def test_each_kind_is_told_once_in_a_while(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A second of reconnections is one line; the next one says how many were kept back."""
-    clock = [100.0]
-    monkeypatch.setattr("halfbridge.bridge.trouble.monotonic", lambda: clock[0])
-    troubles = Troubles(logging.getLogger("halfbridge.kafka"))
+    clock = _Clock()
+    troubles = Troubles(logging.getLogger("halfbridge.kafka"), clock)
     with caplog.at_level(logging.WARNING):
         for _ in range(20):
-            troubles.note(Error(-195, "refused"))
-            clock[0] += 0.05
-        troubles.note(Error(-187, "all brokers are down"))
-        clock[0] += SAME_AGAIN_S
-        troubles.note(Error(-195, "refused"))
+            troubles.note(KafkaFailure(Code.TRANSPORT, "refused"))
+            clock.now += 0.05
+        troubles.note(KafkaFailure(Code.ALL_BROKERS_DOWN, "all brokers are down"))
+        clock.now += SAME_AGAIN_S
+        troubles.note(KafkaFailure(Code.TRANSPORT, "refused"))
     assert caplog.messages == [
         "Kafka: refused",
         "Kafka: all brokers are down",
@@ -59,7 +51,7 @@ def test_a_log_handler_that_raises_is_kept_from_the_client() -> None:
         raise RuntimeError("a filter of the user's")
 
     log.addFilter(raising)
-    Troubles(log).note(Error(-195, "refused"))
+    Troubles(log).note(KafkaFailure(Code.TRANSPORT, "refused"))
     assert len(seen) == 1
 
 
@@ -72,3 +64,14 @@ def test_an_answer_that_cannot_be_shown_is_told_all_the_same() -> None:
     """The reason of an uncounted answer holds what a checker raised or returned, in words."""
     assert shown(ValueError("database down")) == "ValueError('database down')"
     assert shown(_Unspeakable()) == "a _Unspeakable, whose repr raised SystemExit"
+
+
+def test_a_call_that_nobody_answers_is_told_with_what_the_connections_said() -> None:
+    """The failed call itself says only that time was up; a refusal needs no other reason."""
+    reasons = Reasons()
+    silent = KafkaFailure(Code.TIMED_OUT, "timed out")
+    assert reasons.explain(silent) == "timed out"
+    reasons.note(KafkaFailure(Code.TRANSPORT, "no such host"))
+    reasons.note(KafkaFailure(Code.ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    assert reasons.explain(silent) == "timed out (no such host)"
+    assert reasons.explain(KafkaFailure(Code.NOT_COORDINATOR, "moved")) == "moved"
