@@ -88,7 +88,7 @@ class KafkaAnswer:
             return self._read(self._future.result(wait_s))
         except TimeoutError as error:
             raise _silence() from error
-        except KafkaException as error:
+        except (KafkaException, RuntimeError) as error:  # an answer the client could not read
             raise failure_of(error) from error
 
     def add_done_callback(self, callback: Callable[[KafkaAnswer], object]) -> None:

@@ -104,7 +104,8 @@ class KafkaReader:
 
         def revoked(consumer: Any, _partitions: Sequence[Any]) -> None:
             on_revoked(self)
-            with suppress(RuntimeError):  # it is closing: nothing is left to unassign
+            # It is closing or has failed for good, and nothing is left to unassign.
+            with suppress(RuntimeError, KafkaException):
                 consumer.unassign()
 
         self._call(
