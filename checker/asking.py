@@ -17,14 +17,14 @@ from halfbridge.checker.stamps import Stamps
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from halfbridge.checker.barriers.kafka_io import Barriers
-    from halfbridge.checker.bodies.kafka_io import BodyReader
+    from halfbridge.checker.barriers import Barriers
+    from halfbridge.checker.bodies import BodyReader
+    from halfbridge.checker.check_sender import CheckSender
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.core.plan import Check
-    from halfbridge.checker.inquiry.kafka_io import Questions
     from halfbridge.checker.metrics import Metrics
     from halfbridge.checker.pair import Pair
-    from halfbridge.checker.requests.kafka_io import CheckSender
+    from halfbridge.checker.questions import Questions
     from halfbridge.checker.topic_watch import TopicWatch
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.beginning import where_to_begin
@@ -17,12 +16,13 @@ from halfbridge.serde.progress import Progress, ProgressError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
+    from halfbridge.bridge.ports import Clock
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.core.settings import LedgerSettings
     from halfbridge.checker.http import Status
-    from halfbridge.checker.inquiry.kafka_io import Questions, Ranges
-    from halfbridge.checker.intake.kafka_io import Input
+    from halfbridge.checker.intake import Input
     from halfbridge.checker.publish import Publisher
+    from halfbridge.checker.questions import Questions, Ranges
     from halfbridge.checker.topic_guard import TopicGuard
 
 _log = logging.getLogger("halfbridge.checker")
@@ -49,6 +49,7 @@ class Assignment:
         new_publisher: Callable[[int], Publisher],
         guard: TopicGuard,
         status: Status,
+        clock: Clock,
     ) -> None:
         self.pairs: dict[int, Pair] = {}
         self._config = config
@@ -60,6 +61,7 @@ class Assignment:
         self._new_publisher = new_publisher
         self._guard = guard
         self._status = status
+        self._clock = clock
         self._beyond_end_since: dict[int, float] = {}
         self._waits = Waits(status)
         self._question: Ranges | None = None  # about pairs that are left out
@@ -103,7 +105,7 @@ class Assignment:
             self._status.metrics.partitions_stopped(0)
             self._status.set_ready(ready=is_member, reason="" if is_member else "joins its group")
             return
-        began = monotonic()
+        began = self._clock.monotonic()
         self._guard.before_start(began)
         if self._guard.stops:
             self._stop_all(numbers, self._guard.stops)
@@ -129,7 +131,7 @@ class Assignment:
             why: What was said.
             since: When that began; now, if it is not given. Monotonic seconds.
         """
-        now = monotonic()
+        now = self._clock.monotonic()
         are_all = len(unread) == len(self.pairs)
         texts = {number: f"{topic}[{number}]: {why}" for number, topic in unread.items()}
         for number, topic in unread.items():

@@ -11,7 +11,7 @@ from halfbridge.serde.progress import Progress, ProgressError, parse_progress
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from halfbridge.checker.intake.reading import Committed
+    from halfbridge.bridge.ports import Committed
 
 
 def where_to_begin(

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.core.plan import Delivery, Plan
     from halfbridge.checker.failures import KafkaTxnFailedError
-    from halfbridge.checker.inquiry.kafka_io import Questions
     from halfbridge.checker.publish import Outgoing
+    from halfbridge.checker.questions import Questions
     from halfbridge.checker.routes import Routes
     from halfbridge.checker.sizes import Sizes
     from halfbridge.serde.topics import TopicNames

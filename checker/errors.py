@@ -4,7 +4,6 @@ CheckerError (BridgeError)
 ├─ SlotError             no worker slot can be had; the operator gives --slot or --state-dir
 ├─ SlotTakenError        another worker runs on this slot; the operator stops one of the two
 ├─ MetricsPortError      the port is taken; the operator gives another --metrics-port
-├─ PartitionStoppedError a partition's offsets cannot be trusted; the operator runs `checker init`
 └─ AdminError            topics or offsets could not be read or written; the text says what to do
 """
 
@@ -40,20 +39,6 @@ class MetricsPortError(CheckerError):
     """The metrics port cannot be opened."""
 
     exit_code = EXIT_CONFIG
-
-
-class PartitionStoppedError(CheckerError):
-    """A partition stopped: its committed offsets are missing, damaged or out of range.
-
-    Attributes:
-        partition: Number of the half and op partition.
-    """
-
-    exit_code = EXIT_OPERATOR
-
-    def __init__(self, message: str, *, partition: int) -> None:
-        super().__init__(message)
-        self.partition = partition
 
 
 class AdminError(CheckerError):

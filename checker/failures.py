@@ -6,6 +6,13 @@ KafkaTxnFailedError     a kafka_txn did not happen, or may have happened; produc
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from halfbridge.bridge.failure import PERMANENT, TOO_LARGE, Code
+
+if TYPE_CHECKING:
+    from halfbridge.bridge.failure import KafkaFailure
+
 
 class InputLostError(Exception):
     """consume() failed: records may be gone that it had taken; read again from the offsets."""
@@ -15,29 +22,44 @@ class KafkaTxnFailedError(Exception):
     """A kafka_txn did not happen, or may have happened.
 
     Attributes:
-        fenced: Another producer took the id over, or the broker timed the kafka_txn out.
+        failure: What the client or a broker said; None: neither said anything.
         topic: Topic of the record that is refused; empty when not known.
-        permanent: The broker refuses something in the batch for good.
-        topic_refused: It refuses everything of this daemon on a topic: `topic`, if that is known.
-        untimely: It refuses a timestamp.
-        too_large: It refuses a size: of one record, or of several that were sent at once.
+        fenced: Another producer took the id over, or the broker timed the kafka_txn out.
     """
 
     def __init__(
         self,
         text: str,
+        failure: KafkaFailure | None = None,
         *,
-        fenced: bool = False,
         topic: str = "",
-        permanent: bool = False,
-        topic_refused: bool = False,
-        untimely: bool = False,
-        too_large: bool = False,
+        fenced: bool = False,
     ) -> None:
         super().__init__(text)
-        self.fenced = fenced
+        self.failure = failure
         self.topic = topic
-        self.permanent = permanent
-        self.topic_refused = topic_refused
-        self.untimely = untimely
-        self.too_large = too_large
+        self.fenced = fenced
+
+    @property
+    def permanent(self) -> bool:
+        """Whether the broker refuses something in the batch for good."""
+        return self._code in PERMANENT
+
+    @property
+    def topic_refused(self) -> bool:
+        """Whether it refuses everything of this daemon on a topic: `topic`, if that is known."""
+        return self._code == Code.TOPIC_AUTHORIZATION_FAILED
+
+    @property
+    def untimely(self) -> bool:
+        """Whether it refuses a timestamp."""
+        return self._code == Code.INVALID_TIMESTAMP
+
+    @property
+    def too_large(self) -> bool:
+        """Whether it refuses a size: of one record, or of several that were sent at once."""
+        return self._code in TOO_LARGE
+
+    @property
+    def _code(self) -> int | None:
+        return None if self.failure is None else self.failure.code

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from math import inf
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.plan import Count
@@ -13,6 +12,7 @@ from halfbridge.checker.core.plan import Count
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from halfbridge.bridge.ports import Clock
     from halfbridge.checker.core.plan import Plan
     from halfbridge.checker.metrics import Metrics
     from halfbridge.checker.pair import Pair
@@ -47,13 +47,14 @@ class TellNow:
 class Lines:
     """Logs warnings about records that others wrote, and only so many a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._since = -inf
         self._logged = self._left_out = 0
 
     def warn(self, text: str, *arguments: object) -> None:
         """Log a line, or count it among those left out."""
-        now = monotonic()
+        now = self._clock.monotonic()
         if now - self._since >= 1:
             if self._left_out:
                 _log.warning("%d more lines like these were left out", self._left_out)
@@ -70,12 +71,13 @@ class Reporter:
 
     Args:
         metrics: Where it is counted.
+        clock: Tells how many lines a second are logged.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
         self._cut_short = TellNow()
-        self._lines = Lines()
+        self._lines = Lines(clock)
 
     def written(self, plan: Plan, pair: Pair, *, refused: int, stubs: int) -> None:
         """Record that `plan` stands.

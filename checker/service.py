@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.errors import EXIT_OK
 from halfbridge.checker.policy import load_policy
 from halfbridge.checker.settings_record import settings_record
@@ -44,11 +45,10 @@ def run_worker(config: CheckerConfig, *, slot: str, stop: threading.Event, statu
     """
     _tame_memory()
     policy = load_policy(config.policy_file, names=config.names)
-    worker = Worker(
-        config, policy, ids=slot_ids(slot, topic_prefix=config.topic_prefix), status=status
-    )
+    ids, ports = slot_ids(slot, topic_prefix=config.topic_prefix), system_ports()
+    worker = Worker(config, policy, ids=ids, status=status, ports=ports)
     _log.info("worker on slot %s starts, process %d", slot, os.getpid())
-    record = settings_record(config, slot, status)
+    record = settings_record(config, slot, status, ports)
     record.start()
     try:
         worker.run(stop)

@@ -8,17 +8,16 @@ and both say so, and the record of a worker that is gone is replaced.
 from __future__ import annotations
 
 import logging
-from threading import Event, Thread
-from time import time_ns
 from typing import TYPE_CHECKING, Protocol
 
 from halfbridge.bridge.errors import BridgeError, TopicSetupError
-from halfbridge.checker.settings_topic.kafka_io import SettingsTopic
+from halfbridge.checker.settings_topic import SettingsTopic
 from halfbridge.serde.records import DaemonSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from halfbridge.bridge.ports import Event, Ports, Running
     from halfbridge.bridge.settings_topic.kafka_io import Said
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.http import Status
@@ -30,7 +29,6 @@ _log = logging.getLogger("halfbridge.checker")
 LOOK_S = 180.0
 # How long the end of a worker waits for a look; a reader notices within a tenth of a second.
 _STOP_S = 2.0
-_NS_PER_MS = 1_000_000
 # Of another worker's name, in a log line and in /healthz: slots are no longer.
 _WORKER_CHARS_MAX = 120
 
@@ -46,7 +44,7 @@ class Topic(Protocol):
 
 
 class SettingsRecord:
-    """Keeps the record true while a worker runs, in a thread of its own.
+    """Keeps the record true while a worker runs, beside the worker's loop.
 
     Nothing that stands in the topic, and no lack of a topic or right, stops the worker.
 
@@ -54,10 +52,13 @@ class SettingsRecord:
         mine: The limits of this worker, and its slot.
         topic: Where they are written.
         status: Told while workers disagree.
+        ports: Of which clock and concurrency are used.
         create: The command that makes the topic.
     """
 
-    def __init__(self, mine: DaemonSettings, topic: Topic, status: Status, *, create: str) -> None:
+    def __init__(
+        self, mine: DaemonSettings, topic: Topic, status: Status, *, ports: Ports, create: str
+    ) -> None:
         self._mine = mine
         self._topic = topic
         self._status = status
@@ -65,18 +66,19 @@ class SettingsRecord:
         self._end: int | None = None  # of what was compared; None before the first look
         self._told = ""
         self._trouble = ""
-        self._stopping = Event()
-        self._thread = Thread(target=self._run, name="halfbridge-settings", daemon=True)
+        self._ports = ports
+        self._stopping = ports.run.event()
+        self._running: Running | None = None
 
     def start(self) -> None:
         """Begin; returns at once."""
-        self._thread.start()
+        self._running = self._ports.run.start(self._look_on_and_on, "halfbridge-settings")
 
     def stop(self) -> None:
         """End; a look at hand is given up."""
         self._stopping.set()
-        if self._thread.ident is not None:
-            self._thread.join(_STOP_S)
+        if self._running is not None:
+            self._running.join(_STOP_S)
 
     def look(self) -> None:
         """Read what is new, say what differs, and write the record where it is not true."""
@@ -94,7 +96,7 @@ class SettingsRecord:
             if not self._stopping.is_set():
                 self._tell_trouble(str(error))
 
-    def _run(self) -> None:
+    def _look_on_and_on(self) -> None:
         while True:
             try:
                 self.look()
@@ -127,7 +129,7 @@ class SettingsRecord:
         self._status.metrics.settings_disagree(bool(news))
 
     def _write(self) -> None:
-        self._topic.write(self._mine._replace(timestamp=time_ns() // _NS_PER_MS))
+        self._topic.write(self._mine._replace(timestamp=self._ports.clock.time_ms()))
 
     def _tell_trouble(self, trouble: str) -> None:
         if trouble and trouble != self._trouble:
@@ -135,13 +137,16 @@ class SettingsRecord:
         self._trouble = trouble
 
 
-def settings_record(config: CheckerConfig, slot: str, status: Status) -> SettingsRecord:
+def settings_record(
+    config: CheckerConfig, slot: str, status: Status, ports: Ports
+) -> SettingsRecord:
     """Return the record of a worker with `config` on `slot`, not started yet."""
     prefix = f" --topic-prefix {config.topic_prefix}" if config.topic_prefix else ""
     return SettingsRecord(
         limits_of(config, slot),
-        SettingsTopic(config),
+        SettingsTopic(config, ports),
         status,
+        ports=ports,
         create=f"halfbridge topics create --bootstrap-servers {config.bootstrap_servers}{prefix}",
     )
 

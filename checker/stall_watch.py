@@ -10,12 +10,12 @@ from halfbridge.checker.clients import QUESTION_S
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from halfbridge.bridge.inquiry.kafka_io import Ends
+    from halfbridge.bridge.ports import Place
     from halfbridge.bridge.stalls import Behind
     from halfbridge.checker.assignment import Assignment
-    from halfbridge.checker.inquiry.kafka_io import Questions
-    from halfbridge.checker.intake.kafka_io import Input
+    from halfbridge.checker.intake import Input
     from halfbridge.checker.metrics import Metrics
+    from halfbridge.checker.questions import Questions, StableEnds
 
 # More often while there is more to read, since an idle worker is kept awake for it.
 LOOK_BEHIND_S = 2.0
@@ -34,8 +34,8 @@ class StallWatch:
         self._assignment = assignment
         self._metrics = metrics
         self._asked_at = -LOOK_S
-        self._question: Ends | None = None
-        self._behind: dict[tuple[str, int], Behind] = {}
+        self._question: StableEnds | None = None
+        self._behind: dict[Place, Behind] = {}
 
     def look(self, now: float) -> bool:
         """Return whether logs go on behind what has been read; never waits.
@@ -56,7 +56,7 @@ class StallWatch:
             self._question, self._behind = None, {}
         return bool(self._behind)
 
-    def _take(self, ends: Mapping[tuple[str, int], int], now: float) -> None:
+    def _take(self, ends: Mapping[Place, int], now: float) -> None:
         self._behind = compare(self._behind, self._input.reached(), ends, now)
         if self._behind and self._input.dozing:
             self._input.renew_bell()
@@ -65,7 +65,7 @@ class StallWatch:
         if stalled := {place: since for place, since in stand.items() if now - since >= STALLED_S}:
             self._give_up(stalled)
 
-    def _give_up(self, stalled: Mapping[tuple[str, int], float]) -> None:
+    def _give_up(self, stalled: Mapping[Place, float]) -> None:
         """Replace the consumer; `stalled` says since when each place has stood still."""
         self._behind = {}
         self._metrics.consumer_stalled()

@@ -10,7 +10,7 @@ from halfbridge.checker.topic_flaws import LOOKED_AT, MAX_BYTES, number
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from halfbridge.checker.inquiry.kafka_io import Questions, SettingsAnswer, SettingsQuestion
+    from halfbridge.checker.questions import Questions, SettingsAnswer, SettingsQuestion
 
 # All topics are asked about again at this pace: messages that a topic takes since its limit was
 # raised are refused by the old limit for so long.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.failures import InputLostError
@@ -16,11 +15,12 @@ from halfbridge.checker.topic_settings import TopicSettings
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from halfbridge.bridge.ports import Clock
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.core.plan import Plan
     from halfbridge.checker.http import Status
-    from halfbridge.checker.inquiry.kafka_io import Questions
     from halfbridge.checker.pair import Pair
+    from halfbridge.checker.questions import Questions
     from halfbridge.checker.report import Reporter
     from halfbridge.checker.routes import Routes
 
@@ -49,6 +49,7 @@ class TopicWatch:
         config: The daemon's settings.
         status: Told what is wrong with the settings of topics.
         reporter: Told whose waits were cut short.
+        clock: Tells how long a look takes.
 
     Attributes:
         settings: What is known of the settings of topics.
@@ -64,6 +65,8 @@ class TopicWatch:
         config: CheckerConfig,
         status: Status,
         reporter: Reporter,
+        *,
+        clock: Clock,
     ) -> None:
         names = config.names
         self.settings = TopicSettings(questions, (names.half, names.op, names.dead))
@@ -75,6 +78,7 @@ class TopicWatch:
         self._names = names
         self._patience = Patience(config.topic_gone_ms)
         self._reporter = reporter
+        self._clock = clock
         self._pauses: dict[str, float] = {}  # see `finds`
         self._at = float("-inf")
         self._not_before = float("-inf")
@@ -99,13 +103,13 @@ class TopicWatch:
             InputLostError: no broker answered.
         """
         self._at, self.look_at = now, float("inf")
-        began = monotonic()
+        began = self._clock.monotonic()
         topics = self._questions.partitions()
         self._routes.update(topics, int(now * _MS_PER_S))
         for group in self._names.groups_of(topics):
             self.settings.want(self._names.check(group))
         self._ask_rights(self._routes.refused_topics, now)
-        self._not_before = now + LOOK_SHARE * (monotonic() - began)
+        self._not_before = now + LOOK_SHARE * (self._clock.monotonic() - began)
         self._first_at = now if self._first_at is None else self._first_at
 
     def look_now_and_then(self, now: float) -> None:

@@ -12,36 +12,38 @@ from collections import Counter
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.bridge.failure import Code
+from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.checker.asking import Asker
 from halfbridge.checker.assignment import Assignment
 from halfbridge.checker.backoff import Backoff
-from halfbridge.checker.barriers.kafka_io import Barriers
+from halfbridge.checker.barriers import Barriers
 from halfbridge.checker.blame import Blame
-from halfbridge.checker.bodies.kafka_io import BodyReader
+from halfbridge.checker.bodies import BodyReader
+from halfbridge.checker.check_sender import CheckSender
 from halfbridge.checker.collector import Collector
 from halfbridge.checker.failures import InputLostError, KafkaTxnFailedError
-from halfbridge.checker.inquiry.kafka_io import Questions
-from halfbridge.checker.intake.kafka_io import EOF_CODE, Input
+from halfbridge.checker.idling import IDLE_S, idle_s
+from halfbridge.checker.intake import Input
 from halfbridge.checker.ledger_settings import known_limits, ledger_settings
-from halfbridge.checker.outlet.turns import Turns
 from halfbridge.checker.pair import restore_plan
 from halfbridge.checker.publish import Publisher
+from halfbridge.checker.questions import Questions
 from halfbridge.checker.report import Reporter
-from halfbridge.checker.requests.kafka_io import CheckSender
 from halfbridge.checker.routes import Routes
 from halfbridge.checker.sizes import Sizes
 from halfbridge.checker.stall_watch import StallWatch
 from halfbridge.checker.stamps import Stamps
 from halfbridge.checker.topic_watch import TopicWatch
+from halfbridge.checker.turns import Turns
 from halfbridge.serde.records import OpKind, OpSource
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
+    from halfbridge.bridge.ports import Event, Ports
     from halfbridge.checker.collector import Work
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.http import Status
@@ -52,11 +54,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# How long the loop waits for records when nothing is due: bounds the reaction to a stop signal
-# and to answers of brokers.
-IDLE_S = 0.1
-# What is overdue and waits for something else (pacer, topic, op end) is looked at again.
-DUE_S = 0.01
 # Nothing came for so long: the bell takes over the watch.
 DOZE_S = 1.0
 # A kafka_txn of so many records commits in the background, while the next batch is read; a small
@@ -73,32 +70,35 @@ FAILURES_RED = 3
 
 
 class Worker:
-    """One worker: serves the partitions its slot is assigned, until `run`'s stop event.
+    """One worker: serves the partitions that its slot is assigned.
 
-    Not thread-safe: everything happens in the thread that calls `run`.
+    Not thread-safe: everything happens in the thread that calls `run`, or `turn` and `close`.
     """
 
     def __init__(
-        self, config: CheckerConfig, policy: Policy, *, ids: SlotIds, status: Status
+        self, config: CheckerConfig, policy: Policy, *, ids: SlotIds, status: Status, ports: Ports
     ) -> None:
+        self._monotonic = ports.clock.monotonic
         self._config = config
         self._names = config.names
         self._ids = ids
         self._status = status
-        self._reporter = Reporter(status.metrics)
+        self._reporter = Reporter(status.metrics, ports.clock)
         self._routes = Routes(config.topic_gone_ms, policy.partitioner)
         self._backoff = Backoff()
         self._stamps = Stamps()
         self._gauges_at = self._last_record_at = self._began = 0.0
         self._work: list[Work] = []
         self._progress: dict[int, Progress] = {}
-        self._turns = Turns(config, ids.transactional_id_prefix, status.metrics)
-        self._checks = CheckSender(config)
-        self._barriers = Barriers(config, ids)
-        self._bodies = BodyReader(config)
-        self._input = Input(config, ids)
-        questions = Questions(config)
-        self._topics = TopicWatch(questions, self._routes, config, status, self._reporter)
+        self._turns = Turns(config, ids.transactional_id_prefix, status.metrics, ports=ports)
+        self._checks = CheckSender(config, ports)
+        self._barriers = Barriers(config, ids, ports)
+        self._bodies = BodyReader(config, ports)
+        self._input = Input(config, ids, ports)
+        questions = Questions(config, ports)
+        self._topics = TopicWatch(
+            questions, self._routes, config, status, self._reporter, clock=ports.clock
+        )
         self._sizes = Sizes(known_limits(config, self._topics.settings.max_bytes))
         self._failed_in: set[int] = set()  # pairs whose kafka_txn failed, since one was committed
         self._blame = Blame(
@@ -115,6 +115,7 @@ class Worker:
             new_publisher=partial(Publisher, config.names, routes=self._routes, sizes=self._sizes),
             guard=self._topics.guard,
             status=status,
+            clock=ports.clock,
         )
         self._stall_watch = StallWatch(questions, self._input, self._assignment, status.metrics)
         self._asker = Asker(
@@ -127,7 +128,7 @@ class Worker:
             metrics=status.metrics,
         )
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: Event) -> None:
         """Serve until `stop` is set; the kafka_txn at hand is finished first.
 
         Raises:
@@ -135,11 +136,19 @@ class Worker:
         """
         try:
             while not stop.is_set():
-                self._step_or_recover(stop)
+                self.turn(stop)
         finally:
-            self._close()
+            self.close()
 
-    def _step_or_recover(self, stop: threading.Event) -> None:
+    def turn(self, stop: Event) -> None:
+        """Take one turn of the loop, and recover from what fails in it.
+
+        Args:
+            stop: Cuts the wait after a failure short.
+
+        Raises:
+            SlotTakenError: as `run`.
+        """
         try:
             self._step()
         except InputLostError as error:
@@ -151,11 +160,11 @@ class Worker:
 
     def _step(self) -> None:
         if not self._turns.are_ready:
-            self._topics.look(monotonic())  # says sooner than a producer that nobody answers
+            self._topics.look(self._monotonic())  # says sooner than a producer that nobody answers
             self._turns.start()
         dozed = self._input.dozing
         messages = self._fetch()
-        now = monotonic()
+        now = self._monotonic()
         if dozed and not self._input.dozing:
             self._stay_awake(now)  # the bell rang: what it heard takes a fetch to arrive
         if self._input.changed:
@@ -189,27 +198,13 @@ class Worker:
     def _fetch(self) -> list[Any]:
         """Return records; while a commit is under way, only as many as the next batch takes."""
         if not self._turns.is_under_way:
-            return self._input.fetch(self._wait_s())
+            pairs = self._assignment.pairs.values()
+            return self._input.fetch(idle_s(pairs, self._monotonic(), self._topics.look_at))
         if not self._assignment.is_far_ahead:
             return self._input.fetch(UNDER_WAY_S)
         if self._turns.is_done(UNDER_WAY_S):
             self._committed()
         return []
-
-    def _wait_s(self) -> float:
-        now = monotonic()
-        wait_s = max(0.0, min(IDLE_S, self._topics.look_at - now))
-        for pair in self._assignment.pairs.values():
-            if pair.has_work and pair.held is None:
-                return 0
-            if pair.ledger.waits_for_half:
-                wait_s = min(wait_s, DUE_S)  # the proof that it waits in vain comes with no record
-            due_ms = pair.ledger.next_due_ms()
-            if due_ms is not None:
-                until_s = (due_ms - pair.now_ms(now)) / 1000
-                # What is overdue waits for something else: the pacer, a topic, the op end.
-                wait_s = min(wait_s, until_s if until_s > 0 else DUE_S)
-        return wait_s
 
     def _ingest(self, messages: list[Any], now: float) -> None:
         half_topic, pairs = self._names.half, self._assignment.pairs
@@ -232,8 +227,9 @@ class Worker:
         self._assignment.pause_or_resume()
 
     def _not_a_record(self, pair: Pair, message: Any, error: Any) -> None:
-        if error.code() != EOF_CODE:
-            raise self._assignment.lost({pair.partition: message.topic()}, error.str())
+        failure = failure_of(error)
+        if failure.code != Code.PARTITION_EOF:
+            raise self._assignment.lost({pair.partition: message.topic()}, failure.text)
         pair.take_end(message, is_half=message.topic() == self._names.half)
 
     def _look_around(self, now: float) -> None:
@@ -275,30 +271,24 @@ class Worker:
             for pair, plan in self._work
         )
         in_background = sum(plan.records for _, plan in self._work) >= BACKGROUND_RECORDS
-        self._turns.run(
-            self._blame.watched(records),
-            self._offsets,
-            self._input.group_metadata,
-            in_background=in_background,
-        )
+        copies_end = self._turns.write(self._blame.watched(records))
+        self._progress = {
+            pair.partition: pair.ledger.progress(copies_end.get(pair.partition, 0))
+            for pair, _ in self._work
+        }
+        self._turns.commit([*self._offsets()], self._input.membership, in_background=in_background)
         if not in_background:
             self._committed()
 
-    def _offsets(self, copies_end: Mapping[int, int]) -> list[tuple[str, int, int, str]]:
-        """Return the offsets that go with the work at hand, and keep them for `_committed`."""
-        half, op = self._names.half, self._names.op
-        positions = []
-        for pair, _ in self._work:
-            number = pair.partition
-            mine = pair.ledger.progress(copies_end.get(number, 0))
-            self._progress[number] = mine
-            positions.append((half, number, mine.half, ""))
-            positions.append((op, number, mine.op, mine.metadata()))
-        return positions
+    def _offsets(self) -> Iterator[tuple[str, int, int, str]]:
+        """Yield the offsets that go with the work at hand."""
+        for number, progress in self._progress.items():
+            yield self._names.half, number, progress.half, ""
+            yield self._names.op, number, progress.op, progress.metadata()
 
     def _committed(self) -> None:
         """Take that the work at hand stands."""
-        done = monotonic()
+        done = self._monotonic()
         for pair, plan in self._work:
             pair.held = None
             pair.committed, pair.committed_at = self._progress[pair.partition], done
@@ -321,7 +311,7 @@ class Worker:
             self._backoff.reset()
             self._status.set_ill("work", "")
 
-    def _after_failure(self, error: KafkaTxnFailedError, stop: threading.Event) -> None:
+    def _after_failure(self, error: KafkaTxnFailedError, stop: Event) -> None:
         self._failed_in.update(pair.partition for pair, _ in self._work)
         self._status.metrics.kafka_txn_failed()
         self._topics.forget()  # perhaps one is not what it was
@@ -330,7 +320,7 @@ class Worker:
         elif error.permanent:
             with suppress(InputLostError):  # nobody says what rights there are: the next time
                 plans = {pair.partition: plan for pair, plan in self._work}
-                self._blame.failed(error, plans, int(monotonic() * 1000))
+                self._blame.failed(error, plans, int(self._monotonic() * 1000))
             self._turns.batch = self._blame.batch
         if error.fenced:
             self._wait_for_verdict()
@@ -341,12 +331,12 @@ class Worker:
 
     def _wait_for_verdict(self) -> None:
         """Tell a slot taken over (which ends this worker) from a kafka_txn that timed out."""
-        deadline = monotonic() + FENCED_WAIT_S
+        deadline = self._monotonic() + FENCED_WAIT_S
         with suppress(InputLostError):  # records do not matter now: all are read again
-            while monotonic() < deadline:
+            while self._monotonic() < deadline:
                 self._input.fetch(IDLE_S)
 
-    def _recover(self, why: str, stop: threading.Event) -> None:
+    def _recover(self, why: str, stop: Event) -> None:
         delay_s = self._backoff.failed()
         _log.warning("%s; reading again from the committed offsets in %.1f s", why, delay_s)
         if self._backoff.failures >= FAILURES_RED:
@@ -357,7 +347,8 @@ class Worker:
         stop.wait(delay_s)
         self._input.changed = True
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Finish the kafka_txn at hand and let everything go; no turn may follow."""
         self._turns.close()
         self._checks.close()
         self._barriers.close()

@@ -18,7 +18,7 @@ from halfbridge.serde.records import DeadDecision, DeadReason
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from halfbridge.checker.admin.kafka_io import Cluster
+    from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.read import LogRecord
     from halfbridge.serde.topics import TopicNames
 

@@ -11,7 +11,7 @@ from halfbridge.checker.errors import AdminError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from halfbridge.checker.admin.kafka_io import Cluster
+    from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.shape import SeenTopic
 
 # Less than this is a problem: somebody has to notice, and to act.

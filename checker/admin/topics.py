@@ -23,7 +23,7 @@ from halfbridge.serde.topic_shapes import SAFE_REPLICAS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.checker.admin.kafka_io import Cluster
+    from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.read import CommittedOffset
     from halfbridge.serde.topics import TopicNames
 

@@ -20,7 +20,7 @@ from halfbridge.bench.client import PRODUCER_GROUP
 from halfbridge.bench.kafka_io import delete_topics
 from halfbridge.bench.procfs import usage_of
 from halfbridge.bench.result import BenchResult, Latency, Usage, per_second
-from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape, wanted_topics
 from halfbridge.checker.admin.topics import create_topics, plan_layout
 from halfbridge.serde.topics import TopicNames

@@ -63,8 +63,8 @@ def init(**values: Any) -> int:
     delivered, and commits the offsets behind it. All workers must be stopped.
     """
     # Late: they bring the Kafka client, which --help does not need.
+    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
     from halfbridge.checker.admin.init import InitRequest, init_partition  # noqa: PLC0415
-    from halfbridge.checker.admin.kafka_io import Cluster  # noqa: PLC0415
     from halfbridge.checker.admin.reinit import Choice  # noqa: PLC0415
 
     twice, never = values["accept_duplicates"], values["skip_undelivered"]

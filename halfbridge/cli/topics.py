@@ -115,7 +115,7 @@ def check(**values: Any) -> int:
 
 def _run(values: dict[str, Any], *, make: bool) -> Report:
     # Late: it brings the Kafka client, which --help does not need.
-    from halfbridge.checker.admin.kafka_io import Cluster  # noqa: PLC0415
+    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
     from halfbridge.checker.admin.shape import HALF_RETENTION_MS  # noqa: PLC0415
     from halfbridge.checker.admin.topics import check_topics, create_topics, plan_layout  # noqa: PLC0415
     from halfbridge.checker.policy import load_policy, may_deliver  # noqa: PLC0415

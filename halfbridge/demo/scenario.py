@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape
 from halfbridge.checker.admin.topics import create_topics, plan_layout
 from halfbridge.demo.plan import BRINK, PRODUCER_GROUP, SERVICES, TOPICS, Kind, expectations

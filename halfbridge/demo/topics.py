@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import TopicShape
 from halfbridge.demo.plan import TOPICS
 

@@ -34,7 +34,7 @@ def real_retention_ms(
         AdminError: no broker answers.
     """
     # Late: it brings the Kafka client, which marking a message does not need.
-    from halfbridge.checker.admin.kafka_io import Cluster  # noqa: PLC0415
+    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
 
     seen = Cluster(bootstrap_servers, kafka=kafka).describe(topics)
     return max(_kept_ms(topic, seen.get(topic)) for topic in topics)

@@ -23,7 +23,7 @@ from confluent_kafka import KafkaException
 
 from halfbridge.bridge import TransactionProducer
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
-from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape
 from halfbridge.checker.admin.topics import create_topics, plan_layout
 from halfbridge.checker.config import CheckerConfig

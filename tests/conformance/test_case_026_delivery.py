@@ -10,7 +10,7 @@ import pytest
 
 from halfbridge.bridge import InvalidMessageError, Message, Resolution
 from halfbridge.checker import stall_watch
-from halfbridge.checker.intake.kafka_io import Input
+from halfbridge.checker.intake import Input
 from halfbridge.serde.headers import RESERVED
 from halfbridge.serde.records import DeadReason
 from tests.kit.waiting import SETTLED_S, until

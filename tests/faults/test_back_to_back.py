@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import Layout
 from halfbridge.checker.admin.topics import create_topics
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.metrics import Metrics
-from halfbridge.checker.outlet.turns import Turns
 from halfbridge.checker.publish import Outgoing
+from halfbridge.checker.turns import Turns
 
 pytestmark = pytest.mark.broker
 
@@ -39,7 +40,7 @@ def test_case_57_back_to_back_kafka_txns(kafka_bootstrap_servers: str, topic_pre
     settings = {"bootstrap.servers": kafka_bootstrap_servers, "acks": "all", "linger.ms": 0}
     plain: Any = Producer(settings)
     group = Consumer({"bootstrap.servers": kafka_bootstrap_servers, "group.id": topic_prefix})
-    turns = Turns(config, f"{topic_prefix}turns", Metrics())
+    turns = Turns(config, f"{topic_prefix}turns", Metrics(), ports=system_ports())
     turns.start()
     record = Outgoing(config.names.dead, 0, None, b"x" * 100, [], 0)
     offsets = [(config.names.op, 0, 1, "")]
@@ -50,7 +51,8 @@ def test_case_57_back_to_back_kafka_txns(kafka_bootstrap_servers: str, topic_pre
         assert plain.flush(_CALL_S) == 0
 
     def transact() -> None:
-        turns.run([record], lambda _: offsets, metadata, in_background=False)
+        turns.write([record])
+        turns.commit(offsets, metadata, in_background=False)
 
     sends, kafka_txns = [], []
     for call in (send, transact):  # the first of each finds its brokers

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer
 
-from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.bridge.ports import Committed
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import Layout
 from halfbridge.checker.admin.topics import create_topics
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.failures import KafkaTxnFailedError
-from halfbridge.checker.intake.kafka_io import Input
-from halfbridge.checker.intake.reading import Committed
-from halfbridge.checker.outlet.kafka_io import Transactor
+from halfbridge.checker.intake import Input
+from halfbridge.checker.outlet import Transactor
 from halfbridge.checker.slots import slot_ids
 from tests.faults.stage import seed_of_run
 from tests.kit.waiting import until
@@ -50,7 +51,7 @@ def config(kafka_bootstrap_servers: str, topic_prefix: str) -> CheckerConfig:
 
 
 def _reader(config: CheckerConfig, slot: str) -> Input:
-    return Input(config, slot_ids(slot, topic_prefix=config.topic_prefix))
+    return Input(config, slot_ids(slot, topic_prefix=config.topic_prefix), system_ports())
 
 
 def generation(metadata: bytes) -> int:
@@ -62,7 +63,7 @@ def generation(metadata: bytes) -> int:
 
 def _commit(config: CheckerConfig, metadata: Any) -> None:
     """Commit an offset of the op topic in a kafka_txn of its own."""
-    transactor = Transactor(config, f"{config.topic_prefix}id")
+    transactor = Transactor(config, f"{config.topic_prefix}id", ports=system_ports())
     transactor.start()
     try:
         transactor.write([])
@@ -79,9 +80,9 @@ def test_case_11_metadata_of_no_or_another_generation(config: CheckerConfig) -> 
     """
     place = (config.names.op, 0)
     first = _reader(config, "first")
-    assert first.group_metadata is None
+    assert first.membership is None
     with pytest.raises(TypeError):
-        _commit(config, first.group_metadata)
+        _commit(config, first.membership)
     alone: Any = Consumer({"bootstrap.servers": config.bootstrap_servers, "group.id": "alone"})
     assert generation(alone.consumer_group_metadata()) == _NO_GENERATION
     alone.close()
@@ -89,13 +90,13 @@ def test_case_11_metadata_of_no_or_another_generation(config: CheckerConfig) -> 
     def joined() -> bool:
         first.fetch(_STEP_S)
         # From the first moment on: whoever has partitions has the generation that goes with them.
-        has = first.group_metadata is not None
+        has = first.membership is not None
         assert has == bool(first.assigned)
-        assert not has or generation(first.group_metadata) > 0
+        assert not has or generation(first.membership) > 0
         return has
 
     until("one joins", joined, within_s=_JOIN_S)
-    planted = first.group_metadata
+    planted = first.membership
     second = _reader(config, "second")
 
     def shared() -> bool:
@@ -104,13 +105,13 @@ def test_case_11_metadata_of_no_or_another_generation(config: CheckerConfig) -> 
         return bool(second.assigned) and len(first.assigned) == len(second.assigned)
 
     until("both share the partitions", shared, within_s=_JOIN_S)
-    assert generation(first.group_metadata) > generation(planted)
+    assert generation(first.membership) > generation(planted)
     before = first.committed([place])[place]
     with pytest.raises(KafkaTxnFailedError):
         _commit(config, planted)
     assert first.committed([place])[place] == before != Committed(7, "")
 
-    _commit(config, first.group_metadata)
+    _commit(config, first.membership)
     assert first.committed([place])[place] == Committed(7, "")
     for reader in (first, second):
         reader.close(leave=True)

@@ -21,8 +21,9 @@ from halfbridge.bridge import (
     TransactionProducer,
 )
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.failures import KafkaTxnFailedError
-from halfbridge.checker.outlet.kafka_io import Transactor
+from halfbridge.checker.outlet import Transactor
 from halfbridge.checker.publish import Outgoing
 from halfbridge.testkit.reader import read_all
 from tests.kit.cluster import ProxiedCluster
@@ -136,7 +137,7 @@ def test_a_decision_is_in_doubt_and_can_be_repeated(
 
 def test_a_put_back_is_written_again(cluster: ProxiedCluster, config: CheckerConfig) -> None:
     """A copy whose place is not known does not count: the kafka_txn fails, and is done again."""
-    transactor = Transactor(config, f"{config.topic_prefix}id")
+    transactor = Transactor(config, f"{config.topic_prefix}id", ports=system_ports())
     transactor.start()
     copy = Outgoing(config.names.half, 0, None, b"a copy", [], 0, is_copy=True)
     cluster.proxy.add(INFERRED)
@@ -145,7 +146,7 @@ def test_a_put_back_is_written_again(cluster: ProxiedCluster, config: CheckerCon
         transactor.write([copy])
 
     transactor.close()
-    successor = Transactor(config, f"{config.topic_prefix}id")
+    successor = Transactor(config, f"{config.topic_prefix}id", ports=system_ports())
     successor.start()
     assert successor.write([copy])[0] > 0
     successor.close()
@@ -156,7 +157,7 @@ def test_a_delivery_is_written_again(cluster: ProxiedCluster, config: CheckerCon
     group = Consumer({"bootstrap.servers": config.bootstrap_servers, "group.id": _GROUP})
     offsets = [(config.names.op, 0, 1, "")]
     delivery = Outgoing(_real_topic(config), 0, None, b"delivered", [], 0)
-    transactor = Transactor(config, f"{config.topic_prefix}id")
+    transactor = Transactor(config, f"{config.topic_prefix}id", ports=system_ports())
     transactor.start()
     cluster.proxy.add(INFERRED)
     transactor.write([delivery])
@@ -165,7 +166,7 @@ def test_a_delivery_is_written_again(cluster: ProxiedCluster, config: CheckerCon
         transactor.commit(offsets, group.consumer_group_metadata())
 
     transactor.close()
-    successor = Transactor(config, f"{config.topic_prefix}id")
+    successor = Transactor(config, f"{config.topic_prefix}id", ports=system_ports())
     successor.start()
     successor.write([delivery])
     successor.commit(offsets, group.consumer_group_metadata())

@@ -16,13 +16,14 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
-from halfbridge.checker.admin.kafka_io import Cluster as Admin
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.checker.admin.cluster import Cluster as Admin
 from halfbridge.checker.errors import AdminError
 from halfbridge.checker.failures import InputLostError, KafkaTxnFailedError
-from halfbridge.checker.inquiry.kafka_io import Questions
-from halfbridge.checker.intake.kafka_io import TROUBLE_S, Input
-from halfbridge.checker.outlet.kafka_io import Transactor
+from halfbridge.checker.intake import TROUBLE_S, Input
+from halfbridge.checker.outlet import Transactor
 from halfbridge.checker.publish import Outgoing
+from halfbridge.checker.questions import Questions
 from halfbridge.checker.slots import slot_ids
 from halfbridge.testkit.reader import Witness
 from tests.kit.cluster import ProxiedCluster
@@ -65,7 +66,7 @@ def test_a_commit_that_may_arrive_twice_wears_its_producer(
     Also where the user does not want to read of connections that brokers close.
     """
     config = replace(config, kafka=kafka)
-    transactor = Transactor(config, f"{config.topic_prefix}id")
+    transactor = Transactor(config, f"{config.topic_prefix}id", ports=system_ports())
     transactor.start()
     group = Consumer({"bootstrap.servers": config.bootstrap_servers, "group.id": "lost"})
     offsets = [(config.names.op, 0, 0, "")]
@@ -88,7 +89,11 @@ def test_copies_that_nobody_acknowledged_fail_their_kafka_txn(
     cluster: ProxiedCluster, config: CheckerConfig
 ) -> None:
     """They may stand higher than a rebuild would look for them."""
-    transactor = Transactor(replace(config, kafka_txn_timeout_ms=_BRIEF_MS), f"{config.names.op}-w")
+    transactor = Transactor(
+        replace(config, kafka_txn_timeout_ms=_BRIEF_MS),
+        f"{config.names.op}-w",
+        ports=system_ports(),
+    )
     transactor.start()
     cluster.proxy.drop_answers(*cluster.node_ids)
     try:
@@ -104,7 +109,7 @@ def test_a_member_knows_that_its_coordinator_was_out_of_reach(
     cluster: ProxiedCluster, config: CheckerConfig
 ) -> None:
     """Being fenced means another worker, unless brokers were out of reach a moment ago."""
-    reader = Input(config, slot_ids("lost", topic_prefix=config.topic_prefix))
+    reader = Input(config, slot_ids("lost", topic_prefix=config.topic_prefix), system_ports())
 
     def fetched() -> None:
         reader.fetch(_STEP_S)
@@ -122,7 +127,7 @@ def test_a_member_whose_coordinator_was_silent_joins_again(
     cluster: ProxiedCluster, config: CheckerConfig
 ) -> None:
     """Its session over, the client sends one more heartbeat, without its id: it fences itself."""
-    reader = Input(config, slot_ids("silent", topic_prefix=config.topic_prefix))
+    reader = Input(config, slot_ids("silent", topic_prefix=config.topic_prefix), system_ports())
 
     def fetched() -> None:
         reader.fetch(_STEP_S)
@@ -133,7 +138,7 @@ def test_a_member_whose_coordinator_was_silent_joins_again(
     def is_over() -> bool:
         # Nothing is fetched, as while a commit hangs, and the client waits for leave to let its
         # partitions go. To the coordinator, whoever commits offsets is alive.
-        reader._consumer.commit(offsets=[place], asynchronous=True)
+        reader._member._consumer.commit(offsets=[place], asynchronous=True)
         return cluster.proxy.hits(Act.HOLD, Api.HEARTBEAT) == before + 2
 
     before = cluster.proxy.hits(Act.HOLD, Api.HEARTBEAT)
@@ -158,7 +163,7 @@ def test_a_broker_that_does_not_answer_has_no_end_to_tell(
     topic = f"{config.topic_prefix}spread"
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(_CALL_S)
-    questions = Questions(config)
+    questions = Questions(config, system_ports())
     places = [(topic, number) for number in range(2)]
     until("both are led", lambda: topic in questions.partitions())
     assert questions.ask_ranges(places).answers() == dict.fromkeys(places, (0, 0))

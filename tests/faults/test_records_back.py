@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
-from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.progress import parse_progress
 from halfbridge.testkit.broker import EmbeddedBroker

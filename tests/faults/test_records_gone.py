@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.faults.scene import PATIENT
 from tests.integration.installation import HALF_RETENTION_MS, Installation

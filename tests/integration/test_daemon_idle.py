@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.http import Status
 from halfbridge.checker.policy import Policy
 from halfbridge.checker.slots import slot_ids
@@ -37,6 +38,7 @@ def worker(installation: Installation, caplog: pytest.LogCaptureFixture) -> Iter
         Policy(config.names),
         ids=slot_ids("w-0", topic_prefix=config.topic_prefix),
         status=Status(),
+        ports=system_ports(),
     )
     stop = threading.Event()
     thread = threading.Thread(target=made.run, args=(stop,), daemon=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.bridge import Message, Resolution
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.init import InitRequest, init_partition
-from halfbridge.checker.admin.kafka_io import Cluster
 from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.headers import (
     BORN_TIMESTAMP,

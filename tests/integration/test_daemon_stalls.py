@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.checker import stall_watch, waits, worker
-from halfbridge.checker.bell.kafka_io import Bell
-from halfbridge.checker.bodies import kafka_io as bodies
-from halfbridge.checker.bodies.kafka_io import BodyReader
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.checker import bodies, stall_watch, waits, worker
+from halfbridge.checker.bell import Bell
+from halfbridge.checker.bodies import BodyReader
 from halfbridge.checker.failures import InputLostError
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
@@ -133,7 +133,8 @@ def test_a_reader_of_bodies_that_stands_still_is_replaced(
     """Each attempt to deliver what the ledger let go would have failed as the first one did."""
     monkeypatch.setattr(bodies, "QUESTION_S", 1.0)
     half = proxied.half(proxied.topic("orders"))
-    with closing(BodyReader(proxied.config(kafka={"client.id": WATCHED}))) as reader:
+    config = proxied.config(kafka={"client.id": WATCHED})
+    with closing(BodyReader(config, system_ports())) as reader:
         held = Rule(api=Api.FETCH, act=Act.HOLD, delay_ms=NEVER_MS, text=WATCHED, times=1)
         cluster.proxy.add(held)
         with pytest.raises(InputLostError, match="cannot be read again"):

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.bridge import Resolution, RetriableError, TransactionProducer
-from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import AdminError
 from halfbridge.checker.failures import InputLostError
-from halfbridge.checker.inquiry.kafka_io import Questions
+from halfbridge.checker.questions import Questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,8 @@ _REASON = re.compile("SSL handshake failed|SSL_HANDSHAKE")
 
 
 def _ask(servers: str) -> None:
-    Questions(CheckerConfig(bootstrap_servers=servers, kafka=_TLS)).partitions()
+    config = CheckerConfig(bootstrap_servers=servers, kafka=_TLS)
+    Questions(config, system_ports()).partitions()
 
 
 def _start(servers: str) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from halfbridge.bridge.admin_client.kafka_io import AdminClient
-from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.bridge.kafka.admin import AdminClient
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import Layout, TopicShape
 from halfbridge.checker.admin.topics import create_topics
 from halfbridge.serde.topics import TopicNames

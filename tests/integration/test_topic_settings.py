@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.inquiry.kafka_io import Questions
+from halfbridge.checker.questions import Questions
 from halfbridge.checker.topic_settings import TopicSettings
 from tests.kit.waiting import until
 
@@ -26,7 +27,7 @@ def test_limits_of_internal_and_real_topics(installation: Installation) -> None:
     small = installation.topic("small", max_message_bytes="1000")
     missing = installation.real("missing")
     config = CheckerConfig(bootstrap_servers=installation.servers, topic_prefix=names.prefix)
-    settings = TopicSettings(Questions(config), (names.half, names.dead))
+    settings = TopicSettings(Questions(config, system_ports()), (names.half, names.dead))
 
     def found() -> list[int | None]:
         settings.look(monotonic())

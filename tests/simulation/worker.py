@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.broker import Offsets, Place, Row
     from tests.simulation.world import World
 
-# As in checker/outlet/kafka_io.py.
+# As in checker/outlet.py.
 COMMIT_RETRIES_MAX = 3
 # How often stable offsets are asked for before the worker begins anew.
 STABLE_TRIES_MAX = 20

@@ -10,7 +10,7 @@ import pyarrow as pa
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
-from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import TopicShape, Wanted
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
-from halfbridge.checker.admin.kafka_io import Cluster
+from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
 from halfbridge.checker.admin.topics import create_topics
 from halfbridge.serde.headers import parse_half

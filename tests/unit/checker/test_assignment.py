@@ -64,6 +64,7 @@ def served(intake: Paused) -> Assignment:
         new_publisher=nobody,
         guard=nobody,
         status=nobody,
+        clock=nobody,
     )
     given.pairs[0] = Pair(0, SETTINGS, START, Publisher(NAMES, 0, Routes(0), SIZES), began=0.0)
     plan(given)

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.checker.blame import Batch, Blame
 from halfbridge.checker.core.plan import Plan
 from halfbridge.checker.failures import KafkaTxnFailedError
@@ -18,6 +19,7 @@ from tests.playbook import UNLIMITED, Playbook, Step, commit, half, junk_half, r
 NAMES = TopicNames()
 LIMIT_MAX = 1_000
 ROUNDS = 50
+INVALID = KafkaTxnFailedError("invalid", KafkaFailure(Code.INVALID_RECORD))
 
 
 def _blame(routes: Routes, sizes: Sizes | None = None) -> Blame:
@@ -41,7 +43,7 @@ def _rounds_until_blamed(beside: list[Step]) -> int:
                 break
             (refused,) = [one for one in plan.deliveries if one.transaction_id == "A"] or [None]
             if refused is not None:
-                blame.failed(KafkaTxnFailedError("invalid", permanent=True), {0: plan}, 0)
+                blame.failed(INVALID, {0: plan}, 0)
                 if routes.refusal(refused):
                     return number
                 restart(book)
@@ -63,7 +65,7 @@ def test_deliveries_make_the_batches_larger_again() -> None:
     blame = _blame(Routes(0))
     book = Playbook() >> half("A") >> half("B") >> commit("A") >> commit("B")
     book.take_plan()
-    blame.failed(KafkaTxnFailedError("invalid", permanent=True), {0: book.plan}, 0)
+    blame.failed(INVALID, {0: book.plan}, 0)
     limits = [blame.limit(0)]
     while limits[-1] < LIMIT_MAX:
         blame.succeeded({0: book.plan})
@@ -72,7 +74,7 @@ def test_deliveries_make_the_batches_larger_again() -> None:
 
 
 def _too_large(topic: str) -> KafkaTxnFailedError:
-    return KafkaTxnFailedError("too large", permanent=True, too_large=True, topic=topic)
+    return KafkaTxnFailedError("too large", KafkaFailure(Code.MSG_SIZE_TOO_LARGE), topic=topic)
 
 
 def _refused(blame: Blame, topic: str, *sizes_bytes: int) -> list[Batch]:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.checker.admin.kafka_io import Cluster
-from halfbridge.checker.bodies.kafka_io import BodyReader
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.checker.admin.cluster import Cluster
+from halfbridge.checker.bodies import BodyReader
+from halfbridge.checker.check_sender import CheckSender
 from halfbridge.checker.clients import client_config
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.failures import KafkaTxnFailedError
-from halfbridge.checker.inquiry.kafka_io import Questions
-from halfbridge.checker.intake.kafka_io import Input
-from halfbridge.checker.outlet.kafka_io import Transactor
+from halfbridge.checker.intake import Input
+from halfbridge.checker.outlet import Transactor
 from halfbridge.checker.publish import Outgoing
-from halfbridge.checker.requests.kafka_io import CheckSender
+from halfbridge.checker.questions import Questions
 from halfbridge.checker.slots import slot_ids
+
+PORTS = system_ports()
 
 
 def test_the_users_own_properties_win_over_our_defaults() -> None:
@@ -34,9 +37,9 @@ def test_what_the_group_consumer_may_do_hurts_no_other_client() -> None:
     given = {"max.poll.interval.ms": "12000"}
     config = CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka=given)
 
-    BodyReader(config)
-    Input(config, slot_ids("w-0", topic_prefix="")).close(leave=False)
-    Questions(config)
+    BodyReader(config, PORTS)
+    Input(config, slot_ids("w-0", topic_prefix=""), PORTS).close(leave=False)
+    Questions(config, PORTS)
 
 
 def test_a_property_that_no_client_knows_is_a_configuration_error() -> None:
@@ -45,11 +48,11 @@ def test_a_property_that_no_client_knows_is_a_configuration_error() -> None:
     ids = slot_ids("w-0", topic_prefix="")
 
     for client in (
-        lambda: BodyReader(config),
-        lambda: Input(config, ids),
-        lambda: Questions(config),
-        lambda: CheckSender(config),
-        lambda: Transactor(config, "id"),
+        lambda: BodyReader(config, PORTS),
+        lambda: Input(config, ids, PORTS),
+        lambda: Questions(config, PORTS),
+        lambda: CheckSender(config, PORTS),
+        lambda: Transactor(config, "id", ports=PORTS),
         lambda: Cluster("127.0.0.1:1", kafka=config.kafka),
     ):
         with pytest.raises(ConfigError, match=r"no\.such\.property"):
@@ -62,14 +65,14 @@ def test_a_property_that_takes_no_text_is_a_configuration_error(name: str) -> No
     config = CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka={name: "text"})
 
     with pytest.raises(ConfigError, match="kafka"):
-        Input(config, slot_ids("w-0", topic_prefix=""))
+        Input(config, slot_ids("w-0", topic_prefix=""), PORTS)
 
 
 def test_a_record_larger_than_the_producers_queue_fails_in_time() -> None:
     """There never is room for it: the kafka_txn fails and says why, instead of waiting for ever."""
     own = {"test.mock.num.brokers": "1", "queue.buffering.max.kbytes": "1"}
     config = CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka=own, kafka_txn_timeout_ms=1000)
-    transactor = Transactor(config, "id")
+    transactor = Transactor(config, "id", ports=PORTS)
     transactor.start()
     record = Outgoing("orders", 0, None, b"x" * 2000, [], 0)
 
@@ -81,12 +84,16 @@ def test_a_record_larger_than_the_producers_queue_fails_in_time() -> None:
 def test_the_producers_queue_may_be_made_smaller() -> None:
     """What the operator says of it is neither refused nor silently replaced by our own number."""
     own = {"test.mock.num.brokers": "1", "queue.buffering.max.messages": "3"}
-    transactor = Transactor(CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka=own), "id")
+    config = CheckerConfig(bootstrap_servers="127.0.0.1:1", kafka=own)
+    transactor = Transactor(config, "id", ports=PORTS)
     transactor.start()
-    transactor._producer.begin_transaction()
+    transactor._writer.begin()
+
+    def produce() -> None:
+        transactor._writer.produce("orders", b"x", None, 0, lambda *_: None)
 
     for _ in range(3):
-        transactor._producer.produce("orders", b"x", partition=0)
+        produce()
     with pytest.raises(BufferError):
-        transactor._producer.produce("orders", b"x", partition=0)
+        produce()
     transactor.close()

@@ -14,6 +14,7 @@ from halfbridge.checker.pair import Pair
 from halfbridge.checker.report import Reporter
 from halfbridge.serde.progress import START
 from halfbridge.serde.records import OpKind
+from tests.fake_ports import Clock
 from tests.ledger_log import BEGIN_MS, HOUR_MS, SECOND_MS, SETTINGS, UNLIMITED, metadata, op_record
 
 HALF_MS, OP_MS = 7 * HOUR_MS, 9 * HOUR_MS
@@ -40,7 +41,7 @@ def pair() -> Pair:
 def left_s(pair: Pair, half_ms: int | None = HALF_MS, op_ms: int | None = OP_MS) -> float | None:
     """Return what the gauge says, with these retentions."""
     metrics = Metrics()
-    Reporter(metrics).state([pair], 0.0, (half_ms, op_ms))
+    Reporter(metrics, Clock()).state([pair], 0.0, (half_ms, op_ms))
     value = metrics.registry.get_sample_value
     return value("halfbridge_retention_left_seconds", {"partition": "3"})
 
@@ -88,15 +89,14 @@ def test_a_record_without_an_append_time_counts_for_nothing(pair: Pair) -> None:
 
 
 def test_lines_about_records_of_others_are_counted_beyond_a_pace(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whoever may write a record can have a line logged for it: only so many a second are."""
-    now = [0.0]
-    monkeypatch.setattr(report, "monotonic", lambda: now[0])
-    lines = report.Lines()
+    clock = Clock()
+    lines = report.Lines(clock)
     for number in range(report.LINES_A_SECOND_MAX + 7):
         lines.warn("line %d", number)
     assert len(caplog.messages) == report.LINES_A_SECOND_MAX
-    now[0] = 1.0
+    clock.now += 1.0
     lines.warn("the next second")
     assert caplog.messages[-2:] == ["7 more lines like these were left out", "the next second"]

@@ -13,9 +13,10 @@ from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.http import Status
 from halfbridge.checker.settings_record import SettingsRecord, disagreement, limits_of
 from halfbridge.serde.records import DaemonSettings
+from tests.fake_ports import fake_ports
 
 if TYPE_CHECKING:
-    from threading import Event
+    from halfbridge.bridge.ports import Event
 
 CREATE = "halfbridge topics create"
 
@@ -63,7 +64,9 @@ class Worker:
     def __init__(self, log: Log, slot: str, **settings: int) -> None:
         self.status = Status()
         self.mine = limits_of(CheckerConfig(**settings), slot)  # type: ignore[arg-type]
-        self._record = SettingsRecord(self.mine, log, self.status, create=CREATE)
+        self._record = SettingsRecord(
+            self.mine, log, self.status, ports=fake_ports(), create=CREATE
+        )
 
     def look(self) -> str:
         """Look once; return what /healthz shows of it."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.checker.inquiry.kafka_io import SettingsAnswer
+from halfbridge.checker.questions import SettingsAnswer
 from halfbridge.checker.topic_settings import (
     AGAIN_S,
     ASKED_TOGETHER_MAX,

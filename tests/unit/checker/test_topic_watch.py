@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import sleep
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from halfbridge.checker.topic_watch import (
 )
 from halfbridge.serde.progress import START
 from halfbridge.serde.records import new_half
+from tests.fake_ports import Clock
 from tests.ledger_log import BEGIN_MS, SETTINGS
 
 GRACE_MS = 60_000
@@ -43,10 +43,11 @@ class _Cluster:
         self.asked: list[list[str]] = []
         self.looks = 0
         self.look_s = 0.0
+        self.clock = Clock()
 
     def partitions(self) -> dict[str, int]:
         self.looks += 1
-        sleep(self.look_s)
+        self.clock.now += self.look_s
         return dict(self.topics)
 
     def may_write(self, topics: list[str]) -> dict[str, bool | None]:
@@ -68,7 +69,8 @@ class _Scene:
             self.routes,
             CheckerConfig(topic_gone_ms=GRACE_MS),
             Status(),
-            Reporter(self.metrics),
+            Reporter(self.metrics, self.cluster.clock),
+            clock=self.cluster.clock,
         )
         publisher: Any = None
         self.pair = Pair(0, SETTINGS, START, publisher, began=0.0)

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer
 
 from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.failures import KafkaTxnFailedError
 from halfbridge.checker.metrics import Metrics
-from halfbridge.checker.outlet.kafka_io import Transactor
-from halfbridge.checker.outlet.turns import Turns
+from halfbridge.checker.outlet import Transactor
+from halfbridge.checker.turns import Turns
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -33,9 +33,19 @@ NOWHERE = "127.0.0.1:1"
 TIMEOUT_S = 30
 
 
+def _made(config: CheckerConfig) -> Turns:
+    return Turns(config, "slot", Metrics(), ports=system_ports())
+
+
+def _transactors(config: CheckerConfig) -> list[Transactor]:
+    return [Transactor(config, f"slot-{turn}", ports=system_ports()) for turn in range(2)]
+
+
 def _under_way(turns: Turns, config: CheckerConfig) -> Future[None]:
     """Have a commit be under way that another thread carries out."""
-    turns._transactors = [Transactor(config, f"slot-{turn}") for turn in range(2)]
+    turns._transactors = [
+        Transactor(config, f"slot-{turn}", ports=system_ports()) for turn in range(2)
+    ]
     turns._under_way = Future()
     return turns._under_way
 
@@ -43,7 +53,7 @@ def _under_way(turns: Turns, config: CheckerConfig) -> Future[None]:
 def test_no_producer_is_kept_when_a_commit_failed_that_nobody_waits_for() -> None:
     """Its late requests would count for the next kafka_txn of the same epoch (KAFKA-17754)."""
     config = CheckerConfig(bootstrap_servers=NOWHERE)
-    turns = Turns(config, "slot", Metrics())
+    turns = _made(config)
     _under_way(turns, config).set_exception(KafkaTxnFailedError("timed out"))
     assert not turns.settle()
     assert not turns.is_under_way
@@ -54,7 +64,7 @@ def test_no_producer_is_kept_when_a_commit_failed_that_nobody_waits_for() -> Non
 def test_producers_are_kept_when_the_commit_stands() -> None:
     """A rebalance alone is no reason to replace them; what stands is to be taken note of, once."""
     config = CheckerConfig(bootstrap_servers=NOWHERE)
-    turns = Turns(config, "slot", Metrics())
+    turns = _made(config)
     _under_way(turns, config).set_result(None)
     assert turns.settle()
     assert not turns.settle()
@@ -90,7 +100,7 @@ def _await_clients(count: int) -> None:
 
 def _turns() -> Turns:
     config = CheckerConfig(bootstrap_servers=NOWHERE, kafka_txn_timeout_ms=1000)
-    return Turns(config, "slot", Metrics())
+    return _made(config)
 
 
 @COUNTS_THREADS
@@ -110,7 +120,9 @@ def test_a_producer_that_found_no_broker() -> None:
 def test_producers_that_are_discarded() -> None:
     """As after every kafka_txn that failed."""
     before, turns = _clients(), _turns()
-    turns._transactors = [Transactor(turns._config, f"slot-{turn}") for turn in range(2)]
+    turns._transactors = [
+        Transactor(turns._config, f"slot-{turn}", ports=system_ports()) for turn in range(2)
+    ]
     _await_clients(before + 2)
     turns.discard()
     _await_clients(before)
@@ -122,11 +134,12 @@ def test_producers_that_are_discarded() -> None:
 def test_a_producer_whose_commit_failed_in_the_background() -> None:
     """The error and what it passed through refer to one another, and to the producer."""
     before, turns = _clients(), _turns()
-    transactor = Transactor(turns._config, "slot-0")
+    transactor = Transactor(turns._config, "slot-0", ports=system_ports())
     turns._transactors = [transactor]
-    nobody = Consumer({"bootstrap.servers": NOWHERE, "group.id": "nobody"})
+    alone = {"bootstrap.servers": NOWHERE, "group.id": "nobody"}
+    nobody = system_ports().kafka.member(alone)
     before += 1
-    turns._under_way = turns._thread.submit(transactor.commit, [], nobody.consumer_group_metadata())
+    turns._under_way = turns._thread.submit(transactor.commit, [], nobody.membership())
     turns._committing = transactor
     del transactor
     with pytest.raises(KafkaTxnFailedError):
@@ -140,7 +153,7 @@ def test_a_configuration_that_was_right_is_tried_again() -> None:
     """A certificate that is being replaced, say: the worker must not end for it."""
     kafka = {"test.mock.num.brokers": "1"}
     config = CheckerConfig(bootstrap_servers=NOWHERE, kafka=kafka, kafka_txn_timeout_ms=10_000)
-    turns = Turns(config, "slot", Metrics())
+    turns = _made(config)
     turns.start()
     turns.discard()
     turns._config = replace(config, kafka={**kafka, "no.such.property": "1"})
@@ -152,7 +165,7 @@ def test_a_configuration_that_was_right_is_tried_again() -> None:
 def test_a_configuration_that_was_never_right_is_told() -> None:
     """At the start the operator is there to mend it."""
     kafka = {"security.protocol": "ssl", "ssl.ca.location": "/no/such/file"}
-    turns = Turns(CheckerConfig(bootstrap_servers=NOWHERE, kafka=kafka), "slot", Metrics())
+    turns = _made(CheckerConfig(bootstrap_servers=NOWHERE, kafka=kafka))
     with pytest.raises(ConfigError, match="ssl"):
         turns.start()
     turns.close()

@@ -1,4 +1,4 @@
-"""The transactional producers.
+"""A transactional producer of the daemon, which writes one kafka_txn after the other.
 
 Guards against traps of the protocol stand where they are needed, with the trap named.
 """
@@ -6,21 +6,26 @@ Guards against traps of the protocol stand where they are needed, with the trap 
 from __future__ import annotations
 
 from contextlib import suppress
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
-
-from halfbridge.bridge.kafka.connections import LISTENED, LostConnections
-from halfbridge.bridge.kafka_io import INFERRED, made, not_proven
+from halfbridge.bridge.failure import (
+    INFERRED,
+    MEMBER_FENCED,
+    PERMANENT,
+    PRODUCER_FENCED,
+    UNREACHABLE,
+    Code,
+    KafkaFailure,
+)
+from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.checker.blame import Batch
 from halfbridge.checker.clients import client_config
 from halfbridge.checker.failures import KafkaTxnFailedError
-from halfbridge.checker.intake.kafka_io import UNREACHABLE_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from halfbridge.bridge.ports import Ports
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.publish import Outgoing
 
@@ -35,32 +40,13 @@ HANG_GRACE_S = 1.0
 _QUEUE_RECORDS_MAX = 1_000_000
 # How late it is seen that a record was refused while others wait.
 _FLUSH_S = 0.1
-# What a broker refuses for good, whatever is tried again. Not that a topic or partition is unknown:
-# so says a client whose topics have changed since it looked, and `Routes` finds out.
-PERMANENT_CODES = frozenset(
-    (
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.INVALID_MSG,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_EXCEPTION,
-        KafkaError._INVALID_ARG,
-    )
-)
-TOO_LARGE_CODES = frozenset((KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE))
-TOPIC_CODES = frozenset((KafkaError.TOPIC_AUTHORIZATION_FAILED,))
 # Small ones pass most limits of topics, and all limits when each record goes alone.
 _BATCHES: dict[Batch, dict[str, int]] = {
     Batch.USUAL: {},
     Batch.SMALL: {"batch.size": 32 * 1024},
     Batch.ONE_RECORD: {"batch.num.messages": 1},
 }
-_FENCED_CODES = frozenset(
-    (KafkaError.FENCED_INSTANCE_ID, KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
-)
+_FENCED = MEMBER_FENCED | PRODUCER_FENCED
 
 
 class _Told:
@@ -78,31 +64,36 @@ class _Told:
     def __init__(self) -> None:
         self.worn = False
         self.copies_end: dict[int, int] = {}
-        self.refused: tuple[KafkaError, str] | None = None
+        self.refused: tuple[KafkaFailure, str] | None = None
 
-    def on_error(self, error: KafkaError) -> None:
+    def on_error(self, error: Any) -> None:
         """Take an error of the client."""
-        if error.code() in UNREACHABLE_CODES:
+        if failure_of(error).code in UNREACHABLE:
             self.worn = True
 
     def on_lost(self) -> None:
         """A request on the lost connection and its repetition on the next one may both arrive."""
         self.worn = True
 
-    def on_copy(self, error: KafkaError | None, message: Any) -> None:
+    def on_copy(self, error: Any, record: Any) -> None:
         """Take the outcome of a copy."""
-        if (error or not_proven(message)) is None:
-            partition = message.partition()
-            end = message.offset() + 1
-            self.copies_end[partition] = max(end, self.copies_end.get(partition, 0))
+        offset = record.offset()
+        if error is None and offset is not None:
+            partition = record.partition()
+            self.copies_end[partition] = max(offset + 1, self.copies_end.get(partition, 0))
         else:
-            self.on_delivery(error, message)
+            self.on_delivery(error, record)
 
-    def on_delivery(self, error: KafkaError | None, message: Any) -> None:
-        """Take the outcome of a record; one that can never be stored counts more than others."""
-        error = error or not_proven(message)
-        if error is not None and (self.refused is None or error.code() in PERMANENT_CODES):
-            self.refused = (error, message.topic() or "")
+    def on_delivery(self, error: Any, record: Any) -> None:
+        """Take the outcome of a record; one that can never be stored counts more than others.
+
+        No broker has said that a record without an offset is stored (`INFERRED`).
+        """
+        if error is None and record.offset() is not None:
+            return
+        failure = INFERRED if error is None else failure_of(error)
+        if self.refused is None or failure.code in PERMANENT:
+            self.refused = (failure, record.topic() or "")
 
 
 class Transactor:
@@ -111,17 +102,23 @@ class Transactor:
     Args:
         config: The daemon's.
         transactional_id: Its id.
+        ports: Of which Kafka and the clock are used.
         batch: What is sent to a partition at once.
     """
 
     def __init__(
-        self, config: CheckerConfig, transactional_id: str, *, batch: Batch = Batch.USUAL
+        self,
+        config: CheckerConfig,
+        transactional_id: str,
+        *,
+        ports: Ports,
+        batch: Batch = Batch.USUAL,
     ) -> None:
+        self._clock = ports.clock
         self._timeout_s = config.kafka_txn_timeout_ms / 1000
         self._sending_since: float | None = None
         self._told = _Told()
-        self._producer = made(
-            Producer,
+        self._writer = ports.kafka.transactional_writer(
             {
                 "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,  # the user may know better
                 **client_config(config),
@@ -137,10 +134,9 @@ class Transactor:
                 # A topic is looked up before anything is written to it; one that is missing all
                 # the same was deleted, and is not worth the 30 s that a new one is given.
                 "topic.metadata.propagation.max.ms": 5000,
-                **LISTENED,
                 **_BATCHES[batch],
             },
-            logger=LostConnections(self._told.on_lost),
+            on_lost=self._told.on_lost,
         )
 
     def start(self) -> None:
@@ -150,10 +146,10 @@ class Transactor:
             KafkaTxnFailedError: not now; try again.
         """
         try:
-            self._producer.init_transactions(self._timeout_s)
-        except KafkaException as error:
-            raise _failure(error.args[0]) from error
-        self._producer.poll(0)
+            self._writer.init(self._timeout_s)
+        except KafkaFailure as failure:
+            raise _failed(failure) from failure
+        self._writer.poll(0)
         self._told.worn = False  # trouble before this epoch began is none of its
 
     def write(self, records: Iterable[Outgoing]) -> dict[int, int]:
@@ -170,34 +166,30 @@ class Transactor:
         """
         self._told.copies_end, self._told.refused = {}, None
         try:
-            self._producer.begin_transaction()
+            self._writer.begin()
             if self._produce(records):
                 # Copies may stand above what is returned, where no rebuild would look for them.
                 self._prove()
-        except KafkaException as error:
-            raise self._failed(error) from error
+        except KafkaFailure as failure:
+            raise self._aborted(failure) from failure
         return self._told.copies_end
 
-    def commit(self, offsets: Sequence[tuple[str, int, int, str]], group_metadata: Any) -> None:
+    def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
         """Commit what was written together with `offsets`.
 
         Args:
             offsets: (topic, partition, offset, metadata).
-            group_metadata: From `Input`.
+            membership: From `Input`.
 
         Raises:
             KafkaTxnFailedError: it did not happen, or may have happened.
         """
-        began = monotonic()
-        positions = [
-            TopicPartition(topic, partition, offset, text)
-            for topic, partition, offset, text in offsets
-        ]
+        began = self._clock.monotonic()
         try:
-            self._send_offsets(positions, group_metadata)
+            self._send_offsets(offsets, membership)
             self._prove()
-        except KafkaException as error:
-            raise self._failed(error) from error
+        except KafkaFailure as failure:
+            raise self._aborted(failure) from failure
         self._commit(began)
 
     @property
@@ -213,12 +205,16 @@ class Transactor:
     def is_hung(self) -> bool:
         """Whether sending offsets takes longer than its time-out allows: it may never return."""
         since = self._sending_since
-        return since is not None and monotonic() - since > self._timeout_s + HANG_GRACE_S
+        return (
+            since is not None and self._clock.monotonic() - since > self._timeout_s + HANG_GRACE_S
+        )
 
-    def _send_offsets(self, positions: Sequence[Any], group_metadata: Any) -> None:
-        self._sending_since = monotonic()
+    def _send_offsets(
+        self, offsets: Sequence[tuple[str, int, int, str]], membership: object
+    ) -> None:
+        self._sending_since = self._clock.monotonic()
         try:
-            self._producer.send_offsets_to_transaction(positions, group_metadata, self._timeout_s)
+            self._writer.send_offsets(offsets, membership, self._timeout_s)
         finally:
             self._sending_since = None
 
@@ -229,40 +225,40 @@ class Transactor:
 
         Raises:
             KafkaTxnFailedError: of one they have not.
-            KafkaException: the client has failed.
+            KafkaFailure: the client has failed.
         """
-        until = monotonic() + self._timeout_s
-        while left := self._producer.flush(_FLUSH_S):
+        until = self._clock.monotonic() + self._timeout_s
+        while left := self._writer.flush(_FLUSH_S):
             if self._told.refused is not None:
                 break  # what is still queued behind a refused record is not even sent
-            if monotonic() > until:
+            if self._clock.monotonic() > until:
                 raise KafkaTxnFailedError(f"{left} records were not acknowledged in time")
         refused = self._told.refused
         if refused is not None and refused[0] is INFERRED:
-            raise _failure(INFERRED)
+            raise _failed(INFERRED)
 
     def _commit(self, began: float) -> None:
         """Commit; after an unknown outcome only the commit is repeated, never an abort."""
         in_doubt = False
         for _ in range(COMMIT_RETRIES_MAX):
             try:
-                self._producer.commit_transaction(self._timeout_s)
-            except KafkaException as error:
-                if error.args[0].retriable():
+                self._writer.commit(self._timeout_s)
+            except KafkaFailure as failure:
+                if failure.is_retriable:
                     in_doubt = True
                     continue
                 if in_doubt:
-                    raise _failure(error.args[0]) from error
-                raise self._failed(error) from error
-            self._producer.poll(0)  # errors that are still to be told
-            if in_doubt or monotonic() - began > SLOW_COMMIT_S:
+                    raise _failed(failure) from failure
+                raise self._aborted(failure) from failure
+            self._writer.poll(0)  # errors that are still to be told
+            if in_doubt or self._clock.monotonic() - began > SLOW_COMMIT_S:
                 self._told.worn = True
             return
         raise KafkaTxnFailedError("the commit's outcome stays unknown")
 
     def _produce(self, records: Iterable[Outgoing]) -> bool:
         """Hand the records over; tell whether there are copies among them."""
-        produce = self._producer.produce
+        produce = self._writer.produce
         on_delivery = self._told.on_delivery
         has_copies = False
         for record in records:
@@ -277,52 +273,43 @@ class Transactor:
                         record.value,
                         record.key,
                         record.partition,
-                        on_delivery=callback,
-                        timestamp=record.timestamp_ms,
-                        headers=record.headers,
+                        callback,
+                        record.timestamp_ms,
+                        record.headers,
                     )
                     break
                 except BufferError:
-                    waits_until = waits_until or monotonic() + self._timeout_s
+                    waits_until = waits_until or self._clock.monotonic() + self._timeout_s
                     self._make_room(waits_until)
         return has_copies
 
     def _make_room(self, until: float) -> None:
         """Wait a moment for acknowledgements, which take records from the full queue."""
-        if monotonic() > until:
+        if self._clock.monotonic() > until:
             raise KafkaTxnFailedError(
                 f"the producer's queue was full for {self._timeout_s:g} s: brokers do not answer,"
                 " or queue.buffering.max.kbytes is less than one record"
             )
-        self._producer.poll(0.05)
+        self._writer.poll(0.05)
 
     def close(self) -> None:
         """Let go of the producer without waiting for anything; it may be broken already."""
-        with suppress(KafkaException):  # poll() repeats a fatal error, which is why it is let go
-            self._producer.purge()
-            self._producer.poll(0)
+        with suppress(KafkaFailure):  # poll() repeats a fatal error, which is why it is let go
+            self._writer.purge()
+            self._writer.poll(0)
 
-    def _failed(self, error: KafkaException) -> KafkaTxnFailedError:
-        """Abort where that is possible, and say what failed."""
-        cause: KafkaError = error.args[0]
-        if cause.txn_requires_abort() and not cause.fatal():
+    def _aborted(self, cause: KafkaFailure) -> KafkaTxnFailedError:
+        """Abort where that is possible, and return what failed."""
+        if cause.requires_abort and not cause.is_fatal:
             # The next producer of this id would abort it too; should none come, readers wait less.
-            with suppress(KafkaException):
-                self._producer.abort_transaction(self._timeout_s)
+            with suppress(KafkaFailure):
+                self._writer.abort(self._timeout_s)
         named, topic = self._told.refused or (cause, "")
         # Of a batch with several bad timestamps each record is said to be invalid, no more.
-        if named.code() not in PERMANENT_CODES or cause.code() == KafkaError.INVALID_TIMESTAMP:
+        if named.code not in PERMANENT or cause.code == Code.INVALID_TIMESTAMP:
             named, topic = cause, ""
-        return _failure(named, topic=topic, fenced=cause.code() in _FENCED_CODES)
+        return _failed(named, topic=topic, fenced=cause.code in _FENCED)
 
 
-def _failure(error: KafkaError, *, topic: str = "", fenced: bool = False) -> KafkaTxnFailedError:
-    return KafkaTxnFailedError(
-        error.str(),
-        fenced=fenced,
-        topic=topic,
-        permanent=error.code() in PERMANENT_CODES,
-        topic_refused=error.code() in TOPIC_CODES,
-        untimely=error.code() == KafkaError.INVALID_TIMESTAMP,
-        too_large=error.code() in TOO_LARGE_CODES,
-    )
+def _failed(failure: KafkaFailure, *, topic: str = "", fenced: bool = False) -> KafkaTxnFailedError:
+    return KafkaTxnFailedError(failure.text, failure, topic=topic, fenced=fenced)

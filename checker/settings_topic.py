@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
-
-from confluent_kafka import KafkaException, Producer
+from typing import TYPE_CHECKING, Any, cast
 
 from halfbridge.bridge.errors import RetriableError
-from halfbridge.bridge.kafka_io import made, map_error
+from halfbridge.bridge.failure import KafkaFailure, bridge_error
+from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.settings_topic.kafka_io import Said, read_settings
 from halfbridge.bridge.trouble import Troubles
 from halfbridge.checker.clients import client_config, unjoined
 from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
 
 if TYPE_CHECKING:
-    from threading import Event
-
+    from halfbridge.bridge.ports import Event, Ports
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.serde.records import DaemonSettings
 
@@ -30,8 +28,9 @@ _PARTITION = 0
 class SettingsTopic:
     """The installation's settings topic. Its clients live as long as one call."""
 
-    def __init__(self, config: CheckerConfig) -> None:
+    def __init__(self, config: CheckerConfig, ports: Ports) -> None:
         self._config = config
+        self._ports = ports
         self._topic = config.names.settings
 
     def read(self, stop: Event) -> tuple[list[Said], int]:
@@ -41,7 +40,7 @@ class SettingsTopic:
             BridgeError: as `read_settings`.
         """
         client = {**client_config(self._config), **unjoined(self._config), **self._told()}
-        return read_settings(client, self._topic, stop=stop)
+        return read_settings(client, self._topic, stop=cast("Any", stop))
 
     def write(self, settings: DaemonSettings) -> None:
         """Append the record of the daemon's limits; return once it is stored.
@@ -51,8 +50,7 @@ class SettingsTopic:
             BridgeError: it may not be stored.
         """
         outcomes: list[Any] = []
-        producer = made(
-            Producer,
+        writer = self._ports.kafka.writer(
             {
                 **client_config(self._config),
                 **self._told(),
@@ -62,21 +60,21 @@ class SettingsTopic:
             },
         )
         try:
-            producer.produce(
+            writer.produce(
                 self._topic,
                 encode_daemon_settings(settings),
                 DAEMON_KEY,
                 _PARTITION,
-                on_delivery=lambda error, _: outcomes.append(error),
+                lambda error, _: outcomes.append(error),
             )
-            producer.flush(WRITE_S)
-        except KafkaException as error:
-            raise map_error(error) from error
+            writer.flush(WRITE_S)
+        except KafkaFailure as failure:
+            raise bridge_error(failure) from failure
         if not outcomes:
-            producer.purge()
+            writer.purge()
             raise RetriableError(f"{self._topic}: no acknowledgement in {WRITE_S:g} s")
         if outcomes[0] is not None:
-            raise map_error(outcomes[0])
+            raise bridge_error(failure_of(outcomes[0]))
 
     def _told(self) -> dict[str, Any]:
-        return {"error_cb": Troubles(_log).note}
+        return {"error_cb": Troubles(_log, self._ports.clock).note}

@@ -12,22 +12,18 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Producer
-
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.kafka_io import made, not_proven
-from halfbridge.bridge.side_thread import SideThread
+from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.trouble import Troubles
 from halfbridge.checker.clients import QUESTION_S, client_config
 from halfbridge.checker.report import TellNow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from concurrent.futures import Future
 
+    from halfbridge.bridge.ports import Call, Ports, TransactionalWriter
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.slots import SlotIds
 
@@ -60,21 +56,23 @@ class Barriers:
     Args:
         config: The daemon's.
         ids: Of the worker's slot.
+        ports: All of the outside.
     """
 
-    def __init__(self, config: CheckerConfig, ids: SlotIds) -> None:
+    def __init__(self, config: CheckerConfig, ids: SlotIds, ports: Ports) -> None:
+        self._clock = ports.clock
         self._topic = config.names.half
-        self._writer = _Writer(config, f"{ids.transactional_id_prefix}-barrier")
+        self._writer = _Writer(config, f"{ids.transactional_id_prefix}-barrier", ports)
         self._wanted: dict[int, int] = {}
         self._asked: dict[int, int] = {}
         self._proofs: list[EndProof] = []
         self._next_at = 0.0
-        self._began = monotonic()
+        self._began = ports.clock.monotonic()
         self._failing_since: float | None = None
         self._trouble = ""
         self._told = TellNow()
-        self._thread = SideThread("halfbridge-barrier")
-        self._under_way: Future[None] | None = self._thread.submit(self._writer.open)
+        self._thread = ports.run.side_thread("halfbridge-barrier")
+        self._under_way: Call | None = self._thread.submit(self._writer.open)
 
     def ask(self, partition: int, token: int) -> None:
         """Have it proven where half `partition` ends; the same question twice is one."""
@@ -100,10 +98,10 @@ class Barriers:
             return ()
         error, self._under_way = self._under_way.exception(), None
         self._asked = {}
-        now = monotonic()
+        now = self._clock.monotonic()
         took_s = min(max(PAUSE_S, now - self._began), RETRY_S)
         self._next_at = now + (took_s if error is None else RETRY_S)
-        if error is not None and not isinstance(error, KafkaException | ConfigError):
+        if error is not None and not isinstance(error, KafkaFailure | ConfigError):
             raise error
         self._note(error, now)
         proofs, self._proofs = self._proofs, []
@@ -138,63 +136,68 @@ class Barriers:
 
 
 class _Writer:
-    """The producer, in its thread."""
+    """The transactional writer, in its thread."""
 
-    def __init__(self, config: CheckerConfig, transactional_id: str) -> None:
+    def __init__(self, config: CheckerConfig, transactional_id: str, ports: Ports) -> None:
+        self._kafka = ports.kafka
         self.transactional_id = transactional_id
         self._settings = {
             **client_config(config),
             "transactional.id": transactional_id,
             "transaction.timeout.ms": config.kafka_txn_timeout_ms,
             "linger.ms": 0,
-            "error_cb": Troubles(_log).note,
+            "error_cb": Troubles(_log, ports.clock).note,
         }
-        self._producer: Any = None
+        self._writer: TransactionalWriter | None = None
 
     def open(self) -> None:
-        """Make the producer; what another one with its id has open is aborted.
+        """Make the writer; what another one with its id has open is aborted.
 
         Raises:
-            KafkaException: not now; try again.
+            KafkaFailure: not now; try again.
             ConfigError: of a property; the worker's other clients say so as well.
         """
-        producer = made(Producer, self._settings)
-        producer.init_transactions(QUESTION_S)
-        self._producer = producer
+        self._opened()
+
+    def _opened(self) -> TransactionalWriter:
+        writer = self._kafka.transactional_writer(self._settings)
+        writer.init(QUESTION_S)
+        self._writer = writer
+        return writer
 
     def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """Return partition -> offset below which all stands that was stored before the call.
 
         Raises:
-            KafkaException: not now; try again. The producer is another one then.
+            KafkaFailure: not now; try again. The writer is another one then.
         """
-        if self._producer is None:
-            self.open()
-        producer, ends = self._producer, {}
+        writer = self._writer or self._opened()
+        ends = {}
 
         def note(error: Any, record: Any) -> None:
-            if error is None and not_proven(record) is None:
-                ends[record.partition()] = record.offset()
+            offset = record.offset()
+            if error is None and offset is not None:  # else no broker has said so (`INFERRED`)
+                ends[record.partition()] = offset
 
         try:
-            producer.begin_transaction()
+            writer.begin()
             for partition in partitions:
-                producer.produce(topic, _RECORD, partition=partition, on_delivery=note)
-            producer.flush(QUESTION_S)
+                writer.produce(topic, _RECORD, None, partition, note)
+            writer.flush(QUESTION_S)
             # Readers wait for it, so it comes before the answer.
-            producer.abort_transaction(QUESTION_S)
-        except KafkaException:
+            writer.abort(QUESTION_S)
+        except KafkaFailure:
             self.close()
             raise
         except BufferError as error:  # the user's queue.buffering.max.* are smaller than a round
             self.close()
-            raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error
+            raise KafkaFailure(Code.QUEUE_FULL) from error
         return ends
 
     def close(self) -> None:
-        """Let the producer go; the next one with its id aborts what it left open."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            with suppress(KafkaException):
-                producer.purge()
-                producer.poll(0)
+        """Let the writer go; the next one with its id aborts what it left open."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(KafkaFailure):
+                writer.purge()
+                writer.poll(0)

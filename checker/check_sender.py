@@ -1,4 +1,4 @@
-"""The sender of check requests."""
+"""Sends check requests, which ask producer groups to decide."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer
-
-from halfbridge.bridge.kafka_io import made
+from halfbridge.bridge.failure import PURGED, Code, KafkaFailure
+from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.trouble import Troubles
 from halfbridge.checker.clients import client_config
 
 if TYPE_CHECKING:
+    from halfbridge.bridge.ports import Ports
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.publish import Outgoing
 
@@ -23,16 +23,15 @@ _QUEUE_CHECKS_MAX = 20_000
 _QUEUE_KIB_MAX = 16_384
 # What a check request is refused for: of several records with timestamps that a broker does not
 # take, librdkafka calls each one invalid, without the reason.
-_UNTIMELY_CODES = frozenset((KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD))
+_UNTIMELY = frozenset((Code.INVALID_TIMESTAMP, Code.INVALID_RECORD))
 
 
 class CheckSender:
     """Sends check requests, outside any kafka_txn: a lost one is simply asked again."""
 
-    def __init__(self, config: CheckerConfig) -> None:
-        self._troubles = Troubles(_log)
-        self._producer = made(
-            Producer,
+    def __init__(self, config: CheckerConfig, ports: Ports) -> None:
+        self._troubles = Troubles(_log, ports.clock)
+        self._writer = ports.kafka.writer(
             {
                 # The user may know better.
                 "queue.buffering.max.messages": _QUEUE_CHECKS_MAX,
@@ -54,33 +53,33 @@ class CheckSender:
             turn: Of the clock (`Stamps`) that the request is stamped with.
         """
         try:
-            self._producer.produce(
+            self._writer.produce(
                 record.topic,
                 record.value,
                 record.key,
                 record.partition,
-                timestamp=record.timestamp_ms,
-                headers=record.headers,
-                on_delivery=partial(self._on_delivery, turn),
+                partial(self._on_delivery, turn),
+                record.timestamp_ms,
+                record.headers,
             )
-        except (BufferError, KafkaException):
+        except (BufferError, KafkaFailure):
             return False
         return True
 
     def serve(self) -> None:
         """Serve delivery reports."""
-        self._producer.poll(0)
+        self._writer.poll(0)
 
     def close(self) -> None:
         """Let go without waiting."""
-        self._producer.purge()
-        self._producer.poll(0)
+        self._writer.purge()
+        self._writer.poll(0)
 
-    def _on_delivery(self, turn: int, error: KafkaError | None, _message: Any) -> None:
-        if error is not None and error.code() in _UNTIMELY_CODES:
+    def _on_delivery(self, turn: int, error: Any, _record: Any) -> None:
+        if error is None:
+            return
+        code = failure_of(error).code
+        if code in _UNTIMELY:
             self.untimely = turn
-        if error is not None and error.code() not in (
-            KafkaError._PURGE_QUEUE,
-            KafkaError._PURGE_INFLIGHT,
-        ):
+        if code not in PURGED:
             self._troubles.note(error)

@@ -7,19 +7,18 @@ after the other: each commit is acknowledged before the next begins.
 
 from __future__ import annotations
 
-from concurrent.futures import TimeoutError as NotDoneError
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import TimeoutError as NotDoneError  # its own on 3.10
+from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.side_thread import SideThread
 from halfbridge.checker.blame import Batch
 from halfbridge.checker.failures import KafkaTxnFailedError
-from halfbridge.checker.outlet.kafka_io import Transactor
+from halfbridge.checker.outlet import Transactor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from halfbridge.bridge.ports import Call, Ports, SideThread
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.metrics import Metrics
     from halfbridge.checker.publish import Outgoing
@@ -39,17 +38,20 @@ class Turns:
         batch: See `Transactor`, of producers that are made from now on.
     """
 
-    def __init__(self, config: CheckerConfig, id_prefix: str, metrics: Metrics) -> None:
+    def __init__(
+        self, config: CheckerConfig, id_prefix: str, metrics: Metrics, *, ports: Ports
+    ) -> None:
         self._config = config
         self._id_prefix = id_prefix
         self._metrics = metrics
+        self._ports = ports
         self._transactors: list[Transactor] = []
         self.batch = Batch.USUAL
         self._were_ready = False
         self._turn = 0
-        self._under_way: Future[None] | None = None
+        self._under_way: Call | None = None
         self._committing: Transactor | None = None
-        self._thread = _new_thread()
+        self._thread = self._new_thread()
 
     @property
     def are_ready(self) -> bool:
@@ -66,32 +68,39 @@ class Turns:
             self._transactors.append(self._new(len(self._transactors)))
         self._were_ready = True
 
-    def run(
+    def write(self, records: Iterable[Outgoing]) -> Mapping[int, int]:
+        """Begin a kafka_txn and write `records`, in order; `commit` ends it.
+
+        Returns:
+            Once all copies have their offsets: half partition -> highest offset of a copy plus one.
+
+        Raises:
+            KafkaTxnFailedError: it did not happen.
+        """
+        transactor = self._transactors[self._turn]
+        if transactor.worn:
+            transactor = self._replace(self._turn)
+        return transactor.write(records)
+
+    def commit(
         self,
-        records: Iterable[Outgoing],
-        offsets: Callable[[Mapping[int, int]], Sequence[tuple[str, int, int, str]]],
-        group_metadata: Any,
+        offsets: Sequence[tuple[str, int, int, str]],
+        membership: object,
         *,
         in_background: bool,
     ) -> None:
-        """Write `records` and commit offsets in one kafka_txn.
+        """Commit what was written, together with offsets.
 
         Args:
-            records: What to write, in order.
-            offsets: Called once all copies have their offsets (half partition -> highest offset
-                plus one); returns (topic, partition, offset, metadata).
-            group_metadata: From `Input`.
+            offsets: (topic, partition, offset, metadata).
+            membership: From `Input`.
             in_background: Return before the commit is acknowledged; `is_done` tells.
 
         Raises:
             KafkaTxnFailedError: it did not happen, or may have happened.
         """
-        transactor = self._transactors[self._turn]
-        if transactor.worn:
-            transactor = self._replace(self._turn)
-        positions = offsets(transactor.write(records))
-        self._committing = transactor
-        self._under_way = self._thread.submit(transactor.commit, positions, group_metadata)
+        self._committing = self._transactors[self._turn]
+        self._under_way = self._thread.submit(self._committing.commit, offsets, membership)
         self._turn = (self._turn + 1) % len(self._transactors)
         while not in_background and not self.is_done(LOOK_S):
             pass
@@ -155,7 +164,7 @@ class Turns:
             return
         self._under_way = self._committing = None
         self._thread.leave()
-        self._thread = _new_thread()
+        self._thread = self._new_thread()
         self.discard()
         self._metrics.producer_replaced()
         raise KafkaTxnFailedError("sending offsets does not return: left behind with its producer")
@@ -163,7 +172,7 @@ class Turns:
     def _new(self, turn: int) -> Transactor:
         name = f"{self._id_prefix}-{turn}"
         try:
-            transactor = Transactor(self._config, name, batch=self.batch)
+            transactor = Transactor(self._config, name, ports=self._ports, batch=self.batch)
         except ConfigError as error:
             if not self._were_ready:
                 raise
@@ -178,6 +187,5 @@ class Turns:
         self._transactors[turn] = self._new(turn)
         return self._transactors[turn]
 
-
-def _new_thread() -> SideThread:
-    return SideThread("halfbridge-commit")
+    def _new_thread(self) -> SideThread:
+        return self._ports.run.side_thread("halfbridge-commit")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.stalls import UNREAD_S
@@ -12,14 +11,6 @@ if TYPE_CHECKING:
 
 # How long the group's last word counts: the client says the same again only every 30 s.
 SAID_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A committed offset; negative when there is none."""
-
-    offset: int
-    metadata: str | None
 
 
 class Reading:

@@ -1,17 +1,15 @@
-"""A consumer that tells only that something has come."""
+"""A reader that tells only that something has come, while nothing else is read."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, TopicPartition
-
-from halfbridge.bridge.kafka_io import made
 from halfbridge.checker.clients import client_config, unjoined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from halfbridge.bridge.ports import Kafka, Place
     from halfbridge.checker.config import CheckerConfig
 
 # How long a broker keeps a question open while nothing comes; it answers at the first byte.
@@ -26,9 +24,8 @@ class Bell:
     Its own troubles are no news: the reader has them too.
     """
 
-    def __init__(self, config: CheckerConfig) -> None:
-        self._consumer: Any = made(
-            Consumer,
+    def __init__(self, config: CheckerConfig, kafka: Kafka) -> None:
+        self._reader = kafka.reader(
             {
                 **client_config(config),
                 **unjoined(config),
@@ -40,21 +37,19 @@ class Bell:
             },
         )
 
-    def listen(self, offsets: Mapping[tuple[str, int], int]) -> None:
+    def listen(self, offsets: Mapping[Place, int]) -> None:
         """Listen from the given offsets on, to these partitions only."""
-        self._consumer.assign(
-            [TopicPartition(topic, partition, at) for (topic, partition), at in offsets.items()]
-        )
+        self._reader.read_from(offsets)
 
     def rings(self, wait_s: float) -> bool:
         """Wait so long for a record, and return whether one came."""
-        heard = self._consumer.poll(wait_s)
+        heard = self._reader.poll(wait_s)
         return heard is not None and heard.error() is None
 
     def rest(self) -> None:
         """Listen to nothing."""
-        self._consumer.unassign()
+        self._reader.read_from({})
 
     def close(self) -> None:
         """Let the brokers go."""
-        self._consumer.close()
+        self._reader.close()

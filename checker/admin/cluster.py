@@ -1,0 +1,287 @@
+"""The operator's commands' side of Kafka: topics, offsets and reading whole partitions."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from halfbridge.bridge.failure import PASSING, Code, KafkaFailure
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.bridge.ports import NO_COMMITTED_OFFSET, Edge, NewTopic
+from halfbridge.bridge.trouble import Reasons
+from halfbridge.checker.admin.read import CommittedOffset, LogRecord
+from halfbridge.checker.admin.shape import SeenTopic, TopicShape
+from halfbridge.checker.errors import AdminError
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import headers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from halfbridge.bridge.ports import Place, Ports, Reader
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 20.0
+REACH_TIMEOUT_S = 8.0  # an operator waits for it; a typo in the address is the usual cause
+# A topic just made is not known to every broker at once.
+SETTLE_TIMEOUT_S = 30.0
+SETTLE_POLL_S = 0.05
+READ_BATCH = 10_000
+_READ_WAIT_S = 0.5  # how late it is noticed that nothing comes any more
+
+
+class Cluster:
+    """A Kafka cluster, as far as the operator's commands need it.
+
+    Args:
+        bootstrap_servers: Brokers.
+        kafka: More client properties.
+        ports: All of the outside; None: the system's.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        kafka: Mapping[str, str] | None = None,
+        ports: Ports | None = None,
+    ) -> None:
+        self._ports = ports or system_ports()
+        self.bootstrap_servers = bootstrap_servers
+        self._common: dict[str, Any] = {
+            **(kafka or {}),
+            "bootstrap.servers": bootstrap_servers,
+            "allow.auto.create.topics": False,
+            # Errors come back from the calls; librdkafka's own log lines would only repeat them.
+            "log_level": 0,
+        }
+        self._reasons = Reasons()
+        self._admin = self._ports.kafka.admin({**self._common, "error_cb": self._reasons.note})
+
+    def broker_count(self) -> int:
+        """Return how many brokers there are.
+
+        Raises:
+            AdminError: none answers; the operator checks the address.
+        """
+        with self._errors("reach Kafka"):
+            return self._admin.broker_count(REACH_TIMEOUT_S)
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics that may be seen."""
+        with self._errors("reach Kafka"):
+            return sorted(self._admin.topics(REACH_TIMEOUT_S))
+
+    def describe(self, topics: Iterable[str]) -> dict[str, SeenTopic]:
+        """Return those of `topics` that exist."""
+        wanted = tuple(topics)
+        with self._errors("read topic settings"):
+            return self._patiently(lambda: self._described(wanted))
+
+    def _described(self, topics: Sequence[str]) -> dict[str, SeenTopic]:
+        known = self._admin.topics(REACH_TIMEOUT_S)
+        found = [topic for topic in topics if topic in known]
+        if not found:
+            return {}
+        return {
+            topic: SeenTopic(known[topic].partitions, known[topic].replicas, answer.result())
+            for topic, answer in self._admin.ask_settings(found, CALL_TIMEOUT_S).items()
+        }
+
+    def create(self, shape: TopicShape, *, replication_factor: int) -> bool:
+        """Make a topic and wait until it is known; return False when it is there already."""
+        settings = {wanted.key: wanted.value for wanted in shape.settings}
+        topic = NewTopic(shape.name, shape.partitions, replication_factor, settings)
+        attempts = count(1)
+        with self._errors(f"create topic {shape.name}"):
+            is_new = self._patiently(lambda: self._create(topic, attempt=next(attempts)))
+        if is_new:
+            self._settle(shape.name, shape.partitions)
+        return is_new
+
+    def grow(self, topic: str, *, partitions: int) -> None:
+        """Add partitions to a topic, `partitions` in all, and wait until they are known."""
+        with self._errors(f"add partitions to {topic}"):
+            self._admin.add_partitions(topic, partitions, CALL_TIMEOUT_S).result()
+        self._settle(topic, partitions)
+
+    def live_members(self, group: str) -> list[str]:
+        """Return the client ids and hosts of a consumer group's live members."""
+        with self._errors(f"describe group {group}"):
+            try:
+                return self._patiently(
+                    lambda: self._admin.ask_members(group, CALL_TIMEOUT_S).result()
+                )
+            except KafkaFailure as failure:
+                if failure.code == Code.GROUP_ID_NOT_FOUND:
+                    return []
+                raise
+
+    def committed(self, group: str, partitions: Sequence[Place]) -> dict[Place, CommittedOffset]:
+        """Return the group's committed offsets; uncommitted partitions have offset -1."""
+        # A reader, not AdminClient.list_consumer_group_offsets: that one dereferences the
+        # consumer group that an admin client has not (rd_kafka_handle_OffsetFetch, seen with
+        # librdkafka 2.16 as a segmentation fault) while the coordinator still loads its offsets.
+        with self._errors(f"read the offsets of group {group}"), self._reader(group) as reader:
+            found = self._patiently(lambda: reader.committed(partitions, CALL_TIMEOUT_S))
+        return {
+            place: CommittedOffset(
+                -1 if each.offset == NO_COMMITTED_OFFSET else each.offset, each.metadata or ""
+            )
+            for place, each in found.items()
+        }
+
+    def commit(self, group: str, offsets: Mapping[Place, tuple[int, str]]) -> None:
+        """Commit offsets with metadata for a group without live members, all in one request.
+
+        Raises:
+            AdminError: the group has live members, or no right; the operator acts.
+        """
+        with self._errors(f"commit offsets of group {group}"), self._reader(group) as reader:
+            self._patiently(lambda: reader.commit(offsets))
+
+    def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return log start and end of a partition, read_uncommitted."""
+        place = (topic, partition)
+        with self._errors(f"read the ends of {topic} {partition}"):
+            start, end = (
+                self._admin.ask_ends([place], edge, CALL_TIMEOUT_S)[place]
+                for edge in (Edge.START, Edge.END)
+            )
+            return start.result(), end.result()
+
+    def partition_count(self, topic: str) -> int:
+        """Return a topic's number of partitions; 0 when it does not exist."""
+        with self._errors("reach Kafka"):
+            known = self._admin.topics(REACH_TIMEOUT_S).get(topic)
+        return 0 if known is None else known.partitions
+
+    def read(self, topic: str, partition: int, *, start: int, end: int) -> Iterator[LogRecord]:
+        """Yield a partition's committed records from `start` up to `end`, an end it has had.
+
+        Raises:
+            AdminError: no progress for `CALL_TIMEOUT_S`, such as behind an open kafka_txn.
+        """
+        if start >= end:
+            return
+        with (
+            self._errors(f"read {topic} {partition}"),
+            self._reader("halfbridge-admin") as reader,
+        ):
+            reader.read_from({(topic, partition): start})
+            yield from self._read_to(reader, topic, partition, end=end)
+
+    def _create(self, topic: NewTopic, *, attempt: int) -> bool:
+        try:
+            self._admin.create_topics([topic], CALL_TIMEOUT_S)[topic.name].result()
+        except KafkaFailure as failure:
+            if failure.code == Code.TOPIC_ALREADY_EXISTS:
+                return attempt > 1  # made by an attempt whose answer did not come
+            raise
+        return True
+
+    def _read_to(
+        self, reader: Reader, topic: str, partition: int, *, end: int
+    ) -> Iterator[LogRecord]:
+        monotonic = self._ports.clock.monotonic
+        last_progress = monotonic()
+        at_end = False
+        while not at_end:
+            for record in _fetched(reader):
+                last_progress = monotonic()
+                error = record.error()
+                if error is None:
+                    if record.offset() < end:
+                        yield _record(record)
+                    at_end = at_end or record.offset() >= end - 1
+                    continue
+                failure = failure_of(error)
+                if failure.code != Code.PARTITION_EOF:
+                    raise failure
+                # EOF is sent at the last stable offset, which an open kafka_txn holds back.
+                at_end = at_end or record.offset() >= end
+            if monotonic() - last_progress > CALL_TIMEOUT_S:
+                raise AdminError(
+                    f"{topic} {partition}: nothing readable up to offset {end} within"
+                    f" {CALL_TIMEOUT_S:.0f} s: an open kafka_txn may hold it back; try again"
+                )
+
+    @contextmanager
+    def _reader(self, group: str) -> Iterator[Reader]:
+        settings = {
+            **self._common,
+            "group.id": group,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+        }
+        reader = self._ports.kafka.reader(settings)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+    def _settle(self, topic: str, partitions: int) -> None:
+        """Wait until every partition of a topic has a leader that answers."""
+        deadline = self._ports.clock.monotonic() + SETTLE_TIMEOUT_S
+        while not self._answers(topic, partitions):
+            if self._ports.clock.monotonic() > deadline:
+                raise AdminError(
+                    f"topic {topic} was made but has no leader after {SETTLE_TIMEOUT_S:.0f} s;"
+                    " try again"
+                )
+            self._ports.run.pause(SETTLE_POLL_S)
+
+    def _answers(self, topic: str, partitions: int) -> bool:
+        with self._errors("reach Kafka"):
+            known = self._admin.topics(REACH_TIMEOUT_S).get(topic)
+        # Any broker may be asked, and this one may not have heard of it.
+        return known is not None and known.partitions >= partitions and known.is_led
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        """Return what `call` returns, called again while brokers answer what will pass."""
+        deadline = self._ports.clock.monotonic() + SETTLE_TIMEOUT_S
+        while True:
+            try:
+                return call()
+            except KafkaFailure as failure:
+                if failure.code not in PASSING or self._ports.clock.monotonic() > deadline:
+                    raise
+            self._ports.run.pause(SETTLE_POLL_S)
+
+    @contextmanager
+    def _errors(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except KafkaFailure as failure:
+            self._admin.poll(0)  # hands over what it noted of its connections
+            text = self._reasons.explain(failure)
+            raise AdminError(
+                f"cannot {action} at {self.bootstrap_servers}: {text};"
+                " check that the brokers run, the address and the rights"
+            ) from failure
+
+
+def _fetched(reader: Reader) -> list[Any]:
+    """Return what has been fetched; to wait for many records would be to wait for all of them."""
+    first = reader.poll(_READ_WAIT_S)
+    return [] if first is None else [first, *reader.take(READ_BATCH)]
+
+
+def _record(message: Any) -> LogRecord:
+    try:
+        headers = headers_of(message)
+    except DecodeError:
+        headers = None  # what cannot be read is no half message
+    return LogRecord(
+        message.partition(),
+        message.offset(),
+        message.timestamp(),
+        message.key(),
+        message.value(),
+        list(headers or ()),
+    )

@@ -1,1 +1,0 @@
-"""Where half partitions end, proven by a write."""

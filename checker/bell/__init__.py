@@ -1,1 +1,0 @@
-"""What listens while nothing comes."""

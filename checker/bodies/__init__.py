@@ -1,1 +1,0 @@
-"""Half records read again, for bodies that the ledger let go."""

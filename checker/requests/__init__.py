@@ -1,1 +1,0 @@
-"""Requests that ask producer groups to decide."""

@@ -1,0 +1,71 @@
+"""Ports for unit tests: time that stands still, and side threads whose calls are over at once."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from threading import Event
+from typing import TYPE_CHECKING, Any, cast
+
+from halfbridge.bridge.ports import Ports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Clock:
+    """A clock that a test sets.
+
+    Attributes:
+        now: Monotonic seconds.
+    """
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def monotonic(self) -> float:
+        """Return `now`."""
+        return self.now
+
+    def time_ms(self) -> int:
+        """Return `now` in milliseconds."""
+        return int(self.now * 1000)
+
+
+class _AtOnce:
+    """A side thread whose calls have ended when `submit` returns."""
+
+    def submit(self, call: Callable[..., None], *arguments: Any) -> Future[None]:
+        """Call, and return what came of it."""
+        future: Future[None] = Future()
+        try:
+            call(*arguments)
+        except Exception as error:  # noqa: BLE001 (raised again by the future)
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+        return future
+
+    def leave(self) -> None:
+        """There is nothing to leave."""
+
+
+class _Run:
+    """Concurrency in which a call is over before the next one begins."""
+
+    def side_thread(self, _name: str) -> _AtOnce:
+        """Return a side thread."""
+        return _AtOnce()
+
+    def event(self) -> Event:
+        """Return a flag."""
+        return Event()
+
+    def let_go(self, *clients: Any) -> None:
+        """Close clients."""
+        for client in clients:
+            client.close()
+
+
+def fake_ports(kafka: Any = None, clock: Clock | None = None) -> Ports:
+    """Return ports of which Kafka is the test's own."""
+    return Ports(kafka, clock or Clock(), cast("Any", _Run()), lambda: "id")
