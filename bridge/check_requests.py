@@ -41,7 +41,7 @@ class CheckRequests:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._consumer: Any = None
-        self._watch = StallWatch(shared.ask_ends)
+        self._watch = RequestWatch(shared.ask_ends)
 
     @property
     def has_joined(self) -> bool:
@@ -81,7 +81,7 @@ class CheckRequests:
             tell(_LOG.exception, "closing the check consumer failed")
 
 
-class StallWatch:
+class RequestWatch:
     """Compares how far consumers, one after the other, read with where partitions end.
 
     Times are monotonic seconds.

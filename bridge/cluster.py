@@ -51,7 +51,7 @@ def check_installation(config: BridgeConfig) -> HalfShape:
     return shape
 
 
-class Destinations:
+class RealTopics:
     """Real topics: which exist, which are bound, how many partitions. Thread-safe."""
 
     def __init__(self, config: BridgeConfig, client: Any, *, bound: tuple[str, ...]) -> None:

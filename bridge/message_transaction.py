@@ -311,7 +311,7 @@ class Transaction:
                     self._state = step(self._state, Event.SENDS_ACKED)
             else:
                 future.fail(kafka_io.map_error(error))
-                self._state = step(self._state, Event.SEND_LOST)
+                self._state = step(self._state, Event.SEND_NOT_ACKED)
             if not self._outstanding:
                 self._sends.clear()  # they refer back: no work for the garbage collector
             future.settle()
@@ -325,7 +325,7 @@ class Transaction:
             else:
                 future.fail(kafka_io.map_error(error))
                 if self._decision is future:  # not an older one that was repeated since
-                    self._state = step(self._state, Event.DECISION_LOST)
+                    self._state = step(self._state, Event.DECISION_NOT_ACKED)
             if self._decision is future:
                 self._decision = None
             future.settle()
@@ -335,7 +335,7 @@ class Transaction:
         with self._lock:
             if future.done():
                 return False
-            self._state = step(self._state, Event.SEND_LOST)
+            self._state = step(self._state, Event.SEND_NOT_ACKED)
             return True
 
     def give_up_decision(self, future: DecisionFuture) -> bool:
@@ -344,7 +344,7 @@ class Transaction:
             if future.done():
                 return False
             if self._decision is future:
-                self._state = step(self._state, Event.DECISION_LOST)
+                self._state = step(self._state, Event.DECISION_NOT_ACKED)
                 self._decision = None
             return True
 
@@ -356,7 +356,7 @@ class Transaction:
     def _not_sent(self, future: SendFuture, error: BaseException) -> None:
         with self._lock:
             self._outstanding -= 1
-            self._state = step(self._state, Event.SEND_LOST)
+            self._state = step(self._state, Event.SEND_NOT_ACKED)
             future.fail(error)
             future.settle()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.bridge import kafka_io
 from halfbridge.bridge.check_counts import CheckCounts
 from halfbridge.bridge.check_responder import CheckResponder
-from halfbridge.bridge.cluster import Destinations, check_installation
+from halfbridge.bridge.cluster import RealTopics, check_installation
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.errors import (
     BridgeError,
@@ -114,11 +114,11 @@ class TransactionProducer:
                 return
             half = check_installation(self._config)
             kafka = kafka_io.make_producer(self._config, message_bytes_max=half.record_bytes_max)
-            destinations = Destinations(self._config, kafka, bound=self._topics)
-            destinations.check_bound()
-            shared = Shared(self._config, kafka, half=half, destinations=destinations)
+            real_topics = RealTopics(self._config, kafka, bound=self._topics)
+            real_topics.check_bound()
+            shared = Shared(self._config, kafka, half=half, real_topics=real_topics)
             responder = CheckResponder(
-                shared, self._checker, knows=destinations.knows, on_hung=self._on_hung
+                shared, self._checker, knows=real_topics.knows, on_hung=self._on_hung
             )
             responder.start()  # first: it may refuse the settings, and has no thread then
             shared.server.start()

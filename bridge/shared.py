@@ -28,7 +28,7 @@ from halfbridge.serde.records import NO_OFFSET
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from halfbridge.bridge.cluster import Destinations
+    from halfbridge.bridge.cluster import RealTopics
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.message import Header, Message
     from halfbridge.serde.topic_shapes import HalfShape
@@ -44,7 +44,7 @@ class Shared:
     """One idempotent Kafka producer and what guards it. Thread-safe."""
 
     def __init__(
-        self, config: BridgeConfig, kafka: Any, *, half: HalfShape, destinations: Destinations
+        self, config: BridgeConfig, kafka: Any, *, half: HalfShape, real_topics: RealTopics
     ) -> None:
         self.config = config
         self.producer_group = config.producer_group
@@ -56,7 +56,7 @@ class Shared:
         self.daemon_limits = DaemonLimits(config)
         self._acknowledgements = Acknowledgements()
         self._message_bytes_max = half.message_bytes_max
-        self._destinations = destinations
+        self._real_topics = real_topics
         self._kafka = kafka
         self._produce = kafka.produce
         self._room_timeout_s = config.send_timeout_ms / _MS_PER_S
@@ -110,7 +110,7 @@ class Shared:
         immunity = message.immunity_ms
         if immunity is not None:
             self.check_immunity(immunity)
-        self._destinations.check(message)
+        self._real_topics.check(message)
 
     def check_immunity(self, immunity_ms: int) -> None:
         """Check that a transaction may ask for so long a time before its first check.

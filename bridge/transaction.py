@@ -31,12 +31,12 @@ class Event(str, Enum):
 
     SEND = "SEND"
     SENDS_ACKED = "SENDS_ACKED"  # the last outstanding half message was acknowledged
-    SEND_LOST = "SEND_LOST"  # a half message failed, or its ack did not come in time
+    SEND_NOT_ACKED = "SEND_NOT_ACKED"  # a half message failed, or its ack did not come in time
     SEAL = "SEAL"  # the local transaction begins with the count of messages in it: no more sends
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
     DECISION_ACKED = "DECISION_ACKED"
-    DECISION_LOST = "DECISION_LOST"  # the ack did not come: the decision stands or not
+    DECISION_NOT_ACKED = "DECISION_NOT_ACKED"  # the ack did not come: the decision stands or not
 
 
 class IllegalTransitionError(RuntimeError):
@@ -67,7 +67,7 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.HALF_SENDING: {
         Event.SEND: State.HALF_SENDING,
         Event.SENDS_ACKED: State.HALF_SENT,
-        Event.SEND_LOST: State.SEND_FAILED,
+        Event.SEND_NOT_ACKED: State.SEND_FAILED,
     },
     State.HALF_SENT: {
         Event.SEND: State.HALF_SENDING,
@@ -82,44 +82,44 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     },
     State.SEND_FAILED: {
         Event.SENDS_ACKED: State.SEND_FAILED,
-        Event.SEND_LOST: State.SEND_FAILED,
+        Event.SEND_NOT_ACKED: State.SEND_FAILED,
         Event.ROLLBACK: State.ROLLBACK_SENT,
     },
     State.COMMIT_SENT: {
         Event.COMMIT: State.COMMIT_SENT,
         Event.DECISION_ACKED: State.COMMITTED,
-        Event.DECISION_LOST: State.COMMIT_IN_DOUBT,
+        Event.DECISION_NOT_ACKED: State.COMMIT_IN_DOUBT,
     },
     State.COMMIT_IN_DOUBT: {
         Event.COMMIT: State.COMMIT_SENT,
         Event.DECISION_ACKED: State.COMMITTED,
-        Event.DECISION_LOST: State.COMMIT_IN_DOUBT,
+        Event.DECISION_NOT_ACKED: State.COMMIT_IN_DOUBT,
     },
     State.COMMITTED: {
         Event.COMMIT: State.COMMITTED,
         Event.DECISION_ACKED: State.COMMITTED,
-        Event.DECISION_LOST: State.COMMITTED,
+        Event.DECISION_NOT_ACKED: State.COMMITTED,
     },
     State.ROLLBACK_SENT: {
         Event.SENDS_ACKED: State.ROLLBACK_SENT,
-        Event.SEND_LOST: State.ROLLBACK_SENT,
+        Event.SEND_NOT_ACKED: State.ROLLBACK_SENT,
         Event.ROLLBACK: State.ROLLBACK_SENT,
         Event.DECISION_ACKED: State.ROLLED_BACK,
-        Event.DECISION_LOST: State.ROLLBACK_IN_DOUBT,
+        Event.DECISION_NOT_ACKED: State.ROLLBACK_IN_DOUBT,
     },
     State.ROLLBACK_IN_DOUBT: {
         Event.SENDS_ACKED: State.ROLLBACK_IN_DOUBT,
-        Event.SEND_LOST: State.ROLLBACK_IN_DOUBT,
+        Event.SEND_NOT_ACKED: State.ROLLBACK_IN_DOUBT,
         Event.ROLLBACK: State.ROLLBACK_SENT,
         Event.DECISION_ACKED: State.ROLLED_BACK,
-        Event.DECISION_LOST: State.ROLLBACK_IN_DOUBT,
+        Event.DECISION_NOT_ACKED: State.ROLLBACK_IN_DOUBT,
     },
     State.ROLLED_BACK: {
         Event.SENDS_ACKED: State.ROLLED_BACK,
-        Event.SEND_LOST: State.ROLLED_BACK,
+        Event.SEND_NOT_ACKED: State.ROLLED_BACK,
         Event.ROLLBACK: State.ROLLED_BACK,
         Event.DECISION_ACKED: State.ROLLED_BACK,
-        Event.DECISION_LOST: State.ROLLED_BACK,
+        Event.DECISION_NOT_ACKED: State.ROLLED_BACK,
     },
 }
 

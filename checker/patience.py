@@ -69,7 +69,7 @@ class Patience:
 
         Args:
             pair: Whose deliveries they are.
-            lacks: Deliveries whose destination is missing.
+            lacks: Deliveries whose real topic is missing.
             now_ms: Partition time.
             monotonic_ms: The worker's own.
         """

@@ -33,7 +33,7 @@ LOST_MS = 3_000
 
 
 class Lack(NamedTuple):
-    """A delivery whose destination is missing, and how long it is worth waiting for."""
+    """A delivery whose real topic is missing, and how long it is worth waiting for."""
 
     delivery: Delivery
     limit_ms: int
@@ -199,7 +199,7 @@ class Routes:
         return crc32(metadata.transaction_id.encode()) % self._partitions[topic]
 
     def _limit_ms(self, topic: str, partition: int, now_ms: int) -> int | None:
-        """Return how long a destination is worth waiting for; None where it is there."""
+        """Return how long a real topic is worth waiting for; None where it is there."""
         count = self._partitions.get(topic)
         if count is None and len(topic) > TOPIC_CHARS_MAX:
             return 0  # there can be no such topic

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from halfbridge.spark_jobs.cluster import Cluster
+    from halfbridge.spark_jobs.cluster import Brokers
 
 VALUE_BYTES = 1024
 _DIGEST_BYTES = 32
@@ -129,7 +129,7 @@ def _read(spark: SparkSession, topic: str, options: Mapping[str, str]) -> DataFr
     return spark.read.format("kafka").options(**options).option("subscribe", topic).load()
 
 
-def _ingest(spark: SparkSession, cluster: Cluster, topic: str, values: Mapping[str, Any]) -> float:
+def _ingest(spark: SparkSession, cluster: Brokers, topic: str, values: Mapping[str, Any]) -> float:
     records = values["records"]
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as directory:
         job = Ingest(

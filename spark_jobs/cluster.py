@@ -43,7 +43,7 @@ class Applied:
     positions: dict[int, int]
 
 
-class Cluster:
+class Brokers:
     """Questions to the brokers, of any thread; `connect` makes one.
 
     Each raises JobError when they do not answer, or refuse: the user must act.
@@ -109,7 +109,7 @@ class Cluster:
             place: mark - stable[place] for place, mark in marks.items() if stable[place] < mark
         }
 
-    def settled_ends(
+    def awaited_ends(
         self, places: Iterable[Place], within_s: float
     ) -> tuple[dict[Place, int], frozenset[Place]]:
         """Return last stable offsets above all that is appended now, and where there are none.
@@ -193,7 +193,7 @@ def read_applied(
 @contextmanager
 def connect(
     spark: SparkSession, bootstrap_servers: str, kafka: Mapping[str, str]
-) -> Iterator[Cluster]:
+) -> Iterator[Brokers]:
     """Yield a connection for the time of the block.
 
     Args:
@@ -225,6 +225,6 @@ def connect(
     except Py4JError as error:
         raise JobError(f"cannot connect to {bootstrap_servers}: {cause_of(error)}") from error
     try:
-        yield Cluster(jvm, admin, bootstrap_servers)
+        yield Brokers(jvm, admin, bootstrap_servers)
     finally:
         admin.close(jvm.java.time.Duration.ofSeconds(1))

@@ -28,7 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 
 from halfbridge.serde.headers import DEAD, TRANSACTION_ID
 from halfbridge.serde.topics import DEAD_LETTERS, TopicNames
-from halfbridge.spark_jobs.cluster import Applied, Cluster, connect
+from halfbridge.spark_jobs.cluster import Applied, Brokers, connect
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.io import LOG_APPEND_TIME, cluster_options, read_ranges
 from halfbridge.spark_jobs.snapshot import NOTHING_LEFT_MS, Range, Snapshot
@@ -79,7 +79,7 @@ def audit_snapshot(
         real = [topic for topic in wanted if topic in present]
         applied = cluster.applied(names.daemon_group, names.half, names.op)
         taken_ms = _now_ms()
-        outputs, hidden = cluster.settled_ends(
+        outputs, hidden = cluster.awaited_ends(
             cluster.partitions([*real, names.dead]), within_s=settle_s
         )
         ops = cluster.stable_ends(cluster.partitions([names.op]))
@@ -147,8 +147,8 @@ def undecided_snapshot(
     with connect(spark, bootstrap_servers, kafka) as cluster:
         present_topics(cluster, names, (names.half, names.op))
         taken_ms = _now_ms()
-        halves, hidden = cluster.settled_ends(cluster.partitions([names.half]), within_s=_BRIEF_S)
-        ops, hidden_ops = cluster.settled_ends(cluster.partitions([names.op]), within_s=_BRIEF_S)
+        halves, hidden = cluster.awaited_ends(cluster.partitions([names.half]), within_s=_BRIEF_S)
+        ops, hidden_ops = cluster.awaited_ends(cluster.partitions([names.op]), within_s=_BRIEF_S)
         ends = {**halves, **ops}
         starts = cluster.starts(ends)
     return Snapshot(
@@ -197,7 +197,7 @@ def topic_ranges(
         return _ranges(cluster.starts(ends), ends)
 
 
-def present_topics(cluster: Cluster, names: TopicNames, needed: tuple[str, ...]) -> frozenset[str]:
+def present_topics(cluster: Brokers, names: TopicNames, needed: tuple[str, ...]) -> frozenset[str]:
     """Return all topics of the cluster.
 
     Raises:

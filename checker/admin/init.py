@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.admin.reinit import Choice, Evidence, Plan, plan
+from halfbridge.checker.admin.reinit import Choice, Evidence, NewOffsets, new_offsets
 from halfbridge.checker.admin.topics import common_partitions
 from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.errors import AdminError
@@ -47,8 +47,8 @@ class InitRequest:
     dry_run: bool = False
 
 
-def init_partition(cluster: Cluster, names: TopicNames, request: InitRequest) -> Plan:
-    """Plan where the partition goes on, and commit it unless that is not allowed.
+def init_partition(cluster: Cluster, names: TopicNames, request: InitRequest) -> NewOffsets:
+    """Find out where the partition goes on, and commit it unless that is not allowed.
 
     Raises:
         AdminError: no such partition, a daemon is running, or no offset is exact and the
@@ -59,7 +59,7 @@ def init_partition(cluster: Cluster, names: TopicNames, request: InitRequest) ->
         raise AdminError(f"there is no partition {request.partition}: half and op have {count}")
     if not request.dry_run:
         _refuse_while_running(cluster, names)
-    found = make_plan(cluster, names, request)
+    found = find_offsets(cluster, names, request)
     if request.dry_run:
         return found
     if not found.exact and request.choice is Choice.REFUSE:
@@ -76,8 +76,8 @@ def init_partition(cluster: Cluster, names: TopicNames, request: InitRequest) ->
     return found
 
 
-def make_plan(cluster: Cluster, names: TopicNames, request: InitRequest) -> Plan:
-    """Read the partition and what was delivered from it; return the plan."""
+def find_offsets(cluster: Cluster, names: TopicNames, request: InitRequest) -> NewOffsets:
+    """Read the partition and what was delivered from it; return where it goes on."""
     partition = request.partition
     half_low, half_end = cluster.watermarks(names.half, partition)
     op_low, op_end = cluster.watermarks(names.op, partition)
@@ -85,7 +85,7 @@ def make_plan(cluster: Cluster, names: TopicNames, request: InitRequest) -> Plan
     op_start = op_low if request.op_start == _LOG_START else request.op_start
     halves = list(_halves(cluster.read(names.half, partition, start=half_start, end=half_end)))
     ops = list(_ops(cluster.read(names.op, partition, start=op_start, end=op_end)))
-    return plan(
+    return new_offsets(
         halves,
         ops,
         _evidence(cluster, names, halves),
@@ -95,7 +95,7 @@ def make_plan(cluster: Cluster, names: TopicNames, request: InitRequest) -> Plan
     )
 
 
-def explain_inexact(found: Plan) -> str:
+def explain_inexact(found: NewOffsets) -> str:
     """Return why no offset is exact, with the transactions and both ways out."""
     parts = []
     if found.twice:

@@ -53,7 +53,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class NewOffsets:
     """Where the partition goes on.
 
     Attributes:
@@ -103,7 +103,7 @@ class _Transaction:
         self.decided_to = -1  # half offset up to which the decision looked
 
 
-def plan(
+def new_offsets(
     halves: Sequence[HalfRead],
     ops: Sequence[OpRead],
     evidence: Evidence,
@@ -111,7 +111,7 @@ def plan(
     half_end: int,
     op_end: int,
     choice: Choice = Choice.REFUSE,
-) -> Plan:
+) -> NewOffsets:
     """Return where to go on.
 
     Args:
@@ -121,7 +121,7 @@ def plan(
         evidence: What was delivered and dead-lettered.
         half_end: End offset of the half partition when it was read.
         op_end: End offset of the op partition when it was read.
-        choice: Between twice and never, where that is the question. With REFUSE the plan shows
+        choice: Between twice and never, where that is the question. With REFUSE the answer shows
             what ACCEPT_DUPLICATES would do, and is not exact.
     """
     transactions = _judge(halves, ops)
@@ -140,7 +140,7 @@ def plan(
     def ids(keys: Iterable[Key]) -> tuple[str, ...]:
         return tuple(sorted({key[0] for key in keys}))
 
-    return Plan(
+    return NewOffsets(
         progress=_progress(transactions, below, next_op=next_op, half_end=half_end),
         applied=ids(found & below),
         to_apply=ids(missing.keys() - below),

@@ -126,8 +126,8 @@ class Book:
                 self.draft.discard(entry, REASON_TOO_LARGE, self.settings.actor, now_ms)
             return False
         self.draft.put_back(entry, rule)
-        before = entry.pending
-        entry.pending = {index: before.get(index, 0) + 1 for index in entry.messages}
+        before = entry.unread_copies
+        entry.unread_copies = {index: before.get(index, 0) + 1 for index in entry.messages}
         entry.offset = IN_FLIGHT
         return True
 
@@ -154,7 +154,7 @@ class Book:
         plan = self.draft.plan
         while plan.records < records_max and plan.size_bytes < size_bytes_max:
             entry = self.held.lowest()
-            if entry is None or entry.pending:
+            if entry is None or entry.unread_copies:
                 return
             holds_too_much = self._holds_halves(entry, position) or self._holds_ops(
                 entry, op, ops_max
@@ -221,14 +221,14 @@ class Book:
         """Add a copy. If this ledger wrote the copy, it replaces the message's earlier record."""
         index = half.metadata.message_index
         entry.last_record = half.offset
-        left = entry.pending.get(index, 0)
+        left = entry.unread_copies.get(index, 0)
         if left == 0:
             self.draft.count(Count.DUPLICATE)  # a copy that this ledger did not write
             return
         if left == 1:
-            del entry.pending[index]
+            del entry.unread_copies[index]
         else:
-            entry.pending[index] = left - 1
+            entry.unread_copies[index] = left - 1
         if entry.state is State.UNDECIDED:
             self.held.replace(entry, half)
 

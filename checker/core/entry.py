@@ -16,7 +16,7 @@ Key = tuple[object, ...]
 # Shared values, because there are many entries: most transactions have one message.
 _NONE_KNOWN = range(0)
 _ONE = range(1)
-_NOTHING_PENDING: dict[int, int] = {}
+_NO_COPIES: dict[int, int] = {}
 _NO_MESSAGES: dict[int, HalfRead] = {}
 
 # Offset of an undecided transaction whose copies are written but not read back. The offsets of the
@@ -35,7 +35,7 @@ class Entry:
         offset: While undecided, the lowest half offset that a rebuild needs; IN_FLIGHT while none
             of the copies of a put back has been read back.
         bytes_at: `Holdings.read_bytes` at `offset`.
-        pending: Message index -> copies that were written and not read back.
+        unread_copies: Message index -> copies that were written and not read back.
         last_record: Highest half offset of the transaction's records; -1: none was read.
         first_append_ms: The broker's append time of the first half record. NO_APPEND_MS: the age
             is not known, and the transaction is never discarded for its age.
@@ -66,8 +66,8 @@ class Entry:
         "messages",
         "offset",
         "op_offset",
-        "pending",
         "state",
+        "unread_copies",
     )
 
     def __init__(self, half: HalfRead) -> None:
@@ -79,7 +79,7 @@ class Entry:
         self.state = State.UNDECIDED
         self.offset = half.offset
         self.bytes_at = 0
-        self.pending = _NOTHING_PENDING
+        self.unread_copies = _NO_COPIES
         self.last_record = half.offset
         if metadata.origin_offset < 0:
             # No check was counted before the original was written, whatever the original says.
@@ -102,7 +102,7 @@ class Entry:
         entry.key = ()
         entry.group = op.producer_group
         entry.offset = entry.last_record = entry.first_append_ms = -1
-        entry.pending = _NOTHING_PENDING
+        entry.unread_copies = _NO_COPIES
         entry.messages = {}
         entry.bytes_at = entry.check_times = entry.due_ms = 0
         entry.attempt = entry.first_request_ms = 0

@@ -101,7 +101,7 @@ class Decided:
             del self._discarded[0]
         while queue:
             entry = queue[0]
-            if entry.last_record >= half or entry.pending:
+            if entry.last_record >= half or entry.unread_copies:
                 return
             if half_ms - entry.decided_ms <= RECENT_MS and len(queue) <= RECENT_MAX:
                 return

@@ -24,7 +24,7 @@ _DAEMONS_REASONS = {
 }
 
 
-class Verdict(NamedTuple):
+class CommitEffect(NamedTuple):
     """Messages to deliver, and messages to dead-letter, each with its reason and detail."""
 
     deliver: tuple[HalfRead, ...]
@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
 
 def judge_commit(
     messages: Sequence[HalfRead], op: Op, allows: Callable[[str, str], bool]
-) -> Verdict:
+) -> CommitEffect:
     """Return what a COMMIT does to `messages`.
 
     Messages 0 to n-1 are delivered, or none. n is the op's message_count; where message_count is
@@ -61,7 +61,7 @@ def judge_commit(
             and only.user_bytes <= TRANSACTION_BYTES_MAX
             and allows(metadata.producer_group, metadata.real_topic)
         ):
-            return Verdict((only,))
+            return CommitEffect((only,))
     meant = []
     dead = []
     for half in messages:
@@ -73,9 +73,9 @@ def judge_commit(
             meant.append(half)
     refused = _refusal(meant, len(meant) if count < 0 else count, allows)
     if refused is None:
-        return Verdict(tuple(meant), tuple(dead))
+        return CommitEffect(tuple(meant), tuple(dead))
     reason, detail = refused
-    return Verdict((), (*((half, reason, detail) for half in meant), *dead))
+    return CommitEffect((), (*((half, reason, detail) for half in meant), *dead))
 
 
 def discard_reason(op: Op) -> DeadReason:

@@ -233,7 +233,7 @@ class Ledger:
         if self._rebuild is not None:
             if not self._rebuild.is_complete(self._position, self._op_position):
                 return Plan()
-            self._rebuild.settle(book, now_ms)
+            self._rebuild.finish(book, now_ms)
             self._rebuild = self.memory.rebuild = None
         book.decided.forget(self._committed.half, self._half_ms)
         metadata_before, bodies_before = self.memory.messages_bytes, self.memory.bodies_bytes

@@ -104,7 +104,7 @@ class Memory:
         decided later stay known as long as the first one.
         """
         first = self._book.decided.first()
-        return first is not None and bool(first.pending)
+        return first is not None and bool(first.unread_copies)
 
     def takes_halves(self, plan_bytes: int, *, are_needed: bool, is_paused: bool) -> bool:
         """Tell whether more half records may be read.

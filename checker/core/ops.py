@@ -65,12 +65,12 @@ class Ops:
 
     def _commit(self, entry: Entry, read: OpRead, now_ms: int) -> None:
         draft = self._book.draft
-        verdict = judge_commit(entry.in_order(), read.op, self._allows)
-        if verdict.deliver:
-            draft.deliver(entry, verdict.deliver, read)
-        if verdict.dead:
+        effect = judge_commit(entry.in_order(), read.op, self._allows)
+        if effect.deliver:
+            draft.deliver(entry, effect.deliver, read)
+        if effect.dead:
             by_reference = is_too_large(entry.messages.values())
-            for half, reason, detail in verdict.dead:
+            for half, reason, detail in effect.dead:
                 draft.bury(entry, half, reason, detail, read, by_reference=by_reference)
         self._book.decide(entry, State.COMMITTED, read.offset, now_ms)
 

@@ -107,7 +107,7 @@ class Rebuild:
             self._past.append(read)
             self._metadata_bytes += op_bytes(read)
 
-    def settle(self, book: Book, now_ms: int) -> None:
+    def finish(self, book: Book, now_ms: int) -> None:
         """Bring the empty `book` to the committed state."""
         book.entries.take_over(self._halves)
         for read in self._past:

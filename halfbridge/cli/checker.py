@@ -15,7 +15,7 @@ from halfbridge.checker.policy import load_policy
 from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
 
 if TYPE_CHECKING:
-    from halfbridge.checker.admin.reinit import Plan
+    from halfbridge.checker.admin.reinit import NewOffsets
 
 
 @click.group()
@@ -53,7 +53,7 @@ def run(**values: Any) -> int:
     is_flag=True,
     help="No offset is exact: never deliver some transactions rather than any again.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the plan; commit nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be committed; commit nothing.")
 @json_option
 @settings_options(CheckerConfig, only=CONNECTION)
 def init(**values: Any) -> int:
@@ -82,29 +82,29 @@ def init(**values: Any) -> int:
         dry_run=values["dry_run"],
     )
     cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
-    plan = init_partition(cluster, config.names, request)
-    show_plan(plan, values)
+    found = init_partition(cluster, config.names, request)
+    show_offsets(found, values)
     return 0
 
 
-def show_plan(plan: Plan, values: dict[str, Any]) -> None:
+def show_offsets(found: NewOffsets, values: dict[str, Any]) -> None:
     """Print what `init` found and did; ids are whatever was written to the half topic."""
     if values["as_json"]:
         committed = not values["dry_run"]
-        body = {"committed": committed, "exact": plan.exact, **dataclasses.asdict(plan)}
+        body = {"committed": committed, "exact": found.exact, **dataclasses.asdict(found)}
         click.echo(json.dumps(body))
         return
-    progress = plan.progress
+    progress = found.progress
     click.echo(
         f"partition {values['partition']}: H={progress.half} O={progress.op}"
         f" R={progress.rebuild_to} T={progress.ops_from} P={progress.position}"
     )
     for word, ids in (
-        ("applied before", plan.applied),
-        ("still to apply", plan.to_apply),
-        ("applied twice", plan.twice),
-        ("never applied", plan.never),
-        ("uncertain", plan.uncertain),
+        ("applied before", found.applied),
+        ("still to apply", found.to_apply),
+        ("applied twice", found.twice),
+        ("never applied", found.never),
+        ("uncertain", found.uncertain),
     ):
         shown = f": {', '.join(map(one_line, ids))}" if ids and word != "applied before" else ""
         click.echo(f"{word:<15} {len(ids)}{shown}")

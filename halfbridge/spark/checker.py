@@ -108,14 +108,14 @@ class SinkChecker:
         return Resolution.COMMIT if fate is Fate.COMMIT else Resolution.ROLLBACK
 
     def _look(self, context: SinkContext, *, is_old: bool) -> Fate:
-        """Search the log, give up what is old and undecided, and settle what was published."""
+        """Search the log, give up what is old and undecided, and decide what was published."""
         committer = BatchCommitter(replace(self._options, app_id=context.app_id))
         stands = committer.find(context.batch_id).standing
         if is_old and stands.fate(context.attempt_id) is Fate.OPEN:
             reason = f"nobody committed it within {self._options.age_ms_max} ms"
             stands = committer.reject(context.batch_id, context.attempt_id, reason).standing
         if stands.winner is not None:
-            committer.settle(stands.winner.manifest, source=OpSource.CHECK)
+            committer.decide_all(stands.winner.manifest, source=OpSource.CHECK)
         batch = (context.app_id, context.batch_id)
         self._known[batch] = _Known(stands.without_transactions(), monotonic())
         self._known.move_to_end(batch)

@@ -25,11 +25,11 @@ from halfbridge.spark_jobs.audit.message_findings import of_single_messages, of_
 if TYPE_CHECKING:
     from halfbridge.spark_jobs.audit.bounds import Bounds
     from halfbridge.spark_jobs.audit.matching import Matched
-    from halfbridge.spark_jobs.audit.ruling import Ruling
+    from halfbridge.spark_jobs.audit.ruling import Ruled
     from halfbridge.spark_jobs.audit.verdict import Verdicts
 
 
-def all_findings(ruling: Ruling, matched: Matched, verdicts: Verdicts, bounds: Bounds) -> DataFrame:
+def all_findings(ruling: Ruled, matched: Matched, verdicts: Verdicts, bounds: Bounds) -> DataFrame:
     """Return all FINDINGS about transactions but their order among each other."""
     names = bounds.snapshot.names
     messages = verdicts.messages

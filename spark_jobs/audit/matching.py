@@ -16,7 +16,7 @@ from halfbridge.spark_jobs.audit.ruling import DELIVER, LIFE, OPEN, UNKNOWN
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from halfbridge.spark_jobs.audit.ruling import Settle
+    from halfbridge.spark_jobs.audit.ruling import Compute
 
 # Letters that say nothing about the message that stands: a duplicate of it may have come late,
 # and one that the daemon could not read had its letter before anybody decided anything.
@@ -47,9 +47,9 @@ class Matched:
     stray: DataFrame
 
 
-def match(facts: DataFrame, messages: DataFrame, settle: Settle) -> Matched:
+def match(facts: DataFrame, messages: DataFrame, compute: Compute) -> Matched:
     """Return what came of `messages`, which `facts` hold too."""
-    pairs = settle(_pairs(facts, messages))
+    pairs = compute(_pairs(facts, messages))
     letters = _letters(facts)
     indices = messages.select(*LIFE, "index")
     return Matched(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.audit.bounds import Bounds
 
     # Computes a frame that is used more than once, and returns it without its history.
-    Settle = Callable[[DataFrame], DataFrame]
+    Compute = Callable[[DataFrame], DataFrame]
 
 # What must become of a message.
 DELIVER = "deliver"
@@ -39,7 +39,7 @@ LIFE = ("txn", "ident")
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class Ruled:
     """What the op log says of the transactions whose half messages are there.
 
     Attributes:
@@ -55,8 +55,8 @@ class Ruling:
     orphans: DataFrame
 
 
-def rule(facts: DataFrame, bounds: Bounds, settle: Settle) -> Ruling:
-    """Return the ruling over `facts`; what is used more than once is computed by `settle`."""
+def rule(facts: DataFrame, bounds: Bounds, compute: Compute) -> Ruled:
+    """Return the ruling over `facts`; what is used more than once is computed by `compute`."""
     told = _messages(facts)
     messages = told.drop("original", "copied_ms")
     lives = (
@@ -66,12 +66,12 @@ def rule(facts: DataFrame, bounds: Bounds, settle: Settle) -> Ruling:
     )
     ops = _deciding(facts)
     is_proven = proves_its_age(F.col("age_ms"), F.col("op_ms"), F.col("born_ms"))
-    known = settle(ops.join(lives, list(LIFE)).where(is_proven))
+    known = compute(ops.join(lives, list(LIFE)).where(is_proven))
     first = known.groupBy(*LIFE).agg(
         F.min(F.struct("op_at", "kind", "half_to", "count", "op_ms")).alias("decision")
     )
-    return Ruling(
-        messages=settle(_ruled(messages.join(first, list(LIFE), "left"), bounds)),
+    return Ruled(
+        messages=compute(_ruled(messages.join(first, list(LIFE), "left"), bounds)),
         conflicts=_conflicts(known, first),
         orphans=_orphans(ops, lives),
     )

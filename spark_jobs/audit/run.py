@@ -122,7 +122,7 @@ def _audit(
     lanes = sifted.where(F.col("state") == DELIVERED).select(*LANES)
     found = out_of_order(lanes, bounds) if not looked_at else None
     if found is None:
-        looked = _settled(suspects(facts, sifted, looked_at, owned))
+        looked = _computed(suspects(facts, sifted, looked_at, owned))
         are_few = looked.count() <= _FEW
         looked = looked.coalesce(1) if are_few else looked
         with _options(facts.sparkSession, _FOR_FEW if are_few else {}):
@@ -144,15 +144,15 @@ def _looked_at(
     Returns:
         Their FINDINGS, settled, and the LANES of what arrived as it had to.
     """
-    ruling = rule(looked, bounds, _settled)
-    matched = match(looked, ruling.messages, _settled)
-    verdicts = judge(matched, bounds, _settled)
+    ruling = rule(looked, bounds, _computed)
+    matched = match(looked, ruling.messages, _computed)
+    verdicts = judge(matched, bounds, _computed)
     messages = verdicts.messages
     for row in lives(messages).groupBy("state").count().collect():
         states[row["state"]] = states.get(row["state"], 0) + row["count"]
     arrived = (F.col("must") == DELIVER) & (F.col("came") == DELIVERED)
     more = messages.withColumn("topic_number", bounds.topic_number(F.col("real_topic")))
-    found = _settled(all_findings(ruling, matched, verdicts, bounds))
+    found = _computed(all_findings(ruling, matched, verdicts, bounds))
     return found, more.where(arrived).select(*LANES)
 
 
@@ -169,7 +169,7 @@ def _options(session: SparkSession, options: Mapping[str, str]) -> Iterator[None
             session.conf.set(name, value)
 
 
-def _settled(frame: DataFrame) -> DataFrame:
+def _computed(frame: DataFrame) -> DataFrame:
     """Compute a frame, and return it without its history.
 
     Spark walks through the history of everything that is joined, again and again; after a few

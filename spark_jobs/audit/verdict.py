@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
     from halfbridge.spark_jobs.audit.matching import Matched
-    from halfbridge.spark_jobs.audit.ruling import Settle
+    from halfbridge.spark_jobs.audit.ruling import Compute
 
 # What came of a message, beside sift's words.
 BOTH = "both"  # delivered and dead-lettered
@@ -56,12 +56,12 @@ class Verdicts:
     surplus: DataFrame
 
 
-def judge(matched: Matched, bounds: Bounds, settle: Settle) -> Verdicts:
+def judge(matched: Matched, bounds: Bounds, compute: Compute) -> Verdicts:
     """Return the verdicts on `matched`."""
     lacks_late = F.max(_came_behind() & (F.col("must") == DELIVER))
     lacking = F.coalesce(lacks_late.over(Window.partitionBy(*LIFE)), F.lit(col=False))
     told = matched.messages.withColumn("lacks_late", lacking)
-    judged = settle(told.withColumn("came", _came(bounds)).drop("lacks_late"))
+    judged = compute(told.withColumn("came", _came(bounds)).drop("lacks_late"))
     by_topic = Window.partitionBy("txn", "topic")
     is_open = F.col("came").isin(MISSING, PENDING)
     waiting = (
@@ -80,7 +80,7 @@ def judge(matched: Matched, bounds: Bounds, settle: Settle) -> Verdicts:
             F.col("at").alias("other_at"),
         )
     )
-    altered = settle(waiting.join(strange, ["txn", "topic", "place"]).drop("place"))
+    altered = compute(waiting.join(strange, ["txn", "topic", "place"]).drop("place"))
     messages = judged.join(altered.drop("topic"), [*LIFE, "index"], "left").withColumn(
         "came", F.when(F.col("other_at").isNotNull(), ALTERED).otherwise(F.col("came"))
     )
@@ -92,7 +92,7 @@ def judge(matched: Matched, bounds: Bounds, settle: Settle) -> Verdicts:
     ahead = line.rowsBetween(Window.unboundedPreceding, -1)
     last_sure = F.last(F.when(F.col("is_sure"), F.col("index")), ignorenulls=True).over(ahead)
     in_line = F.when((F.col("must") == DELIVER) & F.col("is_sure"), last_sure)
-    return Verdicts(settle(messages.withColumn("before", in_line)), settle(surplus))
+    return Verdicts(compute(messages.withColumn("before", in_line)), compute(surplus))
 
 
 def lives(messages: DataFrame) -> DataFrame:

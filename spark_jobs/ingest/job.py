@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from halfbridge.spark_jobs.cluster import Cluster
+    from halfbridge.spark_jobs.cluster import Brokers
     from halfbridge.spark_jobs.io import Topics
     from halfbridge.spark_jobs.progress import Totals
     from halfbridge.spark_jobs.schemas import WriterSchema
@@ -85,7 +85,7 @@ class Ingest:
 
 
 def ingest(
-    spark: SparkSession, job: Ingest, cluster: Cluster, show: Callable[[str], None]
+    spark: SparkSession, job: Ingest, cluster: Brokers, show: Callable[[str], None]
 ) -> Totals:
     """Run `job` until its trigger ends, or a signal does.
 

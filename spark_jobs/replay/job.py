@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.io import Topics, cluster_options, read_ranges, read_topics
 from halfbridge.spark_jobs.positions import EARLIEST, LATEST, Position
-from halfbridge.spark_jobs.replay.plan import Bounds, Place, Plan, make_plan, read_plan
+from halfbridge.spark_jobs.replay.plan import Bounds, Place, ReplayPlan, make_plan, read_plan
 from halfbridge.spark_jobs.replay.rows import COLUMNS, replayed, selected, within
 from halfbridge.spark_jobs.sink import register
 from halfbridge.spark_jobs.sink.cluster.kafka_io import ensure_topics
@@ -116,7 +116,7 @@ class Sent:
         seconds: In which time.
     """
 
-    plan: Plan
+    plan: ReplayPlan
     done_before: int = 0
     slices: int = 0
     rows: int = 0
@@ -135,7 +135,7 @@ class Sent:
         }
 
 
-def plan_replay(spark: SparkSession, job: Replay) -> Plan:
+def plan_replay(spark: SparkSession, job: Replay) -> ReplayPlan:
     """Return what a new replay would send; writes nothing.
 
     Raises:
@@ -208,7 +208,7 @@ def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sen
     return sent
 
 
-def _send(spark: SparkSession, job: Replay, plan: Plan, number: int) -> int:
+def _send(spark: SparkSession, job: Replay, plan: ReplayPlan, number: int) -> int:
     rows = replayed(
         _source(spark, job, plan.bounds(number)),
         replay_id=job.replay_id,
@@ -252,7 +252,7 @@ def _source(spark: SparkSession, job: Replay, bounds: Bounds | None) -> DataFram
     return wanted if bounds is None else within(wanted, bounds)
 
 
-def _kept_plan(storage: Storage, job: Replay) -> Plan | None:
+def _kept_plan(storage: Storage, job: Replay) -> ReplayPlan | None:
     place = join(job.checkpoint, PLAN_FILE)
     text = storage.read(place)
     if text is None:

@@ -33,7 +33,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplayPlan:
     """All of a replay.
 
     Attributes:
@@ -77,14 +77,16 @@ class Plan:
         return json.dumps(plan, indent=1) + "\n"
 
 
-def make_plan(identity: Mapping[str, Any], places: Sequence[Place], *, slice_rows: int) -> Plan:
+def make_plan(
+    identity: Mapping[str, Any], places: Sequence[Place], *, slice_rows: int
+) -> ReplayPlan:
     """Return a plan of slices with about `slice_rows` rows each; none for no rows."""
     rows = sum(place.rows for place in places)
     ordered = sorted(places, key=lambda place: (place.topic, place.partition))
-    return Plan(identity, tuple(ordered), -(-rows // slice_rows))
+    return ReplayPlan(identity, tuple(ordered), -(-rows // slice_rows))
 
 
-def read_plan(text: str, where: str) -> Plan:
+def read_plan(text: str, where: str) -> ReplayPlan:
     """Return the plan that a checkpoint keeps.
 
     Raises:
@@ -95,7 +97,7 @@ def read_plan(text: str, where: str) -> Plan:
         if kept["plan_version"] != PLAN_VERSION:
             raise ValueError(f"version {kept['plan_version']}")  # noqa: TRY301 (one handler)
         places = tuple(Place(*each) for each in kept["places"])
-        return Plan(kept["identity"], places, int(kept["slices"]))
+        return ReplayPlan(kept["identity"], places, int(kept["slices"]))
     except (ValueError, KeyError, TypeError) as error:
         raise JobError(
             f"{where} is damaged: {error}. Restore it, or begin anew with another --replay-id"

@@ -23,8 +23,8 @@ from halfbridge.serde.records import (
 from halfbridge.spark_jobs.sink.chunks import Chunk, Chunks
 from halfbridge.spark_jobs.sink.clients.kafka_io import LOG, text_of
 from halfbridge.spark_jobs.sink.cluster.kafka_io import MS_PER_S, partition_ends
-from halfbridge.spark_jobs.sink.destination import FRAME_BYTES_MAX
 from halfbridge.spark_jobs.sink.errors import RowError, SendError, SinkError
+from halfbridge.spark_jobs.sink.real_topic import FRAME_BYTES_MAX
 from halfbridge.spark_jobs.sink.rows import ContentHash, rows_of
 from halfbridge.spark_jobs.sink.sender.kafka_io import Sender, decide, new_attempts_sender
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.records import ManifestTransaction
-    from halfbridge.spark_jobs.sink.destination import Destination
     from halfbridge.spark_jobs.sink.options import SinkOptions
+    from halfbridge.spark_jobs.sink.real_topic import RealTopic
     from halfbridge.spark_jobs.sink.rows import Row
 
 _NS_PER_MS = 1_000_000
@@ -124,13 +124,13 @@ class _Attempt:
         send, add = sender.send, self._content.add
         partitions, bytes_max = sender.shape.partitions, sender.shape.message_bytes_max
         keyless, context, on_delivery = self._keyless, self._context, self._on_delivery
-        destinations: dict[tuple[str, int], Destination] = {}
+        real_topics: dict[tuple[str, int], RealTopic] = {}
         for row in rows:
             topic, partition, key, value, headers = row
             where = (topic, partition)
-            destination = destinations.get(where)
-            if destination is None:
-                destination = destinations[where] = sender.destination(topic, partition)
+            real_topic = real_topics.get(where)
+            if real_topic is None:
+                real_topic = real_topics[where] = sender.real_topic(topic, partition)
             size = (len(key) if key else 0) + (len(value) if value else 0)
             if headers:
                 size += _size_of(headers)
@@ -139,8 +139,8 @@ class _Attempt:
             # A bound of its size as a record: a header's two lengths take no more bytes than its
             # name and value do, but for a value that has none.
             record_bytes = size + len(headers) + FRAME_BYTES_MAX
-            if record_bytes > destination.record_bytes_max or (
-                key is None and destination.is_compacted
+            if record_bytes > real_topic.record_bytes_max or (
+                key is None and real_topic.is_compacted
             ):
                 sender.check_row(row)
             add(row)  # before its headers get ours

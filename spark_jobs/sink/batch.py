@@ -15,7 +15,7 @@ from halfbridge.spark_jobs.sink.kept import MARKS_MAX, Kept
 from halfbridge.spark_jobs.sink.log.kafka_io import log_for
 from halfbridge.spark_jobs.sink.manifest import (
     Fate,
-    Replay,
+    Rerun,
     compare,
     rounds,
     without_transactions,
@@ -38,7 +38,7 @@ _NS_PER_MS = 1_000_000
 
 
 # App and cluster -> the latest batch whose COMMITs this process has written.
-_SETTLED: Kept[int] = Kept(MARKS_MAX)
+_DECIDED: Kept[int] = Kept(MARKS_MAX)
 
 
 class BatchCommitter:
@@ -62,20 +62,20 @@ class BatchCommitter:
             ReplayMismatchError, PlanMismatchError, BatchOrderError, UnknownPastError: the text
                 says what to do; no new row was published.
             AttemptGivenUpError: the batch came too late; run again it is published.
-            CommitInDoubtError: the brokers do not answer; run again it is settled.
+            CommitInDoubtError: the brokers do not answer; run again it is decided.
             RefusedError: rows that were published are dead letters, and fail.on.refused is set.
             SinkSetupError: the manifest topic is missing or too small.
         """
         winner = self.record(batch_id, reports, plan)
         # First, whatever comes of this commit: the driver that left a winner may never come back,
         # and one whose rows differ fails each time.
-        decisions = self.settle(winner)
+        decisions = self.decide_all(winner)
         mine = self._manifest(ManifestKind.COMMIT, batch_id, reports, plan)
-        replay = compare(winner, mine)
-        if replay is not Replay.OWN:
+        rerun = compare(winner, mine)
+        if rerun is not Rerun.OWN:
             listed = {each.attempt_id for each in winner.attempts}
             self._roll_back(each for each in mine.attempts if each.attempt_id not in listed)
-            self._accept(replay, winner, mine, plan)
+            self._accept(rerun, winner, mine, plan)
         self._watch.after(winner, decisions)
 
     def record(
@@ -95,7 +95,7 @@ class BatchCommitter:
             if refusal is not None:
                 self._roll_back(mine.attempts)
                 raise refusal
-            self._settle_earlier(found, plan)
+            self._decide_earlier(found, plan)
             found = log.append(self._counted(mine, found))
         winner = found.standing.winner
         if winner is None:
@@ -103,7 +103,7 @@ class BatchCommitter:
             raise given_up(mine)
         return winner.manifest
 
-    def settle(
+    def decide_all(
         self, winner: BatchManifest, *, source: OpSource = OpSource.PRODUCER
     ) -> dict[int, int]:
         """Write the decisions of a winning manifest, all of them and in order; may be repeated.
@@ -118,13 +118,13 @@ class BatchCommitter:
             CommitInDoubtError: not all were acknowledged; repeat it.
         """
         written = self._decide(OpKind.COMMIT, winner.attempts, winner.producer_group, source)
-        _SETTLED.put(self._key, max(winner.batch_id, self._settled))
+        _DECIDED.put(self._key, max(winner.batch_id, self._decided_to))
         return written
 
     def abort(self, batch_id: int, reports: Sequence[AttemptReport]) -> None:
         """Roll back what no winning manifest lists, and make sure that none ever will.
 
-        A winner that another driver left is settled first; one of this driver is left to the next
+        A winner that another driver left is decided first; one of this driver is left to the next
         start of the query, which is failing.
 
         Raises:
@@ -145,7 +145,7 @@ class BatchCommitter:
         if winner is not None and winner.attempt_ids.isdisjoint(
             each.attempt_id for each in rejected.attempts
         ):
-            self.settle(winner.manifest)
+            self.decide_all(winner.manifest)
         self._roll_back_lost([report.attempt for report in reports], found)
 
     def find(self, batch_id: int) -> Found:
@@ -173,17 +173,17 @@ class BatchCommitter:
         return log_for(self._options).append(manifest)
 
     def _accept(
-        self, replay: Replay, winner: BatchManifest, mine: BatchManifest, plan: BatchPlan
+        self, rerun: Rerun, winner: BatchManifest, mine: BatchManifest, plan: BatchPlan
     ) -> None:
         """Take a batch that others have published for this one, where that is right.
 
         Raises:
             ReplayMismatchError, PlanMismatchError: it is not.
         """
-        refusal = replay_refusal_of(replay, winner, mine, plan, options=self._options)
+        refusal = replay_refusal_of(rerun, winner, mine, plan, options=self._options)
         if refusal is not None:
             raise refusal
-        if replay is Replay.DIFFERENT:
+        if rerun is Rerun.DIFFERENT:
             LOG.warning(
                 "batch %d of %s was published before with %d rows, other ones than the %d of this"
                 " run, by the same plan: the first ones stand (on.mismatch)",
@@ -195,7 +195,7 @@ class BatchCommitter:
                 *(mine.batch_id, mine.app_id),
             )
 
-    def _settle_earlier(self, found: Found, plan: BatchPlan) -> None:
+    def _decide_earlier(self, found: Found, plan: BatchPlan) -> None:
         """Settle the latest batch before, unless that is done: its driver may have died before.
 
         Decided later, by a responder or by its driver, its rows would come out behind newer ones.
@@ -206,7 +206,7 @@ class BatchCommitter:
         Raises:
             SinkError: it cannot be; repeat it.
         """
-        if found.earlier_batch <= self._settled:
+        if found.earlier_batch <= self._decided_to:
             return
         is_the_one_before = found.earlier_batch == found.batch_id - 1
         if (
@@ -217,7 +217,7 @@ class BatchCommitter:
             return
         winner = self._winner_of(found.earlier_batch)
         if winner is not None:
-            self.settle(winner)
+            self.decide_all(winner)
 
     def _counted(self, mine: BatchManifest, found: Found) -> BatchManifest:
         """Return the manifest as it is appended: with where it looked, and what was refused so far.
@@ -245,9 +245,9 @@ class BatchCommitter:
         return (self._options.app_id, *self._options.client_key())
 
     @property
-    def _settled(self) -> int:
-        settled = _SETTLED.get(self._key)
-        return -1 if settled is None else settled
+    def _decided_to(self) -> int:
+        decided = _DECIDED.get(self._key)
+        return -1 if decided is None else decided
 
     def _manifest(
         self,

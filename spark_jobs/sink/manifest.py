@@ -35,7 +35,7 @@ class Fate(str, Enum):
     OPEN = "OPEN"  # nobody has said anything yet
 
 
-class Replay(str, Enum):
+class Rerun(str, Enum):
     """What a batch that has a winner is, seen by a driver that brings its own attempts."""
 
     OWN = "OWN"  # the winner lists these very attempts
@@ -118,7 +118,7 @@ def standing(entries: Iterable[Entry]) -> Standing:
     return Standing(None, rejected)
 
 
-def compare(winner: BatchManifest, mine: BatchManifest) -> Replay:
+def compare(winner: BatchManifest, mine: BatchManifest) -> Rerun:
     """Return what `mine`, which was not appended or came too late, is beside the winner.
 
     Rows alone do not tell batches apart: a heartbeat's are the same in each. So the checkpoint and
@@ -127,13 +127,13 @@ def compare(winner: BatchManifest, mine: BatchManifest) -> Replay:
     if {each.attempt_id for each in winner.attempts} == {
         each.attempt_id for each in mine.attempts
     } and bool(winner.attempts):
-        return Replay.OWN
+        return Rerun.OWN
     if differ(winner.query_id, mine.query_id):
-        return Replay.OTHER_QUERY
+        return Rerun.OTHER_QUERY
     if differ(winner.plan_hash, mine.plan_hash):
-        return Replay.OTHER_PLAN
+        return Rerun.OTHER_PLAN
     same = (winner.row_count, winner.content_hash) == (mine.row_count, mine.content_hash)
-    return Replay.EQUAL if same else Replay.DIFFERENT
+    return Rerun.EQUAL if same else Rerun.DIFFERENT
 
 
 def same_origin(one: BatchManifest, other: BatchManifest) -> bool:

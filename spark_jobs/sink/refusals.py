@@ -11,7 +11,7 @@ from halfbridge.spark_jobs.sink.errors import (
     ReplayMismatchError,
     UnknownPastError,
 )
-from halfbridge.spark_jobs.sink.manifest import Replay, differ, same_origin
+from halfbridge.spark_jobs.sink.manifest import Rerun, differ, same_origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ def refusal_of(
 
 
 def replay_refusal_of(
-    replay: Replay,
+    rerun: Rerun,
     winner: BatchManifest,
     mine: BatchManifest,
     plan: BatchPlan,
@@ -75,18 +75,18 @@ def replay_refusal_of(
     """Return why a batch that was published is not taken for this one; None where it is.
 
     Args:
-        replay: As `compare` has it.
+        rerun: As `compare` has it.
         winner: What was published.
         mine: What this driver would have published.
         plan: What the checkpoint says of it.
         options: Of the sink.
     """
-    if replay is Replay.OTHER_QUERY:
+    if rerun is Rerun.OTHER_QUERY:
         return _other_query(winner, mine)
-    if replay is Replay.OTHER_PLAN or plan.departure:
+    if rerun is Rerun.OTHER_PLAN or plan.departure:
         return _other_plan(winner, mine, plan.departure)
     is_same_plan = bool(winner.plan_hash and mine.plan_hash)
-    if replay is Replay.DIFFERENT and not (options.keeps_first and is_same_plan):
+    if rerun is Rerun.DIFFERENT and not (options.keeps_first and is_same_plan):
         return _other_rows(winner, mine)
     return None
 

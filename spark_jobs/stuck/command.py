@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from halfbridge.spark_jobs.cluster import Cluster
+    from halfbridge.spark_jobs.cluster import Brokers
     from halfbridge.spark_jobs.options import Trigger
 
 _APP_NAME = "halfbridge-stuck"
@@ -181,7 +181,7 @@ def _stream(
     spark: SparkSession,
     source: Mapping[str, str],
     table: Table,
-    cluster: Cluster,
+    cluster: Brokers,
     *,
     names: TopicNames,
     checkpoint: str,

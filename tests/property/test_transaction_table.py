@@ -32,7 +32,7 @@ def test_any_history_decides_at_most_one_way(events: list[Event]) -> None:
     if Event.COMMIT in history:
         first = history.index(Event.COMMIT)
         assert Event.SEND not in history[first:]
-        assert Event.SEND_LOST not in history
+        assert Event.SEND_NOT_ACKED not in history
         assert history[first - 1] in (Event.SENDS_ACKED, Event.SEAL)
     if state in (State.COMMITTED, State.ROLLED_BACK):
         assert Event.DECISION_ACKED in history

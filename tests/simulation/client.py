@@ -128,7 +128,7 @@ class Transaction:
             )._replace(immunity_ms=immunity_ms, real_partition=real_partition)
             offset = send_half(world, self.partition, metadata, key)
             if offset is None:
-                self._go(Event.SEND_LOST)
+                self._go(Event.SEND_NOT_ACKED)
                 return
             self.offsets.append(offset)
             self._go(Event.SENDS_ACKED)
@@ -148,7 +148,7 @@ class Transaction:
             if self.world.send_op(self.partition, op) is not None:
                 self._go(Event.DECISION_ACKED)
                 return
-            self._go(Event.DECISION_LOST)
+            self._go(Event.DECISION_NOT_ACKED)
             if self.world.choices.below(2):
                 return  # the check will settle it
 

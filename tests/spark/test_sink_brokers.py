@@ -133,13 +133,13 @@ def test_no_decision_overtakes_one_that_may_not_be_stored(
         winner = sink.committer.record(0, [report])
         cluster.proxy.add(INFERRED)
         with pytest.raises(CommitInDoubtError):
-            sink.committer.settle(winner)
+            sink.committer.decide_all(winner)
         assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
         firsts, *others = rounds([report.attempt])
         assert others
         decided = set(sink.scene.decisions())
         assert decided <= {each.transaction_id for each in firsts}
-        sink.committer.settle(winner)
+        sink.committer.decide_all(winner)
         assert sink.decided(report) == {OpKind.COMMIT}
 
 

@@ -63,7 +63,7 @@ class Commits:
             )
             for each in attempts
         ]
-        self.settle(begun)
+        self.await_decisions(begun)
         self._metrics.transactions.inc(len(begun))
         self._on_step(RelayStep.DECIDED)
 
@@ -93,16 +93,16 @@ class Commits:
         ]
         if begun:
             self._metrics.repeats.inc(len(begun))
-            self.settle(begun)
+            self.await_decisions(begun)
         if len(found) >= REPEATS_MAX:  # there may be more, in any half partition
             return set(range(self._producer.half_partitions))
         return {
             each.half_partition for each in found if each.transaction_id not in self._acknowledged
         }
 
-    def settle(self, begun: Sequence[Decision]) -> None:
+    def await_decisions(self, begun: Sequence[Decision]) -> None:
         """Wait for COMMITs, and note those that are acknowledged."""
-        for each in self._under_way.settle_decisions(begun):
+        for each in self._under_way.await_decisions(begun):
             self._acknowledged.add(each.transaction_id)
             self._metrics.rows.inc(each.rows)
 

@@ -152,7 +152,7 @@ class Relay:
         # The driver's own: see RelayService, whose rounds may meet a connection that died too.
         drivers = self.engine.dialect.loaded_dbapi.Error
         try:
-            self._commits.settle([])
+            self._commits.await_decisions([])
             self.acknowledge()
             self._leases.release()
         except (SQLAlchemyError, SqlError, drivers) as error:
@@ -177,7 +177,7 @@ class Relay:
 
     def _planned(self, snapshot: Snapshot) -> list[Batch]:
         """Repeat the COMMITs that may be missing; return what may be sent meanwhile."""
-        self._commits.settle([])
+        self._commits.await_decisions([])
         blocked = self._commits.repeat(snapshot.unacknowledged) | self._under_way.busy()
         return plan_batches(
             snapshot.messages,
@@ -199,7 +199,7 @@ class Relay:
             return False
         self._on_step(RelayStep.LOOKED)
         sendings, failures = self._begin(batches)
-        groups = self._under_way.settle_sendings(sendings)
+        groups = self._under_way.await_sendings(sendings)
         self._note_failures(failures)
         if not groups:
             return False
@@ -229,7 +229,7 @@ class Relay:
             everywhere = set(range(self._producer.half_partitions))
             places = everywhere - self._under_way.busy()
             sendings, failures = self._begin(batches, self._turned(places or everywhere))
-            attempts = self._under_way.settle_now(sendings, is_patient=len(places) <= 1)
+            attempts = self._under_way.await_now(sendings, is_patient=len(places) <= 1)
             if failures:
                 # What is locked here would keep the failures waiting; it is looked for again.
                 abandon(attempts)

@@ -96,7 +96,7 @@ class UnderWay:
         sending = {each.half_partition for each in self._sendings}
         return sending | {each.half_partition for each in self._decisions} | self.resting()
 
-    def settle_sendings(self, begun: Sequence[Sending]) -> list[list[Attempt]]:
+    def await_sendings(self, begun: Sequence[Sending]) -> list[list[Attempt]]:
         """Wait for half messages; return what is durable, of earlier rounds too.
 
         Returns:
@@ -110,7 +110,7 @@ class UnderWay:
         groups = [self._durable(begun), *(self._durable([each]) for each in late)]
         return [group for group in groups if group]
 
-    def settle_now(self, begun: Sequence[Sending], *, is_patient: bool) -> list[Attempt]:
+    def await_now(self, begun: Sequence[Sending], *, is_patient: bool) -> list[Attempt]:
         """Wait for half messages; return what is durable, and give up the others.
 
         Args:
@@ -121,7 +121,7 @@ class UnderWay:
         _wait_all(begun, timeout_s if is_patient else PATIENCE_S)
         return [attempt for each in begun for attempt in self._attempted(each)]
 
-    def settle_decisions(self, begun: Sequence[Decision]) -> list[Decision]:
+    def await_decisions(self, begun: Sequence[Decision]) -> list[Decision]:
         """Wait for COMMITs; return those that are acknowledged, of earlier rounds too."""
         if not (begun or self._decisions):
             return []

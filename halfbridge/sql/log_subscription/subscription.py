@@ -126,7 +126,7 @@ class LogSubscription:
         self._begin_at = begin_at
         self._progress_interval_s = progress_interval_s
         self._told = on_step
-        self._pending: list[tuple[Insert, Message]] = []
+        self._read_ahead: list[tuple[Insert, Message]] = []
         self._progress_due_s = 0.0
         self._back_off_s = _BACK_OFF_S_MIN
 
@@ -177,7 +177,7 @@ class LogSubscription:
         Comes back without the last when `stop` is set.
         """
         self.progress.note("opening")
-        self._pending.clear()
+        self._read_ahead.clear()
         self._claims.settle()
         stored = self._positions.read(self._name)
         if stored is None:
@@ -241,32 +241,32 @@ class LogSubscription:
 
     def _turn(self) -> None:
         """Read on, and relay one batch of what was read."""
-        while len(self._pending) < MESSAGES_MAX:
-            found = self._read(0.0 if self._pending else _READ_TIMEOUT_S)
+        while len(self._read_ahead) < MESSAGES_MAX:
+            found = self._read(0.0 if self._read_ahead else _READ_TIMEOUT_S)
             if not found:
                 break
-            self._pending += [(each, self._mapping.message(each.values)) for each in found]
+            self._read_ahead += [(each, self._mapping.message(each.values)) for each in found]
         count = cut(
-            [message for _, message in self._pending],
-            [insert.ends_transaction for insert, _ in self._pending],
+            [message for _, message in self._read_ahead],
+            [insert.ends_transaction for insert, _ in self._read_ahead],
         )
         if count:
-            batch, self._pending = self._pending[:count], self._pending[count:]
+            batch, self._read_ahead = self._read_ahead[:count], self._read_ahead[count:]
             before = self._claims.row
             after = replace(before, position=batch[-1][0].position)
             self._deliver([message for _, message in batch], after)
             self._source.advance(self._claims.row.position.commit)
             self._did("advanced")
-        elif not self._pending:
+        elif not self._read_ahead:
             self._idle()
         else:
-            self._pending += [
+            self._read_ahead += [
                 (each, self._mapping.message(each.values)) for each in self._read(_READ_TIMEOUT_S)
             ]
 
     def _read(self, timeout_s: float) -> tuple[Insert, ...]:
         try:
-            return self._source.read(MESSAGES_MAX - len(self._pending), timeout_s)
+            return self._source.read(MESSAGES_MAX - len(self._read_ahead), timeout_s)
         except PositionLostError as error:
             raise self._lost(error) from error
 

@@ -23,7 +23,6 @@ from halfbridge.spark_jobs.sink.clients.kafka_io import (
     text_of,
 )
 from halfbridge.spark_jobs.sink.cluster.kafka_io import half_shape, settings_of, topics_of
-from halfbridge.spark_jobs.sink.destination import ANY_BYTES, Destination
 from halfbridge.spark_jobs.sink.errors import (
     CommitInDoubtError,
     RowError,
@@ -31,6 +30,7 @@ from halfbridge.spark_jobs.sink.errors import (
     SinkSetupError,
 )
 from halfbridge.spark_jobs.sink.kept import CLIENTS_MAX, Kept
+from halfbridge.spark_jobs.sink.real_topic import ANY_BYTES, RealTopic
 from halfbridge.spark_jobs.sink.sender.decision import decision
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Sender:
             producer_settings(options, message_bytes_max=self.shape.record_bytes_max),
         )
         self._acknowledgements = Acknowledgements()
-        self._destinations: dict[str, Destination] = {}
+        self._real_topics: dict[str, RealTopic] = {}
         self._sent = 0
         self.is_outdated = False
         self._actor = actor_name()
@@ -86,14 +86,14 @@ class Sender:
         place = record.topic(), record.partition(), record.offset()
         return None if self._acknowledgements.is_proven(*place) else INFERRED
 
-    def destination(self, topic: str, partition: int) -> Destination:
+    def real_topic(self, topic: str, partition: int) -> RealTopic:
         """Return what a real topic is like; asked once, also for later attempts.
 
         Raises:
             RowError: the topic is internal, or has no such partition.
             SinkSetupError: the topic does not exist.
         """
-        known = self._destinations.get(topic)
+        known = self._real_topics.get(topic)
         if known is None or partition >= known.partitions:
             known = self._ask_about(topic)
             if partition >= known.partitions:
@@ -110,7 +110,7 @@ class Sender:
         """
         topic, partition, *_ = row
         # An operator may have done what an earlier refusal advised.
-        if self.destination(topic, partition).refusal(row) and (
+        if self.real_topic(topic, partition).refusal(row) and (
             refused := self._ask_about(topic).refusal(row)
         ):
             raise RowError(refused)
@@ -209,19 +209,19 @@ class Sender:
         """Drop what is not sent yet; the client is of no more use."""
         self._discard()
 
-    def _ask_about(self, topic: str) -> Destination:
+    def _ask_about(self, topic: str) -> RealTopic:
         if self._names.is_internal(topic):
             raise RowError(f"topic {topic} is internal and can never be a real topic")
         known = topics_of(self._admin)
         if topic not in known:
             raise SinkSetupError(f"no topic {topic} (or no right to see it); create it first")
         settings = settings_of(self._admin, topic)
-        self._destinations[topic] = Destination(
+        self._real_topics[topic] = RealTopic(
             known[topic][0],
             int(settings.get("max.message.bytes", ANY_BYTES)),
             "compact" in settings.get("cleanup.policy", ""),
         )
-        return self._destinations[topic]
+        return self._real_topics[topic]
 
     def _produce(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.bridge import kafka_io
-from halfbridge.bridge.check_requests import PATIENCE_S_MAX, StallWatch
+from halfbridge.bridge.check_requests import PATIENCE_S_MAX, RequestWatch
 from halfbridge.bridge.errors import RetriableError
 from halfbridge.bridge.stalls import LOOK_S, STALLED_S, UNREAD_S
 
@@ -47,7 +47,7 @@ class Member:
 
     def __init__(self, brokers: Brokers, *assigned: tuple[str, int]) -> None:
         self.now = 100.0
-        self.watch = StallWatch(brokers)
+        self.watch = RequestWatch(brokers)
         self.watch.begin(self.now)
         self._assigned = [SimpleNamespace(topic=t, partition=p) for t, p in assigned]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from halfbridge.bridge.cluster import Destinations
+from halfbridge.bridge.cluster import RealTopics
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.errors import InvalidMessageError, RetriableError, TopicSetupError
 from halfbridge.bridge.kafka_io import make_producer
@@ -59,17 +59,17 @@ class _Brokers:
         )
 
 
-def _destinations(client: Any) -> Destinations:
-    return Destinations(_CONFIG, client, bound=())
+def _real_topics(client: Any) -> RealTopics:
+    return RealTopics(_CONFIG, client, bound=())
 
 
 def test_threads_share_the_failure_of_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """While no broker answers nobody waits for the questions of others, and then asks anew."""
     monkeypatch.setattr("halfbridge.bridge.cluster._ADMIN_TIMEOUT_S", _CALL_S)
-    destinations = _destinations(make_producer(_CONFIG, message_bytes_max=1_000_000))
+    real_topics = _real_topics(make_producer(_CONFIG, message_bytes_max=1_000_000))
     began = monotonic()
     with ThreadPoolExecutor(_SENDERS) as pool:
-        asked = [pool.submit(destinations.check, Message("orders")) for _ in range(_SENDERS)]
+        asked = [pool.submit(real_topics.check, Message("orders")) for _ in range(_SENDERS)]
         failures = [each.exception() for each in asked]
     assert [type(failure) for failure in failures] == [RetriableError] * _SENDERS
     assert monotonic() - began < _SENDERS * _CALL_S / 2
@@ -78,47 +78,47 @@ def test_threads_share_the_failure_of_a_question(monkeypatch: pytest.MonkeyPatch
 def test_a_failure_is_not_kept_for_who_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks after a question has failed is not told of it, but asks."""
     monkeypatch.setattr("halfbridge.bridge.cluster._ADMIN_TIMEOUT_S", 0.1)
-    destinations = _destinations(make_producer(_CONFIG, message_bytes_max=1_000_000))
+    real_topics = _real_topics(make_producer(_CONFIG, message_bytes_max=1_000_000))
     with pytest.raises(RetriableError):
-        destinations.check(Message("orders"))
-    destinations._client = _Brokers({"orders": 1})
-    destinations.check(Message("orders"))
+        real_topics.check(Message("orders"))
+    real_topics._client = _Brokers({"orders": 1})
+    real_topics.check(Message("orders"))
 
 
 def test_a_broker_that_has_just_started_does_not_make_topics_vanish() -> None:
     """Its first answers may lack topics and partitions that exist: they are asked for again."""
     brokers = _Brokers({"orders": 3}, {}, {"orders": 1}, {"bills": 2})
-    destinations = _destinations(brokers)
-    destinations.check(Message("orders"))
-    destinations.check(Message("bills", partition=1))
-    destinations.check(Message("orders"))
+    real_topics = _real_topics(brokers)
+    real_topics.check(Message("orders"))
+    real_topics.check(Message("bills", partition=1))
+    real_topics.check(Message("orders"))
     assert brokers.asked == 4
 
 
 def test_a_partition_is_waited_for_like_a_topic() -> None:
     """A topic that grew shows its new partitions a moment later."""
-    destinations = _destinations(_Brokers({"orders": 1}, {"orders": 1}, {"orders": 2}))
-    destinations.check(Message("orders"))
-    destinations.check(Message("orders", partition=1))
+    real_topics = _real_topics(_Brokers({"orders": 1}, {"orders": 1}, {"orders": 2}))
+    real_topics.check(Message("orders"))
+    real_topics.check(Message("orders", partition=1))
 
 
 def test_what_does_not_appear_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience has an end."""
     monkeypatch.setattr("halfbridge.bridge.cluster._GRACE_S", 0.1)
-    destinations = _destinations(_Brokers({"orders": 1}))
+    real_topics = _real_topics(_Brokers({"orders": 1}))
     with pytest.raises(TopicSetupError, match="bills"):
-        destinations.check(Message("bills"))
+        real_topics.check(Message("bills"))
     with pytest.raises(InvalidMessageError, match="no partition 1"):
-        destinations.check(Message("orders", partition=1))
+        real_topics.check(Message("orders", partition=1))
 
 
 def test_threads_are_patient_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits for its topic from when it began to send, not once more behind the others."""
     monkeypatch.setattr("halfbridge.bridge.cluster._GRACE_S", _CALL_S)
-    destinations = _destinations(_Brokers({}))
+    real_topics = _real_topics(_Brokers({}))
     began = monotonic()
     with ThreadPoolExecutor(_SENDERS) as pool:
-        asked = [pool.submit(destinations.check, Message(f"t{n}")) for n in range(_SENDERS)]
+        asked = [pool.submit(real_topics.check, Message(f"t{n}")) for n in range(_SENDERS)]
         failures = [each.exception() for each in asked]
     assert [type(failure) for failure in failures] == [TopicSetupError] * _SENDERS
     assert monotonic() - began < _SENDERS * _CALL_S / 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
-from halfbridge.bridge.cluster import Destinations
+from halfbridge.bridge.cluster import RealTopics
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.errors import RetriableError
 from halfbridge.bridge.kafka_io import make_producer
@@ -24,7 +24,7 @@ def _shared() -> Shared:
     )
     kafka = make_producer(config, message_bytes_max=1_000_000)
     shape = HalfShape(partitions=1, record_bytes_max=1_000_000, replicas=1)
-    return Shared(config, kafka, half=shape, destinations=Destinations(config, kafka, bound=()))
+    return Shared(config, kafka, half=shape, real_topics=RealTopics(config, kafka, bound=()))
 
 
 def test_ends_are_asked_side_by_side() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.admin.reinit import Plan
-from halfbridge.cli.checker import show_plan
+from halfbridge.checker.admin.reinit import NewOffsets
+from halfbridge.cli.checker import show_offsets
 from halfbridge.serde.progress import Progress
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def test_an_id_is_shown_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """An id comes from a record: it may hold what looks like lines of the report."""
     progress = Progress(half=1, op=2, rebuild_to=3, ops_from=4, position=5)
-    plan = Plan(progress, (), ("A\nnever applied   0",), (), ("B",), ())
-    show_plan(plan, {"as_json": False, "partition": 0, "dry_run": True})
+    found = NewOffsets(progress, (), ("A\nnever applied   0",), (), ("B",), ())
+    show_offsets(found, {"as_json": False, "partition": 0, "dry_run": True})
     assert capsys.readouterr().out.splitlines() == [
         "partition 0: H=1 O=2 R=3 T=4 P=5",
         "applied before  0",

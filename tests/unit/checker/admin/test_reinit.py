@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from halfbridge.checker.admin.reinit import Choice, Evidence, Plan, plan
+from halfbridge.checker.admin.reinit import Choice, Evidence, NewOffsets, new_offsets
 from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.serde.progress import Progress
@@ -79,9 +79,9 @@ class Log:
             self.half(transaction_id)
             self.op(transaction_id)
 
-    def plan(self, evidence: Evidence, choice: Choice = Choice.REFUSE) -> Plan:
-        """Plan from all of it."""
-        return plan(
+    def plan(self, evidence: Evidence, choice: Choice = Choice.REFUSE) -> NewOffsets:
+        """Judge by all of it."""
+        return new_offsets(
             self.halves,
             self.ops,
             evidence,
@@ -244,7 +244,7 @@ def test_age_discard_without_the_age_decides_nothing(log: Log) -> None:
 
 
 def test_delivered_behind_a_missing_one_needs_a_choice(log: Log) -> None:
-    """No offset is exact: the plan names what would come twice."""
+    """No offset is exact: the answer names what would come twice."""
     log.committed("a", "lost", "c")
 
     found = log.plan(Evidence(delivered={"a", "c"}))
@@ -349,7 +349,7 @@ def test_a_copy_above_h_tells_the_age(log: Log) -> None:
     assert _undecided_after(log, found) == {"undecided"}
 
 
-def _undecided_after(log: Log, found: Plan) -> set[str]:
+def _undecided_after(log: Log, found: NewOffsets) -> set[str]:
     """Return what a ledger that begins where `found` says holds for undecided."""
     ledger = Ledger(SETTINGS, found.progress)
     for half in log.halves[found.progress.half :]:

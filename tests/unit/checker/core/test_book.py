@@ -85,7 +85,7 @@ def test_two_answers_may_be_counted_before_the_first_copy_is_back() -> None:
     book = Playbook() >> half("A") >> unread(unknown("A", 1), unknown("A", 2)) >> read_ops
     book << put_back("A", "answer", 1) + put_back("A", "answer", 2)
     book.reader.read_half(1)
-    assert book.ledger._book.held.lowest().pending == {0: 1}
+    assert book.ledger._book.held.lowest().unread_copies == {0: 1}
     book >> wait(1) << nothing >> restart << nothing
     book >> unknown("A", 3) << put_back("A", "answer", 3) >> wait(1) >> commit("A")
     book << delivered("A")

@@ -42,7 +42,7 @@ def test_a_decided_entry_knows_its_indices(indices: list[int]) -> None:
 
 
 def test_entries_never_share_what_can_change() -> None:
-    """Copies written of one transaction are not pending in another."""
+    """Copies written of one transaction are not awaited in another."""
     one, other = Entry(_half(0)), Entry(_half(0))
     one.decide(State.COMMITTED, 1, 1)
     assert one.messages is not other.messages

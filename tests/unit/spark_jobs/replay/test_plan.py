@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.replay.plan import Place, Plan, make_plan, read_plan
+from halfbridge.spark_jobs.replay.plan import Place, ReplayPlan, make_plan, read_plan
 
 IDENTITY = {"replay_id": "fix-1", "to_topic": "orders"}
 PLACES = (Place("b", 0, 5, 6, 1), Place("a", 1, 100, 200, 60), Place("a", 0, 0, 7, 7))
@@ -35,7 +35,7 @@ def test_nothing_to_send_is_a_plan() -> None:
     """Of no slices."""
     plan = make_plan(IDENTITY, [], slice_rows=10)
     assert (plan.slices, plan.rows) == (0, 0)
-    assert read_plan(plan.to_json(), "plan.json") == Plan(IDENTITY, (), 0)
+    assert read_plan(plan.to_json(), "plan.json") == ReplayPlan(IDENTITY, (), 0)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"plan_version": 2}'])

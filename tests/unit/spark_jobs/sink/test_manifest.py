@@ -15,7 +15,7 @@ from halfbridge.spark_jobs.sink.manifest import (
     WINDOW_RECORDS_MAX,
     Entry,
     Fate,
-    Replay,
+    Rerun,
     Search,
     compare,
     rounds,
@@ -103,15 +103,15 @@ def test_a_batch_without_rows_never_expires() -> None:
 @pytest.mark.parametrize(
     ("mine", "verdict"),
     [
-        (manifest("a", "b"), Replay.OWN),
-        (manifest("b", "a"), Replay.OWN),
-        (manifest("c"), Replay.EQUAL),
-        (manifest("a"), Replay.EQUAL),
-        (manifest("c", rows=2), Replay.DIFFERENT),
-        (manifest("c", content="bb"), Replay.DIFFERENT),
+        (manifest("a", "b"), Rerun.OWN),
+        (manifest("b", "a"), Rerun.OWN),
+        (manifest("c"), Rerun.EQUAL),
+        (manifest("a"), Rerun.EQUAL),
+        (manifest("c", rows=2), Rerun.DIFFERENT),
+        (manifest("c", content="bb"), Rerun.DIFFERENT),
     ],
 )
-def test_a_batch_run_again_is_compared(mine: BatchManifest, verdict: Replay) -> None:
+def test_a_batch_run_again_is_compared(mine: BatchManifest, verdict: Rerun) -> None:
     """The same attempts, other attempts with the same rows, or other rows."""
     assert compare(manifest("a", "b"), mine) is verdict
 
@@ -122,15 +122,15 @@ HEARTBEAT = manifest("a", query="q", plan="p")
 @pytest.mark.parametrize(
     ("mine", "verdict"),
     [
-        (manifest("b", query="q", plan="p"), Replay.EQUAL),
-        (manifest("b", query="r", plan="p"), Replay.OTHER_QUERY),
-        (manifest("b", query="q", plan="o"), Replay.OTHER_PLAN),
-        (manifest("b", query="q"), Replay.EQUAL),
-        (manifest("b", query="q", plan="p", rows=2), Replay.DIFFERENT),
-        (manifest("a", query="q", plan="o"), Replay.OWN),
+        (manifest("b", query="q", plan="p"), Rerun.EQUAL),
+        (manifest("b", query="r", plan="p"), Rerun.OTHER_QUERY),
+        (manifest("b", query="q", plan="o"), Rerun.OTHER_PLAN),
+        (manifest("b", query="q"), Rerun.EQUAL),
+        (manifest("b", query="q", plan="p", rows=2), Rerun.DIFFERENT),
+        (manifest("a", query="q", plan="o"), Rerun.OWN),
     ],
 )
-def test_equal_rows_of_another_plan_are_other_rows(mine: BatchManifest, verdict: Replay) -> None:
+def test_equal_rows_of_another_plan_are_other_rows(mine: BatchManifest, verdict: Rerun) -> None:
     """A heartbeat is the same in each batch: after a reset of the checkpoint it is a new one."""
     assert compare(HEARTBEAT, mine) is verdict
 

@@ -26,7 +26,7 @@ FRAME_BYTES_MAX = _BATCH_BYTES + _FIXED_BYTES + 4 * _VARINT_BYTES_MAX + _ADDED_B
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class RealTopic:
     """A real topic.
 
     Attributes:
