@@ -1,11 +1,11 @@
-"""Audits an installation: what was decided against what came out.
+"""Audits an installation: compares what was decided with what was delivered.
 
     halfbridge spark audit --bootstrap-servers localhost:9092 --topic orders
 
-The conservation law: every transaction is exactly one of committed, rolled back, discarded and
-undecided; what was committed was delivered once, byte for byte and in order, or stands in the
-dead-letter topic with the reason; and nothing else was delivered. docs/spark_audit.md says what
-each finding means, and when it is sound.
+The conservation law has three parts. Every transaction is exactly one of committed, rolled back,
+discarded and undecided. The messages of a committed transaction were delivered once, unchanged and
+in order, or are in the dead-letter topic with the reason. Nothing else was delivered.
+docs/spark_audit.md says what each finding means, and when a finding is reliable.
 
     Kafka's rows ──▶ facts ──▶ sift ──▶ plain lives (nearly all)
                                  │

@@ -1,4 +1,7 @@
-"""What a snapshot lets one say of a record: columns that compare it with the snapshot's bounds."""
+"""Columns that compare a record with the bounds of the snapshot.
+
+They tell a record that is missing from a record that was deleted or cannot be visible yet.
+"""
 
 from __future__ import annotations
 
@@ -15,35 +18,36 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.snapshot import Range, Snapshot
 
 GRACE_MS = 300_000
-# How far the clocks of clients, brokers and partition pairs may be apart (Kerberos tolerates as
-# much): so near to a log's start nothing is called missing, for it may have been deleted.
+# How far the clocks of clients, brokers and partition pairs may differ; Kerberos tolerates as much.
+# A record whose time is that close to the start of a log is never called missing, because it may
+# have been deleted.
 SKEW_MS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What was read, and what must not be judged because of it.
+    """The snapshot, and what cannot be judged because of its bounds.
 
     Attributes:
-        snapshot: What was read.
-        grace_ms: Where O is not known: a decision younger than this may still be on its way.
-            Where it is: from this age on, a decision that waits is shown as overdue.
+        snapshot: The offsets that were read.
+        grace_ms: Where O is known, a decision of this age that is not applied is shown as overdue.
+            Where O is not known, a decision of this age counts as applied.
     """
 
     snapshot: Snapshot
     grace_ms: int = GRACE_MS
 
     def is_applied(self, pair: Column, op_at: Column, op_ms: Column) -> Column:
-        """Tell whether an op had its effect, and that is visible, before the snapshot."""
+        """Tell whether an op was applied, and its effect visible, before the snapshot."""
         applied = _lookup(self.snapshot.applied, pair, "long")
         return F.when(applied.isNotNull(), op_at < applied).otherwise(self.is_overdue(op_ms))
 
     def is_overdue(self, op_ms: Column) -> Column:
-        """Tell whether an op was appended longer ago than the grace; of one without a time, no."""
+        """Tell whether an op is older than `grace_ms`; False for an op without an append time."""
         return (op_ms >= 0) & (op_ms <= self.snapshot.taken_ms - self.grace_ms)
 
     def is_ahead(self, pair: Column, half_to: Column) -> Column:
-        """Tell whether an op names half messages beyond those that were read."""
+        """Tell whether an op names a half offset beyond the snapshot."""
         ends = {number: each.end for number, each in self.snapshot.half.items()}
         return half_to >= F.coalesce(_lookup(ends, pair, "long"), F.lit(0))
 
@@ -56,35 +60,35 @@ class Bounds:
         )
 
     def may_hide(self, topic: Column) -> Column:
-        """Tell whether an open kafka_txn may hide rows of a real topic that were there in time."""
+        """Tell whether an open kafka_txn may hide records that were in a real topic in time."""
         hidden = [each for each in self.snapshot.hidden if each in self.snapshot.real_topics]
         return topic.isin(*hidden) if hidden else F.lit(col=False)
 
     def letters_may_hide(self) -> Column:
-        """Tell the same of dead letters."""
+        """Tell whether an open kafka_txn may hide dead letters that were written in time."""
         return F.lit(self.snapshot.names.dead in self.snapshot.hidden)
 
     def delivery_may_be_deleted(self, topic: Column, op_ms: Column) -> Column:
-        """Tell whether what was delivered at `op_ms` or later may be below the log's start."""
+        """Tell whether the delivery for an op of `op_ms` may be below the real topic's start."""
         cut = {each: self.snapshot.cut_until_ms(each) for each in self.snapshot.real_topics}
         cut = {each: until for each, until in cut.items() if until >= 0}
         return _is_near(op_ms, _lookup(cut, topic, "long"))
 
     def letter_may_be_deleted(self, op_ms: Column) -> Column:
-        """Tell the same of a dead letter."""
+        """Tell whether the dead letter for an op of time `op_ms` may be below the topic's start."""
         return self._is_near_start_of(self.snapshot.names.dead, op_ms)
 
     def half_may_be_deleted(self, ms: Column) -> Column:
-        """Tell whether a half message appended at `ms` or before may be below its log's start."""
+        """Tell whether a half message of time `ms` may be below the half topic's start."""
         return self._is_near_start_of(self.snapshot.names.half, ms)
 
     def other_half_may_be_deleted(self, ms: Column) -> Column:
-        """Tell the same of half messages of other installations."""
+        """Tell whether a half message of time `ms` may be below another half topic's start."""
         until = max(map(self.snapshot.cut_until_ms, self.snapshot.others), default=-1)
         return _is_near(ms, F.lit(until)) if until >= 0 else F.lit(col=False)
 
     def op_may_be_deleted(self, pair: Column, ms: Column) -> Column:
-        """Tell whether an op for a half message of that time may be below its log's start."""
+        """Tell whether the op for a half message of time `ms` may be below the op topic's start."""
         return _is_near(ms, _lookup(_cut_until(self.snapshot.op), pair, "long"))
 
     def is_half_cut(self, pair: Column) -> Column:
@@ -93,25 +97,25 @@ class Bounds:
         return cut.isNotNull()
 
     def topic_number(self, topic: Column) -> Column:
-        """Return the place of a real topic among those that were read, from 1; 0: it was not.
+        """Return the number of a real topic in the snapshot, from 1; 0: the topic was not read.
 
-        A number can be aggregated ten times faster than a name.
+        A number is aggregated ten times faster than a name.
         """
         names = F.array(*(F.lit(each) for each in self.snapshot.real_topics))
         return F.coalesce(F.array_position(names.cast("array<string>"), topic), F.lit(0))
 
     def topic_name(self, number: Column) -> Column:
-        """Return the real topic of that number."""
+        """Return the real topic with that number."""
         names = F.array(*(F.lit(each) for each in self.snapshot.real_topics))
         return F.get(names.cast("array<string>"), number.cast("int") - 1)
 
     def is_below_halves(self, pair: Column, half_at: Column) -> Column:
-        """Tell whether a half offset is below its log's start."""
+        """Tell whether a half offset is below the start of its partition."""
         starts = {number: each.start for number, each in self.snapshot.half.items()}
         return half_at < F.coalesce(_lookup(starts, pair, "long"), F.lit(0))
 
     def is_passed(self, is_op: Column, pair: Column, at: Column, ms: Column) -> Column:
-        """Tell whether an unreadable op or half record had its effect before the snapshot."""
+        """Tell whether an unreadable op or half record was dead-lettered before the snapshot."""
         applied = _lookup(self.snapshot.applied, pair, "long")
         passed = F.when(is_op, applied).otherwise(_lookup(self.snapshot.positions, pair, "long"))
         return F.when(passed.isNotNull(), at < passed).otherwise(self.is_overdue(ms))
@@ -127,9 +131,11 @@ class Bounds:
 
 
 def _is_near(ms: Column, cut_until: Column) -> Column:
-    """Tell whether a time is before a log's start, or no clock can tell; null: nothing is cut.
+    """Tell whether a record of time `ms` may have been deleted.
 
-    A record without an append time (NO_APPEND_MS) may be that old.
+    Args:
+        ms: Time of the record. A record without an append time (NO_APPEND_MS) may be of any age.
+        cut_until: Time up to which records were deleted; null: none were.
     """
     return F.coalesce(ms <= cut_until + SKEW_MS, F.lit(col=False))
 
@@ -139,7 +145,7 @@ def _cut_until(ranges: Mapping[int, Range]) -> dict[int, int]:
 
 
 def _lookup(values: Mapping[int, int] | Mapping[str, int], key: Column, kind: str) -> Column:
-    """Return the value of a key; null for one that is not there."""
+    """Return the value of a key; null for an unknown key."""
     if not values:
         return F.lit(None).cast(kind)
     pairs = [F.lit(each) for pair in values.items() for each in pair]

@@ -53,13 +53,13 @@ _APP_NAME = "halfbridge-audit"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     default=None,
     metavar="PATH",
-    help="Audit what an earlier report read, and nothing else; takes the report or its snapshot.",
+    help="Audit the offsets that an earlier audit read. The file is its report or its snapshot.",
 )
 @click.option(
     "--findings",
     default=None,
     metavar="PATH",
-    help="Write all findings there as Parquet; the directory must not exist.",
+    help="Write all findings to this directory as Parquet. The directory must not exist.",
 )
 @click.option(
     "--grace",
@@ -69,7 +69,7 @@ _APP_NAME = "halfbridge-audit"
     show_default=True,
     metavar="SECONDS",
     help="From this age on, a decision that the daemon has not applied is shown as overdue."
-    " Where the daemon's offsets are not known, a younger one is not called lost.",
+    " Where the daemon's offsets are not known, the messages of a younger decision are not lost.",
 )
 @click.option(
     "--settle",
@@ -78,7 +78,7 @@ _APP_NAME = "halfbridge-audit"
     default=SETTLE_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for kafka_txns that are open on real topics.",
+    help="How long to wait for the end of kafka_txns that are open on real topics.",
 )
 @click.option(
     "--other-prefix",
@@ -91,8 +91,8 @@ _APP_NAME = "halfbridge-audit"
 @click.option(
     "--no-others",
     is_flag=True,
-    help="Nobody else delivers to these real topics: what this half topic does not know is a"
-    " phantom.",
+    help="No other installation delivers to these real topics: a transaction that is not in this"
+    " half topic is a phantom.",
 )
 def main(
     *,
@@ -110,22 +110,22 @@ def main(
     other_prefixes: tuple[str, ...],
     no_others: bool,
 ) -> int:
-    """Check that every transaction came out as it was decided, once and unchanged.
+    """Check that every transaction was delivered as it was decided, once and unchanged.
 
-    Without --topic, all real topics that half messages name are read; that costs one more reading
-    of the half topic. Where real records have transactions that this half topic does not know, the
-    half topics of other installations are read: what these know is theirs. Exit status: 0 clean,
-    2 findings, 1 error.
+    Without --topic, all real topics that half messages name are read. To find these topics, the
+    half topic is read once more. If real records have transactions that are not in this half topic,
+    the half topics of other installations are read: those transactions may be theirs. Exit status:
+    0 clean, 2 findings, 1 error.
     """
     started_s = monotonic()
     _refuse_what_has_no_effect(topics, TopicNames(topic_prefix))
     if no_others and other_prefixes:
-        raise click.UsageError("--other-prefix names others, and --no-others says there are none")
+        raise click.UsageError("--other-prefix and --no-others contradict each other: give one")
     source = options.reading_options(bootstrap_servers, kafka)
     given = read_snapshot(snapshot_file.read_text("utf-8")) if snapshot_file else None
     with spark_session(_APP_NAME, options=spark_options) as spark:
         if findings is not None and Storage(spark).exists(findings):
-            raise JobError(f"{findings} is there already: give another --findings")
+            raise JobError(f"{findings} exists already: give another --findings")
         snapshot = given or _take(
             spark,
             source,
@@ -159,11 +159,11 @@ def main(
 
 
 def facts_of(spark: SparkSession, snapshot: Snapshot, source: Mapping[str, str]) -> DataFrame:
-    """Return the facts of everything that a snapshot names.
+    """Return the facts of all records of a snapshot.
 
     Args:
         spark: A session with the Kafka connector.
-        snapshot: What to read.
+        snapshot: The offsets to read.
         source: `io.cluster_options`.
     """
     names = snapshot.names
@@ -186,13 +186,13 @@ def _others(
 
 
 def _refuse_what_has_no_effect(topics: tuple[str, ...], names: TopicNames) -> None:
-    """Refuse options that would be passed over: the user means something that does not happen.
+    """Refuse options that would have no effect.
 
     Raises:
-        click.UsageError: always the user's to mend.
+        click.UsageError: An option has no effect; the user must change the command.
     """
     if own := [topic for topic in topics if names.is_internal(topic)]:
-        raise click.UsageError(f"{own[0]} is a topic of halfbridge itself, which is read anyway")
+        raise click.UsageError(f"{own[0]} is an internal topic, which is read anyway")
     context = click.get_current_context()
     if context.params.get("snapshot_file") is None:
         return
@@ -230,10 +230,10 @@ def _take(
     say(f"asking for the ends of {', '.join(sorted(wanted)) or 'no real topic'}")
     snapshot = audit_snapshot(spark, prefix=prefix, real_topics=wanted, settle_s=settle_s, **where)
     if topics and snapshot.gone:
-        raise JobError(f"topic {snapshot.gone[0]} does not exist: see that --topic names it right")
+        raise JobError(f"topic {snapshot.gone[0]} does not exist: check --topic")
     return snapshot
 
 
 def _say(line: str) -> None:
-    """Show progress, beside what is printed as the result."""
+    """Print a line of progress to standard error."""
     click.echo(f"audit: {line}", err=True)

@@ -1,8 +1,8 @@
-"""From Kafka's rows to facts: what each record says, in a few narrow columns.
+"""Turns Kafka's rows into facts: the content of each record in a few narrow columns.
 
-Keys, values and headers become a hash here, in the same step that reads them, so that nothing
-wide is ever kept or shuffled. Every row of the four kinds of topics becomes exactly one fact; what
-cannot be read, and what other producers wrote, are facts of their own, never dropped.
+Keys, values and headers become a hash in the step that reads them, so that they are never stored or
+shuffled. Every row of the four kinds of topics becomes exactly one fact. Unreadable records and
+records of other producers become facts too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from halfbridge.spark_jobs.wire import (
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-# What a fact is about. Numbers: three million of them are compared again and again.
+# The kind of record that a fact is about. Numbers, because millions of them are compared.
 IS_HALF = 0
 IS_OP = 1
 IS_REAL = 2
@@ -53,7 +53,7 @@ IS_FOREIGN = 4  # a real record that another producer wrote
 IS_JUNK_HALF = 5
 IS_JUNK_OP = 6
 IS_JUNK_LETTER = 7  # a record in the dead-letter topic that is no dead letter
-IS_JUNK_COPY = 8  # a dead letter of something that cannot be read
+IS_JUNK_COPY = 8  # a dead letter of an unreadable record
 NAMES = {
     IS_HALF: "half",
     IS_OP: "op",
@@ -66,27 +66,28 @@ NAMES = {
     IS_JUNK_COPY: "dead_letter_of_unreadable",
 }
 
-# Contract of every function here. `part` and `at` say where the row stands.
+# Columns of every frame of facts. `part` and `at` are partition and offset of the row. A "letter"
+# is a dead letter.
 FACTS = {
     "what": "int",
     "txn": "string",  # transaction id
-    "ident": "long",  # hash of pair, resume count and producer group: whose life this is about
+    "ident": "long",  # hash of pair, resume count and producer group; with txn: one transaction
     "part": "int",
     "at": "long",
-    "ms": "long",  # append time; of half and op NO_APPEND_MS where their writer said the time
-    "pair": "int",  # number of half and op partition; of a letter, where its half stood
+    "ms": "long",  # append time; of half and op NO_APPEND_MS where the writer set the time
+    "pair": "int",  # number of half and op partition; of a letter that of its source record
     "resume": "int",
     "index": "int",  # message index
-    "origin": "long",  # offset of the original half record; of a letter, of what was buried
+    "origin": "long",  # offset of the original half record; of a letter that of its source record
     "topic": "string",  # real topic
     "to_part": "int",  # real partition that is asked for; -1: any
-    "hash": "long",  # of all that must arrive unchanged
+    "hash": "long",  # of the parts that must be delivered unchanged
     "lane": "long",  # of a real record with a key: hash of topic, partition and key
     "flaw": "boolean",  # must never be delivered
-    "bytes": "long",  # of a half: what counts towards the limit of its transaction
-    "kind": "string",  # of an op; of a letter its reason; of junk why
-    "source": "string",  # who wrote an op; of a letter the topic of what was buried
-    "age_ms": "long",  # of an op: it holds only for what is so old; 0: for all
+    "bytes": "long",  # of a half: bytes that count towards the limit of its transaction
+    "kind": "string",  # of an op; of a letter its reason; of junk why it cannot be read
+    "source": "string",  # who wrote an op; of a letter the topic of its source record
+    "age_ms": "long",  # of an op: the age that it must prove; 0: none
     "half_to": "long",  # half_offset of an op
     "count": "int",  # message_count of an op
     "first_ms": "long",  # of a half: append time of its original, or NO_APPEND_MS; of a real: birth
@@ -98,7 +99,8 @@ def decoded_halves(records: DataFrame) -> DataFrame:
 
     Returns:
         topic, partition, offset, timestamp, timestampType, key, value, headers; data binary:
-        RMQ_HALF; meta struct: what it says; unread string: why it cannot be read (null: it can).
+        RMQ_HALF; meta struct: RMQ_HALF decoded; unread string: why the record cannot be read (null:
+        readable).
     """
     prepared = records.select(
         *_PLACE, "key", "value", "headers", half_bytes(F.col("headers")).alias("data")
@@ -112,8 +114,8 @@ def decoded_ops(records: DataFrame) -> DataFrame:
     """Return rows of the op topic decoded.
 
     Returns:
-        topic, partition, offset, timestamp, timestampType, value; op struct: what it says; unread
-        string: why it cannot be read (null: it can).
+        topic, partition, offset, timestamp, timestampType, value; op struct: the op decoded; unread
+        string: why the record cannot be read (null: readable).
     """
     encoded = Encoded(F.col("value"), OP_SCHEMAS, OP_BYTES_MAX)
     decoded = records.select(*_PLACE, "value", encoded.decoded().alias("op"))
@@ -121,13 +123,13 @@ def decoded_ops(records: DataFrame) -> DataFrame:
 
 
 def append_ms() -> Column:
-    """Return the broker's append time of a row; NO_APPEND_MS where its writer said the time."""
+    """Return the broker's append time of a row; NO_APPEND_MS where the writer set the time."""
     is_brokers = F.col("timestampType") == LOG_APPEND_TIME
     return F.when(is_brokers, F.unix_millis("timestamp")).otherwise(NO_APPEND_MS)
 
 
 def first_append_ms(meta: Column) -> Column:
-    """Return what HalfRead.first_append_ms says: a copy's word of its original is believed."""
+    """Return the append time of the original: HalfRead.first_append_ms as a column."""
     is_copy = meta["origin_offset"] >= 0
     claimed_ms = F.greatest(meta["first_append_timestamp"], F.lit(NO_APPEND_MS))
     is_younger = (append_ms() >= 0) & (claimed_ms > append_ms())
@@ -135,11 +137,14 @@ def first_append_ms(meta: Column) -> Column:
 
 
 def born_ms(original_ms: Column, copied_ms: Column) -> Column:
-    """Return when a transaction's age begins; NO_APPEND_MS: it has none (checker.core.rebuild).
+    """Return the time from which a transaction's age counts (checker.core.rebuild).
 
     Args:
-        original_ms: Append time of the first original there is; null: there is none.
-        copied_ms: The least first append time that a copy says; null: there is no copy.
+        original_ms: Append time of the first original; null without an original.
+        copied_ms: The lowest first append time that a copy carries; null without a copy.
+
+    Returns:
+        The time in ms; NO_APPEND_MS where the age is not known.
     """
     first_ms = F.coalesce(original_ms, F.lit(NO_APPEND_MS))
     is_by_copy = (copied_ms < 0) | (first_ms < 0)
@@ -260,7 +265,7 @@ def facts_of_letters(records: DataFrame) -> DataFrame:
         index=meta["message_index"],
         origin=letter["source_offset"],
         topic=meta["real_topic"],
-        # A stub refers to its record, and does not say what that holds.
+        # A stub refers to its source record, and does not contain it.
         hash=F.when(~letter["is_stub"], half_hash(meta, F.col("headers"))),
         kind=F.coalesce(F.col("no_letter"), letter["reason"]),
         source=letter["source_topic"],
@@ -276,7 +281,7 @@ _PLACE = ("topic", "partition", "offset", "timestamp", "timestampType")
 
 
 def _facts(frame: DataFrame, **given: Column) -> DataFrame:
-    """Return the contract: what is not given is null."""
+    """Return FACTS from `given`; columns that are not given are null."""
     given = {
         "part": F.col("partition"),
         "at": F.col("offset"),

@@ -1,4 +1,4 @@
-"""What a finding is: its kinds, and its columns."""
+"""The kinds of findings, and the columns of a finding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# The law is broken.
+# Violations: the conservation law is broken.
 LOST = "lost"
 TORN = "torn"
 PHANTOM = "phantom"
@@ -18,18 +18,18 @@ MISMATCH = "mismatch"
 REORDERED = "reordered"
 CONFLICT = "conflict"
 VIOLATIONS = (LOST, TORN, PHANTOM, DUPLICATE, MISMATCH, REORDERED, CONFLICT)
-# It is not, but somebody may want to know.
+# Notices: the conservation law holds.
 LATE = "late"
 OVERDUE = "overdue"
 GONE = "expired"
 NOTICES = (LATE, OVERDUE, GONE)
 
-# Contract of everything that finds: what is wrong with which transaction, and where to look.
+# Columns of every frame of findings.
 FINDINGS = {
     "kind": "string",
     "transaction_id": "string",
     "resume_count": "int",
-    "topic": "string",  # with partition and offset: the record that shows it
+    "topic": "string",  # with partition and offset: the record that shows the finding
     "partition": "int",
     "offset": "long",
     "pair": "int",  # half and op partition
@@ -40,7 +40,7 @@ FINDINGS = {
 
 
 def findings_of(frame: DataFrame, **given: Column) -> DataFrame:
-    """Return FINDINGS; txn and resume of `frame` are taken, and what is not given is null."""
+    """Return FINDINGS from `given`, and from txn and resume of `frame`; other columns are null."""
     columns = {
         "transaction_id": F.col("txn") if "txn" in frame.columns else F.lit(None),
         "resume_count": F.col("resume") if "resume" in frame.columns else F.lit(None),
@@ -52,7 +52,7 @@ def findings_of(frame: DataFrame, **given: Column) -> DataFrame:
 
 
 def tell(kind: str, *parts: Column, **place: Column) -> Column:
-    """Return a struct of kind, detail (the parts in one text) and the given places."""
+    """Return a struct of kind, detail (the concatenated parts) and the columns of `place`."""
     detail = F.concat(*(part.cast("string") for part in parts)).alias("detail")
     where = (column.alias(name) for name, column in place.items())
     return F.struct(F.lit(kind).alias("kind"), detail, *where)

@@ -1,4 +1,4 @@
-"""From verdicts to findings: one row for each thing that is wrong, or worth knowing."""
+"""Turns verdicts into findings: one row for each violation and each notice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def all_findings(ruling: Ruled, matched: Matched, verdicts: Verdicts, bounds: Bounds) -> DataFrame:
-    """Return all FINDINGS about transactions but their order among each other."""
+    """Return all FINDINGS about transactions, without those about the order of transactions."""
     names = bounds.snapshot.names
     messages = verdicts.messages
     frames = [
@@ -45,11 +45,11 @@ def all_findings(ruling: Ruled, matched: Matched, verdicts: Verdicts, bounds: Bo
 
 
 def out_of_order(lanes: DataFrame, bounds: Bounds) -> DataFrame:
-    """Return FINDINGS about messages with one key that came in another order than was decided.
+    """Return FINDINGS about messages with the same key, delivered in another order than decided.
 
     Args:
-        lanes: What was delivered: sift's LANES.
-        bounds: What was read.
+        lanes: The delivered messages: sift's LANES.
+        bounds: The bounds of the snapshot.
     """
     lane = Window.partitionBy("lane", "pair").orderBy("real_at")
     found = (
@@ -68,14 +68,14 @@ def out_of_order(lanes: DataFrame, bounds: Bounds) -> DataFrame:
         detail=F.concat(
             F.lit("decided at op offset "),
             F.col("op_at"),
-            F.lit(", delivered behind a message with this key that was decided at "),
+            F.lit(", but delivered after a message with the same key that was decided at "),
             F.col("before"),
         ),
     )
 
 
 def junk_without_letter(facts: DataFrame, bounds: Bounds) -> DataFrame:
-    """Return FINDINGS about records that cannot be read and were not kept as dead letters."""
+    """Return FINDINGS about unreadable records without a dead letter."""
     names = bounds.snapshot.names
     is_junk = F.col("what").isin(IS_JUNK_HALF, IS_JUNK_OP)
     source = F.when(F.col("what") == IS_JUNK_HALF, names.half).otherwise(names.op)
@@ -95,25 +95,25 @@ def junk_without_letter(facts: DataFrame, bounds: Bounds) -> DataFrame:
         partition=F.col("pair"),
         offset=F.col("origin"),
         pair=F.col("pair"),
-        detail=F.concat(F.lit("cannot be read ("), F.col("kind"), F.lit("), and no dead letter")),
+        detail=F.concat(F.lit("unreadable ("), F.col("kind"), F.lit("), without a dead letter")),
     )
 
 
 def _too_many(surplus: DataFrame, bounds: Bounds) -> DataFrame:
-    """Return what is wrong with real records that no message is left for."""
+    """Return FINDINGS about real records that belong to no message."""
     oldest_ms = F.least("ms", F.coalesce("first_ms", "ms"))
     may_be_deleted = bounds.half_may_be_deleted(oldest_ms)
     others_may_be_deleted = bounds.other_half_may_be_deleted(oldest_ms)
     told = (
-        F.when(F.col("is_blind"), tell(GONE, F.lit("messages of its transaction were deleted")))
-        .when(F.col("is_known"), tell(DUPLICATE, F.lit("delivered before")))
-        .when(may_be_deleted, tell(GONE, F.lit("its half message was deleted")))
-        .when(F.col("has_life"), tell(PHANTOM, F.lit("no message of the transaction is like it")))
+        F.when(F.col("is_blind"), tell(GONE, F.lit("messages of the transaction were deleted")))
+        .when(F.col("is_known"), tell(DUPLICATE, F.lit("the message was delivered before")))
+        .when(may_be_deleted, tell(GONE, F.lit("the half message was deleted")))
+        .when(F.col("has_life"), tell(PHANTOM, F.lit("differs from all of its messages")))
         .when(
             others_may_be_deleted,
             tell(GONE, F.lit("the half message of another installation may have been deleted")),
         )
-        .otherwise(tell(PHANTOM, F.lit("no half topic knows the transaction")))
+        .otherwise(tell(PHANTOM, F.lit("no half topic has the transaction")))
     )
     return findings_of(
         surplus.withColumn("told", told),
@@ -126,11 +126,13 @@ def _too_many(surplus: DataFrame, bounds: Bounds) -> DataFrame:
 
 
 def _stray(stray: DataFrame, bounds: Bounds) -> DataFrame:
-    """Return what is wrong with dead letters of messages that are not there."""
+    """Return FINDINGS about dead letters whose message is not in the half topic."""
     deleted = bounds.is_below_halves(F.col("pair"), F.col("origin"))
     told = F.when(deleted, tell(GONE, F.lit("its half message was deleted"))).otherwise(
         tell(
-            PHANTOM, F.lit("a dead letter of what the half topic does not hold: "), F.col("reason")
+            PHANTOM,
+            F.lit("a dead letter without a half message in the half topic: "),
+            F.col("reason"),
         )
     )
     return findings_of(
@@ -159,17 +161,17 @@ def _conflicts(conflicts: DataFrame, op_topic: str) -> DataFrame:
 
 
 def _orphans(orphans: DataFrame, surplus: DataFrame, bounds: Bounds) -> DataFrame:
-    """Return COMMITs whose half message is not there: acknowledged, decided, and lost.
+    """Return FINDINGS about COMMITs whose half message is not in the half topic.
 
-    Where it was delivered all the same, the delivery is the finding.
+    Where such a transaction was delivered, the delivery is the finding, and not the COMMIT.
     """
     by_producer = F.col("source") == OpSource.PRODUCER.value
-    # A producer names its last half message; whoever answers a check names a later offset.
+    # A producer names the offset of its last half message; the answer to a check a later offset.
     gone = bounds.is_below_halves(F.col("pair"), F.col("half_to")) | (
         ~by_producer & bounds.is_half_cut(F.col("pair"))
     )
     told = F.when(gone, tell(GONE, F.lit("its half message was deleted"))).otherwise(
-        tell(LOST, F.lit("committed, and the half topic does not hold it"))
+        tell(LOST, F.lit("committed, but without a half message in the half topic"))
     )
     found = orphans.where(
         (F.col("kind") == OpKind.COMMIT.value)

@@ -1,4 +1,4 @@
-"""What stands in a half record's headers, as columns: judged as serde.headers judges it."""
+"""The headers of a half record as columns. The rules are those of serde.headers."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 def half_bytes(headers: Column) -> Column:
-    """Return RMQ_HALF: the last header where the client puts it, else the first of that name."""
+    """Return RMQ_HALF. Clients write it as the last header; else the first of that name counts."""
     last = F.try_element_at(headers, F.lit(-1))
     return F.when(last["key"] == HALF, last["value"]).otherwise(first_header(headers, HALF))
 
 
 def unread_half(encoded: Encoded, meta: Column) -> Column:
-    """Return why a half record with these `headers` cannot be read; null when it can."""
+    """Return why a half record cannot be read; null for a readable record."""
     names = (meta["transaction_id"], meta["producer_group"], meta["real_topic"])
     empty = reduce(or_, (name == "" for name in names))
     return F.coalesce(
@@ -47,7 +47,7 @@ def unread_half(encoded: Encoded, meta: Column) -> Column:
 
 
 def half_hash(meta: Column, headers: Column) -> Column:
-    """Return the hash of all that must arrive unchanged of a half record with `key` and `value`."""
+    """Return the hash of those parts of a half record that must be delivered unchanged."""
     return content_hash(
         topic=meta["real_topic"],
         key=F.col("key"),
@@ -58,21 +58,21 @@ def half_hash(meta: Column, headers: Column) -> Column:
 
 
 def is_flawed(headers: Column) -> Column:
-    """Tell whether a half must never be delivered.
+    """Tell whether a half message must never be delivered.
 
-    It carries an internal header twice, or a reserved name among the user's headers.
+    Such a half message has an internal header twice, or a user's header with a reserved name.
     """
     user = without(headers, *INTERNAL)
     forged = F.exists(user, lambda header: header["key"].isin(*sorted(RESERVED)))
     internal = F.size(headers) - F.size(user)
     halves = F.size(headers) - F.size(without(headers, HALF))
-    # One RMQ_HALF, and at most one of the other.
+    # One RMQ_HALF, and at most one other internal header.
     twice = (halves > 1) | (internal > len(INTERNAL)) | (internal - halves > 1)
     return F.when(internal > 1, twice).otherwise(F.lit(col=False)) | forged
 
 
 def user_bytes(key: Column, value: Column, headers: Column, has_flaw: Column) -> Column:
-    """Return the bytes that count towards a transaction's limit, as serde.headers.user_bytes."""
+    """Return the bytes that count towards a transaction's limit: serde.headers.user_bytes."""
     counted = F.when(has_flaw, _sizes(headers)).otherwise(_sizes(headers, *INTERNAL))
     return (
         F.coalesce(F.octet_length(key), F.lit(0))
@@ -82,7 +82,7 @@ def user_bytes(key: Column, value: Column, headers: Column, has_flaw: Column) ->
 
 
 def _sizes(headers: Column, *but: str) -> Column:
-    """Return the bytes of names and values, but of the headers of these names."""
+    """Return the bytes of the headers' names and values, without the headers named by `but`."""
 
     def added(total: Column, header: Column) -> Column:
         in_value = F.coalesce(F.octet_length(header["value"]), F.lit(0))
@@ -102,7 +102,7 @@ def _is_context_too_long(headers: Column) -> Column:
 
 
 def _has_no_room(data: Column, meta: Column) -> Column:
-    """Tell whether a copy or a DISCARD could not be read in turn, as serde.headers judges it."""
+    """Tell whether a copy or a DISCARD of this half message would be too long to be read."""
     is_original = meta["origin_offset"] < 0
     identity_bytes = F.octet_length(meta["transaction_id"]) + F.octet_length(meta["producer_group"])
     is_long = is_original & (F.octet_length(data) > ORIGINAL_METADATA_BYTES_MAX)
@@ -110,5 +110,5 @@ def _has_no_room(data: Column, meta: Column) -> Column:
 
 
 def _is_internal(name: Column) -> Column:
-    """Do as holds_internal_name."""
+    """Tell whether a producer group has an internal name: serde's holds_internal_name."""
     return name.contains(SYSTEM) | name.endswith(DEAD_LETTERS)

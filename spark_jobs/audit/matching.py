@@ -1,4 +1,9 @@
-"""Finds what came of each message: the real record with its content, and its dead letters."""
+"""Finds the real record and the dead letters of each message.
+
+A real record carries its transaction id, but not always which message it is. So a message and a
+real record belong together when transaction id and content hash are equal. Messages of one
+transaction with equal content are called equal messages.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +23,36 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.audit.ruling import Compute
 
-# Letters that say nothing about the message that stands: a duplicate of it may have come late,
-# and one that the daemon could not read had its letter before anybody decided anything.
+# Reasons of dead letters that do not show what became of the message. A LATE one may be about a
+# late duplicate of the message. The daemon writes an INVALID one before there is a decision.
 _ASIDE = (DeadReason.LATE.value, DeadReason.INVALID.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """What came out, beside what went in.
+    """Messages with their real records and dead letters, and the records that are left over.
+
+    Example: the messages 0 and 2 of a transaction are equal, and real records with their content
+    are at the offsets 50 and 53 of one partition. Message 0 is matched with 50, and 2 with 53.
 
     Attributes:
-        messages: The ruling's messages, each with the real record that has its content
-            (real_topic, real_part, real_at, lane; null: none), is_seen (all its equals have one,
-            and were bound alike, so that it is the right one), is_sure (and these stand in one
-            partition, in an order that says something) and with its letters (letters: how many that
-            decide; letter, letter_last: the first and the last of these as struct part, at, reason;
-            is_letter_like: they have its content; aside: reason of one that does not decide, or
-            null).
-        surplus: Real records that no message is left for: txn, topic, part, at, ms, first_ms,
-            hash, is_known (some message of the transaction has that content), has_life (the half
-            topic has the transaction), is_blind (and not all of it any more).
-        stray: Dead letters of messages that are not there: txn, resume, pair, index, part, at,
-            ms, reason, origin.
+        messages: The ruling's messages with further columns.
+
+            - real_topic, real_part, real_at, lane: the matched real record; null without one.
+            - is_seen: each of the equal messages that must be delivered has a real record, and
+              either all of them ask for a partition or none does. Then real_part may be compared
+              with the partition that the message asks for.
+            - is_sure: is_seen, and the real records of the equal messages are in one partition.
+              Then their order may be compared with the order of the messages.
+            - letters: how many dead letters there are, without the reasons of _ASIDE.
+            - letter, letter_last: the first and the last of these, as struct part, at, reason.
+            - is_letter_like: all of these have the message's content.
+            - aside: the reason of a dead letter with a reason of _ASIDE, or null.
+        surplus: Real records without a message: txn, topic, part, at, ms, first_ms, hash; is_known:
+            a message of the transaction has that content; has_life: the half topic has the
+            transaction; is_blind: some messages of the transaction were deleted.
+        stray: Dead letters whose message is not in the half topic: txn, resume, pair, index, part,
+            at, ms, reason, origin.
     """
 
     messages: DataFrame
@@ -48,7 +61,7 @@ class Matched:
 
 
 def match(facts: DataFrame, messages: DataFrame, compute: Compute) -> Matched:
-    """Return what came of `messages`, which `facts` hold too."""
+    """Return `messages`, matched with the real records and the dead letters in `facts`."""
     pairs = compute(_pairs(facts, messages))
     letters = _letters(facts)
     indices = messages.select(*LIFE, "index")
@@ -60,12 +73,12 @@ def match(facts: DataFrame, messages: DataFrame, compute: Compute) -> Matched:
 
 
 def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
-    """Pair messages and real records with the same content, the n-th with the n-th.
+    """Match equal messages with the real records of their content, the n-th with the n-th.
 
-    Messages that must be delivered come first: another life of the transaction may have had the
-    same content. Those bound for a partition come in its order, as the records do. Where equals
-    stand in several partitions, or some of them are not to be seen, nobody can tell which is which:
-    they say nothing about order.
+    Messages that must be delivered come first, because a resumed transaction may have a message
+    with the same content. Messages that ask for a partition are sorted by it, as the records are.
+    Where the real records of equal messages are in several partitions, or some of them are missing,
+    it is not known which record belongs to which message. Such messages are not is_sure.
     """
     alike = Window.partitionBy("txn", "hash")
     is_wanted = F.col("must").isin(DELIVER, OPEN)
@@ -137,7 +150,8 @@ def _letters(facts: DataFrame) -> DataFrame:
 
 
 def _with_letters(messages: DataFrame, letters: DataFrame) -> DataFrame:
-    # Of messages with indices that no transaction can have, all but the first are buried at once.
+    # Of the messages of a transaction with an index of 1,000 or more, the daemon dead-letters all
+    # but the first as soon as it reads them, before there is a decision.
     is_excess = F.col("index") >= TRANSACTION_MESSAGES_MAX
     is_too_large = F.col("reason") == DeadReason.TOO_LARGE.value
     is_aside = F.col("reason").isin(*_ASIDE) | (is_excess & is_too_large)

@@ -1,4 +1,4 @@
-"""Findings about messages that the half topic holds, and about transactions as wholes."""
+"""Findings about messages that are in the half topic, and about whole transactions."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
 
-_SHOWN = 10  # message indices that one detail names
+_SHOWN = 10  # message indices that one detail lists
 
 
 def of_whole_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
-    """Return what is wrong with transactions as wholes: lost, torn, late, overdue, expired."""
+    """Return FINDINGS about whole transactions: lost, torn, late, overdue, expired."""
     came, must = F.col("came"), F.col("must")
     missing, arrived = came == MISSING, came.isin(DELIVERED, ALTERED, BOTH)
     refused = (came == REFUSED) & (must == DELIVER)
@@ -77,24 +77,22 @@ def of_whole_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
                 ),
             ).when(
                 F.col("missing") > 0,
-                tell(LOST, F.lit("committed, and nowhere: messages "), of_all),
+                tell(LOST, F.lit("committed, but not delivered: messages "), of_all),
             ),
             F.when(
                 F.col("unburied") > 0,
-                tell(LOST, F.lit("neither delivered nor a dead letter: messages "), of_all),
+                tell(LOST, F.lit("no dead letter of messages "), of_all),
             ),
             F.when(
                 F.col("late") > 0,
-                tell(
-                    LATE, F.lit("messages came after the decision: "), F.col("late").cast("string")
-                ),
+                tell(LATE, F.lit("messages after the decision: "), F.col("late").cast("string")),
             ),
             F.when(
                 F.col("overdue") > 0,
-                tell(OVERDUE, F.lit("decided, and the daemon has not applied it yet")),
+                tell(OVERDUE, F.lit("the daemon has not applied the decision yet")),
             ),
             F.when(
-                F.col("expired") > 0, tell(GONE, F.lit("records that belong to it were deleted"))
+                F.col("expired") > 0, tell(GONE, F.lit("records of the transaction were deleted"))
             ),
         )
     )
@@ -113,7 +111,7 @@ def of_whole_lives(messages: DataFrame, bounds: Bounds) -> DataFrame:
 
 
 def of_single_messages(messages: DataFrame, dead_topic: str) -> DataFrame:
-    """Return what is wrong with single deliveries and dead letters."""
+    """Return FINDINGS about single deliveries and dead letters."""
     told = F.array_compact(F.array(*_of_a_delivery(), *_of_a_letter(dead_topic)))
     found = messages.withColumn("told", F.explode(told))
     return findings_of(
@@ -147,13 +145,18 @@ def _of_a_delivery() -> list[Column]:
         return tell(kind, *parts, **place)
 
     return [
-        F.when(came == BOTH, told(DUPLICATE, F.lit("delivered, and a dead letter as well"))),
+        F.when(came == BOTH, told(DUPLICATE, F.lit("both delivered and a dead letter"))),
         F.when(
             (came == UNCALLED) & ~F.col("is_gap"),
-            told(PHANTOM, F.lit("delivered, but it must not be: "), stands),
+            told(PHANTOM, F.lit("delivered, but it must not be; decision: "), stands),
         ),
-        F.when(came == ALTERED, told(MISMATCH, F.lit("not what the half message holds"))),
-        F.when(is_elsewhere, told(MISMATCH, F.lit("asked for partition "), to_part)),
+        F.when(
+            came == ALTERED, told(MISMATCH, F.lit("the real record differs from the half message"))
+        ),
+        F.when(
+            is_elsewhere,
+            told(MISMATCH, F.lit("in another partition than the half message asks for: "), to_part),
+        ),
         F.when(
             (index < F.col("before")) & (came == DELIVERED),
             told(REORDERED, F.lit("message "), index, F.lit(" behind "), F.col("before")),
@@ -172,11 +175,11 @@ def _of_a_letter(dead_topic: str) -> list[Column]:
     return [
         F.when(
             is_undue & must_arrive,
-            told(LOST, F.lit("committed and whole, but a dead letter: "), reason),
+            told(LOST, F.lit("committed and complete, but a dead letter: "), reason),
         ),
         F.when(
             is_undue & ~must_arrive,
-            told(PHANTOM, F.lit("a dead letter of what is not decided so: "), reason),
+            told(PHANTOM, F.lit("a dead letter that the decision does not call for: "), reason),
         ),
         F.when(
             F.col("letters") > 1,
@@ -184,6 +187,6 @@ def _of_a_letter(dead_topic: str) -> list[Column]:
         ),
         F.when(
             ~F.col("is_letter_like"),
-            told(MISMATCH, F.lit("the dead letter is not what the half message holds")),
+            told(MISMATCH, F.lit("the dead letter differs from the half message")),
         ),
     ]

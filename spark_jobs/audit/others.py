@@ -1,8 +1,8 @@
-"""Transactions of other installations, where several deliver to one real topic.
+"""Transactions of other installations that deliver to the same real topic.
 
-A real record has its transaction's id and does not say who delivered it. The owner is the
-installation whose half topic knows the id: so each record is judged by one audit, its owner's, and
-what no half topic knows is a phantom in every audit.
+A real record carries its transaction id, but not the installation that delivered it. The record
+belongs to the installation whose half topic has the id, and only that installation's audit judges
+the record. A record whose id is in no half topic is a phantom in every audit.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Others:
     """What the half topics of other installations hold.
 
     Attributes:
-        ranges: Half topic -> partition -> what is read.
-        ids: txn: the transaction ids in them; None: there are no such topics.
+        ranges: Half topic -> partition -> the offsets that are read.
+        ids: Column txn: the transaction ids in these topics; None without such topics.
     """
 
     ranges: Mapping[str, Mapping[int, Range]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The report of an audit: one JSON object, and the same in a few lines for people. Pure."""
+"""The report of an audit, as one JSON object and as a few lines of text. Pure."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def make_report(
     """Return the report.
 
     Args:
-        audit: What it came to.
-        findings: Those that are shown; `kinds` counts them all.
-        seconds: How long it took.
+        audit: The audit's result.
+        findings: The findings to show; `audit.kinds` counts all findings.
+        seconds: How long the audit took.
     """
     bounds = audit.bounds
     states = dict(audit.states)
@@ -74,7 +74,7 @@ def make_report(
 
 
 def _deleted_until(snapshot: Snapshot) -> dict[str, int | None]:
-    """Return topic -> append time up to which records may be deleted; None: any may be."""
+    """Return topic -> append time up to which records may be deleted; None: of any time."""
     found = {topic: snapshot.cut_until_ms(topic) for topic in sorted(snapshot.topics)}
     return {
         topic: None if until >= NOTHING_LEFT_MS else until
@@ -91,7 +91,7 @@ def _deleted_line(topic: str, until: int | None, *, what: str) -> str:
 
 
 def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the report for people; the findings first, the verdict last."""
+    """Yield the lines of the report as text; the findings come first, the verdict last."""
     for each in report["findings"]:
         place = f"{each['topic']}[{each['partition']}]@{each['offset']}"
         yield f"{each['kind']:<9}  {each['transaction_id'] or '-'}  {place}: {each['detail']}"
@@ -122,7 +122,7 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"real topic {topic} does not exist: nothing is said of what was sent to it"
     dead = TopicNames(report["snapshot"]["prefix"]).dead
     for topic, until in report["deleted_until_ms"].items():
-        # Whatever is missing may have been refused, and have had its dead letter.
+        # A deleted dead letter may have been that of any missing message.
         yield _deleted_line(topic, until, what="nothing" if topic == dead else "nothing of it")
     notices = sum(report["findings_by_kind"][kind] for kind in NOTICES)
     verdict = "clean" if report["clean"] else f"{report['violations']:,} violations"

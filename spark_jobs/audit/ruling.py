@@ -1,7 +1,8 @@
-"""Which decision stands, and what must become of each message because of it.
+"""Finds the decision of each transaction, and what must become of each of its messages.
 
-The rules are the daemon's (DESIGN.md, The rules), read off the log alone: first decision wins, a
-COMMIT delivers all messages it covers or none, a DISCARD is the daemon's or an operator's.
+The rules are those of the daemon (DESIGN.md, The rules), applied to the log alone: the first
+decision wins, a COMMIT delivers all messages that it covers or none, and a DISCARD is valid from
+the daemon or an operator only.
 """
 
 from __future__ import annotations
@@ -24,30 +25,31 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
 
-    # Computes a frame that is used more than once, and returns it without its history.
+    # Computes a frame that is used more than once, and returns it without its lineage.
     Compute = Callable[[DataFrame], DataFrame]
 
 # What must become of a message.
 DELIVER = "deliver"
-BURY = "bury"  # a dead letter
+BURY = "bury"  # the message must become a dead letter
 NOTHING = "nothing"
-LATE = "late"  # stored after the decision: a dead letter where the daemon still knew it
-OPEN = "open"  # decided beyond what was read: whatever became of it so far is right
-UNKNOWN = "unknown"  # what decided it, or some of its messages, were deleted
+LATE = "late"  # stored after the decision: a dead letter if the daemon still knew the decision
+OPEN = "open"  # the decision names half offsets beyond the snapshot: any result is right
+UNKNOWN = "unknown"  # the decision or some messages of the transaction were deleted
 
 LIFE = ("txn", "ident")
 
 
 @dataclass(frozen=True, slots=True)
 class Ruled:
-    """What the op log says of the transactions whose half messages are there.
+    """The decisions of the op topic, joined with the half messages.
 
     Attributes:
-        messages: One row a message; `_MESSAGE` and the decision's columns.
-        conflicts: Ops that contradict the decision that stands: txn, ident, resume, pair, op_at,
-            kind, stands.
+        messages: One row for each message: the columns of `_messages` and of `_ruled`.
+        conflicts: Ops that contradict the first decision: txn, ident, resume, pair, op_at, kind,
+            stands (the kind of the first decision).
         orphans: Deciding ops of transactions without a half message: txn, ident, resume, pair,
-            op_at, op_ms, kind, source, half_to; is_foreign: another half has that id.
+            op_at, op_ms, kind, source, half_to; is_foreign: a half message of another group, pair
+            or resume count has that id.
     """
 
     messages: DataFrame
@@ -56,7 +58,7 @@ class Ruled:
 
 
 def rule(facts: DataFrame, bounds: Bounds, compute: Compute) -> Ruled:
-    """Return the ruling over `facts`; what is used more than once is computed by `compute`."""
+    """Return the ruling on `facts`; `compute` computes the frames that are used more than once."""
     told = _messages(facts)
     messages = told.drop("original", "copied_ms")
     lives = (
@@ -78,10 +80,11 @@ def rule(facts: DataFrame, bounds: Bounds, compute: Compute) -> Ruled:
 
 
 def _messages(facts: DataFrame) -> DataFrame:
-    """Return one row a message: its first original, else, where that was deleted, a copy of it.
+    """Return one row for each message: its first original, or a copy if the original was deleted.
 
-    Beside it: first_ms, the earliest of all its records; original, where its first original stands
-    and when that was appended; copied_ms, when its copies say that.
+    Further columns: first_ms, the earliest first append time of the message's records; original,
+    offset and append time of the first original; copied_ms, the first append time that the copies
+    carry.
     """
     is_original = F.col("at") == F.col("origin")
     stands = F.min(
@@ -164,7 +167,7 @@ def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
     is_gap = (F.col("meant_here") != wanted) | (F.col("meant_last") != wanted - 1)
     judged = summed.withColumn("is_gap", F.coalesce(F.col("is_meant") & is_gap, F.lit(col=False)))
     must = (
-        # Its first messages were deleted, so what it consists of is not known any more.
+        # The first messages of the transaction were deleted, so it is not known completely.
         F.when(bounds.is_half_cut(F.col("pair")) & (F.col("index_first") > 0), UNKNOWN)
         .when(
             F.col("kind").isNull() & bounds.op_may_be_deleted(F.col("pair"), F.col("first_ms")),
@@ -172,7 +175,7 @@ def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
         )
         .when(F.col("kind").isNull() | (F.col("kind") == OpKind.ROLLBACK.value), NOTHING)
         .when(F.col("is_late"), LATE)
-        # The daemon applies an op that names what will never be there, after a while.
+        # The daemon applies, after a while, an op that names a half offset that does not exist.
         .when(
             bounds.is_ahead(F.col("pair"), F.col("half_to"))
             & ~bounds.is_applied(F.col("pair"), F.col("op_at"), F.col("op_ms")),

@@ -1,4 +1,4 @@
-"""Runs an audit over facts: what is kept in memory, and in which order things are computed."""
+"""Runs an audit over facts: the order of the computations, and the frames that are persisted."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
 
-# Up to so many facts about suspects, planning takes longer than the rows do: of 210,000 the longer
-# look took 15 to 17 s in one partition, and 17 to 20 s in eight (2 cores). Then nothing needs a
-# shuffle, no code is generated, and no stage is planned anew while it runs.
+# Up to this many facts about transactions that are not plain, planning takes longer than computing:
+# 210,000 facts took 15 to 17 s in one partition, and 17 to 20 s in eight (2 cores). So they are
+# computed in one partition, without shuffles, generated code or adaptive planning.
 _FEW = 300_000
 _FOR_FEW = {
     "spark.sql.codegen.wholeStage": "false",
@@ -39,16 +39,16 @@ _FOR_FEW = {
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit came to.
+    """The result of an audit.
 
     Attributes:
-        records: What was read -> how many rows.
-        states: State of a transaction -> how many are in it.
-        looked_at: Transaction ids that took a longer look.
-        of_others: Transactions in the real topics that other installations know.
-        bounds: What was read, what the other installations know included.
-        kinds: Kind of finding -> how many.
-        findings: FINDINGS, violations first; unread until somebody does.
+        records: Kind of record -> number of records read.
+        states: State of a transaction -> number of transactions.
+        looked_at: Number of transaction ids that are not plain.
+        of_others: Number of transactions in the real topics that belong to other installations.
+        bounds: The bounds of the snapshot, other installations included.
+        kinds: Kind of finding -> number of findings.
+        findings: FINDINGS, violations first; computed when it is read.
     """
 
     records: dict[str, int]
@@ -61,7 +61,7 @@ class Audit:
 
     @property
     def violations(self) -> int:
-        """Return how many findings break the law."""
+        """Number of findings that are violations."""
         return sum(self.kinds.get(kind, 0) for kind in VIOLATIONS)
 
 
@@ -73,14 +73,14 @@ def audited(
     told: Callable[[str], None] = lambda _: None,
     find_others: Callable[[], Others] = Others,
 ) -> Iterator[Audit]:
-    """Yield the audit of `facts`, whose findings can be read within the block.
+    """Yield the audit of `facts`. The findings can be read only within the block.
 
     Args:
-        facts: FACTS of half, op and dead-letter topic, and of all real topics together.
-        bounds: What was read.
-        told: Takes lines that say how far it has come.
-        find_others: Returns what other installations know. Called where there are real records
-            of transactions that this one does not know.
+        facts: FACTS of half topic, op topic, dead-letter topic and all real topics together.
+        bounds: The bounds of the snapshot.
+        told: Is called with lines about the progress.
+        find_others: Returns the transactions of other installations. Called only if there are real
+            records whose transaction is not in this installation's half topic.
     """
     kept: list[DataFrame] = []
 
@@ -131,7 +131,7 @@ def _audit(
         found = suspicions.unionAll(out_of_order(lanes.unionAll(arrived), bounds))
     if any(records.get(columns.NAMES[junk]) for junk in (columns.IS_JUNK_HALF, columns.IS_JUNK_OP)):
         found = found.unionAll(junk_without_letter(facts, bounds))
-    found = keep(found)  # before it is sorted: a sort computes what it sorts twice
+    found = keep(found)  # before the sort, which computes its input twice
     kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
     return Audit(records, states, looked_at, of_others, bounds, kinds, _violations_first(found))
 
@@ -139,10 +139,10 @@ def _audit(
 def _looked_at(
     looked: DataFrame, bounds: Bounds, states: dict[str, int]
 ) -> tuple[DataFrame, DataFrame]:
-    """Take a longer look at FACTS of suspects, and count what became of them in `states`.
+    """Judge the FACTS of transactions that are not plain, and add their states to `states`.
 
     Returns:
-        Their FINDINGS, settled, and the LANES of what arrived as it had to.
+        The FINDINGS, computed, and the LANES of the messages that were delivered as required.
     """
     ruling = rule(looked, bounds, _computed)
     matched = match(looked, ruling.messages, _computed)
@@ -158,7 +158,7 @@ def _looked_at(
 
 @contextmanager
 def _options(session: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
-    """Set options of the session for the time of the block; it may be the user's own."""
+    """Set options of the session for the time of the block: the session may be the user's."""
     before = {name: str(session.conf.get(name)) for name in options}
     try:
         for name, value in options.items():
@@ -170,10 +170,10 @@ def _options(session: SparkSession, options: Mapping[str, str]) -> Iterator[None
 
 
 def _computed(frame: DataFrame) -> DataFrame:
-    """Compute a frame, and return it without its history.
+    """Compute a frame, and return it without its lineage.
 
-    Spark walks through the history of everything that is joined, again and again; after a few
-    joins of a frame with what was made of it, planning takes longer than all the rows.
+    Spark's planner traverses the lineage of every joined frame repeatedly. After a few joins of a
+    frame with frames that were derived from it, planning takes longer than computing all rows.
     """
     settled: DataFrame = frame.localCheckpoint(eager=True)
     return settled

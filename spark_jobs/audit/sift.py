@@ -1,8 +1,9 @@
-"""Sets the plain lives apart, in one aggregation: nearly all transactions are of that kind.
+"""Finds the plain transactions in one aggregation. Nearly all transactions are plain.
 
-Plain is one message, never put back, at most one decision, and exactly what follows from it, byte
-for byte. Whoever is not plain is no suspect yet: several messages, answered checks or a repeated
-decision are all in order, but take a longer look (`judge`).
+A plain transaction has one message that was never put back, at most one decision, and exactly the
+result that follows from the decision, byte for byte. A transaction that is not plain may be correct
+as well: several messages, answered checks and repeated decisions are allowed. `judge` examines such
+transactions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.audit.bounds import Bounds
 
-# What became of a transaction: the four of the law, and whether a committed one has arrived.
+# States of a transaction: the four of the conservation law. COMMITTED is divided further.
 DELIVERED = "delivered"
 REFUSED = "refused"
 PENDING = "pending"
@@ -27,13 +28,13 @@ ROLLED_BACK = "rolled_back"
 DISCARDED = "discarded"
 UNDECIDED = "undecided"
 EXPIRED = "expired"
-STRANGE = "strange"  # real records, and nothing else: another installation's, or nobody's
+STRANGE = "strange"  # real records only: of another installation, or of none
 
-# Where a delivered transaction stands in which order.
+# The place of a delivered message in its real partition and in its op partition.
 LANES = ("txn", "lane", "pair", "topic_number", "real_part", "real_at", "op_at")
 
-# Up to so many ids (some 20 MB) are sent to all tasks; more, and all facts are sorted by id, which
-# costs more than reading them did.
+# Up to this many ids, about 20 MB, are broadcast to all tasks. With more ids, all facts are sorted
+# by id, which takes longer than reading them.
 _BROADCAST_MAX = 300_000
 _ONE_MESSAGE = (1, COUNT_UNKNOWN)
 
@@ -42,12 +43,13 @@ def sift(facts: DataFrame, bounds: Bounds) -> DataFrame:
     """Return one row for each transaction id.
 
     Args:
-        facts: FACTS; those without a transaction id are left out.
-        bounds: What was read. Where ops were deleted, no decision is no proof of anything.
+        facts: FACTS; facts without a transaction id are left out.
+        bounds: The bounds of the snapshot. If ops were deleted, a transaction without a decision is
+            not plain.
 
     Returns:
-        txn string; state string (null: not plain); of a delivered one also lane long, pair int,
-        topic_number long, real_part int, real_at long, op_at long: where it stands in which order.
+        txn string; state string (null: not plain); for a delivered transaction also lane long,
+        pair int, topic_number long, real_part int, real_at long, op_at long.
     """
     what, kind = F.col("what"), F.col("kind")
     half, op, real = what == IS_HALF, what == IS_OP, what == IS_REAL
@@ -102,10 +104,10 @@ def suspects(
     """Return the FACTS of the transactions that are not plain.
 
     Args:
-        facts: As `sift` has them.
-        sifted: What `sift` returned.
-        count: How many they are.
-        others: txn: those of other installations, which are left out; None: there are none.
+        facts: The same facts that `sift` was given.
+        sifted: The result of `sift`.
+        count: How many transactions are not plain.
+        others: Column txn: transactions of other installations, which are left out; None without.
     """
     ids = sifted.where(F.col("state").isNull() | (F.col("state") == STRANGE)).select("txn")
     if others is not None:
@@ -118,7 +120,7 @@ def suspects(
 def _one(
     what: Column, column: str, *, name: str | None = None, where: Column | None = None
 ) -> Column:
-    """Return the column's value in the one row that `what` selects."""
+    """Return the value of `column` in the single row that `what` selects."""
     return F.max(F.when(what if where is None else where, F.col(column))).alias(name or column)
 
 

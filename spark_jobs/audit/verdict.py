@@ -1,4 +1,4 @@
-"""Judges each message: did it become what had to become of it?"""
+"""Compares what became of each message with what had to become of it."""
 
 from __future__ import annotations
 
@@ -27,29 +27,30 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.audit.matching import Matched
     from halfbridge.spark_jobs.audit.ruling import Compute
 
-# What came of a message, beside sift's words.
+# Values of the column `came`, which says what became of a message. Others are those of sift.
 BOTH = "both"  # delivered and dead-lettered
 WRONGLY_BURIED = "wrongly_buried"  # a dead letter with a reason that does not hold
-BURIED = "buried"  # as it had to be
+BURIED = "buried"  # a dead letter, as required
 CAME_LATE = "late"
-ELSEWHERE = "elsewhere"  # bound for a topic that was not read
-ALTERED = "altered"  # something else arrived in its place
+ELSEWHERE = "elsewhere"  # sent to a real topic that was not read
+ALTERED = "altered"  # a record with other content was delivered in its place
 MISSING = "missing"
-UNCALLED = "uncalled"  # delivered, and nothing had to come of it
-FINE = "fine"  # nothing had to come of it, and nothing did
+UNCALLED = "uncalled"  # delivered, although it must not be
+FINE = "fine"  # neither delivered nor a dead letter, as required
 
 _REFUSALS = (DeadReason.NOT_ALLOWED.value, DeadReason.UNDELIVERABLE.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What is true of each message and of each real record that is too many.
+    """The verdict on each message, and the real records that belong to no message.
 
     Attributes:
-        messages: The matched messages and came; of ALTERED ones other_part, other_at; before: of
-            a delivered one, the index of what stands before it in its real partition; null where
-            that cannot be told.
-        surplus: The matched surplus without what took a message's place.
+        messages: The matched messages with the column came. For ALTERED messages also other_part
+            and other_at, the place of the other record. For delivered messages also before: the
+            index of the transaction's message that is before it in its real partition; null where
+            that is not known.
+        surplus: The matched surplus without the records that ALTERED messages name.
     """
 
     messages: DataFrame
@@ -96,7 +97,7 @@ def judge(matched: Matched, bounds: Bounds, compute: Compute) -> Verdicts:
 
 
 def lives(messages: DataFrame) -> DataFrame:
-    """Return one row a transaction: LIFE and state, as sift says it; MISSING: lost or torn."""
+    """Return one row for each transaction: LIFE and state, as in sift; MISSING: lost or torn."""
     worst = F.min(_rank())
     kind = F.first("kind")
     unknown = F.max(F.col("must") == UNKNOWN)
@@ -159,8 +160,8 @@ def _came_of_a_delivery(bounds: Bounds, *, waits: Column, letter_gone: Column) -
     topic = F.col("topic")
     is_delivered = F.col("real_at").isNotNull()
     has_letter = F.col("letters") > 0
-    # Its op named a half offset that did not exist when it was applied: what it meant was stored
-    # later, and the daemon counted without it.
+    # The op was applied although the half offset that it names did not exist. A message that was
+    # stored later is LATE, and so the others are INCOMPLETE.
     is_incomplete = F.col("lacks_late") & (F.col("letter.reason") == DeadReason.INCOMPLETE.value)
     delivery_gone = bounds.delivery_may_be_deleted(topic, F.col("op_ms"))
     return (
@@ -179,9 +180,9 @@ def _came_of_a_delivery(bounds: Bounds, *, waits: Column, letter_gone: Column) -
 
 
 def _came_behind() -> Column:
-    """Tell whether a message was stored after its decision, and buried for that.
+    """Tell whether a message was stored after its decision, and dead-lettered as LATE.
 
-    No clock can tell of a record without an append time: the daemon's word is taken then.
+    Where one of the two append times is not known, the dead letter alone counts.
     """
     has_times = (F.col("ms") >= 0) & (F.col("op_ms") >= 0)
     may_be_behind = ~has_times | (F.col("ms") >= F.col("op_ms"))
