@@ -1,4 +1,4 @@
-"""Makes of an ingested table one in which each message of a transaction stands once."""
+"""Makes a table with each message of a transaction once, from an ingested table."""
 
 from halfbridge.spark_jobs.dedupe.command import main
 

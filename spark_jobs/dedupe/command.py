@@ -42,11 +42,11 @@ def main(
     spark_options: dict[str, str],
     as_json: bool,
 ) -> int:
-    """Make a table in which each message of a transaction stands once.
+    """Make a table with each message of a transaction once.
 
-    It has the input's columns and message_index; (transaction_id, message_index) is unique. Of
-    rows that say the same, the one with the lowest topic, partition and offset stays. A second
-    run changes nothing; a run on an input that has grown rewrites the days that differ.
+    The table has the columns of the input and message_index; (transaction_id, message_index) is
+    unique. Of duplicate rows, the row with the lowest topic, partition and offset is kept. A second
+    run on the same input changes nothing. A run on a larger input rewrites the days that differ.
     """
     with spark_session("halfbridge-dedupe", options=spark_options) as spark:
         click.echo(f"comparing all rows of {source} ...", err=True)
@@ -60,7 +60,7 @@ def main(
 def _text(done: Deduped, output: str) -> str:
     return (
         f"done: {done.rows_kept:,} of {done.rows_read:,} rows in {output};"
-        f" left out: {done.same_record:,} records that were there twice,"
+        f" left out: {done.same_record:,} records that were ingested twice,"
         f" {done.same_message:,} messages that were delivered again;"
         f" {done.days_written} of {done.days} days written"
     )

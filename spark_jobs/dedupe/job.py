@@ -1,4 +1,4 @@
-"""The job itself: reads all, compares day by day, writes the days that differ."""
+"""Runs dedupe: reads the whole input, compares it day by day, and writes the days that differ."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _REQUIRED = (
 _FILE_LOG = "_spark_metadata"
 _PARQUET_TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 _MAP = '"type":"map"'  # in a type's JSON
-# What a day comes to: equal marks, equal rows.
+# Number and hash of a day's rows. Days with equal marks have equal rows.
 _Mark = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Deduped:
-    """What a run found and did.
+    """The result of a run.
 
     Attributes:
         rows_read: Rows of the input.
-        same_record: How many of them are a record that another row is.
-        same_message: How many are a message that another row is.
-        rows_kept: How many are in the output.
-        days_written: Days of the output that were not yet as they must be.
-        days: Days that the input has.
+        same_record: Rows left out because another row is the same record.
+        same_message: Rows left out because another row is the same message.
+        rows_kept: Rows of the output.
+        days_written: Days of the output that were rewritten or emptied.
+        days: Days of the input.
     """
 
     rows_read: int
@@ -57,22 +57,22 @@ class Deduped:
 
 
 def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
-    """Bring `output` to what `source` is without its duplicates.
+    """Make `output` equal to `source` without duplicates.
 
-    All of the input is compared, for a message may be delivered again days later. Days of the
-    output that are as they must be are left alone, so a second run writes nothing. Days that the
-    input no longer has stay in the output.
+    The whole input is compared, because a message may be delivered again days later. Only the days
+    of the output that differ are written, so a second run writes nothing. Days that are no longer
+    in the input stay in the output.
 
     Args:
         spark: A session.
         source: Absolute path or URI of an ingested table, in either format.
-        output: Absolute path or URI of the table to make; it has message_index too.
-        kind: Its format, `parquet` or `delta`. A Delta table changes in one transaction; of a
-            Parquet directory readers may see a day missing for the moment in which it is replaced.
+        output: Absolute path or URI of the table to make.
+        kind: Format of `output`, `parquet` or `delta`. A Delta table changes in one transaction.
+            Readers of a Parquet directory may miss a day for the moment in which it is replaced.
 
     Raises:
-        JobError: one of the two is no table of that sort; the user must act.
-        PySparkException: Spark cannot do it.
+        JobError: `source` or `output` is not such a table; the user must act.
+        PySparkException: Spark failed.
     """
     spark.conf.set(*_PARQUET_TIMES)
     _check_output(spark, source, output, kind)
@@ -80,14 +80,14 @@ def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
     if rows is None:
         return Deduped(0, 0, 0, 0, 0, 0)
     if missing := [name for name in _REQUIRED if name not in rows.columns]:
-        raise JobError(f"{source} has no column {missing[0]!r}: it is no table that ingest made")
+        raise JobError(f"{source} has no column {missing[0]!r}: it is not a table of ingest")
     marked = with_duplicates_marked(rows)
     kept = marked.filter(F.col("duplicate").isNull()).drop("duplicate")
     days = _counts(marked)
     present = _marks(read_table(spark, output), kept.columns) if exists(spark, output) else {}
     wanted = _marks(kept, kept.columns)
     changed = sorted(day for day, mark in wanted.items() if present.get(day) != mark)
-    # All rows of such a day are duplicates by now, of rows that have come since.
+    # Days whose rows are all duplicates now, of rows that were ingested since the last run.
     emptied = sorted(present.keys() & {each[PARTITION_COLUMN] for each in days} - wanted.keys())
     if changed or emptied:
         fresh = kept.filter(F.col(PARTITION_COLUMN).isin(changed))
@@ -104,13 +104,13 @@ def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
 
 def _check_output(spark: SparkSession, source: str, output: str, kind: str) -> None:
     if source.rstrip("/") == output.rstrip("/"):
-        raise JobError("--input and --output are the same directory: the input must stay as it is")
+        raise JobError("--input and --output are the same directory: the input must not change")
     if not exists(spark, output):
         return
     if Storage(spark).names(join(output, _FILE_LOG)):
         raise JobError(f"{output} is written by a stream (ingest?): give another --output")
     if is_delta(spark, output) != (kind == "delta"):
-        raise JobError(f"{output} is there and not in the format {kind}: give another --output")
+        raise JobError(f"{output} exists, and not in the format {kind}: give another --output")
 
 
 def _counts(marked: DataFrame) -> list[Any]:
@@ -127,7 +127,7 @@ def _counts(marked: DataFrame) -> list[Any]:
 
 
 def _marks(rows: DataFrame | None, columns: Iterable[str]) -> dict[date, _Mark]:
-    """Return the number of rows of each day and an order-free hash of all that they hold."""
+    """Return for each day the number of rows, and a hash of the rows in any order."""
     if rows is None or not set(columns) <= set(rows.columns):
         return {}
     hashed = (_hashable(rows, name) for name in columns)
@@ -138,7 +138,7 @@ def _marks(rows: DataFrame | None, columns: Iterable[str]) -> dict[date, _Mark]:
 
 
 def _hashable(rows: DataFrame, name: str) -> Column:
-    """Return the column, as JSON where it holds a map: Spark hashes none."""
+    """Return the column; as JSON if it contains a map, because Spark does not hash maps."""
     holds_map = _MAP in rows.schema[name].dataType.json()
     return F.to_json(name) if holds_map else F.col(name)
 
@@ -152,7 +152,7 @@ def _write(
     *,
     emptied: list[date],
 ) -> None:
-    """Put `rows`, all of `days`, in the place of what stands there; leave `emptied` without any."""
+    """Replace the rows of `days` in the table by `rows`, and remove the days `emptied`."""
     if kind == "delta":
         table = DeltaWriter(spark, output, (PARTITION_COLUMN,))
         table.replace(rows, PARTITION_COLUMN, [day.isoformat() for day in (*days, *emptied)])

@@ -1,25 +1,26 @@
-"""Which rows of an ingested table say the same thing twice. Pure.
+"""Finds duplicate rows of an ingested table. Pure.
 
-A real record says in `__messageIndex__` which message of its transaction it is, where the daemon is
-new enough and the index is above 0. A record without that header is the first message, or was
-delivered by an older daemon; what else it says is enough to tell a message that came twice from
-two equal ones.
+A real record carries the index of its message in the header `__messageIndex__`. A record without
+that header is the first message of its transaction, or was delivered by an older daemon. The other
+columns of the record still tell a message that was delivered twice from two equal messages.
 
-- **The same record twice**: topic, partition, offset, time and bytes are equal. Two ingestions
+- **The same record**: topic, partition, offset, timestamp and bytes are equal. Two ingestions
   overlapped.
-- **The same message twice**: transaction, topic and bytes are equal, but not the publish time. The
-  daemon delivers a transaction whole, in one kafka_txn, under one publish time, so equal messages
-  of one delivery are messages of their own (the user sent them), and equal messages of two
-  deliveries are the same one, delivered again. The n-th of them in one delivery is the n-th in the
-  other. This is what `checker init --accept-duplicates` may leave. The index is among the bytes:
-  messages with different ones are never the same, and what an older daemon delivered first and a
-  newer one again is kept twice.
+- **The same message**: transaction, topic and bytes are equal, but the timestamps differ. The
+  daemon delivers a transaction in one kafka_txn, with one timestamp. So equal messages of one
+  delivery are different messages that the user sent, and equal messages of two deliveries are one
+  message that was delivered twice. Example: two equal messages have the timestamp 10:00, and two
+  more have 10:05. The first of 10:05 is the first of 10:00, delivered again; so is the second.
+  `checker init --accept-duplicates` may cause such deliveries.
 
-Where a broker has refused the daemon's clock (`checker.stamps`), records of one delivery may differ
-by milliseconds, and then equal messages without an index are taken for one delivered again.
+`__messageIndex__` is among the compared bytes. So messages with different indices are never the
+same. A message that an older daemon delivered first and a newer daemon again is kept twice.
 
-Where the broker sets the time (LogAppendTime), deliveries cannot be told apart: rows without an
-index are only compared as records, since dropping a message would be worse than having it twice.
+After a broker has refused the daemon's timestamps (`checker.stamps`), the records of one delivery
+may differ by milliseconds. Equal messages without an index are then taken for repeated deliveries.
+
+With timestamps of the broker (LogAppendTime), deliveries cannot be distinguished. Rows without an
+index are then compared as records only: a duplicate message is better than a lost one.
 """
 
 from __future__ import annotations
@@ -42,31 +43,31 @@ SAME_MESSAGE = "same message"
 _CREATE_TIME = 0
 _PLACE = ("topic", "partition", "offset")
 _DIGESTS = ("_key", "_value", "_headers")
-# One transaction, or one record that has none: what all comparisons stay within, so that the rows
-# are shuffled once, and records of other producers do not all meet in one task.
+# A transaction, or a single record without a transaction. Rows are compared within a unit only, so
+# that they are shuffled once, and the records of other producers are spread over all tasks.
 _UNIT = "_unit"
 _COPY = "_copy"
 
 
 def with_duplicates_marked(rows: DataFrame) -> DataFrame:
-    """Return all rows, each with its message index, or the word for what it repeats.
+    """Return all rows, each with its message index or marked as a duplicate.
 
     Args:
         rows: An ingested table: topic, partition, offset, timestamp, timestamp_type, key, value,
-            headers, transaction_id, quarantined and any others.
+            headers, transaction_id, quarantined and any other columns.
 
     Returns:
-        The same columns, then duplicate string (SAME_RECORD, SAME_MESSAGE; null: to be kept) and
-        message_index long: 0, 1, ... among the rows to be kept of a transaction, by topic,
-        partition and offset; within a partition that is the order in which they were sent. (It is
-        not the header's: rows of older daemons have none.) Null for duplicates and for records
-        without a transaction. (transaction_id, message_index) is unique, and does not depend on
-        how often and in which order rows came.
+        The columns of `rows`, then duplicate string and message_index long. duplicate is
+        SAME_RECORD, SAME_MESSAGE, or null for a row to keep. message_index is 0, 1, ... among the
+        kept rows of a transaction, by topic, partition and offset; within a partition that is the
+        order in which the messages were sent. message_index is null for duplicates and for records
+        without a transaction. It is not the index in the header, which rows of older daemons lack.
+        (transaction_id, message_index) is unique, and independent of the order of the rows.
     """
     record = (*_PLACE, "timestamp", *_DIGESTS)
     content = ("topic", *_DIGESTS)
     place = [F.col(name) for name in (*_PLACE, "timestamp")]
-    # One of the two may have been ingested when its schema was not known.
+    # One row of the two may be quarantined: its schema was not known when it was ingested.
     same_record = Window.partitionBy(_UNIT, *record).orderBy("quarantined")
     delivery = Window.partitionBy(_UNIT, "timestamp", *content).orderBy(*place)
     same_message = Window.partitionBy(_UNIT, *content, _COPY).orderBy(*place)
@@ -104,6 +105,6 @@ def _helpers() -> dict[str, Column]:
 
 
 def _numbered(window: WindowSpec) -> Column:
-    """Return 1, 2, ... over a window, leaving out records that were numbered already."""
+    """Return 1, 2, ... over a window, without counting repeated records."""
     first = F.when(~F.col("_again"), 1)
     return F.sum(first).over(window.rowsBetween(Window.unboundedPreceding, 0))

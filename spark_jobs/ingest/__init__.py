@@ -1,4 +1,4 @@
-"""Writes real topics to a table of raw rows, each record exactly once."""
+"""Writes the records of real topics to a table of raw rows, each record exactly once."""
 
 from halfbridge.spark_jobs.ingest.command import main
 

@@ -54,7 +54,7 @@ def _schemas(
     "--topic-pattern",
     default="",
     metavar="REGEX",
-    help="All topics whose whole name matches, also ones that are made later; instead of --topic.",
+    help="All topics whose whole name matches, also topics created later. Instead of --topic.",
 )
 @click.option("--output", required=True, metavar="PATH", help="Directory or URI of the table.")
 @checkpoint_option
@@ -63,7 +63,7 @@ def _schemas(
     "--app-id",
     default="",
     metavar="TEXT",
-    help="Under which name a Delta table knows this job.  [default: made of the topics]",
+    help="Name of this job in a Delta table.  [default: derived from the topics]",
 )
 @click.option(
     "--schema",
@@ -71,9 +71,9 @@ def _schemas(
     multiple=True,
     callback=_schemas,
     metavar="FILE|ID=FILE",
-    help="An Avro schema that values are written with: FILE for single-object encoding, ID=FILE"
-    " for a schema id of Confluent's. May be repeated, the newest one last. Values of other"
-    " schemas are quarantined.",
+    help="An Avro schema of the values: FILE for single-object encoding, ID=FILE for a Confluent"
+    " schema id. May be repeated, with the newest schema last. Values with other schemas are"
+    " quarantined.",
 )
 @from_option
 @trigger_option
@@ -81,15 +81,15 @@ def _schemas(
 @metrics_port_option
 @report_option
 def main(**values: Any) -> int:
-    """Write real topics to a table of raw rows, each record exactly once.
+    """Write the records of real topics to a table of raw rows, each record exactly once.
 
-    The table is partitioned by publish date (UTC) and by quarantined. It has each committed
-    record as it stands: key, value, headers, topic, partition, offset, timestamp; and its
-    transaction_id, born_timestamp and, with --schema, the decoded payload. What cannot be
-    decoded is in it too, quarantined, with the reason.
+    The table is partitioned by publish date (UTC) and by quarantined. It contains each committed
+    record unchanged: key, value, headers, topic, partition, offset, timestamp. Further columns are
+    transaction_id, born_timestamp and, with --schema, the decoded payload. Records that cannot be
+    decoded are quarantined: they are in the table too, with the reason.
 
-    Start it again with the same --checkpoint and it goes on where it was, whatever ended it;
-    --from counts for a new checkpoint only.
+    A job that is started again with the same --checkpoint continues where it ended. --from has an
+    effect only with a new checkpoint.
     """
     job = _job(values)
     say: Callable[[str], None] = lambda line: click.echo(line, err=True)  # noqa: E731
@@ -119,7 +119,7 @@ def main(**values: Any) -> int:
 
 
 def _job(values: dict[str, Any]) -> Ingest:
-    """Return the job that the command line describes, before a JVM is started for nothing."""
+    """Return the job that the command line describes. Errors are found before the JVM starts."""
     try:
         topics = Topics.of(*values["topics"], pattern=values["topic_pattern"])
         source_options(topics, bootstrap_servers=values["bootstrap_servers"], kafka=values["kafka"])
@@ -147,10 +147,10 @@ def _text(job: Ingest, totals: Totals, hidden: dict[Place, int]) -> str:
         f" {job.output}, {totals.quarantined:,} of them quarantined;"
         f" {totals.seconds:.1f} s, {totals.rows_per_s:,.0f} rows/s"
     )
-    if hidden:  # Spark itself ends without a word about them
+    if hidden:  # Spark itself does not report them
         where = ", ".join(f"{topic} {partition}" for topic, partition in sorted(hidden))
         text += (
             f"\nnot read: {sum(hidden.values()):,} offsets that open kafka_txns hide, in {where};"
-            " the next run reads them once these have ended"
+            " the next run reads them if the kafka_txns have ended by then"
         )
     return text

@@ -1,4 +1,4 @@
-"""The job itself: one streaming query from real topics to a sink, to its end."""
+"""Runs an ingestion: one streaming query from real topics to a sink."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.schemas import WriterSchema
 
 JOB = "ingest"
-# Raised when a checkpoint of the version before must not be continued.
+# Increased whenever checkpoints of the version before must not be continued.
 JOB_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingest:
-    """What is ingested, and where to.
+    """What an ingestion reads, and where it writes to.
 
     Attributes:
         topics: Real topics.
         bootstrap_servers: `host:port`, separated by commas.
         output: Absolute path or URI of the table.
         checkpoint: Absolute path or URI of the progress.
-        kafka: Consumer properties by their Kafka names.
+        kafka: Consumer properties, with the names of the Java client.
         format: One of sinks.FORMATS.
-        app_id: Under which name a Delta table knows this job; empty: made of the topics.
-        schemas: Schemas of the values; none: values are not looked into.
-        start: Where a new checkpoint begins.
-        max_offsets: Offsets a batch takes at most; None: all there are.
+        app_id: Name of this job in a Delta table; empty: derived from the topics.
+        schemas: Schemas of the values; empty: values are not decoded.
+        start: Position where a new checkpoint begins.
+        max_offsets: Most offsets in a batch; None: no limit.
         trigger: When to look for new rows.
     """
 
@@ -62,14 +62,14 @@ class Ingest:
 
     @property
     def name(self) -> str:
-        """The application's id, which a Delta table keeps."""
+        """The name of this job in a Delta table."""
         return self.app_id or f"halfbridge-ingest {self.topics}"
 
     def identity(self, cluster_id: str) -> dict[str, Any]:
-        """Return what job.json says: with any of it changed, rows would be lost or repeated.
+        """Return the content of job.json: settings whose change would lose or repeat rows.
 
-        Schemas are not part of it: new ones come with time. Neither are the servers, whose names
-        change while the cluster stays.
+        Schemas are left out, because new schemas are added over time. The servers are left out,
+        because their names may change while the cluster stays the same.
         """
         return {
             "job": JOB,
@@ -87,19 +87,19 @@ class Ingest:
 def ingest(
     spark: SparkSession, job: Ingest, cluster: Brokers, show: Callable[[str], None]
 ) -> Totals:
-    """Run `job` until its trigger ends, or a signal does.
+    """Run `job` until its trigger ends or a signal stops it.
 
     Args:
         spark: A session with the Kafka connector.
         job: What to ingest.
-        cluster: The same cluster.
-        show: Takes a line about each batch.
+        cluster: The cluster of `job`.
+        show: Is called with a line about each batch.
 
     Raises:
-        JobError: checkpoint and output do not belong to this job, or not together; the user must
-            act.
-        PySparkException: Spark cannot do it.
-        ValueError: `kafka` sets what makes the read right; the caller's mistake.
+        JobError: Checkpoint and output do not belong to this job, or not to each other; the user
+            must act.
+        PySparkException: Spark failed.
+        ValueError: `kafka` sets a property that the job itself must set; the caller's mistake.
     """
     sink = make_sink(spark, job.format, job.output, job.name, show)
     checkpoint = Checkpoint(spark, job.checkpoint)
@@ -113,8 +113,8 @@ def ingest(
         start=job.start,
         max_offsets=job.max_offsets,
     )
-    # Counted on the way: Spark's own count is of what was read, which a batch that is run again
-    # reads again.
+    # Counted in the query: Spark's own count is of rows read, and a repeated batch reads its rows
+    # again.
     rows = table_rows(records, job.schemas).observe(
         OBSERVED,
         F.count(F.lit(1)).alias("rows"),

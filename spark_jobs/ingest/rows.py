@@ -1,4 +1,4 @@
-"""From the records of real topics to the rows of the ingested table. Pure."""
+"""Turns the records of real topics into the rows of the ingested table. Pure."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.schemas import WriterSchema
 
-# A day's rows stand together, and within it the quarantined ones apart, so that who skips them
-# does not read them.
+# Rows are partitioned by day, and within a day by quarantined, so that a query that skips the
+# quarantined rows does not read them.
 PARTITION_COLUMNS = ("publish_date", "quarantined")
 _DAY_S = 86_400
 _BORN_MS_MAX = 253_402_300_799_999  # the end of the year 9999
 
 
 def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> DataFrame:
-    """Return the rows of the ingested table: each record once, raw, and what it says of itself.
+    """Return the rows of the ingested table: one row for each record.
 
     Args:
         records: Has the columns of Spark's Kafka source, headers included.
-        schemas: Schemas of the values; without any, values are not looked into.
+        schemas: Schemas of the values; empty: values are not decoded.
 
     Returns:
         topic string, partition int, offset long, timestamp timestamp (publish time),
         timestamp_type int (0: the daemon's, 1: the broker's append time), key binary, value
-        binary, headers array<struct<key string, value binary>>, transaction_id string (null: of
-        another producer), born_timestamp timestamp (null: none), with `schemas` also schema_name
-        string and payload struct, then quarantine_reason string (null: all is well),
-        publish_date date (in UTC), quarantined boolean. As many rows as there are records.
+        binary, headers array<struct<key string, value binary>>, transaction_id string (null: the
+        record is of another producer), born_timestamp timestamp (null: none), with `schemas` also
+        schema_name string and payload struct, then quarantine_reason string (null: not
+        quarantined), publish_date date (in UTC), quarantined boolean.
     """
     checked = with_payload(records, schemas) if schemas else records
     reason = (
         "quarantine_reason" if schemas else F.lit(None).cast("string").alias("quarantine_reason")
     )
     decoded = ("schema_name", "payload") if schemas else ()
-    # By name, so that each header is looked up once, however often its value is mentioned.
+    # Named columns, so that each header is looked up once, however often its value is used.
     named = checked.withColumns(
         {
             "transaction_id": header_text(TRANSACTION_ID),
@@ -70,11 +70,11 @@ def table_rows(records: DataFrame, schemas: Sequence[WriterSchema] = ()) -> Data
 
 
 def _born_timestamp() -> Column:
-    """Return the header's milliseconds as a time; null for what is none (it is the client's)."""
+    """Return the header's milliseconds as a time; null if the client's value is out of range."""
     born_ms = F.col("born_ms")
     return F.when(born_ms.between(0, _BORN_MS_MAX), F.timestamp_millis(born_ms))
 
 
 def _publish_date() -> Column:
-    """Return the day in UTC, whatever the session's time zone: a rerun must find the same one."""
+    """Return the day in UTC, whatever the session's time zone: a rerun must find the same day."""
     return F.date_from_unix_date(F.floor(F.unix_seconds("timestamp") / F.lit(_DAY_S)).cast("int"))

@@ -1,8 +1,9 @@
-"""Where ingested rows go, and what makes each of them arrive once.
+"""The outputs of an ingestion, and how each writes every batch once.
 
-Spark notes a batch's offsets before it runs and its number after it is done. Killed in between,
-it runs the batch again under the same number, so a sink that knows the numbers it has had writes
-each once: Spark's file sink by its `_spark_metadata`, a Delta table by the application's version.
+Spark stores the offsets of a batch before it runs the batch, and a commit after the batch is done.
+If Spark is killed in between, it runs the batch again under the same number. So a sink that
+remembers the numbers of its batches writes each batch once. Spark's file sink keeps them in
+`_spark_metadata`, a Delta table in the application's version.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 
 FORMATS = ("parquet", "delta")
 _FILE_LOG = "_spark_metadata"
-# INT96, Spark's default for times, is deprecated and read wrongly by some.
+# INT96, Spark's default for timestamps, is deprecated, and some readers misread it.
 _PARQUET_TIMES = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-# Below this number of open files a task need not sort its rows by partition first; a batch seldom
-# spans more days than that, and an open file takes memory.
+# A task that writes at most this many partitions keeps one file open for each, and does not sort
+# its rows. A batch seldom has more than 4 partitions, and each open file takes memory.
 _OPEN_FILES = ("spark.sql.maxConcurrentOutputFileWriters", "4")
-# Parquet collects a dictionary of each column before it sees that it is of no use; these columns
-# have no value twice, or hardly.
+# Parquet collects a dictionary for each column before it finds that the dictionary is useless. The
+# values of these columns are unique, or almost.
 _NO_DICTIONARY = tuple(
     (f"parquet.enable.dictionary#{column}", "false")
     for column in ("offset", "transaction_id", "headers.list.element.value")
@@ -42,17 +43,17 @@ class Sink(Protocol):
     """An output of the job.
 
     Attributes:
-        not_added: Numbers of the batches of this run that the output had already: nothing of
-            them was added by it.
+        not_added: Numbers of the batches of this run that were not added, because the output had
+            them already.
     """
 
     not_added: set[int]
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Make sure that checkpoint and output belong together.
+        """Check that checkpoint and output belong together.
 
         Raises:
-            JobError: one of them was replaced; the user must act.
+            JobError: The checkpoint or the output was replaced; the user must act.
         """
 
     def writer(self, rows: DataFrame) -> DataStreamWriter:
@@ -62,17 +63,17 @@ class Sink(Protocol):
 def make_sink(
     spark: SparkSession, kind: str, output: str, app_id: str, show: Callable[[str], None]
 ) -> Sink:
-    """Return the sink for a format; sets what its files need in the session.
+    """Return the sink for a format, and set the session's options for its files.
 
     Args:
         spark: The session that writes.
         kind: One of FORMATS.
         output: Absolute path or URI of the table.
-        app_id: Under which name a Delta table knows the job.
-        show: Takes a line about a batch that is not added.
+        app_id: Name of the job in a Delta table.
+        show: Is called with a line about a batch that is not added.
 
     Raises:
-        JobError: the format's package is not installed; the user must act.
+        JobError: The package of the format is not installed; the user must act.
     """
     for name, value in (_PARQUET_TIMES, _OPEN_FILES, *_NO_DICTIONARY):
         spark.conf.set(name, value)
@@ -80,15 +81,15 @@ def make_sink(
 
 
 class _Parquet:
-    """Spark's own file sink: a reader of the directory sees whole batches only."""
+    """Spark's own file sink. Spark's readers of the directory see whole batches only."""
 
     def __init__(self, spark: SparkSession, output: str) -> None:
-        self.not_added: set[int] = set()  # Spark's sink says nothing of them
+        self.not_added: set[int] = set()  # Spark's sink does not report them
         self._output = output
         self._storage = Storage(spark)
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Compare the batches of both; Spark itself would skip a batch whose number it knows."""
+        """Compare the batch numbers of both: Spark skips a batch whose number the output has."""
         batches = [
             int(number)
             for name in self._storage.names(join(self._output, _FILE_LOG))
@@ -121,7 +122,7 @@ class _Parquet:
 
 
 class _Delta:
-    """A Delta table: each batch is one transaction that bears the batch's number."""
+    """A Delta table. Each batch is one transaction of the table, with the batch's number."""
 
     def __init__(
         self, spark: SparkSession, output: str, app_id: str, show: Callable[[str], None]
@@ -134,7 +135,7 @@ class _Delta:
         self._table = DeltaWriter(spark, output, PARTITION_COLUMNS)
 
     def check(self, checkpoint: Checkpoint) -> None:
-        """Compare the batch that the table had last with what the checkpoint says."""
+        """Compare the table's last batch with the checkpoint's last batch."""
         if checkpoint.is_new and not is_delta(self._spark, self._output):
             _refuse_strangers(Storage(self._spark), self._output, _FILE_LOG)
         newest = self._table.version_of(self._app_id)
@@ -154,29 +155,29 @@ class _Delta:
             )
 
     def writer(self, rows: DataFrame) -> DataStreamWriter:
-        """Return a writer to the table; a batch without rows is a transaction too."""
+        """Return a writer to the table. A batch without rows is a transaction of the table too."""
 
         def write(batch: DataFrame, number: int) -> None:
             if not self._table.append(batch, app_id=self._app_id, version=number):
                 self.not_added.add(number)
                 self._show(
-                    f"batch {number}: the table has it already, of an earlier run or of one that"
-                    " is under way; nothing was added"
+                    f"batch {number}: the table has it already, from an earlier run or from a"
+                    " concurrent one; nothing was added"
                 )
 
         return rows.writeStream.foreachBatch(write)
 
 
 def _refuse_strangers(storage: Storage, output: str, other_log: str) -> None:
-    """Refuse a directory with files of somebody else's: readers would see one of the two only.
+    """Refuse a directory with other files: readers would see either those or the new rows.
 
     Raises:
-        JobError: there are some; the user must act.
+        JobError: There are other files; the user must act.
     """
-    hidden = ("_", ".")  # Spark's readers pass over these names
+    hidden = ("_", ".")  # Spark's readers ignore names that begin so
     for name in storage.names(output):
         if not name.startswith(hidden) or name == other_log:
             raise JobError(
-                f"{output} is not empty and no table of this job: it has {name}. Readers would see"
+                f"{output} is not empty, and not a table of this job: it has {name}. Readers see"
                 " either that or the new rows, not both. Give an empty --output."
             )

@@ -24,7 +24,7 @@ from halfbridge.spark_jobs.session import spark_session
 from halfbridge.spark_jobs.sink.errors import SinkError
 from halfbridge.spark_jobs.storage import absolute
 
-_RATE_SLICE_S = 10  # with a rate, a slice takes about so long: a replay can be stopped in between
+_RATE_SLICE_S = 10  # with --rate, the duration of a slice: a replay can be stopped between slices
 
 
 def _pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dict[str, str]:
@@ -42,18 +42,18 @@ def _pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dic
 @from_option
 @to_option
 @click.option("--where", default="", metavar="SQL", help="Only rows for which this is true.")
-@click.option("--to-topic", required=True, metavar="NAME", help="Where the rows go.")
+@click.option("--to-topic", required=True, metavar="NAME", help="Topic that the rows are sent to.")
 @click.option(
     "--replay-id",
     required=True,
     metavar="NAME",
-    help="Name of this replay, in the header replay.id of each row. One name is replayed once.",
+    help="Name of this replay, in the header replay.id of each row. A name can be used once.",
 )
 @click.option(
     "--checkpoint",
     default="",
     metavar="PATH",
-    help="Directory or URI of the progress; with it a replay that ended early is resumed.",
+    help="Directory or URI of the progress, from which an interrupted replay is resumed.",
 )
 @click.option("--keep-partition", is_flag=True, help="Keep partition numbers; otherwise by key.")
 @click.option(
@@ -61,14 +61,14 @@ def _pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dic
     type=click.IntRange(min=1),
     default=None,
     metavar="N",
-    help="Rows a second at most, on average over slices.",
+    help="Most rows a second, on average over slices.",
 )
 @click.option(
     "--slice-rows",
     type=click.IntRange(1, 10_000_000),
     default=100_000,
     show_default=True,
-    help="Rows that become visible together, about.",
+    help="Approximate number of rows that become visible together.",
 )
 @click.option(
     "--sink-opt",
@@ -81,11 +81,11 @@ def _pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dic
 @click.option("--dry-run", is_flag=True, help="Say what would be sent; send and write nothing.")
 @report_option
 def main(**values: Any) -> int:
-    """Send rows of a table, or of a range of a topic, into a topic once more.
+    """Send the rows of a table or of a range of a topic to a topic again.
 
-    Each row exactly once, in the order of its source partition, through the sink: a slice becomes
-    visible when all of it is there. Start it again with the same --checkpoint and it goes on
-    where it was.
+    Each row is sent exactly once, in the order of its source partition. The rows of a slice become
+    visible together. A replay that is started again with the same --checkpoint continues where it
+    ended.
     """
     job = _job(values)
     with spark_session("halfbridge-replay", options=values["spark_options"]) as spark:
@@ -111,14 +111,14 @@ def main(**values: Any) -> int:
 
 
 def _job(values: dict[str, Any]) -> Replay:
-    """Return the job that the command line describes, before a JVM is started for nothing."""
+    """Return the job that the command line describes. Errors are found before the JVM starts."""
     if bool(values["table"]) == bool(values["from_topic"]):
         raise click.UsageError("give --source or --from-topic, one of them")
     if not values["checkpoint"] and not values["dry_run"]:
         raise click.UsageError("give --checkpoint, or --dry-run")
     if values["table"] and (values["start"], values["end"]) != (EARLIEST, LATEST):
         raise click.UsageError(
-            "--from and --to are of a topic; choose rows of a table with --where, for example"
+            "--from and --to apply to a topic; choose rows of a table with --where, for example"
             " --where \"timestamp >= '2026-11-01T12:00Z'\""
         )
     reading_options(values["bootstrap_servers"], values["kafka"])
@@ -153,7 +153,7 @@ def _plan_text(sent: Sent) -> str:
     plan = sent.plan
     lines = [f"would send {plan.rows:,} rows in {plan.slices} slices"]
     if sent.done_before:
-        lines[0] += f"; {sent.done_before} of these were sent, and are not sent again"
+        lines[0] += f"; {sent.done_before} of these slices were sent before, and are not sent again"
     lines += [
         f"  {place.topic} {place.partition}: {place.rows:,} rows, offsets {place.low} to"
         f" {place.high - 1}"

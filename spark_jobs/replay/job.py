@@ -1,4 +1,4 @@
-"""The job itself: slice after slice through the sink, each a batch under the replay's own app."""
+"""Runs a replay: sends one slice after the other, each as one batch of the sink."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ _DONE = "done"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What is sent once more, and where to.
+    """What a replay sends, and where to.
 
     Attributes:
-        replay_id: Its name; one name is replayed once.
+        replay_id: Name of the replay; a name can be used once.
         bootstrap_servers: `host:port`, separated by commas.
-        to_topic: Real topic that the rows go to.
-        table: Absolute path or URI of a table to read; empty: `from_topic`.
+        to_topic: Real topic that the rows are sent to.
+        table: Absolute path or URI of a table to read; empty: `from_topic` is read.
         from_topic: Topic to read.
-        start: Where reading the topic begins.
-        end: Where it ends.
+        start: Position in `from_topic` where reading begins.
+        end: Position in `from_topic` where reading ends.
         where: SQL condition on the source's columns; empty: all rows.
         checkpoint: Absolute path or URI of the progress.
-        prefix: Of the installation's topics.
-        keep_partition: To the partitions the rows came from.
-        rows_per_s: At most; None: as fast as it goes.
-        slice_rows: About how many rows a batch has.
-        kafka: Properties of Spark's consumer, by Java's names.
-        sink_kafka: Properties of the sink's producer, by librdkafka's names.
+        prefix: Prefix of the installation's topics.
+        keep_partition: Whether each row keeps the number of its source partition.
+        rows_per_s: Most rows a second; None: no limit.
+        slice_rows: Approximate number of rows in a slice.
+        kafka: Properties of Spark's consumer, with the names of the Java client.
+        sink_kafka: Properties of the sink's producer, with the names of librdkafka.
     """
 
     replay_id: str
@@ -75,7 +75,7 @@ class Replay:
         return f"replay-{self.replay_id}"
 
     def identity(self) -> dict[str, Any]:
-        """Return what must stay as it is when the replay is resumed."""
+        """Return the settings that must not change when the replay is resumed."""
         return {
             "replay_id": self.replay_id,
             "to_topic": self.to_topic,
@@ -87,7 +87,7 @@ class Replay:
         }
 
     def sink_options(self) -> dict[str, str]:
-        """Return the options of the sink, but for batch.id."""
+        """Return the options of the sink without batch.id."""
         return {
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "halfbridge.prefix": self.prefix,
@@ -96,24 +96,24 @@ class Replay:
         }
 
     def parsed(self) -> SinkOptions:
-        """Return the sink's options as the sink understands them.
+        """Return the sink's options, parsed.
 
         Raises:
-            SinkOptionError: one is wrong.
+            SinkOptionError: An option is wrong.
         """
         return parse_options(self.sink_options())
 
 
 @dataclass(slots=True)
 class Sent:
-    """What one run has sent.
+    """What one run of a replay has sent.
 
     Attributes:
-        plan: The whole replay.
-        done_before: How many slices of it earlier runs have sent.
-        slices: How many slices this one has.
-        rows: With how many rows.
-        seconds: In which time.
+        plan: The plan of the whole replay.
+        done_before: Slices that earlier runs have sent.
+        slices: Slices that this run has sent.
+        rows: Rows that this run has sent.
+        seconds: Duration of this run.
     """
 
     plan: ReplayPlan
@@ -123,7 +123,7 @@ class Sent:
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return it under the names that reports use."""
+        """Return the values under the names that reports use."""
         return {
             **self.plan.identity,
             "planned_rows": self.plan.rows,
@@ -139,8 +139,8 @@ def plan_replay(spark: SparkSession, job: Replay) -> ReplayPlan:
     """Return what a new replay would send; writes nothing.
 
     Raises:
-        JobError: the source cannot be replayed; the user must act.
-        PySparkException: Spark cannot read it.
+        JobError: The source cannot be replayed; the user must act.
+        PySparkException: Spark cannot read the source.
     """
     rows = _source(spark, job, None)
     counted = rows.groupBy("topic", "partition").agg(
@@ -156,7 +156,7 @@ def plan_replay(spark: SparkSession, job: Replay) -> ReplayPlan:
 
 
 def preview(spark: SparkSession, job: Replay) -> Sent:
-    """Return what `replay` would begin with: the plan, and how much of it is done; writes nothing.
+    """Return the plan that `replay` would send, and how much of it is done; writes nothing.
 
     Raises:
         JobError, PySparkException: as `replay`.
@@ -169,13 +169,13 @@ def preview(spark: SparkSession, job: Replay) -> Sent:
 
 
 def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sent:
-    """Send what is left of `job`, and return what this run has sent.
+    """Send the slices of `job` that are not done, and return what this run has sent.
 
     Raises:
-        JobError: this replay.id was replayed already, or the checkpoint is another one's; the
+        JobError: The replay.id was used before, or the checkpoint belongs to another replay; the
             user must act.
-        SinkError: the installation is not as it must be; the text says what to do.
-        PySparkException: Spark or the sink cannot do it.
+        SinkError: The installation is not set up correctly; the text says what to do.
+        PySparkException: Spark or the sink failed.
     """
     register(spark)
     storage = Storage(spark)
@@ -191,7 +191,7 @@ def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sen
             " To send them again, choose another --replay-id"
         )
     if done:
-        show(f"going on behind {done} of {plan.slices} slices")
+        show(f"resuming after {done} of {plan.slices} slices")
     sent = Sent(plan, done)
     began_s = time.monotonic()
     for number in range(done, plan.slices):
@@ -222,7 +222,7 @@ def _send(spark: SparkSession, job: Replay, plan: ReplayPlan, number: int) -> in
 
 
 def _source(spark: SparkSession, job: Replay, bounds: Bounds | None) -> DataFrame:
-    """Return the wanted rows: of a slice, or all of them."""
+    """Return the rows of the slice with `bounds`; None: of all slices."""
     if job.table:
         rows = read_table(spark, job.table)
         if rows is None:
@@ -262,16 +262,16 @@ def _kept_plan(storage: Storage, job: Replay) -> ReplayPlan | None:
     if other := sorted(name for name in identity if plan.identity.get(name) != identity[name]):
         raise JobError(
             f"the checkpoint {job.checkpoint} belongs to another replay: {', '.join(other)} differ."
-            " Start it as it was, or give a new --checkpoint and a new --replay-id"
+            " Give the options of that replay, or a new --checkpoint and a new --replay-id"
         )
     return plan
 
 
 def _refuse_replayed(job: Replay) -> None:
-    """Refuse a replay.id whose first slice was published, by whatever checkpoint.
+    """Refuse a replay.id whose first slice was published, with whatever checkpoint.
 
     Raises:
-        JobError: it was; the user must act.
+        JobError: The first slice was published; the user must act.
     """
     options = job.parsed()
     ensure_topics(options)
@@ -284,7 +284,7 @@ def _refuse_replayed(job: Replay) -> None:
 
 
 def _done(storage: Storage, checkpoint: str) -> int:
-    """Return how many slices are done: they are sent one after the other."""
+    """Return how many slices are done. Slices are sent in order, so these are the first ones."""
     numbers = {int(name) for name in storage.names(join(checkpoint, _DONE)) if name.isdigit()}
     done = 0
     while done in numbers:

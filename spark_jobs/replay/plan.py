@@ -1,4 +1,4 @@
-"""What a replay sends, cut into slices that are the same however often it is resumed. Pure."""
+"""Divides the rows of a replay into slices, which stay the same when it is resumed. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Place:
     """The rows of one source partition.
 
     Attributes:
-        topic: Topic they come from.
-        partition: Its partition.
-        low: Lowest offset among them.
-        high: Highest offset among them, plus one.
-        rows: How many they are.
+        topic: Source topic.
+        partition: Source partition.
+        low: Lowest offset of the rows.
+        high: Highest offset of the rows, plus one.
+        rows: Number of rows.
     """
 
     topic: str
@@ -34,12 +34,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """All of a replay.
+    """The plan of a whole replay.
 
     Attributes:
-        identity: What must stay as it is, in words of the job's options; JSON values.
-        places: Where the rows stand.
-        slices: How many batches they are sent in.
+        identity: The settings that must not change when the replay is resumed; JSON values.
+        places: The source partitions.
+        slices: Number of slices; each is one batch of the sink.
     """
 
     identity: Mapping[str, Any]
@@ -48,13 +48,15 @@ class ReplayPlan:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows in all source partitions."""
         return sum(place.rows for place in self.places)
 
     def bounds(self, number: int) -> Bounds:
-        """Return the offsets [low, high) of each source partition in a slice.
+        """Return the offsets [low, high) of each source partition in slice `number`.
 
-        Slices of one partition follow each other, so that rows of one key keep their order.
+        Each slice takes its share of each partition, in the order of the offsets, so that rows with
+        the same key keep their order. Example: of a partition with the offsets 0 to 999, slice 1 of
+        4 has [250, 500).
         """
         return {
             (place.topic, place.partition): (_cut(place, number, self.slices), end)
@@ -63,7 +65,7 @@ class ReplayPlan:
         }
 
     def to_json(self) -> str:
-        """Return it as the checkpoint keeps it."""
+        """Return the plan as the text of the checkpoint's file."""
         places = [
             [place.topic, place.partition, place.low, place.high, place.rows]
             for place in self.places
@@ -80,17 +82,17 @@ class ReplayPlan:
 def make_plan(
     identity: Mapping[str, Any], places: Sequence[Place], *, slice_rows: int
 ) -> ReplayPlan:
-    """Return a plan of slices with about `slice_rows` rows each; none for no rows."""
+    """Return a plan of slices with about `slice_rows` rows each; 0 slices for 0 rows."""
     rows = sum(place.rows for place in places)
     ordered = sorted(places, key=lambda place: (place.topic, place.partition))
     return ReplayPlan(identity, tuple(ordered), -(-rows // slice_rows))
 
 
 def read_plan(text: str, where: str) -> ReplayPlan:
-    """Return the plan that a checkpoint keeps.
+    """Return the plan in the text of a checkpoint's file.
 
     Raises:
-        JobError: it is damaged or of another version; the user must act.
+        JobError: The text is damaged or of another version; the user must act.
     """
     try:
         kept = json.loads(text)
@@ -100,7 +102,7 @@ def read_plan(text: str, where: str) -> ReplayPlan:
         return ReplayPlan(kept["identity"], places, int(kept["slices"]))
     except (ValueError, KeyError, TypeError) as error:
         raise JobError(
-            f"{where} is damaged: {error}. Restore it, or begin anew with another --replay-id"
+            f"{where} is damaged: {error}. Restore it, or start again with another --replay-id"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""From the rows of a source to the rows that are sent. Pure."""
+"""Selects the rows of a source, and makes the rows that are sent. Pure."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.replay.plan import Bounds
 
 REPLAY_ID = "replay.id"
-# What a source must have: Spark's Kafka source and the table of `ingest` do.
+# Columns of a source. Spark's Kafka source and the table of `ingest` have them.
 COLUMNS = ("topic", "partition", "offset", "key", "value", "headers")
 _HEADERS = "array<struct<key: string, value: binary>>"
 
 
 def selected(rows: DataFrame, *, where: str, replay_id: str) -> DataFrame:
-    """Return the rows that are to be sent, with COLUMNS.
+    """Return the COLUMNS of the rows to send.
 
-    Rows that this replay has sent itself are left out: it may read the topic that it writes to.
+    Rows that this replay sent before are left out: a replay may read the topic that it writes to.
 
     Args:
-        rows: Has COLUMNS, and whatever `where` names.
+        rows: Has COLUMNS and the columns that `where` names.
         where: A SQL condition; empty: all rows.
-        replay_id: Of this replay.
+        replay_id: Name of this replay.
     """
     wanted = rows.where(where) if where else rows
     sent = F.exists(
         _headers(),
         lambda header: (
             (header["key"] == F.lit(REPLAY_ID))
-            # A header may have no value, and what compares with that is neither true nor false.
+            # A header may have no value, and a comparison with null is neither true nor false.
             & header["value"].eqNullSafe(F.lit(replay_id).cast("binary"))
         ),
     )
@@ -51,18 +51,19 @@ def within(rows: DataFrame, bounds: Bounds) -> DataFrame:
 
 
 def replayed(rows: DataFrame, *, replay_id: str, to_topic: str, keep_partition: bool) -> DataFrame:
-    """Return what the sink is given, in an order that keeps each source partition's.
+    """Return the rows for the sink, in the order of each source partition.
 
     Args:
         rows: Has COLUMNS.
-        replay_id: Goes into the header `replay.id` of every row.
-        to_topic: Where they go.
-        keep_partition: To the partition they came from; otherwise by their key.
+        replay_id: Value of the header `replay.id` of every row.
+        to_topic: Topic that the rows are sent to.
+        keep_partition: Whether a row keeps the number of its source partition; otherwise the
+            partition is chosen by key.
 
     Returns:
-        topic string, partition int (null: by key), key binary, value binary, headers. The source's
-        own headers without reserved ones (they say in which transaction the row came the first
-        time) and without an earlier replay.id.
+        topic string, partition int (null: by key), key binary, value binary, headers. Reserved
+        headers of the source are left out, because they name the transaction of the first delivery.
+        A replay.id of an earlier replay is left out too.
     """
     mine = F.struct(F.lit(REPLAY_ID).alias("key"), F.lit(replay_id).cast("binary").alias("value"))
     dropped = sorted({*RESERVED, REPLAY_ID})
