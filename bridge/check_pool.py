@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
-from queue import Empty, Full, Queue, SimpleQueue
-from threading import Lock, Thread
-from time import monotonic
+from queue import Empty, Full
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from halfbridge.bridge.held import held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from halfbridge.bridge.ports import Line, Ports, Running
 
 Task = TypeVar("Task")
 
 
 @dataclass(slots=True)
-class _Running(Generic[Task]):
+class _Begun(Generic[Task]):
     task: Task
     since: float  # monotonic seconds
     is_overdue: bool = False
@@ -66,6 +69,7 @@ class CheckPool(Generic[Task]):
 
     Args:
         work: The user's function.
+        ports: Its clock, and its concurrency.
         threads: How many run at a time.
         queue_max: How many tasks may wait.
         timeout_s: How long a task may run before it is reported as overdue; it is not stopped
@@ -76,6 +80,7 @@ class CheckPool(Generic[Task]):
     def __init__(
         self,
         work: Callable[[Task], object],
+        ports: Ports,
         *,
         threads: int,
         queue_max: int,
@@ -83,16 +88,18 @@ class CheckPool(Generic[Task]):
         hung_max: int = 0,
     ) -> None:
         self._work = work
+        self._now = ports.clock.monotonic
+        self._run = ports.run
         self._threads_max = threads
         self._hung_max = hung_max
         self._timeout_s = timeout_s
-        self._tasks: Queue[Task | None] = Queue(queue_max)
-        self._outcomes: SimpleQueue[Outcome[Task] | None] = SimpleQueue()
+        self._tasks: Line = ports.run.line(queue_max)  # of Task; None: look whether this stops
+        self._outcomes: Line = ports.run.line()  # of Outcome; None: there are no more
         self._numbers = count()
         self._is_stopping = False
-        self._lock = Lock()  # guards what follows
-        self._running: dict[int, _Running[Task]] = {}
-        self._threads: list[Thread] = []
+        self._lock = ports.run.waker()  # guards what follows
+        self._running: dict[int, _Begun[Task]] = {}
+        self._threads: list[Running] = []
         self._able = self._hung = self._timed_out = self._replaced = 0
 
     def start(self) -> None:
@@ -101,7 +108,7 @@ class CheckPool(Generic[Task]):
         Raises:
             RuntimeError: the system gives this process no more threads.
         """
-        with self._lock:
+        with held(self._lock):
             while self._able < self._threads_max:
                 self._start_one()
 
@@ -125,12 +132,12 @@ class CheckPool(Generic[Task]):
 
     def state(self) -> PoolState:
         """Return how the threads are."""
-        with self._lock:
+        with held(self._lock):
             since = min((one.since for one in self._running.values() if one.is_overdue), default=0)
             return PoolState(
                 able=self._able,
                 hung=self._hung,
-                hung_s=monotonic() - since if self._hung else 0.0,
+                hung_s=self._now() - since if self._hung else 0.0,
                 timed_out=self._timed_out,
                 replaced=self._replaced,
             )
@@ -151,37 +158,37 @@ class CheckPool(Generic[Task]):
 
     def stop(self, timeout_s: float) -> None:
         """Let running tasks finish, up to `timeout_s`; queued ones are dropped."""
-        with self._lock:
+        with held(self._lock):
             self._is_stopping = True
             threads = self._threads
-        deadline = monotonic() + timeout_s
+        deadline = self._now() + timeout_s
         self.drop_waiting()  # nobody adds any more
         self._wake_one()
         for thread in threads:
-            thread.join(max(0.0, deadline - monotonic()))
-        self._outcomes.put(None)
+            thread.join(max(0.0, deadline - self._now()))
+        self._outcomes.put_nowait(None)
 
-    def _run(self, number: int) -> None:
+    def _work_off(self, number: int) -> None:
         while True:
             task = self._tasks.get()
             if task is None or self._is_stopping:
                 self._wake_one()
                 return
-            with self._lock:
-                self._running[number] = _Running(task, monotonic())
+            with held(self._lock):
+                self._running[number] = _Begun(task, self._now())
             try:
                 outcome = Outcome(task, self._work(task))
             # SystemExit, CancelledError and time-outs of other libraries, too, end no thread.
             except BaseException as error:  # noqa: BLE001  (the user's code; its outcome tells)
                 outcome = Outcome(task, error=error)
             is_spare = self._has_returned(number)
-            self._outcomes.put(outcome)
+            self._outcomes.put_nowait(outcome)
             if is_spare:
                 return
 
     def _has_returned(self, number: int) -> bool:
         """Note that a task returned; tell whether another thread has this one's place."""
-        with self._lock:
+        with held(self._lock):
             if not self._running.pop(number).is_overdue:
                 return False
             self._hung -= 1
@@ -209,8 +216,8 @@ class CheckPool(Generic[Task]):
     def _overdue(self) -> list[Outcome[Task]]:
         """Return what has become overdue, and replace its threads."""
         overdue = []
-        with self._lock:
-            due = monotonic() - self._timeout_s
+        with held(self._lock):
+            due = self._now() - self._timeout_s
             for running in self._running.values():
                 if running.since < due and not running.is_overdue:
                     running.is_overdue = True
@@ -230,9 +237,6 @@ class CheckPool(Generic[Task]):
 
     def _start_one(self) -> None:
         number = next(self._numbers)
-        thread = Thread(
-            target=self._run, args=(number,), name=f"halfbridge-checker-{number}", daemon=True
-        )
-        thread.start()
+        thread = self._run.start(partial(self._work_off, number), f"halfbridge-checker-{number}")
         self._able += 1
         self._threads = [each for each in self._threads if each.is_alive()] + [thread]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from halfbridge.bridge import kafka_io
+from halfbridge.bridge.client_settings import checks_properties
 from halfbridge.bridge.errors import BridgeError, RetriableError
-from halfbridge.bridge.side_thread import let_go
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.stalls import LOOK_S, STALLED_S, UNREAD_S, compare
 from halfbridge.bridge.trouble import tell
 
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Protocol
 
-    from halfbridge.bridge.inquiry.kafka_io import Ends
+    from halfbridge.bridge.ends import Ends
+    from halfbridge.bridge.ports import Member, Place, Ports, Record
     from halfbridge.bridge.shared import Shared
     from halfbridge.bridge.stalls import Behind
 
     class AskEnds(Protocol):
         """A question to brokers."""
 
-        def __call__(self, places: Iterable[tuple[str, int]], *, anew: bool) -> Ends:
+        def __call__(self, places: Iterable[Place], *, anew: bool) -> Ends:
             """Do as `Shared.ask_ends`."""
 
 
@@ -36,49 +37,60 @@ PATIENCE_S_MAX = 16 * STALLED_S
 
 
 class CheckRequests:
-    """A member of the group that reads its check topic; joins again when it has left."""
+    """A member of the group that reads its check topic; joins again when it has left.
 
-    def __init__(self, shared: Shared) -> None:
-        self._shared = shared
-        self._consumer: Any = None
+    Args:
+        shared: Of the producer; asks where partitions end.
+        ports: What the member is made of.
+    """
+
+    def __init__(self, shared: Shared, ports: Ports) -> None:
+        self._config = shared.config
+        self._ports = ports
+        self._member: Member | None = None
         self._watch = RequestWatch(shared.ask_ends)
 
     @property
     def has_joined(self) -> bool:
         """Tell whether this is a member of the group."""
-        return self._consumer is not None
+        return self._member is not None
 
     def join(self) -> None:
         """Join the group.
 
         Raises:
-            ConfigError: no consumer takes these settings; the user corrects them.
+            ConfigError: no member can be made with these settings; the user corrects them.
         """
-        self._consumer = kafka_io.make_check_consumer(self._shared.config)
-        self._watch.begin(monotonic())
+        self._joined()
 
-    def read(self) -> list[Any]:
-        """Return records, and errors of the consumer; waits a moment for the first of them.
+    def read(self) -> list[Record]:
+        """Return records, and errors of the member; waits a moment for the first of them.
 
         Raises:
             RetriableError: no more come, though there are more. Leave, and read again.
         """
-        if self._consumer is None:
-            self.join()
-        self._watch.look(self._consumer.assignment, monotonic())
-        first = self._consumer.poll(_POLL_S)
-        records = [] if first is None else [first, *self._consumer.consume(_BATCH_MAX - 1, 0)]
+        member = self._member or self._joined()
+        self._watch.look(member.assignment, self._ports.clock.monotonic())
+        first = member.poll(_POLL_S)
+        records = [] if first is None else [first, *member.take(_BATCH_MAX - 1)]
         return [record for record in records if not self._watch.take(record)]
 
     def leave(self) -> None:
         """Leave the group; tells of what fails, and waits no longer than `let_go`."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is None:
+        member, self._member = self._member, None
+        if member is None:
             return
         try:
-            let_go(consumer)
+            self._ports.run.let_go(member)
         except BaseException:  # noqa: BLE001  (a consumer that broke may break again)
             tell(_LOG.exception, "closing the check consumer failed")
+
+    def _joined(self) -> Member:
+        config, clock = self._config, self._ports.clock
+        self._member = member = self._ports.kafka.member(checks_properties(config, clock))
+        member.join_and_read([config.names.check(config.producer_group)])
+        self._watch.begin(clock.monotonic())
+        return member
 
 
 class RequestWatch:
@@ -92,27 +104,27 @@ class RequestWatch:
         self._question: Ends | None = None
         self._asked_at = self._looked_at = 0.0
         self._unanswered = 0  # of the places that were asked about last
-        self._reached: dict[tuple[str, int], int] = {}
-        self._behind: dict[tuple[str, int], Behind] = {}
-        self._patience_s: dict[tuple[str, int], float] = {}
+        self._reached: dict[Place, int] = {}
+        self._behind: dict[Place, Behind] = {}
+        self._patience_s: dict[Place, float] = {}
 
     def begin(self, now: float) -> None:
         """Take that a new consumer reads."""
         self._reached, self._behind, self._question = {}, {}, None
         self._asked_at = self._looked_at = now
 
-    def take(self, record: Any) -> bool:
+    def take(self, record: Record) -> bool:
         """Note how far was read; return whether this was the end of a partition, no record."""
         error = record.error()
-        is_end = error is not None and error.code() == kafka_io.PARTITION_EOF
-        place = record.topic(), record.partition()
+        is_end = error is not None and failure_of(error).code == Code.PARTITION_EOF
+        place = record.topic() or "", record.partition() or 0
         if error is None:
             self._patience_s.pop(place, None)
         if error is None or is_end:
-            self._reached[place] = record.offset() + (not is_end)
+            self._reached[place] = (record.offset() or 0) + (not is_end)
         return is_end
 
-    def look(self, assignment: Callable[[], Iterable[Any]], now: float) -> None:
+    def look(self, assignment: Callable[[], list[Place]], now: float) -> None:
         """Ask where what is assigned ends, or take the answers to that; never waits.
 
         Raises:
@@ -126,9 +138,9 @@ class RequestWatch:
             self._compare(ends, now)
         elif now - self._asked_at >= LOOK_S:
             self._asked_at = now
-            self._ask_where_logs_end([(one.topic, one.partition) for one in assignment()])
+            self._ask_where_logs_end(assignment())
 
-    def _ask_where_logs_end(self, places: list[tuple[str, int]]) -> None:
+    def _ask_where_logs_end(self, places: list[Place]) -> None:
         self._question = None
         if not places:
             return
@@ -136,10 +148,10 @@ class RequestWatch:
         anew, self._unanswered = self._unanswered > 0, len(places)
         try:
             self._question = self._ask(places, anew=anew)
-        except (BridgeError, kafka_io.KafkaException, RuntimeError) as error:
+        except (BridgeError, KafkaFailure, RuntimeError) as error:
             tell(_LOG.info, "where %s end cannot be asked: %s", places, error)
 
-    def _compare(self, ends: dict[tuple[str, int], int], now: float) -> None:
+    def _compare(self, ends: dict[Place, int], now: float) -> None:
         self._unanswered -= len(ends)
         reached = {place: self._reached.get(place, _NOTHING_READ) for place in ends}
         self._behind = compare(self._behind, reached, ends, now)

@@ -10,36 +10,37 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from threading import Event, Lock, Thread
-from time import monotonic, time_ns
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.bridge.check_answers import answer_to, covered
 from halfbridge.bridge.check_counts import CheckTally
 from halfbridge.bridge.check_pool import CheckPool
 from halfbridge.bridge.check_requests import CheckRequests
 from halfbridge.bridge.errors import BridgeError
 from halfbridge.bridge.hung_checkers import HungCheckers
-from halfbridge.bridge.message import Answer, MessageView, Resolution, view_of
-from halfbridge.bridge.trouble import shown, tell
+from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.bridge.message import MessageView, view_of
+from halfbridge.bridge.trouble import tell
 from halfbridge.serde.avro import CHECK_REQUEST, OP
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import CHECK, headers_of
-from halfbridge.serde.records import COUNT_UNKNOWN, NO_OFFSET, Op, OpKind, OpSource
+from halfbridge.serde.records import NO_OFFSET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halfbridge.bridge.check_counts import CheckCounts
     from halfbridge.bridge.check_pool import Outcome
+    from halfbridge.bridge.message import Answer, Resolution
+    from halfbridge.bridge.ports import Ports, Record, Running
     from halfbridge.bridge.shared import Shared
-    from halfbridge.serde.records import CheckRequest
+    from halfbridge.serde.records import CheckRequest, Op
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _OVERDUE_PAUSE_S = 0.1
 _BACK_OFF_S = 1.0
 _STOP_S = 2.0
-_REASON_CHARS_MAX = 500
-_NS_PER_MS = 1_000_000
 _MS_PER_S = 1_000
 
 
@@ -50,34 +51,47 @@ class _Check:
 
 
 class CheckResponder:
-    """Answers checks for one producer until stopped; nothing that is raised ends it."""
+    """Answers checks for one producer until stopped; nothing that is raised ends it.
+
+    Args:
+        shared: Of the producer.
+        checker: The user's.
+        ports: Of the producer.
+        knows: Tells whether checks about a topic are this producer's to answer.
+        on_hung: As TransactionProducer takes it.
+    """
 
     def __init__(
         self,
         shared: Shared,
         checker: Callable[[MessageView], Resolution | Answer],
+        ports: Ports,
         *,
         knows: Callable[[str], bool],
         on_hung: Callable[[CheckCounts], object] | None = None,
     ) -> None:
         config = shared.config
         self._shared = shared
+        self._ports = ports
         self._knows = knows
         self._tally = CheckTally()
-        self._lock = Lock()  # guards _busy
+        self._lock = Lock()  # guards _busy, and nothing waits while it is held
         self._busy: set[tuple[str, int]] = set()
-        self._stopping = Event()
+        self._stopping = ports.run.event()
         self._pool: CheckPool[_Check] = CheckPool(
             lambda check: checker(check.view),
+            ports,
             threads=config.check_threads,
             hung_max=config.check_hung_max,
             queue_max=config.check_queue_max,
             timeout_s=config.check_timeout_ms / _MS_PER_S,
         )
-        self._hung = HungCheckers(config.producer_group, counts=self.counts, listener=on_hung)
-        self._requests = CheckRequests(shared)  # the consuming thread's, once that runs
-        self._consuming = Thread(target=self._consume, name="halfbridge-checks", daemon=True)
-        self._answering = Thread(target=self._answer, name="halfbridge-answers", daemon=True)
+        self._hung = HungCheckers(
+            config.producer_group, ports.run, counts=self.counts, listener=on_hung
+        )
+        self._requests = CheckRequests(shared, ports)  # the consuming thread's, once that runs
+        self._consuming: Running | None = None
+        self._answering: Running | None = None
 
     def start(self) -> None:
         """Start to consume and answer.
@@ -87,15 +101,17 @@ class CheckResponder:
         """
         self._requests.join()
         self._pool.start()
-        self._answering.start()
-        self._consuming.start()
+        self._answering = self._ports.run.start(self._answer, "halfbridge-answers")
+        self._consuming = self._ports.run.start(self._consume, "halfbridge-checks")
 
     def stop(self) -> None:
         """Leave the group, let running checkers finish for a moment, write their answers."""
         self._stopping.set()
-        self._consuming.join()
+        if self._consuming is not None:
+            self._consuming.join()
         self._pool.stop(_STOP_S)
-        self._answering.join()
+        if self._answering is not None:
+            self._answering.join()
 
     def counts(self) -> CheckCounts:
         """Return what was done so far, and how many checkers hang."""
@@ -115,7 +131,7 @@ class CheckResponder:
 
     def _take_turn(self) -> None:
         pool = self._pool.state()
-        self._hung.look(pool, monotonic())
+        self._hung.look(pool, self._ports.clock.monotonic())
         if pool.able:
             self._take(self._requests.read())
         else:
@@ -133,12 +149,13 @@ class CheckResponder:
             self._tally.add("refused", len(dropped))
         self._stopping.wait(_BACK_OFF_S)
 
-    def _take(self, records: list[Any]) -> None:
+    def _take(self, records: list[Record]) -> None:
         newest: dict[tuple[str, int], _Check] = {}
         for record in records:
-            if record.error() is not None:
+            error = record.error()
+            if error is not None:
                 self._tally.add("errors")
-                tell(_LOG.warning, "reading checks: %s", record.error())
+                tell(_LOG.warning, "reading checks: %s", failure_of(error))
                 continue
             check = self._decoded(record)
             if check is None:
@@ -152,7 +169,7 @@ class CheckResponder:
         for key, check in newest.items():
             self._submit(key, check)
 
-    def _decoded(self, record: Any) -> _Check | None:
+    def _decoded(self, record: Record) -> _Check | None:
         self._tally.add("received")
         try:
             headers = headers_of(record) or []
@@ -204,10 +221,17 @@ class CheckResponder:
             end = ends[request.half_partition]
             # An answer must cover all messages of its transaction: an old leader may name an end
             # below them, or between them.
-            if end < _covered(request):
+            if end < covered(request):
                 self._tally.add("unwritten")
                 continue
-            op = self._op(outcome, end)
+            op = answer_to(
+                request,
+                outcome,
+                half_offset=end,
+                now_ms=self._shared.time_ms(),
+                actor=self._shared.actor,
+                timeout_ms=self._shared.config.check_timeout_ms,
+            )
             self._tally.add("answered" if op.check_number else "failed")
             self._produce(op, request.half_partition)
 
@@ -216,7 +240,7 @@ class CheckResponder:
         least: dict[int, int] = {}
         for request in requests:
             partition = request.half_partition
-            least[partition] = max(_covered(request), least.get(partition, 0))
+            least[partition] = max(covered(request), least.get(partition, 0))
         return {partition: self._half_end(partition, offset) for partition, offset in least.items()}
 
     def _half_end(self, partition: int, at_least: int) -> int:
@@ -229,41 +253,6 @@ class CheckResponder:
             text = "checks of half partition %d beyond %d, where it is said to end, stay unanswered"
             tell(_LOG.warning, text, partition, end)
         return end
-
-    def _op(self, outcome: Outcome[_Check], half_offset: int) -> Op:
-        request = outcome.task.request
-        unknown = Op(
-            transaction_id=request.transaction_id,
-            timestamp=time_ns() // _NS_PER_MS,
-            half_offset=half_offset,
-            resume_count=request.resume_count,
-            producer_group=request.producer_group,
-            kind=OpKind.UNKNOWN,
-            message_count=COUNT_UNKNOWN,
-            check_number=0,
-            source=OpSource.CHECK,
-            actor=self._shared.actor,
-            reason="",
-        )
-        answer = outcome.answer
-        if isinstance(answer, Resolution):
-            answer = Answer(answer)
-        if isinstance(answer, Answer):
-            kind, count = OpKind[answer.resolution.value], answer.message_count
-            return unknown._replace(
-                kind=kind,
-                check_number=request.check_number,
-                message_count=COUNT_UNKNOWN if count is None else count,
-            )
-        # Only an explicit UNKNOWN counts: a database that is down must not discard.
-        if outcome.is_overdue:
-            reason = f"checker still runs after {self._shared.config.check_timeout_ms} ms"
-        elif outcome.error is not None:
-            reason = f"checker raised {shown(outcome.error)}"
-        else:
-            reason = f"checker returned {shown(answer)}, no Resolution"
-        tell(_LOG.warning, "check of %s: %s", request.transaction_id, reason)
-        return unknown._replace(reason=reason[:_REASON_CHARS_MAX])
 
     def _produce(self, op: Op, partition: int) -> None:
         shared = self._shared
@@ -286,12 +275,8 @@ class CheckResponder:
         if error is not None:
             self._tally.add("unwritten")
             where = record.partition()
-            tell(_LOG.warning, "answer to op partition %s not written: %s", where, error)
-
-
-def _covered(request: CheckRequest) -> int:
-    """Return the lowest half offset that an answer may name."""
-    return max(0, request.half_offset, request.last_half_offset)
+            failure = failure_of(error)
+            tell(_LOG.warning, "answer to op partition %s not written: %s", where, failure)
 
 
 def _key(request: CheckRequest) -> tuple[str, int]:

@@ -7,12 +7,11 @@ what it says changes nothing that the client does. It only warns.
 from __future__ import annotations
 
 import logging
-from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge import kafka_io
+from halfbridge.bridge.client_settings import reader_properties
 from halfbridge.bridge.errors import BridgeError
-from halfbridge.bridge.settings_topic.kafka_io import read_settings
+from halfbridge.bridge.settings_topic import READING, read_settings
 from halfbridge.bridge.trouble import tell
 from halfbridge.serde.limits import (
     METADATA_BYTES_MAX,
@@ -24,7 +23,8 @@ from halfbridge.serde.records import DaemonSettings
 
 if TYPE_CHECKING:
     from halfbridge.bridge.config import BridgeConfig
-    from halfbridge.bridge.settings_topic.kafka_io import Said
+    from halfbridge.bridge.ports import Ports, Running
+    from halfbridge.bridge.settings_topic import Said
 
 _LOG = logging.getLogger("halfbridge.bridge")
 # How long `close` waits for a reader; it notices within a tenth of a second.
@@ -43,24 +43,26 @@ class DaemonLimits:
 
     Args:
         config: The producer's.
+        ports: What the record is read with.
     """
 
-    def __init__(self, config: BridgeConfig) -> None:
+    def __init__(self, config: BridgeConfig, ports: Ports) -> None:
         self._config = config
+        self._ports = ports
         self._known: DaemonSettings | None = None  # until it was looked for
         self._has_warned_of_immunity = False
-        self._stopping = Event()
-        self._reader = Thread(target=self._read, name="halfbridge-settings", daemon=True)
+        self._stopping = ports.run.event()
+        self._reading: Running | None = None
 
     def start(self) -> None:
         """Begin to read the record; returns at once."""
-        self._reader.start()
+        self._reading = self._ports.run.start(self._look, "halfbridge-settings")
 
     def stop(self) -> None:
         """End the reading, whether it is over or not."""
         self._stopping.set()
-        if self._reader.ident is not None:
-            self._reader.join(_STOP_S)
+        if self._reading is not None:
+            self._reading.join(_STOP_S)
 
     def check_immunity(self, immunity_ms: int) -> None:
         """Warn, once, of a message whose first check the daemon may come to too late."""
@@ -79,11 +81,9 @@ class DaemonLimits:
             known.transaction_age_ms_max,
         )
 
-    def _read(self) -> None:
-        topic = self._config.names.settings
+    def _look(self) -> None:
         try:
-            client = kafka_io.reader_settings(self._config)
-            said, _ = read_settings(client, topic, stop=self._stopping)
+            said = self._read()
         except BridgeError as error:
             if not self._stopping.is_set():
                 tell(_LOG.info, "the daemon's limits are not known, defaults assumed: %s", error)
@@ -92,6 +92,17 @@ class DaemonLimits:
             tell(_LOG.exception, "the daemon's limits are not known, defaults assumed")
             return
         self._take(said[-1] if said else None)
+
+    def _read(self) -> list[Said]:
+        ports = self._ports
+        properties = {**reader_properties(self._config, ports.clock), **READING}
+        reader = ports.kafka.reader(properties)
+        try:
+            topic = self._config.names.settings
+            said, _ = read_settings(reader, topic, stop=self._stopping, clock=ports.clock)
+        finally:
+            ports.run.let_go(reader)
+        return said
 
     def _take(self, last: Said | None) -> None:
         self._known = DaemonSettings()

@@ -15,11 +15,9 @@ for each. A thread that polls beside a busy one therefore gets one of them per s
 from __future__ import annotations
 
 import logging
-from _thread import allocate_lock, get_ident
 from collections import deque
 from contextlib import suppress
-from threading import Event, Thread, main_thread
-from time import monotonic
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.errors import BackpressureError
@@ -27,6 +25,8 @@ from halfbridge.bridge.trouble import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from halfbridge.bridge.ports import Ports, Running, Waker, Writer
 
 _LOG = logging.getLogger("halfbridge.bridge")
 POLL_EVERY = 32
@@ -53,10 +53,9 @@ class Delivery:
         self._server = server
         self._is_done = False
         self._error: Any = None
-        self._wakers: list[Any] | None = None
+        self._wakers: list[Waker] | None = None
         self._callbacks: list[Callable[[Any], object]] | None = None
-        self.offset = -1
-        self.timestamp = -1
+        self.offset = self.timestamp = -1
 
     def done(self) -> bool:
         """Tell whether the record was acknowledged or has failed."""
@@ -75,7 +74,7 @@ class Delivery:
         """Run every callback not run yet (for the server)."""
         while self._callbacks:
             with suppress(IndexError):  # popping is atomic: each runs in one thread only
-                _run_guarded(self._callbacks.pop(0), self)
+                self._server.run_guarded(self._callbacks.pop(0), self)
 
     def fail(self, error: BaseException) -> None:
         """Note why it failed, before `settle` (for subclasses)."""
@@ -100,7 +99,7 @@ class Delivery:
         """Wait until done, at most `timeout_s`; tell whether it is."""
         if self._is_done:
             return True
-        waker = allocate_lock()
+        waker = self._server.new_waker()
         waker.acquire()
         with self._server.guard:
             if self._wakers is None:
@@ -112,39 +111,41 @@ class Delivery:
 
 
 class DeliveryServer:
-    """Serves the acknowledgements of one Kafka producer. Thread-safe."""
+    """Serves the acknowledgements of one writer. Thread-safe."""
 
-    def __init__(self, kafka: Any, *, in_flight_max: int) -> None:
-        self._kafka = kafka
-        self._poll: Callable[[float], int] = kafka.poll
+    def __init__(self, writer: Writer, ports: Ports, *, in_flight_max: int) -> None:
+        self._writer = writer
+        self._poll = writer.poll
+        self._now = ports.clock.monotonic
+        self._run, self._current = ports.run, ports.run.current
+        self.new_waker = ports.run.waker
         self._in_flight_max = in_flight_max
-        self.guard = allocate_lock()  # for rare list creation only
+        self.guard = Lock()  # for rare list creation only
         self.woken: deque[Delivery] = deque()
         self.ready: deque[Delivery] = deque()
-        self._drain_lock = allocate_lock()
-        self._drainer = 0  # the thread that runs callbacks
+        self._draining = ports.run.waker()  # held while callbacks run; nobody waits for it
+        self._drainer: int | None = None  # who runs callbacks
         self._inline_at = 0.0
         self._sends = 0  # threads may lose a count to each other; the next one makes up for it
         self._poll_every = max(1, min(POLL_EVERY, in_flight_max // 4))
         self._poll_at, self._polled_at = self._poll_every, 0.0
         self._seen_sends, self._seen_at = 0, 0.0  # by the background thread
         self.is_full = False  # as of every POLL_EVERY sends, so that a send need not ask
-        self._is_idle = False
-        self._is_parked = False
-        self._kick = Event()
-        self._stopping = False
-        self._thread = Thread(target=self._run, name="halfbridge-delivery", daemon=True)
+        self._is_idle = self._is_parked = self._stopping = False
+        self._kick = ports.run.event()
+        self._background: Running | None = None
+        self._in_background: int | None = None  # the background thread's identity, once it runs
 
     def start(self) -> None:
         """Start the background thread."""
-        self._thread.start()
+        self._background = self._run.start(self._serve_until_stopped, "halfbridge-delivery")
 
     def stop(self) -> None:
         """Stop the background thread."""
         self._stopping = True
         self._kick.set()
-        if self._thread.ident not in (None, get_ident()):
-            self._thread.join()
+        if self._background is not None and self._in_background != self._current():
+            self._background.join()
 
     def sent(self) -> None:
         """Note a pipelined send, and serve now and then."""
@@ -154,13 +155,13 @@ class DeliveryServer:
         if self._sends < self._poll_at:
             return
         self._poll_at = self._sends + self._poll_every
-        now = monotonic()
+        now = self._now()
         is_dense = (now - self._polled_at) * DENSE_PER_S < self._poll_every
         self._polled_at = now
         if is_dense:
             self._inline_at = now
             self._poll(0)
-        self.is_full = len(self._kafka) >= self._in_flight_max
+        self.is_full = len(self._writer) >= self._in_flight_max
         if is_dense:
             self.hand_out()
 
@@ -175,13 +176,13 @@ class DeliveryServer:
         Raises:
             BackpressureError: that did not happen within `timeout_s`; slow down.
         """
-        deadline = monotonic() + timeout_s
+        deadline = self._now() + timeout_s
         while True:
             self.serve(_ROOM_SLICE_S)
-            if len(self._kafka) < self._in_flight_max:
+            if len(self._writer) < self._in_flight_max:
                 self.is_full = False
                 return
-            if monotonic() > deadline:
+            if self._now() > deadline:
                 raise BackpressureError(
                     f"{self._in_flight_max} records are unacknowledged (in_flight_max), "
                     f"and none was acknowledged in {timeout_s:g} s"
@@ -189,9 +190,9 @@ class DeliveryServer:
 
     def serve(self, timeout_s: float) -> None:
         """Serve in this thread, waiting up to `timeout_s` for the first acknowledgement."""
-        self._inline_at = monotonic()
+        self._inline_at = self._now()
         self._poll(timeout_s)
-        self._inline_at = monotonic()
+        self._inline_at = self._now()
         self.hand_out()
 
     def hand_out(self) -> None:
@@ -202,13 +203,13 @@ class DeliveryServer:
                 woken.popleft().wake()
         # One thread runs callbacks at a time, and not within each other: a callback that sends
         # comes back here through `sent`. The outer loop sees what came in after the release.
-        while self.ready and self._drain_lock.acquire(blocking=False):
+        while self.ready and self._draining.acquire(blocking=False):
             try:
-                self._drainer = get_ident()
+                self._drainer = self._current()
                 self._run_ready()
             finally:
-                self._drainer = 0
-                self._drain_lock.release()
+                self._drainer = None
+                self._draining.release()
 
     def flush(self, timeout_s: float) -> int:
         """Serve until nothing is unacknowledged and no callback is left or at work.
@@ -216,19 +217,19 @@ class DeliveryServer:
         Called by a callback, it does not wait for callbacks. Returns how many records are still
         unacknowledged.
         """
-        deadline = monotonic() + timeout_s
+        deadline = self._now() + timeout_s
         while not self._is_quiet():
             self.serve(_ROOM_SLICE_S)
-            if monotonic() > deadline:
+            if self._now() > deadline:
                 break
         self.hand_out()  # what another thread left because the lock was taken for the last look
-        return len(self._kafka)
+        return len(self._writer)
 
-    def await_release(self, delivery: Delivery, waker: Any, timeout_s: float) -> None:
+    def await_release(self, delivery: Delivery, waker: Waker, timeout_s: float) -> None:
         """Wait for `waker`, with the background thread at work (or as that thread)."""
-        if get_ident() == self._thread.ident:
-            deadline = monotonic() + timeout_s
-            while not delivery.done() and monotonic() < deadline:
+        if self._current() == self._in_background:
+            deadline = self._now() + timeout_s
+            while not delivery.done() and self._now() < deadline:
                 self._poll(_SLICE_S)
                 self.hand_out()
             return
@@ -237,16 +238,26 @@ class DeliveryServer:
             self._kick.set()
         waker.acquire(timeout=timeout_s)
 
+    def run_guarded(self, callback: Callable[[Any], object], delivery: Delivery) -> None:
+        """Run a user's callback (for deliveries); what it raises is logged."""
+        try:
+            callback(delivery)
+        except BaseException as error:  # the user's code must not stop acknowledgements
+            tell(_LOG.exception, "a delivery callback raised")
+            # Ctrl-C means the program, and comes to its main thread only, whatever runs there.
+            if isinstance(error, KeyboardInterrupt) and self._run.is_main():
+                raise
+
     def _is_quiet(self) -> bool:
-        if self._drainer == get_ident():
-            return not len(self._kafka)
+        if self._drainer == self._current():
+            return not len(self._writer)
         # With the lock no callback runs, so none can have sent between the two looks.
-        if not self._drain_lock.acquire(blocking=False):
+        if not self._draining.acquire(blocking=False):
             return False
         try:
-            return not len(self._kafka) and not self.ready
+            return not len(self._writer) and not self.ready
         finally:
-            self._drain_lock.release()
+            self._draining.release()
 
     def _run_ready(self) -> None:
         ready = self.ready
@@ -254,7 +265,8 @@ class DeliveryServer:
             ready[0].run_callbacks()  # it stays there for whoever drains next, should Ctrl-C come
             ready.popleft()
 
-    def _run(self) -> None:
+    def _serve_until_stopped(self) -> None:
+        self._in_background = self._current()
         while not self._stopping:
             try:
                 self._serve_in_background()
@@ -263,15 +275,15 @@ class DeliveryServer:
                 self._park(_SLICE_S)
 
     def _serve_in_background(self) -> None:
-        now = monotonic()
+        now = self._now()
         if now - self._inline_at < INLINE_GRACE_S or self._is_dense(now):
             self._park(INLINE_GRACE_S)
             return
         served = self._poll(_SLICE_S)
         self.hand_out()
-        if not served and not len(self._kafka):
+        if not served and not len(self._writer):
             self._is_idle = True
-            if not len(self._kafka):  # else a send has just missed the flag
+            if not len(self._writer):  # else a send has just missed the flag
                 self._park(_IDLE_S)
             self._is_idle = False
 
@@ -286,13 +298,3 @@ class DeliveryServer:
         self._kick.wait(seconds)
         self._is_parked = False
         self._kick.clear()
-
-
-def _run_guarded(callback: Callable[[Any], object], delivery: Delivery) -> None:
-    try:
-        callback(delivery)
-    except BaseException as error:  # the user's code must not stop acknowledgements
-        tell(_LOG.exception, "a delivery callback raised")
-        # Ctrl-C means the program, and comes to its main thread only, whatever runs there.
-        if isinstance(error, KeyboardInterrupt) and get_ident() == main_thread().ident:
-            raise

@@ -184,7 +184,7 @@ _CONFIG = frozenset(
     (Code.INVALID_ARG, Code.AUTHENTICATION, Code.SSL, Code.SASL_AUTHENTICATION_FAILED)
 )
 
-# Why an acknowledgement proves nothing (`halfbridge.serde.acknowledgements`).
+# Why an acknowledgement proves nothing (`halfbridge.bridge.acknowledgements`).
 INFERRED = KafkaFailure(
     Code.MSG_TIMED_OUT,
     "acknowledged without an offset: the client infers that it is stored, no broker said so",

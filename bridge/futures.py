@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from halfbridge.bridge.delivery import Delivery
 from halfbridge.bridge.errors import HalfNotStoredError, OutcomeUnknownError
@@ -10,9 +10,32 @@ from halfbridge.bridge.message import DecisionReceipt, Resolution, SendReceipt
 
 if TYPE_CHECKING:
     from halfbridge.bridge.errors import BridgeError
-    from halfbridge.bridge.message_transaction import Transaction
+    from halfbridge.bridge.shared import Shared
 
 _MS_PER_S = 1_000
+
+
+class Owner(Protocol):
+    """The transaction that a future belongs to, as far as futures know it."""
+
+    shared: Shared
+    id: str
+    half_partition: int
+
+    def half_settled(self, future: SendFuture, error: Any) -> None:
+        """Note what became of a half record; `error` is what `failure_of` takes, or None."""
+
+    def decision_settled(self, future: DecisionFuture, error: Any) -> None:
+        """Note what became of an op record; `error` as above."""
+
+    def give_up_send(self, future: SendFuture) -> bool:
+        """Note that a caller waits no longer for an ack; False if it came just now."""
+
+    def give_up_decision(self, future: DecisionFuture) -> bool:
+        """Note that a caller waits no longer for an ack; False if it came just now."""
+
+    def is_late(self, op_timestamp: int) -> bool:
+        """Tell whether a decision appended then came no sooner than the first check was due."""
 
 
 class SendFuture(Delivery):
@@ -20,7 +43,7 @@ class SendFuture(Delivery):
 
     __slots__ = ("index", "transaction")
 
-    transaction: Transaction
+    transaction: Owner
     index: int
 
     def on_delivery(self, error: Any, record: Any) -> None:
@@ -79,7 +102,7 @@ class DecisionFuture(Delivery):
 
     __slots__ = ("resolution", "transaction")
 
-    transaction: Transaction
+    transaction: Owner
     resolution: Resolution
 
     def on_delivery(self, error: Any, record: Any) -> None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.side_thread import SideThread
 from halfbridge.bridge.trouble import SAME_AGAIN_S, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
     from halfbridge.bridge.check_counts import CheckCounts
     from halfbridge.bridge.check_pool import PoolState
+    from halfbridge.bridge.ports import Call, Concurrency
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _ADVICE = "a checker needs time-outs of its own, shorter than check_timeout_ms"
@@ -26,6 +25,7 @@ class HungCheckers:
 
     Args:
         group: The producer group, for the log.
+        run: Has the thread that `listener` is called in.
         counts: Gives what `listener` is told.
         listener: Called with the counts, in a thread of its own, and not again before the call
             returned; what it raises is logged.
@@ -34,14 +34,16 @@ class HungCheckers:
     def __init__(
         self,
         group: str,
+        run: Concurrency,
         *,
         counts: Callable[[], CheckCounts],
         listener: Callable[[CheckCounts], object] | None,
     ) -> None:
         self._group = group
+        self._run = run
         self._counts = counts
         self._listener = listener
-        self._call: Future[None] | None = None
+        self._call: Call | None = None
         self._owes_call = False
         self._told_at = float("-inf")
         self._told_hung = False
@@ -74,7 +76,7 @@ class HungCheckers:
 
     def _call_listener(self) -> None:
         try:
-            thread = SideThread("halfbridge-on-hung")
+            thread = self._run.side_thread("halfbridge-on-hung")
         except RuntimeError:  # no more threads for this process now: tried again
             return
         self._call = thread.submit(_call, self._listener, self._counts())

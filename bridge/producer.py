@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import fields, replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge import kafka_io
 from halfbridge.bridge.check_counts import CheckCounts
 from halfbridge.bridge.check_responder import CheckResponder
+from halfbridge.bridge.client_settings import writer_properties
 from halfbridge.bridge.cluster import RealTopics, check_installation
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.errors import (
-    BridgeError,
     ConfigError,
     HalfNotStoredError,
     ProducerClosedError,
 )
-from halfbridge.bridge.message import Resolution, TransactionSendResult
+from halfbridge.bridge.held import held
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.bridge.local_transaction import decided, roll_back_quietly, run
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.placed_transaction import PlacedTransaction
 from halfbridge.bridge.repeated_commit import RepeatedCommit
@@ -30,7 +30,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from halfbridge.bridge.futures import DecisionFuture
-    from halfbridge.bridge.message import Answer, Message, MessageView
+    from halfbridge.bridge.message import (
+        Answer,
+        Message,
+        MessageView,
+        Resolution,
+        TransactionSendResult,
+    )
+    from halfbridge.bridge.ports import Ports
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _CLOSE_TIMEOUT_S = 10.0
@@ -56,8 +63,8 @@ class TransactionProducer:
         on_hung: Called with CheckCounts while checkers run longer than check_timeout_ms, every
             30 s and when no thread is left, and once when all have returned; in a thread of its
             own.
-        config: Settings; None: the environment (HALFBRIDGE_BOOTSTRAP_SERVERS, ...), then the
-            defaults.
+        config: Settings; None: the environment (HALFBRIDGE_BOOTSTRAP_SERVERS, ...), then defaults.
+        ports: Kafka, clock and threads; None: the client library and this machine's.
         settings: Any field of BridgeConfig (bootstrap_servers, producer_group, ...); wins over
             `config` and environment.
 
@@ -74,24 +81,20 @@ class TransactionProducer:
         topics: Sequence[str] = (),
         on_hung: Callable[[CheckCounts], object] | None = None,
         config: BridgeConfig | None = None,
+        ports: Ports | None = None,
         **settings: Any,
     ) -> None:
         if not callable(checker):
-            raise ConfigError(
-                field="checker",
-                value=repr(checker),
-                origin="argument",
-                allowed="a callable that takes a MessageView and returns a Resolution",
-            )
+            allowed = "a callable that takes a MessageView and returns a Resolution"
+            raise _refused("checker", checker, allowed)
         if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
-            raise ConfigError(
-                field="topics", value=repr(topics), origin="argument", allowed="a list of names"
-            )
+            raise _refused("topics", topics, "a list of names")
         self._config = _configured(config, settings)
         self._checker = checker
         self._on_hung = on_hung
         self._topics = tuple(topics)
-        self._lock = Lock()
+        self._ports = system_ports() if ports is None else ports
+        self._starting = self._ports.run.waker()
         self._shared: Shared | None = None
         self._responder: CheckResponder | None = None
 
@@ -109,16 +112,19 @@ class TransactionProducer:
             ConfigError: the Kafka client refuses a property, also only for consumers.
             BridgeError: the brokers do not answer.
         """
-        with self._lock:
+        with held(self._starting):
             if self._shared is not None:
                 return
-            half = check_installation(self._config)
-            kafka = kafka_io.make_producer(self._config, message_bytes_max=half.record_bytes_max)
-            real_topics = RealTopics(self._config, kafka, bound=self._topics)
+            config, ports = self._config, self._ports
+            half = check_installation(config, ports)
+            writer = ports.kafka.writer(
+                writer_properties(config, ports.clock, message_bytes_max=half.record_bytes_max)
+            )
+            real_topics = RealTopics(config, writer, ports, bound=self._topics)
             real_topics.check_bound()
-            shared = Shared(self._config, kafka, half=half, real_topics=real_topics)
+            shared = Shared(config, writer, ports, half=half, real_topics=real_topics)
             responder = CheckResponder(
-                shared, self._checker, knows=real_topics.knows, on_hung=self._on_hung
+                shared, self._checker, ports, knows=real_topics.knows, on_hung=self._on_hung
             )
             responder.start()  # first: it may refuse the settings, and has no thread then
             shared.server.start()
@@ -131,7 +137,7 @@ class TransactionProducer:
         Args:
             timeout: Seconds to wait for acknowledgements; what is left then is in doubt.
         """
-        with self._lock:
+        with held(self._starting):
             shared, responder = self._shared, self._responder
             self._responder = None
         if shared is None or responder is None or shared.is_forked:
@@ -237,24 +243,10 @@ class TransactionProducer:
         try:
             receipt = transaction.send(message, timeout)
         except HalfNotStoredError:
-            self._roll_back_quietly(transaction, timeout)
+            roll_back_quietly(transaction, timeout)
             raise
-        resolution, remark, error = _run(local_transaction, message, arg)
-        decision = decision_error = None
-        if resolution is not Resolution.UNKNOWN:
-            decide = transaction.commit if resolution is Resolution.COMMIT else transaction.rollback
-            try:
-                decision = decide(timeout)
-            except BridgeError as caught:
-                decision_error = caught
-        return TransactionSendResult(
-            receipt=receipt,
-            resolution=resolution,
-            remark=remark,
-            error=error,
-            decision=decision,
-            decision_error=decision_error,
-        )
+        outcome = run(local_transaction, message, arg)
+        return decided(transaction, receipt, outcome, timeout)
 
     def flush(self, timeout: float = _CLOSE_TIMEOUT_S) -> int:
         """Wait until nothing is unacknowledged; return how many records still are.
@@ -293,12 +285,6 @@ class TransactionProducer:
             raise ProducerClosedError("this producer is not started; use `with` or start()")
         return self._shared
 
-    def _roll_back_quietly(self, transaction: Transaction, timeout: float | None) -> None:
-        try:
-            transaction.rollback(timeout)
-        except BridgeError as error:
-            _LOG.warning("rollback of %s failed, a check settles it: %s", transaction.id, error)
-
 
 def _configured(config: BridgeConfig | None, settings: dict[str, Any]) -> BridgeConfig:
     if config is None:
@@ -309,13 +295,5 @@ def _configured(config: BridgeConfig | None, settings: dict[str, Any]) -> Bridge
     return replace(config, **settings)
 
 
-def _run(
-    local_transaction: Callable[[Message, Any], Resolution], message: Message, arg: Any
-) -> tuple[Resolution, str, Exception | None]:
-    try:
-        answer: object = local_transaction(message, arg)
-    except Exception as error:  # noqa: BLE001  (the user's code; its outcome is unknown)
-        return Resolution.UNKNOWN, f"local transaction raised {error!r}", error
-    if isinstance(answer, Resolution):
-        return answer, "", None
-    return Resolution.UNKNOWN, f"local transaction returned {answer!r}, no Resolution", None
+def _refused(field: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(field=field, value=repr(value), origin="argument", allowed=allowed)

@@ -6,13 +6,13 @@ import os
 import socket
 import weakref
 from contextlib import suppress
-from threading import Lock
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge import kafka_io
+from halfbridge.bridge.acknowledgements import Acknowledgements
+from halfbridge.bridge.client_settings import admin_properties
 from halfbridge.bridge.daemon_settings import DaemonLimits
 from halfbridge.bridge.delivery import DeliveryServer
+from halfbridge.bridge.ends import Ends, half_end
 from halfbridge.bridge.errors import (
     BackpressureError,
     BridgeError,
@@ -20,17 +20,18 @@ from halfbridge.bridge.errors import (
     InvalidMessageError,
     ProducerClosedError,
 )
-from halfbridge.bridge.inquiry.kafka_io import Ends, half_end
+from halfbridge.bridge.failure import INFERRED, KafkaFailure, bridge_error
+from halfbridge.bridge.held import held
 from halfbridge.bridge.message import check_whole_number
-from halfbridge.serde.acknowledgements import Acknowledgements
 from halfbridge.serde.records import NO_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from halfbridge.bridge.cluster import RealTopics
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.message import Header, Message
+    from halfbridge.bridge.ports import Admin, Place, Ports, Writer
     from halfbridge.serde.topic_shapes import HalfShape
 
 _MS_PER_S = 1_000
@@ -39,38 +40,59 @@ _PURGE_S = 1.0
 _ASK_S_MIN = 0.1
 _ENDS_S = 10.0  # nobody waits for it
 
+# Told of a fork, in the child process.
+_alive: weakref.WeakSet[Shared] = weakref.WeakSet()
+
 
 class Shared:
-    """One idempotent Kafka producer and what guards it. Thread-safe."""
+    """One idempotent writer and what guards it. Thread-safe.
+
+    Args:
+        config: The producer's.
+        writer: What all records go through.
+        ports: The writer's own ports.
+        half: Shape of the half topic.
+        real_topics: Where messages can go.
+    """
 
     def __init__(
-        self, config: BridgeConfig, kafka: Any, *, half: HalfShape, real_topics: RealTopics
+        self,
+        config: BridgeConfig,
+        writer: Writer,
+        ports: Ports,
+        *,
+        half: HalfShape,
+        real_topics: RealTopics,
     ) -> None:
         self.config = config
+        self.new_id = ports.transaction_id
+        self.now = ports.clock.monotonic
+        self.time_ms = ports.clock.time_ms
         self.producer_group = config.producer_group
         self.half_topic = config.names.half
         self.op_topic = config.names.op
         self.partitions = half.partitions
         self.actor = f"{socket.gethostname()}:{os.getpid()}"
-        self.server = DeliveryServer(kafka, in_flight_max=config.in_flight_max)
-        self.daemon_limits = DaemonLimits(config)
-        self._acknowledgements = Acknowledgements()
+        self.server = DeliveryServer(writer, ports, in_flight_max=config.in_flight_max)
+        self.daemon_limits = DaemonLimits(config, ports)
+        self._ports = ports
+        self._acknowledgements = Acknowledgements(ports.run.current)
         self._message_bytes_max = half.message_bytes_max
         self._real_topics = real_topics
-        self._kafka = kafka
-        self._produce = kafka.produce
+        self._writer = writer
+        self._produce = writer.produce
         self._room_timeout_s = config.send_timeout_ms / _MS_PER_S
-        self._asker: Any = None
-        self._asker_lock = Lock()
+        self._asker: Admin | None = None
+        self._asker_waker = ports.run.waker()
         # What is refused, and with which error: all use, or all but decisions.
         self._closed: type[BridgeError] | None = None
         self._closing: type[BridgeError] | None = None
-        _watch_fork(self)
+        _alive.add(self)
 
-    def not_proven(self, record: Any) -> Any:
+    def not_proven(self, record: Any) -> KafkaFailure | None:
         """Return why an acknowledgement proves nothing; None where it does."""
         place = record.topic(), record.partition(), record.offset()
-        return None if self._acknowledgements.is_proven(*place) else kafka_io.INFERRED
+        return None if self._acknowledgements.is_proven(*place) else INFERRED
 
     def check_open(self, *, decides: bool = False) -> None:
         """Refuse the use of a closed producer, or of one made before a fork.
@@ -144,7 +166,7 @@ class Shared:
         partition: int,
         on_delivery: Callable[[Any, Any], None],
         *,
-        headers: Sequence[Header] | None,
+        headers: list[Header] | None,
         pipelined: bool,
     ) -> None:
         """Hand a record to Kafka.
@@ -154,11 +176,11 @@ class Shared:
         """
         try:
             try:
-                self._produce(topic, value, key, partition, on_delivery, headers=headers)
+                self._produce(topic, value, key, partition, on_delivery, 0, headers)
             except BufferError:
-                self._produce_with_patience(topic, value, key, partition, on_delivery, headers)
-        except kafka_io.KafkaException as error:
-            raise kafka_io.map_error(error) from error
+                self._produce_with_patience(topic, value, key, partition, on_delivery, 0, headers)
+        except KafkaFailure as failure:
+            raise bridge_error(failure) from failure
         if pipelined:
             self.server.sent()
         else:
@@ -176,7 +198,7 @@ class Shared:
             BridgeError: the broker did not say.
         """
         limit_s = max(2 * _ASK_S_MIN, self.config.decision_timeout_ms / _MS_PER_S)
-        deadline = monotonic() + limit_s
+        deadline = self.now() + limit_s
         asker = self._asker_for(None)
         with suppress(BridgeError):
             end = half_end(asker, self.half_topic, partition, timeout_s=limit_s / 2)
@@ -185,18 +207,18 @@ class Shared:
         # The client asks whom it remembers as leader, and remembers for minutes. What it learned
         # from a broker that was just starting (too few partitions) may be wrong.
         asker = self._asker_for(asker)
-        left_s = max(_ASK_S_MIN, deadline - monotonic())
+        left_s = max(_ASK_S_MIN, deadline - self.now())
         return half_end(asker, self.half_topic, partition, timeout_s=left_s)
 
-    def ask_ends(self, places: Iterable[tuple[str, int]], *, anew: bool) -> Ends:
+    def ask_ends(self, places: Iterable[Place], *, anew: bool) -> Ends:
         """Ask where partitions end; does not wait for the answers.
 
         Args:
-            places: (topic, partition).
+            places: Which.
             anew: Whether another client is to ask: this one may remember who led them before.
 
         Raises:
-            BridgeError, KafkaException, RuntimeError: it cannot be asked now.
+            BridgeError, KafkaFailure, RuntimeError: it cannot be asked now.
         """
         return Ends(self._asker_for(self._asker if anew else None), places, _ENDS_S)
 
@@ -214,15 +236,15 @@ class Shared:
 
         Decisions that callbacks send meanwhile are waited for too.
         """
-        deadline = monotonic() + timeout_s
+        deadline = self.now() + timeout_s
         self._closing = ProducerClosedError
         self.daemon_limits.stop()
         self.server.flush(timeout_s)
         self._closed = ProducerClosedError
         # A decision may have been let through at the last moment.
-        left = self.server.flush(max(0.0, deadline - monotonic()))
+        left = self.server.flush(max(0.0, deadline - self.now()))
         if left:
-            self._kafka.purge()
+            self._writer.purge()
             self.server.flush(_PURGE_S)
         self.server.stop()
         self._asker = None
@@ -237,26 +259,27 @@ class Shared:
         """Note that this is a copy in a child process."""
         self._closed = self._closing = ForkedProcessError
 
-    def _asker_for(self, failed: Any) -> Any:
+    def _asker_for(self, failed: Admin | None) -> Admin:
         """Return the client that asks for ends, a new one in place of `failed`.
 
         The old one is destroyed with its last reference: other threads may be asking it.
         """
-        with self._asker_lock:
-            if self._asker is None or self._asker is failed:
-                self._asker = kafka_io.make_admin(self.config)
-            return self._asker
+        with held(self._asker_waker):
+            asker = self._asker
+            if asker is None or asker is failed:
+                properties = admin_properties(self.config, self._ports.clock)
+                asker = self._asker = self._ports.kafka.admin(properties)
+            return asker
 
     def _produce_with_patience(self, *arguments: Any) -> None:
         """Repeat produce while librdkafka's queue is full, serving acknowledgements."""
-        *rest, headers = arguments
-        deadline = monotonic() + self._room_timeout_s
+        deadline = self.now() + self._room_timeout_s
         while True:
             self.server.serve(_ROOM_SLICE_S)
             try:
-                self._produce(*rest, headers=headers)
+                self._produce(*arguments)
             except BufferError:
-                if monotonic() > deadline:
+                if self.now() > deadline:
                     raise BackpressureError(
                         f"the send queue stayed full for {self._room_timeout_s:g} s"
                     ) from None
@@ -264,12 +287,9 @@ class Shared:
                 return
 
 
-def _watch_fork(shared: Shared) -> None:
-    reference = weakref.ref(shared)
+def _forked() -> None:
+    for shared in _alive:
+        shared.forked()
 
-    def after_in_child() -> None:
-        alive = reference()
-        if alive is not None:
-            alive.forked()
 
-    os.register_at_fork(after_in_child=after_in_child)
+os.register_at_fork(after_in_child=_forked)

@@ -1,8 +1,11 @@
 """The life of one message transaction, as one table. No I/O, no clock, no locks.
 
 Read a row as: in this state, this event leads there; what is not listed is illegal, raises
-IllegalTransitionError and changes nothing. The shell moves the state forward only when Kafka
-has acknowledged, or has failed to.
+IllegalTransitionError and changes nothing.
+
+The shell takes the step of a call (SEND, COMMIT, ROLLBACK) before the record leaves, so that of two
+threads that decide only one sends: COMMIT_SENT says that COMMIT may be on its way. The steps to
+HALF_SENT, COMMITTED and ROLLED_BACK are taken when Kafka has acknowledged, and not before.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import time_ns
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import InvalidMessageError
@@ -19,13 +18,12 @@ from halfbridge.serde.records import OpKind, OpSource, new_half, new_op
 if TYPE_CHECKING:
     from halfbridge.bridge.message import Header, Message
 
-_NS_PER_MS = 1_000_000
-
 
 def half_headers(
     message: Message,
     *,
     transaction_id: str,
+    now_ms: int,
     producer_group: str,
     index: int,
     immunity_ms: int,
@@ -36,6 +34,7 @@ def half_headers(
     Args:
         message: What is sent.
         transaction_id: Its message transaction.
+        now_ms: When it is sent, ms since 1970.
         producer_group: The group that is asked about the transaction.
         index: The message's place in the transaction, from 0.
         immunity_ms: As the wire says it: -1 for the daemon's default.
@@ -44,7 +43,7 @@ def half_headers(
     metadata = HALF_METADATA.encode(
         new_half(
             transaction_id=transaction_id,
-            born_timestamp=time_ns() // _NS_PER_MS,
+            born_timestamp=now_ms,
             message_index=index,
             producer_group=producer_group,
             real_topic=message.topic,
@@ -61,6 +60,7 @@ def decision(
     kind: OpKind,
     *,
     transaction_id: str,
+    now_ms: int,
     producer_group: str,
     half_offset: int,
     message_count: int,
@@ -70,7 +70,7 @@ def decision(
     return OP.encode(
         new_op(
             transaction_id=transaction_id,
-            timestamp=time_ns() // _NS_PER_MS,
+            timestamp=now_ms,
             half_offset=half_offset,
             producer_group=producer_group,
             kind=kind,

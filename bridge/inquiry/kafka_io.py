@@ -13,30 +13,11 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from halfbridge.bridge.errors import TopicSetupError
-from halfbridge.bridge.kafka_io import map_error
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # How much later than its own limit the client is given up: it knows the reason.
 _CLIENT_GRACE_S = 1.0
-
-
-def half_end(admin: Any, topic: str, partition: int, *, timeout_s: float) -> int:
-    """Return the last offset of a partition: its high watermark - 1; -1 when it is empty.
-
-    Raises:
-        BridgeError: the broker did not say.
-    """
-    where = TopicPartition(topic, partition)
-    try:
-        futures = ask_offsets(admin, [where], OffsetSpec.latest(), timeout_s)
-        return offset_of(futures[where], timeout_s) - 1
-    except (KafkaException, RuntimeError) as error:
-        if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._NOENT:
-            raise TopicSetupError(f"topic {topic} has no partition {partition}") from error
-        raise map_error(error) from error
 
 
 def ask_offsets(

@@ -1,1 +1,129 @@
-"""The settings topic, read."""
+"""The settings topic, read from its beginning to its end.
+
+Whatever stands in it, reading is bounded in time and bytes, and what cannot be read is told and
+raises nothing: everything in this topic is a hint.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from halfbridge.bridge.errors import BridgeError, RetriableError, TopicSetupError
+from halfbridge.bridge.failure import Code, KafkaFailure, bridge_error
+from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.serde.daemon_settings import DAEMON_KEY, decode_daemon_settings
+from halfbridge.serde.errors import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.bridge.ports import Clock, Event, Reader
+    from halfbridge.serde.records import DaemonSettings
+
+# For one reading. Nobody waits for it; it bounds how long a thread and a connection are held.
+READ_S = 10.0
+# Compaction leaves one record a key. Two workers that contradict each other for a week write some
+# 7,000 records of 150 bytes before the log's first segment is compacted, which is 1 MB.
+READ_BYTES_MAX = 8 * 1024 * 1024
+# What a record takes in a log beside its key and value, about.
+_FRAME_BYTES = 70
+# How soon a reader notices that it is to stop.
+_SLICE_S = 0.1
+_PROBLEM_CHARS_MAX = 200
+# Of a reader that `read_settings` is given, over its other properties.
+READING: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_uncommitted",
+    "allow.auto.create.topics": False,
+    "fetch.wait.max.ms": 10,
+    "max.partition.fetch.bytes": 256 * 1024,
+    "queued.max.messages.kbytes": 1024,
+}
+
+
+class Said(NamedTuple):
+    """What a record of the daemon's limits says.
+
+    Attributes:
+        offset: Where it stands.
+        settings: The limits; None where they cannot be read, or were deleted.
+        problem: Why they cannot be read; empty where they can.
+    """
+
+    offset: int
+    settings: DaemonSettings | None
+    problem: str = ""
+
+
+def read_settings(
+    reader: Reader, topic: str, *, stop: Event, clock: Clock
+) -> tuple[list[Said], int]:
+    """Return what the daemon's records say, in offset order, and where the log ends.
+
+    Args:
+        reader: Made with `READING`, and with a group that may be read; whoever made the reader
+            closes the reader.
+        topic: The settings topic.
+        stop: Once set, reading is given up.
+        clock: Bounds the reading.
+
+    Raises:
+        TopicSetupError: no such topic, or no right to read it; an operator acts.
+        RetriableError: not read to its end in `READ_S`, or told to stop.
+        BridgeError: as the Kafka client says.
+    """
+    deadline = clock.monotonic() + READ_S
+    try:
+        error = reader.topic_failure(topic, READ_S)
+        if error is not None:
+            raise _refused(topic, failure_of(error))
+        reader.read_from({(topic, 0): 0})  # or from the log's start, if that lies behind 0
+        return _to_the_end(reader, topic, deadline, stop, clock)
+    except KafkaFailure as failure:
+        raise bridge_error(failure) from failure
+
+
+def _to_the_end(
+    reader: Reader, topic: str, deadline: float, stop: Event, clock: Clock
+) -> tuple[list[Said], int]:
+    said: list[Said] = []
+    left_bytes = READ_BYTES_MAX
+    while clock.monotonic() < deadline and not stop.is_set():
+        record = reader.poll(_SLICE_S)
+        if record is None:
+            continue
+        error, offset = record.error(), record.offset() or 0
+        if error is not None:
+            failure = failure_of(error)
+            if failure.code == Code.PARTITION_EOF:
+                return said, offset
+            raise _refused(topic, failure)
+        key, value = record.key(), record.value()
+        left_bytes -= _FRAME_BYTES + len(key or b"") + len(value or b"")
+        if left_bytes < 0:
+            raise TopicSetupError(
+                f"{topic} holds more than {READ_BYTES_MAX} bytes: cleanup.policy must be compact,"
+                " and only the daemon may write to it"
+            )
+        if key == DAEMON_KEY:
+            said.append(_said(offset, value))
+    raise RetriableError(f"{topic} was not read to its end within {READ_S:g} s")
+
+
+def _said(offset: int, value: bytes | None) -> Said:
+    if value is None:
+        return Said(offset, None)
+    try:
+        return Said(offset, decode_daemon_settings(value))
+    except DecodeError as error:  # without the error, which holds the bytes
+        return Said(offset, None, error.reason[:_PROBLEM_CHARS_MAX])
+
+
+def _refused(topic: str, failure: KafkaFailure) -> BridgeError:
+    error = bridge_error(failure)
+    if isinstance(error, TopicSetupError):
+        return TopicSetupError(f"topic {topic} cannot be read ({error})")
+    return error

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from halfbridge.bridge.errors import BridgeError
+from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.http import Health
 from halfbridge.sql.local_messages.dead_letters import DeadLetters
 from halfbridge.sql.local_messages.errors import DrainError
-from halfbridge.sql.local_messages.letters.kafka_io import LetterReader
+from halfbridge.sql.local_messages.letter_reader import LetterReader
 from halfbridge.sql.local_messages.marks import RowsLostError
 from halfbridge.sql.local_messages.settling import Settling, backlog
 from halfbridge.sql.local_messages.wakeups import Listener, Wakeups
@@ -262,7 +263,7 @@ class RelayService:
 
     def _take_letters(self) -> None:
         """Take dead letters until the end, or until something fails: then they are read again."""
-        reader = LetterReader(self._producer.config)
+        reader = LetterReader(self._producer.config, system_ports())
         commit_at = 0.0
         try:
             while not self._stopping.is_set():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import CancelledError
+from dataclasses import replace
 from threading import Event, current_thread
 from threading import enumerate as all_threads
 from typing import TYPE_CHECKING
@@ -10,9 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.bridge.check_pool import CheckPool, Outcome, PoolState
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.bridge.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from threading import Thread
+
+    from halfbridge.bridge.ports import Ports
 
 TIMEOUT_S = 20.0
 PAUSE_S = 0.01
@@ -25,9 +31,15 @@ def _pool(
     hung_max: int = 0,
     queue_max: int = 10,
     timeout_s: float = 60.0,
+    ports: Ports | None = None,
 ) -> CheckPool[int]:
     pool = CheckPool(
-        work, threads=threads, hung_max=hung_max, queue_max=queue_max, timeout_s=timeout_s
+        work,
+        ports or system_ports(),
+        threads=threads,
+        hung_max=hung_max,
+        queue_max=queue_max,
+        timeout_s=timeout_s,
     )
     pool.start()
     return pool
@@ -202,27 +214,37 @@ def test_a_thread_whose_place_is_taken_ends_when_it_returns() -> None:
     pool.stop(TIMEOUT_S)
 
 
-def test_a_process_without_threads_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+class _FewThreads(Threads):
+    """A system that gives no more threads while `are_left` is not set."""
+
+    are_left = True
+
+    def start(self, call: Callable[[], None], name: str) -> Thread:  # type: ignore[override]
+        """Start a thread, if there is one left."""
+        if not self.are_left:
+            raise RuntimeError("can't start new thread")
+        return Threads.start(call, name)
+
+
+def test_a_process_without_threads_tries_again() -> None:
     """A thread that cannot be started is missed, and started when it can be."""
     work = _Hanging(2)
-    pool = _pool(work, hung_max=1, timeout_s=0.0)
+    threads = _FewThreads()
+    ports = replace(system_ports(), run=threads)
+    pool = _pool(work, hung_max=1, timeout_s=0.0, ports=ports)
     outcomes = pool.outcomes(pause_s=PAUSE_S)
     pool.submit(0)
     assert work.began[0].wait(TIMEOUT_S)
-    with monkeypatch.context() as patch:
-        patch.setattr("halfbridge.bridge.check_pool.Thread", _no_thread)
-        _overdue(outcomes, 0)
-        assert _counted(pool.state()) == (0, 1, 1, 0)
+    threads.are_left = False
+    _overdue(outcomes, 0)
+    assert _counted(pool.state()) == (0, 1, 1, 0)
+    threads.are_left = True
     pool.submit(1)
     _overdue(outcomes, 1)
     assert pool.state().replaced == 1
     for each in work.release:
         each.set()
     pool.stop(TIMEOUT_S)
-
-
-def _no_thread(**_: object) -> None:
-    raise RuntimeError("can't start new thread")
 
 
 def test_stop_ends_every_thread_that_waits() -> None:

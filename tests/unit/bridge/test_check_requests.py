@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge import kafka_io
 from halfbridge.bridge.check_requests import PATIENCE_S_MAX, RequestWatch
 from halfbridge.bridge.errors import RetriableError
+from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.stalls import LOOK_S, STALLED_S, UNREAD_S
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Member:
         self.now = 100.0
         self.watch = RequestWatch(brokers)
         self.watch.begin(self.now)
-        self._assigned = [SimpleNamespace(topic=t, partition=p) for t, p in assigned]
+        self._assigned = list(assigned)
 
     def look_for(self, seconds: float) -> None:
         """Look again and again for so long."""
@@ -60,11 +60,10 @@ class Member:
 
     def take(self, offset: int, code: int | None = None) -> bool:
         """Read a record, or an error of the partition, of the end perhaps."""
-        error = None if code is None else SimpleNamespace(code=lambda: code)
-        record = {"error": error, "topic": PLACE[0], "partition": PLACE[1], "offset": offset}
-        return self.watch.take(
-            SimpleNamespace(**{name: lambda told=told: told for name, told in record.items()})
-        )
+        error = None if code is None else KafkaFailure(code)
+        told = {"error": error, "topic": PLACE[0], "partition": PLACE[1], "offset": offset}
+        record: Any = SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})
+        return self.watch.take(record)
 
 
 @pytest.fixture
@@ -104,14 +103,14 @@ def test_who_is_at_the_end_does_not_stall(brokers: Brokers, member: Member) -> N
     assert not member.take(4)
     member.look_for(5 * STALLED_S)
     brokers.ends[PLACE] = 7
-    assert member.take(7, kafka_io.PARTITION_EOF)
+    assert member.take(7, Code.PARTITION_EOF)
     member.look_for(5 * STALLED_S)
 
 
 def test_an_error_is_handed_on_and_is_no_place(brokers: Brokers, member: Member) -> None:
     """What it stands at is not what was read."""
     brokers.ends[PLACE] = 5
-    assert not member.take(5, -195)
+    assert not member.take(5, Code.TRANSPORT)
     _stalls(member, 2 * STALLED_S)
 
 
@@ -142,7 +141,7 @@ def test_another_client_asks_when_one_was_not_answered(brokers: Brokers, member:
     """It remembers for minutes who led a partition; stalls come after leaders have moved."""
     member.look_for(2 * LOOK_S)
     brokers.ends[PLACE] = 0
-    member.take(0, kafka_io.PARTITION_EOF)
+    member.take(0, Code.PARTITION_EOF)
     member.look_for(2 * LOOK_S)
     assert brokers.asked[:4] == [False, True, True, False]
 

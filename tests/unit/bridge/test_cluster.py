@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
 import pytest
 
+from halfbridge.bridge.client_settings import writer_properties
 from halfbridge.bridge.cluster import RealTopics
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.errors import InvalidMessageError, RetriableError, TopicSetupError
-from halfbridge.bridge.kafka_io import make_producer
+from halfbridge.bridge.kafka import system_ports
 from halfbridge.bridge.message import Message
+from halfbridge.bridge.ports import SeenTopic
 
 _CALL_S = 1.0
 _SENDERS = 8
 _CONFIG = BridgeConfig(bootstrap_servers="127.0.0.1:1", producer_group="g")
-
-
-@dataclass
-class _Topic:
-    partitions: dict[int, Any]
-    error: None = None
-
-
-@dataclass
-class _Partition:
-    replicas: tuple[int, ...] = (1,)
-
-
-@dataclass
-class _Metadata:
-    topics: dict[str, _Topic] = field(default_factory=dict)
 
 
 class _Brokers:
@@ -46,27 +31,27 @@ class _Brokers:
         self._answers = list(answers)
         self.asked = 0
 
-    def list_topics(self, *, timeout: float) -> _Metadata:
+    def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
         """Return topics with so many partitions each."""
-        assert timeout
+        assert timeout_s
         answer = self._answers[min(self.asked, len(self._answers) - 1)]
         self.asked += 1
-        return _Metadata(
-            {
-                name: _Topic(dict.fromkeys(range(partitions), _Partition()))
-                for name, partitions in answer.items()
-            }
-        )
+        return {name: SeenTopic(partitions, 1, is_led=True) for name, partitions in answer.items()}
+
+
+def _unreachable() -> Any:
+    ports = system_ports()
+    return ports.kafka.writer(writer_properties(_CONFIG, ports.clock, message_bytes_max=1_000_000))
 
 
 def _real_topics(client: Any) -> RealTopics:
-    return RealTopics(_CONFIG, client, bound=())
+    return RealTopics(_CONFIG, client, system_ports(), bound=())
 
 
 def test_threads_share_the_failure_of_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """While no broker answers nobody waits for the questions of others, and then asks anew."""
     monkeypatch.setattr("halfbridge.bridge.cluster._ADMIN_TIMEOUT_S", _CALL_S)
-    real_topics = _real_topics(make_producer(_CONFIG, message_bytes_max=1_000_000))
+    real_topics = _real_topics(_unreachable())
     began = monotonic()
     with ThreadPoolExecutor(_SENDERS) as pool:
         asked = [pool.submit(real_topics.check, Message("orders")) for _ in range(_SENDERS)]
@@ -78,7 +63,7 @@ def test_threads_share_the_failure_of_a_question(monkeypatch: pytest.MonkeyPatch
 def test_a_failure_is_not_kept_for_who_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks after a question has failed is not told of it, but asks."""
     monkeypatch.setattr("halfbridge.bridge.cluster._ADMIN_TIMEOUT_S", 0.1)
-    real_topics = _real_topics(make_producer(_CONFIG, message_bytes_max=1_000_000))
+    real_topics = _real_topics(_unreachable())
     with pytest.raises(RetriableError):
         real_topics.check(Message("orders"))
     real_topics._client = _Brokers({"orders": 1})

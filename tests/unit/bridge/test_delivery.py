@@ -6,6 +6,7 @@ import logging
 import signal
 from asyncio import CancelledError
 from collections import deque
+from dataclasses import replace
 from itertools import count
 from threading import Event, Thread
 from time import monotonic
@@ -15,6 +16,8 @@ import pytest
 
 from halfbridge.bridge.delivery import POLL_EVERY, Delivery, DeliveryServer
 from halfbridge.bridge.errors import BackpressureError
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.bridge.threads import SystemClock
 
 TIMEOUT_S = 20.0
 
@@ -49,7 +52,7 @@ class Queue:
 
 
 def _server(queue: Any, in_flight_max: int = 100) -> DeliveryServer:
-    return DeliveryServer(queue, in_flight_max=in_flight_max)
+    return DeliveryServer(queue, system_ports(), in_flight_max=in_flight_max)
 
 
 def _delivery(server: DeliveryServer, queue: Queue) -> Delivery:
@@ -165,18 +168,26 @@ def test_a_callback_that_sends_does_not_recurse() -> None:
     assert left == [0]
 
 
+class _Ticking(SystemClock):
+    """A clock that goes on by `step_s` each time that somebody looks."""
+
+    def __init__(self, step_s: float) -> None:
+        self._times = count(1000.0, step_s)
+
+    def monotonic(self) -> float:  # type: ignore[override]
+        """Return the next time."""
+        return next(self._times)
+
+
 @pytest.mark.parametrize(("pause_s", "is_served"), [(0.0001, True), (0.01, False)])
-def test_only_a_thread_that_sends_densely_serves_itself(
-    monkeypatch: pytest.MonkeyPatch, pause_s: float, *, is_served: bool
-) -> None:
+def test_only_a_thread_that_sends_densely_serves_itself(pause_s: float, *, is_served: bool) -> None:
     """One that pauses between sends leaves it to the background thread, which is quicker."""
-    clock = count(1000.0, pause_s)
-    monkeypatch.setattr("halfbridge.bridge.delivery.monotonic", lambda: next(clock))
-    queue = Queue()
-    server = _server(queue)
+    clock = _Ticking(pause_s)
+    queue: Any = Queue()
+    server = DeliveryServer(queue, replace(system_ports(), clock=clock), in_flight_max=100)
     deliveries = [_delivery(server, queue) for _ in range(2 * POLL_EVERY)]
     for delivery in deliveries:
-        next(clock)
+        clock.monotonic()
         queue.ack(delivery)
         server.sent()
     assert deliveries[0].done() is is_served

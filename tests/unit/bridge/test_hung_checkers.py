@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from halfbridge.bridge.check_counts import CheckCounts
 from halfbridge.bridge.check_pool import PoolState
 from halfbridge.bridge.hung_checkers import HungCheckers
+from halfbridge.bridge.threads import Threads
 from halfbridge.bridge.trouble import SAME_AGAIN_S
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def _levels(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_hung_checkers_are_told_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
     """At once, then at a pace; the loss of the last thread at once too; and when all is well."""
-    told = HungCheckers("orders", counts=CheckCounts, listener=None)
+    told = HungCheckers("orders", Threads(), counts=CheckCounts, listener=None)
     with caplog.at_level(logging.INFO):
         told.look(WELL, 0.0)
         assert _levels(caplog) == []
@@ -63,7 +64,7 @@ def test_a_listener_hears_the_counts() -> None:
     """Each time that the log says something, the last time that none hangs."""
     heard: list[CheckCounts] = []
     counts = CheckCounts(hung=2)
-    told = HungCheckers("orders", counts=lambda: counts, listener=heard.append)
+    told = HungCheckers("orders", Threads(), counts=lambda: counts, listener=heard.append)
     told.look(WELL, 0.0)
     told.look(SOME, 1.0)
     _let_calls_end()
@@ -86,7 +87,9 @@ def test_a_listener_that_hangs_or_raises_harms_nobody(caplog: pytest.LogCaptureF
         raise ValueError("a pager that is down")
 
     hung = 2
-    told = HungCheckers("orders", counts=lambda: CheckCounts(hung=hung), listener=listener)
+    told = HungCheckers(
+        "orders", Threads(), counts=lambda: CheckCounts(hung=hung), listener=listener
+    )
     told.look(SOME, 0.0)
     assert called.get(timeout=TIMEOUT_S) == 2
     hung = 0

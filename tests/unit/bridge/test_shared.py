@@ -5,10 +5,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
+from halfbridge.bridge.client_settings import writer_properties
 from halfbridge.bridge.cluster import RealTopics
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.errors import RetriableError
-from halfbridge.bridge.kafka_io import make_producer
+from halfbridge.bridge.kafka import system_ports
 from halfbridge.bridge.shared import Shared
 from halfbridge.serde.topic_shapes import HalfShape
 
@@ -22,9 +23,11 @@ def _shared() -> Shared:
         producer_group="g",
         decision_timeout_ms=int(_LIMIT_S * 1_000),
     )
-    kafka = make_producer(config, message_bytes_max=1_000_000)
+    ports = system_ports()
+    writer = ports.kafka.writer(writer_properties(config, ports.clock, message_bytes_max=1_000_000))
     shape = HalfShape(partitions=1, record_bytes_max=1_000_000, replicas=1)
-    return Shared(config, kafka, half=shape, real_topics=RealTopics(config, kafka, bound=()))
+    real_topics = RealTopics(config, writer, ports, bound=())
+    return Shared(config, writer, ports, half=shape, real_topics=real_topics)
 
 
 def test_ends_are_asked_side_by_side() -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaException
-
-from halfbridge.bridge.kafka_io import made, map_error, reader_settings
+from halfbridge.bridge.client_settings import letters_properties
+from halfbridge.bridge.failure import KafkaFailure, bridge_error
+from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.sql.local_messages.dead_letters import letter_of
 
 if TYPE_CHECKING:
     from halfbridge.bridge.config import BridgeConfig
+    from halfbridge.bridge.ports import Place, Ports
     from halfbridge.sql.local_messages.dead_letters import Letter
 
-_LOG = logging.getLogger("halfbridge.kafka")
 # Records at a time, of up to 1 MiB each: 64 MiB, as much as the client reads ahead.
 _BATCH_MAX = 64
 
@@ -28,25 +27,14 @@ class LetterReader:
 
     Args:
         config: The producer's: where Kafka is, and whose letters are wanted.
+        ports: What the member is made of.
     """
 
-    def __init__(self, config: BridgeConfig) -> None:
+    def __init__(self, config: BridgeConfig, ports: Ports) -> None:
         self._producer_group = config.producer_group
-        self._is_ahead = False  # of what was committed
-        self._consumer: Any = made(
-            Consumer,
-            {
-                **reader_settings(config),
-                "group.id": config.names.relay_group(config.producer_group),
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                "allow.auto.create.topics": False,
-                "topic.metadata.refresh.interval.ms": 10_000,
-            },
-            logger=_LOG,
-        )
-        self._consumer.subscribe([config.names.dead])
+        self._reached: dict[Place, int] = {}  # ahead of what was committed
+        self._member = ports.kafka.member(letters_properties(config, ports.clock))
+        self._member.join_and_read([config.names.dead])
 
     def read(self, timeout_s: float) -> list[Letter]:
         """Return letters of the group, waiting for the first record up to `timeout_s`.
@@ -54,11 +42,19 @@ class LetterReader:
         Raises:
             BridgeError: the topic is missing, or may not be read; an operator acts.
         """
+        try:
+            first = self._member.poll(timeout_s)
+            records = [] if first is None else [first, *self._member.take(_BATCH_MAX - 1)]
+        except KafkaFailure as failure:
+            raise bridge_error(failure) from failure
         letters = []
-        for record in self._consumer.consume(_BATCH_MAX, timeout_s):
-            if record.error() is not None:
-                raise map_error(record.error())
-            self._is_ahead = True
+        for record in records:
+            error = record.error()
+            if error is not None:
+                raise bridge_error(failure_of(error))
+            self._reached[record.topic() or "", record.partition() or 0] = (
+                record.offset() or 0
+            ) + 1
             letter = letter_of(record, self._producer_group)
             if letter is not None:
                 letters.append(letter)
@@ -66,12 +62,15 @@ class LetterReader:
 
     def commit(self) -> None:
         """Commit what was read, whoever's; where that fails it is read again, without harm."""
-        if not self._is_ahead:
+        if not self._reached:
             return
-        with suppress(KafkaException):  # the partitions are another's now
-            self._consumer.commit(asynchronous=False)
-            self._is_ahead = False
+        with suppress(KafkaFailure):  # the partitions are another member's now
+            mine = set(self._member.assignment())
+            ahead = {place: (at, "") for place, at in self._reached.items() if place in mine}
+            if ahead:
+                self._member.commit(ahead)
+            self._reached.clear()
 
     def close(self) -> None:
         """Leave the group."""
-        self._consumer.close()
+        self._member.close()

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from halfbridge.serde.acknowledgements import Acknowledgements
+from halfbridge.bridge.acknowledgements import Acknowledgements
 
 TIMEOUT_S = 20.0
 

@@ -1,11 +1,10 @@
-"""Kafka's errors, sorted by who must act."""
+"""Errors of the client library, sorted by who must act."""
 
 from __future__ import annotations
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.errors import (
     AbortableError,
     BridgeError,
@@ -16,7 +15,9 @@ from halfbridge.bridge.errors import (
     RetriableError,
     TopicSetupError,
 )
-from halfbridge.bridge.kafka_io import make_producer, map_error
+from halfbridge.bridge.failure import bridge_error
+from halfbridge.bridge.kafka import KafkaClients
+from halfbridge.bridge.kafka.errors import failure_of
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,7 @@ from halfbridge.bridge.kafka_io import make_producer, map_error
         (KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), TopicSetupError),
         (KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), TopicSetupError),
         (KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), InvalidMessageError),
+        (KafkaError(KafkaError.INVALID_RECORD), InvalidMessageError),
         (KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED), ConfigError),
         (KafkaError(KafkaError.UNKNOWN), FatalError),
         (RuntimeError("closed"), FatalError),
@@ -43,19 +45,21 @@ def test_each_kind_of_error_has_its_actor(
     """Fenced before fatal, fatal before abortable, and what nothing names is fatal."""
     wrapped = KafkaException(error) if isinstance(error, KafkaError) else error
     for each in (error, wrapped):
-        mapped = map_error(each)
+        mapped = bridge_error(failure_of(each))
         assert type(mapped) is expected
         assert str(mapped)
 
 
 def test_an_error_of_ours_stays_itself() -> None:
-    """What was mapped once is not mapped again."""
+    """What says already who must act is not mapped again."""
     error = RetriableError("once")
-    assert map_error(error) is error
+    assert bridge_error(error) is error
 
 
-def test_an_unknown_property_is_a_config_error() -> None:
-    """The refusal of librdkafka names the property; no client is left behind."""
-    config = BridgeConfig(bootstrap_servers="b:1", producer_group="g", kafka={"no.such": "1"})
-    with pytest.raises(ConfigError, match=r"no\.such"):
-        make_producer(config, message_bytes_max=1_000_000)
+@pytest.mark.parametrize("properties", [{"no.such": "1"}, {"stats_cb": 7}])
+def test_an_unknown_property_is_a_config_error(properties: dict[str, object]) -> None:
+    """The refusal names the property; no client is left behind."""
+    clients = KafkaClients()
+    for make in (clients.writer, clients.reader, clients.member, clients.admin):
+        with pytest.raises(ConfigError, match=next(iter(properties))):
+            make({"bootstrap.servers": "b:1", "group.id": "g", **properties})

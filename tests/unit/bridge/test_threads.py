@@ -1,4 +1,4 @@
-"""A thread for calls that may never return."""
+"""Side threads, and clients that may never close."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge import side_thread
-from halfbridge.bridge.side_thread import SideThread, let_go
+from halfbridge.bridge import threads
+from halfbridge.bridge.threads import SideThread, Threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,23 +69,23 @@ def test_a_client_that_does_not_close_is_left_behind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The worker's loop would stand still with it, for good."""
-    monkeypatch.setattr(side_thread, "CLOSE_S_MAX", 0.01)
+    monkeypatch.setattr(threads, "CLOSE_S_MAX", 0.01)
     release = threading.Event()
-    let_go(_Client(release.wait))
+    Threads.let_go(_Client(release.wait))
     assert "left behind" in caplog.text
     release.set()
 
 
 def test_too_many_clients_left_behind_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their threads and their memory are this process's; a supervisor starts another one."""
-    monkeypatch.setattr(side_thread, "CLOSE_S_MAX", 0.01)
-    monkeypatch.setattr(side_thread, "LEFT_MAX", 3)
-    monkeypatch.setattr(side_thread, "_left", [])
+    monkeypatch.setattr(threads, "CLOSE_S_MAX", 0.01)
+    monkeypatch.setattr(threads, "LEFT_MAX", 3)
+    monkeypatch.setattr(threads, "_left", [])
     release = threading.Event()
-    let_go(*[_Client(release.wait)] * 3)
+    Threads.let_go(*[_Client(release.wait)] * 3)
     with pytest.raises(RuntimeError, match="start this process anew"):
-        let_go(_Client(release.wait))
-    let_go(_Client(release.is_set))  # this one is not to blame
+        Threads.let_go(_Client(release.wait))
+    Threads.let_go(_Client(release.is_set))  # this one is not to blame
     release.set()
 
 
@@ -97,7 +97,7 @@ def test_a_client_is_closed_where_no_thread_starts(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    let_go(_Client(lambda: closed.append(1)))
+    Threads.let_go(_Client(lambda: closed.append(1)))
     assert closed == [1]
 
 
@@ -109,5 +109,5 @@ def test_a_client_that_cannot_close_is_let_go() -> None:
         called.set()
         raise RuntimeError("closed already")
 
-    let_go(_Client(fail))
+    Threads.let_go(_Client(fail))
     assert called.is_set()

@@ -1,0 +1,117 @@
+"""The properties of the client's Kafka clients."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.bridge.trouble import RECONNECTING, Troubles
+
+if TYPE_CHECKING:
+    from halfbridge.bridge.config import BridgeConfig
+    from halfbridge.bridge.ports import Clock
+
+_LOG = logging.getLogger("halfbridge.kafka")
+# Half of the client library's default: a process that cannot send holds at most 512 MiB of bodies.
+_QUEUE_KBYTES_MAX = 512 * 1024
+_REQUEST_TIMEOUT_MS_MAX = 5_000  # leaves room for a retry within the delivery time-out
+_SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow: a killed member's checks move on
+_METADATA_MS = 10_000  # how soon a member notices that its topic has been made or has grown
+_CONSUMER_ONLY = (
+    "session.",
+    "heartbeat.",
+    "max.poll.",
+    "partition.assignment.",
+    "fetch.",
+    "queued.",
+)
+
+
+def admin_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
+    """Return the properties of a client that looks at topics and asks where logs end."""
+    return {**_common(config, consumer=False), "error_cb": Troubles(_LOG, clock).note}
+
+
+def writer_properties(
+    config: BridgeConfig, clock: Clock, *, message_bytes_max: int
+) -> dict[str, Any]:
+    """Return the properties of the one idempotent writer that a process's transactions share."""
+    delivery_ms = max(config.send_timeout_ms, config.decision_timeout_ms)
+    return {
+        "socket.keepalive.enable": True,
+        **_common(config, consumer=False),
+        "acks": "all",
+        "enable.idempotence": True,
+        "allow.auto.create.topics": False,
+        "linger.ms": config.linger_ms,
+        "compression.type": config.compression,
+        "delivery.timeout.ms": delivery_ms,
+        "request.timeout.ms": max(1, min(_REQUEST_TIMEOUT_MS_MAX, delivery_ms)),
+        "message.max.bytes": message_bytes_max,
+        # Twice, because a decision may follow each half message from its delivery callback.
+        "queue.buffering.max.messages": 2 * config.in_flight_max,
+        "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
+        "error_cb": Troubles(_LOG, clock).note,
+    }
+
+
+def checks_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
+    """Return the properties of the group's member that reads the check topic.
+
+    A group without offsets starts at the earliest request: what was asked while nobody was
+    there is answered at once, and the topic's short retention bounds how much that is. Offsets
+    commit themselves: a request lost in a crash is asked again by the daemon.
+    """
+    return {
+        "session.timeout.ms": _SESSION_TIMEOUT_MS,
+        "heartbeat.interval.ms": _SESSION_TIMEOUT_MS // 3,
+        **_common(config, consumer=True),
+        "group.id": config.names.check_group(config.producer_group),
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": True,
+        "enable.partition.eof": True,  # records with PARTITION_EOF for their error's code
+        "isolation.level": "read_uncommitted",
+        "allow.auto.create.topics": False,
+        "topic.metadata.refresh.interval.ms": _METADATA_MS,
+        "error_cb": Troubles(_LOG, clock).note,
+    }
+
+
+def letters_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
+    """Return the properties of the relays' member that reads the dead-letter topic."""
+    return {
+        **reader_properties(config, clock),
+        "group.id": config.names.relay_group(config.producer_group),
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        "allow.auto.create.topics": False,
+        "topic.metadata.refresh.interval.ms": _METADATA_MS,
+    }
+
+
+def reader_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
+    """Return the properties of a reader that has the rights of the check group.
+
+    It never joins the group.
+    """
+    return {
+        "session.timeout.ms": _SESSION_TIMEOUT_MS,  # compared with the user's max.poll.interval.ms
+        **_common(config, consumer=True),
+        "group.id": config.names.check_group(config.producer_group),
+        "error_cb": Troubles(_LOG, clock).note,
+    }
+
+
+def _common(config: BridgeConfig, *, consumer: bool) -> dict[str, Any]:
+    passed = {
+        name: value
+        for name, value in config.kafka.items()
+        if consumer or not name.startswith(_CONSUMER_ONLY)
+    }
+    return {
+        "client.id": f"halfbridge-{config.producer_group}",
+        **RECONNECTING,
+        **passed,
+        "bootstrap.servers": config.bootstrap_servers,
+    }

@@ -1,0 +1,67 @@
+"""Questions to the brokers: up to where partitions can be read.
+
+An admin client asks many at a time. A consumer would ask one after the other, would have to be
+given a group and its time-outs, and the answers would queue up behind a broker that is away.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from halfbridge.bridge.errors import TopicSetupError
+from halfbridge.bridge.failure import Code, KafkaFailure, bridge_error
+from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.bridge.ports import Edge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from halfbridge.bridge.ports import Admin, Place
+
+
+def half_end(admin: Admin, topic: str, partition: int, *, timeout_s: float) -> int:
+    """Return the last offset of a partition: its high watermark - 1; -1 when it is empty.
+
+    Not the last stable offset, which lies while a put-back of the daemon is open.
+
+    Raises:
+        BridgeError: the broker did not say.
+    """
+    place = topic, partition
+    try:
+        return admin.ask_ends([place], Edge.END, timeout_s)[place].result() - 1
+    except (KafkaFailure, RuntimeError) as error:
+        failure = failure_of(error)
+        if failure.code == Code.NOENT:
+            raise TopicSetupError(f"topic {topic} has no partition {partition}") from error
+        raise bridge_error(failure) from error
+
+
+class Ends:
+    """Up to where partitions can be read: a question under way.
+
+    Args:
+        admin: Asks it.
+        wanted: Which partitions.
+        timeout_s: After this, whose broker did not answer is given up.
+        edge: High watermarks, or last stable offsets.
+    """
+
+    def __init__(
+        self, admin: Admin, wanted: Iterable[Place], timeout_s: float, *, edge: Edge = Edge.END
+    ) -> None:
+        self._answers = admin.ask_ends(wanted, edge, timeout_s)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `answers` has not to wait."""
+        return all(each.done() for each in self._answers.values())
+
+    def answers(self) -> dict[Place, int]:
+        """Return the offset of each partition whose broker did say; blocks."""
+        found = {}
+        for place, answer in self._answers.items():
+            with suppress(KafkaFailure, RuntimeError):  # as above
+                found[place] = answer.result()
+        return found

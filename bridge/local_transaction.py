@@ -1,0 +1,72 @@
+"""The local transaction of `send_in_transaction`: the user's call, and the decision after it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from halfbridge.bridge.errors import BridgeError
+from halfbridge.bridge.message import Resolution, TransactionSendResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfbridge.bridge.message import Message, SendReceipt
+    from halfbridge.bridge.message_transaction import Transaction
+
+_LOG = logging.getLogger("halfbridge.bridge")
+
+
+class Ran(NamedTuple):
+    """What a local transaction said.
+
+    Attributes:
+        resolution: UNKNOWN where it said nothing that decides.
+        remark: Why it is UNKNOWN; empty where the user's code said so.
+        error: What it raised.
+    """
+
+    resolution: Resolution
+    remark: str = ""
+    error: Exception | None = None
+
+
+def run(local_transaction: Callable[[Message, Any], Resolution], message: Message, arg: Any) -> Ran:
+    """Run a local transaction; what it raises is UNKNOWN, and so is what is no Resolution."""
+    try:
+        answer: object = local_transaction(message, arg)
+    except Exception as error:  # noqa: BLE001  (the user's code; its outcome is unknown)
+        return Ran(Resolution.UNKNOWN, f"local transaction raised {error!r}", error)
+    if isinstance(answer, Resolution):
+        return Ran(answer)
+    return Ran(Resolution.UNKNOWN, f"local transaction returned {answer!r}, no Resolution")
+
+
+def decided(
+    transaction: Transaction, receipt: SendReceipt, ran: Ran, timeout: float | None
+) -> TransactionSendResult:
+    """Decide as a local transaction said, if it said so, and return what became of all of it."""
+    decision = decision_error = None
+    if ran.resolution is not Resolution.UNKNOWN:
+        commits = ran.resolution is Resolution.COMMIT
+        decide = transaction.commit if commits else transaction.rollback
+        try:
+            decision = decide(timeout)
+        except BridgeError as caught:
+            decision_error = caught
+    return TransactionSendResult(
+        receipt=receipt,
+        resolution=ran.resolution,
+        remark=ran.remark,
+        error=ran.error,
+        decision=decision,
+        decision_error=decision_error,
+    )
+
+
+def roll_back_quietly(transaction: Transaction, timeout: float | None) -> None:
+    """Roll back what was not sent as a whole; that fails only in the log."""
+    try:
+        transaction.rollback(timeout)
+    except BridgeError as error:
+        _LOG.warning("rollback of %s failed, a check settles it: %s", transaction.id, error)

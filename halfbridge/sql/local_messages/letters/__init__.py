@@ -1,1 +1,0 @@
-"""The dead-letter topic, as relays read it."""

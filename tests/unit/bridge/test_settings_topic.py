@@ -1,0 +1,125 @@
+"""The settings topic, read: what is found, what ends the reading, and in whose words it fails."""
+
+from __future__ import annotations
+
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from halfbridge.bridge import settings_topic
+from halfbridge.bridge.errors import RetriableError, TopicSetupError
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.settings_topic import Said, read_settings
+from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
+from halfbridge.serde.records import DaemonSettings
+
+TOPIC = "settings"
+LIMITS = DaemonSettings(transaction_timeout_ms=1_000)
+
+
+class _Clock:
+    """Goes on by one poll each time that somebody looks."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        """Return the next time."""
+        self.now += 0.1
+        return self.now
+
+    def time_ms(self) -> int:
+        """Return the same."""
+        return int(self.now * 1000)
+
+
+class _Reader:
+    """Hands over what a test gives, then nothing more.
+
+    Attributes:
+        failure: Why the topic cannot be read.
+        begun: What `read_from` was told.
+    """
+
+    def __init__(self, *records: Any) -> None:
+        self._records = list(records)
+        self.failure: KafkaFailure | None = None
+        self.begun: dict[Any, int] = {}
+
+    def topic_failure(self, topic: str, timeout_s: float) -> KafkaFailure | None:
+        """Return what a test says."""
+        assert (topic, timeout_s) == (TOPIC, settings_topic.READ_S)
+        return self.failure
+
+    def read_from(self, offsets: dict[Any, int]) -> None:
+        """Note where reading begins."""
+        self.begun = offsets
+
+    def poll(self, wait_s: float) -> Any:
+        """Return the next record."""
+        assert wait_s
+        record = self._records.pop(0) if self._records else None
+        if isinstance(record, Exception):
+            raise record
+        return record
+
+
+def _record(offset: int, value: bytes | None, key: bytes | None = DAEMON_KEY) -> Any:
+    told = {"offset": offset, "value": value, "key": key, "error": None}
+    return SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})
+
+
+def _error(code: Code, offset: int = 0) -> Any:
+    told = {"offset": offset, "error": KafkaFailure(code)}
+    return SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})
+
+
+def _read(reader: Any, stop: Event | None = None) -> tuple[list[Said], int]:
+    return read_settings(reader, TOPIC, stop=stop or Event(), clock=_Clock())
+
+
+def test_every_record_of_the_daemon_is_told_in_order() -> None:
+    """Others' keys are passed over, deletions and what cannot be read are told as such."""
+    limits = encode_daemon_settings(LIMITS)
+    reader = _Reader(
+        _record(3, limits),
+        _record(4, b"?", key=b"other"),
+        _record(5, b"junk"),
+        None,
+        _record(7, None),
+        _error(Code.PARTITION_EOF, 9),
+    )
+    said, end = _read(reader)
+    assert [(each.offset, each.settings) for each in said] == [(3, LIMITS), (5, None), (7, None)]
+    assert [bool(each.problem) for each in said] == [False, True, False]
+    assert end == 9
+    assert reader.begun == {(TOPIC, 0): 0}
+
+
+@pytest.mark.parametrize("at", ["metadata", "poll", "record"])
+def test_no_right_to_read_is_the_operators(at: str) -> None:
+    """Wherever the broker says so."""
+    failure = KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED)
+    reader = _Reader(failure if at == "poll" else _error(Code.TOPIC_AUTHORIZATION_FAILED))
+    if at == "metadata":
+        reader.failure = failure
+    with pytest.raises(TopicSetupError, match="AUTHORIZATION"):
+        _read(reader)
+
+
+def test_a_log_whose_end_does_not_come_is_given_up() -> None:
+    """After `READ_S` by the clock that was given, and at once when told to stop."""
+    with pytest.raises(RetriableError, match="not read to its end"):
+        _read(_Reader())
+    stop = Event()
+    stop.set()
+    with pytest.raises(RetriableError):
+        _read(_Reader(_record(0, None)), stop)
+
+
+def test_a_log_that_is_too_long_is_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads megabytes for a hint."""
+    monkeypatch.setattr(settings_topic, "READ_BYTES_MAX", 1_000)
+    with pytest.raises(TopicSetupError, match=r"cleanup\.policy"):
+        _read(_Reader(*(_record(each, b"x" * 100, key=b"other") for each in range(10))))
