@@ -15,8 +15,8 @@ from dataclasses import asdict
 from typing import Any
 
 from halfbridge.bench.config import BenchConfig
-from halfbridge.bench.kafka_io import consume, make_consumer
 from halfbridge.bench.payload import unpack_head
+from halfbridge.bench.plain_clients import consume, make_consumer
 from halfbridge.bench.result import latency_of
 
 _BATCH_MAX = 5_000

@@ -10,8 +10,8 @@ import sys
 import time
 
 from halfbridge.bench.config import BenchConfig
-from halfbridge.bench.kafka_io import make_plain_producer
 from halfbridge.bench.payload import make_keys, make_packer
+from halfbridge.bench.plain_clients import make_plain_producer
 from halfbridge.bench.result import per_second
 
 WARM_MESSAGES = 50_000

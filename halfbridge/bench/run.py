@@ -17,9 +17,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bench.client import PRODUCER_GROUP
-from halfbridge.bench.kafka_io import delete_topics
 from halfbridge.bench.procfs import usage_of
 from halfbridge.bench.result import BenchResult, Latency, Usage, per_second
+from halfbridge.bridge.kafka.deletion import delete_groups, delete_topics
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape, wanted_topics
 from halfbridge.checker.admin.topics import create_topics, plan_layout
@@ -94,12 +94,10 @@ def _make_topics(config: BenchConfig) -> Layout:
 
 def _delete_topics(config: BenchConfig, layout: Layout) -> None:
     names = TopicNames(config.topic_prefix)
-    internal = [shape.name for shape in wanted_topics(names, layout)]
-    delete_topics(
-        config.bootstrap_servers,
-        [*internal, config.real_topic, config.plain_topic],
-        groups=[names.daemon_group],
-    )
+    internal = {shape.name for shape in wanted_topics(names, layout)}
+    mine = internal | {config.real_topic, config.plain_topic}
+    delete_topics(config.bootstrap_servers, mine.__contains__)
+    delete_groups(config.bootstrap_servers, [names.daemon_group])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

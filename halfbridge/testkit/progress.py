@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from halfbridge.bridge.failure import KafkaFailure
+from halfbridge.bridge.kafka import system_ports
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -26,9 +27,11 @@ class DaemonProgress:
 
     def __init__(self, bootstrap_servers: str, names: TopicNames) -> None:
         self._topics = (names.half, names.op)
-        self._asker = Consumer(
+        kafka, servers = system_ports().kafka, {"bootstrap.servers": bootstrap_servers}
+        self._admin = kafka.admin(servers)
+        self._reader = kafka.reader(
             {
-                "bootstrap.servers": bootstrap_servers,
+                **servers,
                 "group.id": names.daemon_group,  # asked about, never joined
                 "isolation.level": "read_uncommitted",  # an open kafka_txn is not over
             }
@@ -40,34 +43,30 @@ class DaemonProgress:
         Brokers that cannot be asked at this moment are a line too.
         """
         try:
-            known = self._asker.list_topics(timeout=_CALL_S_MAX).topics
+            known = self._admin.topics(_CALL_S_MAX)
             # A broker that is just coming back may not know them yet: that is no sign of an end.
-            unknown = [
-                each for each in self._topics if each not in known or known[each].error is not None
-            ]
+            unknown = [each for each in self._topics if each not in known]
             if unknown:
                 return [f"{topic} is not there" for topic in unknown]
             places = [
-                TopicPartition(topic, partition)
+                (topic, partition)
                 for topic in self._topics
-                for partition in known[topic].partitions
+                for partition in range(known[topic].partitions)
             ]
             # In this order: H moves past what was put back in the kafka_txn that writes the copies.
-            committed = self._asker.committed(places, timeout=_CALL_S_MAX)
-            ends = [
-                self._asker.get_watermark_offsets(place, timeout=_CALL_S_MAX)[1] for place in places
-            ]
-        except KafkaException as error:
-            return [str(error)]
+            committed = self._reader.committed(places, _CALL_S_MAX)
+            ends = {place: self._reader.ends(place, _CALL_S_MAX)[1] for place in places}
+        except KafkaFailure as failure:
+            return [str(failure)]
         return [
-            f"{one.topic}[{one.partition}] is done up to {one.offset} of {end} {one.metadata}"
-            for one, end in zip(committed, ends, strict=True)
-            if one.offset < end
+            f"{topic}[{number}] is done up to {done.offset} of {end} {done.metadata}"
+            for (topic, number), end in ends.items()
+            if (done := committed[topic, number]).offset < end
         ]
 
     def close(self) -> None:
         """Leave the cluster."""
-        self._asker.close()
+        self._reader.close()
 
     def __enter__(self) -> Self:
         return self

@@ -17,15 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
-
+from halfbridge.bridge.ends import Ends
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import SerdeError
 from halfbridge.testkit.history import ReadOp, ReadRecord
@@ -33,12 +28,14 @@ from halfbridge.testkit.history import ReadOp, ReadRecord
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from halfbridge.bridge.ports import Place, Record
+
 _BATCH_MAX = 2000
 _POLL_S = 0.1
 _METADATA_S = 20.0
 _LOOK_S = 1.0  # how often it looks whether a topic has grown
 # A broker says so that has not heard of a new topic; of one that was deleted, nothing comes.
-_NOT_KNOWN_YET = KafkaError.UNKNOWN_TOPIC_OR_PART
+_NOT_KNOWN_YET = Code.UNKNOWN_TOPIC_OR_PART
 _STATISTICS_MS = 5_000
 READ_S_MAX = 60.0  # a test's or demo's topics are small; longer means that something hangs
 
@@ -52,14 +49,16 @@ class Witness:
     """
 
     def __init__(self, bootstrap_servers: str, topics: Sequence[str]) -> None:
-        self._bootstrap = bootstrap_servers
         self._topics = topics
-        self._reached: dict[tuple[str, int], int] = {}
+        self._reached: dict[Place, int] = {}
+        self._astray: set[Place] = set()  # whose beginning is to be asked for
         self._look_at = 0.0
         self.statistics = ""  # the client's newest, JSON
-        self._consumer = Consumer(
+        kafka, servers = system_ports().kafka, {"bootstrap.servers": bootstrap_servers}
+        self._admin = kafka.admin(servers)
+        self._reader = kafka.reader(
             {
-                "bootstrap.servers": bootstrap_servers,
+                **servers,
                 "group.id": "halfbridge-witness",  # required by the client, never joined
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
@@ -74,34 +73,27 @@ class Witness:
 
     def close(self) -> None:
         """Leave the cluster."""
-        self._consumer.close()
+        self._reader.close()
 
     def poll(self) -> list[ReadRecord]:
         """Return what came within a tenth of a second.
 
         Raises:
-            KafkaException: a topic cannot be read on; the test or demo has failed.
+            KafkaFailure: a topic cannot be read on; the test or demo has failed.
         """
         if time.monotonic() >= self._look_at:
-            with suppress(KafkaException):  # brokers are out of reach: it reads what it knows
+            with suppress(KafkaFailure):  # brokers are out of reach: it reads what it knows
                 self._look(_LOOK_S)
             self._look_at = time.monotonic() + _LOOK_S
+        first = self._reader.poll(_POLL_S)
+        taken = [] if first is None else [first, *self._reader.take(_BATCH_MAX - 1)]
         records = []
-        for message in self._consumer.consume(_BATCH_MAX, _POLL_S):
-            error = message.error()
-            place = (str(message.topic()), int(message.partition() or 0))
-            offset = int(message.offset() or 0)
-            if error is None:
-                records.append(_record(message))
-                self._reached[place] = offset + 1
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # its public name
-                # The end may lie behind a transaction marker, which no consumer is handed.
-                self._reached[place] = max(offset, self._reached[place])
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001  # as above
-                # A leader that does not know the topic yet was asked where the log begins.
-                self._begin_with(place)
-            elif error.code() != _NOT_KNOWN_YET and not error.retriable():
-                raise KafkaException(error)
+        for each in taken:
+            if each.error() is None:
+                records.append(_record(each))
+                self._reached[_place(each)] = (each.offset() or 0) + 1
+            else:
+                self._take_error(each)
         return records
 
     def drain(self, timeout_s: float = READ_S_MAX) -> Iterator[list[ReadRecord]]:
@@ -111,13 +103,33 @@ class Witness:
             TimeoutError: they were not reached in time; an open kafka_txn may hold them back.
         """
         self._look_again()
-        ends = _ends(self._bootstrap, list(self._reached))
         deadline = time.monotonic() + timeout_s
+        ends = self._ends(deadline)
         while any(self._reached[place] < end for place, end in ends.items()):
             if time.monotonic() > deadline:
                 late = {p: (self._reached[p], e) for p, e in ends.items() if self._reached[p] < e}
                 raise TimeoutError(f"ends not reached within {timeout_s:g} s: {late}")
             yield self.poll()
+
+    def _take_error(self, record: Record) -> None:
+        failure, place = failure_of(record.error()), _place(record)
+        if failure.code == Code.PARTITION_EOF:
+            # The end may lie behind a transaction marker, which no consumer is handed.
+            self._reached[place] = max(record.offset() or 0, self._reached[place])
+        elif failure.code == Code.AUTO_OFFSET_RESET:
+            self._astray.add(place)  # its log does not begin with 0
+            self._look_at = 0.0
+        elif failure.code != _NOT_KNOWN_YET and not failure.is_retriable:
+            raise failure
+
+    def _ends(self, deadline: float) -> dict[Place, int]:
+        """Return high watermarks: an open kafka_txn must be waited for, not overlooked."""
+        ends: dict[Place, int] = {}
+        while missing := [place for place in self._reached if place not in ends]:
+            ends |= Ends(self._admin, missing, _METADATA_S).answers()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no broker tells where {missing} end")
+        return ends
 
     def _look_again(self) -> None:
         """Look until the broker that is asked has heard of every topic."""
@@ -125,26 +137,29 @@ class Witness:
         while True:
             try:
                 return self._look()
-            except KafkaException as error:
-                if error.args[0].code() != _NOT_KNOWN_YET or time.monotonic() > deadline:
+            except KafkaFailure as failure:
+                if failure.code != _NOT_KNOWN_YET or time.monotonic() > deadline:
                     raise
             time.sleep(_POLL_S)
 
     def _look(self, timeout_s: float = _METADATA_S) -> None:
-        """Read on with the partitions that are new since the last look."""
-        found = _partitions(self._consumer, self._topics, timeout_s)
-        fresh = [place for place in found if place not in self._reached]
-        if fresh:
-            self._consumer.incremental_assign([_beginning(place) for place in fresh])
-        self._reached |= dict.fromkeys(fresh, 0)
+        """Read on with the partitions that are new since the last look, from 0 on."""
+        seen = self._admin.topics(timeout_s)
+        for topic in self._topics:
+            if topic not in seen:
+                raise KafkaFailure(_NOT_KNOWN_YET, f"no topic {topic}")
+        found = [(topic, each) for topic in self._topics for each in range(seen[topic].partitions)]
+        fresh = {place: 0 for place in found if place not in self._reached}
+        begins = {place: self._reader.ends(place, timeout_s)[0] for place in self._astray}
+        if fresh or begins:
+            for place, begin in begins.items():
+                self._reached[place] = max(self._reached[place], begin)
+            self._reached |= fresh
+            self._astray.clear()
+            self._reader.read_from(self._reached)
 
     def _take_statistics(self, statistics: str) -> None:
         self.statistics = statistics
-
-    def _begin_with(self, place: tuple[str, int]) -> None:
-        """Ask once more where a partition begins, of which nothing was read."""
-        self._consumer.incremental_unassign([TopicPartition(*place)])
-        self._consumer.incremental_assign([_beginning(place)])
 
 
 def read_all(
@@ -154,7 +169,7 @@ def read_all(
 
     Raises:
         TimeoutError: the ends were not reached; an open kafka_txn may hold them back.
-        KafkaException: a topic is missing or cannot be read.
+        KafkaFailure: a topic is missing or cannot be read.
     """
     witness = Witness(bootstrap_servers, topics)
     try:
@@ -214,51 +229,19 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _partitions(
-    consumer: Consumer, topics: Sequence[str], timeout_s: float
-) -> list[tuple[str, int]]:
-    found = []
-    for topic in topics:
-        metadata = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
-        if metadata.error is not None:
-            raise KafkaException(metadata.error)
-        found += [(topic, partition) for partition in metadata.partitions]
-    return found
+def _place(record: Record) -> Place:
+    return record.topic() or "", record.partition() or 0
 
 
-def _ends(bootstrap_servers: str, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    # Asked read_uncommitted: an open kafka_txn must be waited for, not overlooked.
-    asker = Consumer(
-        {
-            "bootstrap.servers": bootstrap_servers,
-            "group.id": "halfbridge-witness",
-            "isolation.level": "read_uncommitted",
-        }
-    )
-    try:
-        return {
-            place: asker.get_watermark_offsets(TopicPartition(*place), timeout=_METADATA_S)[1]
-            for place in places
-        }
-    finally:
-        asker.close()
-
-
-def _beginning(place: tuple[str, int]) -> TopicPartition:
-    return TopicPartition(*place, OFFSET_BEGINNING)
-
-
-def _record(message: Message) -> ReadRecord:
-    headers: Any = message.headers() or ()
-    key: Any = message.key()
-    value: Any = message.value()
+def _record(record: Record) -> ReadRecord:
+    topic, partition = _place(record)
     return ReadRecord(
-        topic=str(message.topic()),
-        partition=int(message.partition() or 0),
-        offset=int(message.offset() or 0),
-        key=key,
-        value=value,
-        headers=tuple(headers),
+        topic=topic,
+        partition=partition,
+        offset=record.offset() or 0,
+        key=record.key(),
+        value=record.value(),
+        headers=tuple(record.headers() or ()),
     )
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaException
-
-from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.failure import KafkaFailure
+from halfbridge.bridge.kafka import system_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,9 +17,6 @@ if TYPE_CHECKING:
 READY_S_MAX = 240.0
 _POLL_S = 0.03
 _CALL_S_MAX = 2.0
-_silent = logging.getLogger(f"{__name__}.librdkafka")
-_silent.addHandler(logging.NullHandler())
-_silent.propagate = False  # refused connections are what waiting looks like
 
 
 class NotReadyError(RuntimeError):
@@ -48,21 +43,21 @@ def wait_ready(
     """
     deadline = time.monotonic() + timeout_s
     _wait_listening(bootstrap_servers, deadline, check)
-    admin = AdminClient(
+    admin = system_ports().kafka.admin(
         {
             "bootstrap.servers": bootstrap_servers,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 100,
-        },
-        logger=_silent,
+            "log_level": 0,  # refused connections are what waiting looks like
+        }
     )
     while True:
         check()
         try:
-            if len(admin.list_topics(timeout=_CALL_S_MAX).brokers) >= brokers_min:
+            if admin.broker_count(_CALL_S_MAX) >= brokers_min:
                 return
-        except KafkaException as error:
-            cause = str(error)
+        except KafkaFailure as failure:
+            cause = str(failure)
         else:
             cause = f"fewer than {brokers_min} live brokers"
         if time.monotonic() > deadline:

@@ -15,14 +15,12 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from concurrent.futures import CancelledError, TimeoutError  # noqa: A004  # its own on 3.10
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from confluent_kafka import KafkaException
-
 from halfbridge.bridge import TransactionProducer
-from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.failure import KafkaFailure
+from halfbridge.bridge.kafka.deletion import delete_topics
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape
 from halfbridge.checker.admin.topics import create_topics, plan_layout
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 
 PARTITIONS = 2
 WAIT_S_MAX = 120.0  # on a machine that does much else; a second is usual
-_CALL_S = 20.0
 _POLL_S = 0.05
 _TRIES_MAX = 5
 _PAUSE_S = 0.5
@@ -266,17 +263,12 @@ class HalfbridgeStack:
         _again(lambda: create_topics(cluster, self.config.names, layout))
 
     def _delete_topics(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        try:
-            there = admin.list_topics(timeout=_CALL_S).topics
-        except KafkaException:
-            return  # the cluster is gone, and its topics with it
-        mine = [name for name in there if name in self._made or name.startswith(self._prefix)]
-        if mine:
-            for future in admin.delete_topics(mine).values():
-                # Gone already, or a cluster that is ending: it must not hide the first error.
-                with suppress(TimeoutError, CancelledError):
-                    future.exception(_CALL_S)
+        # Gone already, or a cluster that is ending: it must not hide the first error.
+        with suppress(KafkaFailure):
+            delete_topics(self.bootstrap_servers, self._is_mine)
+
+    def _is_mine(self, topic: str) -> bool:
+        return topic in self._made or topic.startswith(self._prefix)
 
     def _cluster(self) -> Cluster:
         return Cluster(self.config.bootstrap_servers)

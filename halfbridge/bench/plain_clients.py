@@ -1,24 +1,14 @@
-"""The bench's own Kafka clients: a cheap read_committed consumer and a plain producer."""
+"""The bench's own Kafka clients: a cheap read_committed consumer and a plain producer.
+
+They are the client library's, without a port in between: the baseline is what it alone does.
+"""
 
 from __future__ import annotations
 
-from time import monotonic, sleep
 from typing import Any
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
-from halfbridge.bridge.admin_client.kafka_io import AdminClient
-
-_METADATA_S = 20.0
-_ADMIN_S = 30.0
-_GROUP_POLL_S = 0.5
 _MIB = 1024 * 1024
 
 
@@ -78,38 +68,3 @@ def make_plain_producer(bootstrap_servers: str) -> Any:
             "queue.buffering.max.messages": 100_000,
         }
     )
-
-
-def delete_topics(bootstrap_servers: str, topics: list[str], *, groups: list[str]) -> None:
-    """Delete what a run made on a cluster that goes on living.
-
-    Raises:
-        KafkaException: something could not be deleted; the operator deletes it.
-    """
-    admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers})
-    there = admin.list_topics(timeout=_METADATA_S).topics
-    doomed = [topic for topic in topics if topic in there]
-    for future in admin.delete_topics(doomed).values() if doomed else ():
-        future.result(_ADMIN_S)
-    for group in groups:
-        _delete_group(admin, group)
-
-
-def _delete_group(admin: Any, group: str) -> None:
-    """Delete a group; a worker that was cut off stays a member until its session ends."""
-    deadline = monotonic() + _ADMIN_S
-    while not _is_deleted(admin, group, is_last_try=monotonic() > deadline):
-        sleep(_GROUP_POLL_S)
-
-
-def _is_deleted(admin: Any, group: str, *, is_last_try: bool) -> bool:
-    try:
-        admin.delete_consumer_groups([group])[group].result(_ADMIN_S)
-    except KafkaException as error:
-        code: int = error.args[0].code()
-        if code != KafkaError.GROUP_ID_NOT_FOUND and (
-            code != KafkaError.NON_EMPTY_GROUP or is_last_try
-        ):
-            raise
-        return bool(code == KafkaError.GROUP_ID_NOT_FOUND)
-    return True
