@@ -38,41 +38,16 @@ class SettingError(ValueError):
         self.allowed = allowed
 
 
-def setting(
-    default: Any,
-    *,
-    doc: str,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    words: tuple[str, ...] = (),
-    holds: Callable[[Any], bool] | None = None,
-    allowed: str = "",
-    option: str = "",
-    secret: bool = False,
-) -> Any:
+def setting(default: Any, *, doc: str, secret: bool = False, **more: Any) -> Any:
     """Return a dataclass field that `load`, `check` and the command line understand.
 
     Args:
         default: Used where no source says anything.
         doc: One sentence with the unit, shown by `--help`.
-        minimum: Least number allowed.
-        maximum: Greatest number allowed.
-        words: The only words allowed; of a bool, the one for False and the one for True.
-        holds: Says of a value of the right type whether it is allowed.
-        allowed: What is allowed, in words, where type, bounds and `words` do not say it.
-        option: Name of the Spark option.
         secret: Keep the value out of errors and `repr`.
+        more: Further attributes of `Setting`, by their names.
     """
-    metadata = {
-        "doc": doc,
-        "minimum": minimum,
-        "maximum": maximum,
-        "words": words,
-        "holds": holds,
-        "allowed_text": allowed,
-        "option": option,
-        "secret": secret,
-    }
+    metadata = {"doc": doc, "secret": secret, **more}
     if isinstance(default, Mapping):
         return field(default_factory=lambda: dict(default), metadata=metadata, repr=not secret)
     return field(default=default, metadata=metadata, repr=not secret)
@@ -87,30 +62,30 @@ class Setting:
         kind: int, float, str, bool, Path, tuple (of str) or Mapping (str to str).
         optional: None is a value (`int | None`).
         default: Value where nobody says anything.
+        refusal: Makes the error of the class.
         doc: One sentence with the unit.
+        secret: Never shown.
         minimum: Least number, or None.
         maximum: Greatest number, or None.
-        words: The only words allowed, or ().
-        holds: Further condition, or None.
-        allowed_text: What is allowed, where the rest does not say it.
+        words: The only words allowed, or (); of a bool, those for False and for True.
+        holds: Says of a value of the right type whether it is allowed; None: it is.
+        in_words: What is allowed, where the rest does not say it.
         option: Name of the Spark option, or "".
-        secret: Never shown.
-        refusal: Makes the error of the class.
     """
 
     name: str
     kind: type
     optional: bool
     default: Any
-    doc: str
-    minimum: float | None
-    maximum: float | None
-    words: tuple[str, ...]
-    holds: Callable[[Any], bool] | None
-    allowed_text: str
-    option: str
-    secret: bool
     refusal: Callable[..., Exception]
+    doc: str
+    secret: bool
+    minimum: float | None = None
+    maximum: float | None = None
+    words: tuple[str, ...] = ()
+    holds: Callable[[Any], bool] | None = None
+    in_words: str = ""
+    option: str = ""
 
     @property
     def environment(self) -> str:
@@ -125,8 +100,8 @@ class Setting:
     @property
     def allowed(self) -> str:
         """What values are allowed, in words."""
-        if self.allowed_text:
-            return self.allowed_text
+        if self.in_words:
+            return self.in_words
         if self.words:
             return (" or " if self.kind is bool else ", ").join(self.words)
         kind = KINDS[self.kind]

@@ -34,7 +34,7 @@ BATCH_ID_MAX = (1 << 63) - 1
 # What Spark adds on its own.
 _CHECKPOINT = "checkpointlocation"
 _SPARKS = frozenset((_CHECKPOINT, "path", "queryname"))
-_NAME_ALLOWED = "at most 150 letters, digits, '.', '_' and '-', no RMQ_SYS_"
+_NAME_IN_WORDS = "at most 150 letters, digits, '.', '_' and '-', no RMQ_SYS_"
 
 _SERVERS = "kafka.bootstrap.servers"
 # Option -> what it is.
@@ -93,7 +93,7 @@ class SinkOptions:
         "",
         option="app.id",
         holds=_spelled(_NAME),
-        allowed=_NAME_ALLOWED,
+        in_words=_NAME_IN_WORDS,
         doc="Identity of the query over restarts; (app_id, batch) is published once.",
     )
     bootstrap_servers: str = setting("", option=_SERVERS, doc="host:port, separated by commas.")
@@ -104,28 +104,28 @@ class SinkOptions:
         "",
         option="halfbridge.prefix",
         holds=_spelled(_PREFIX),
-        allowed="at most 50 letters, digits, '.', '_' and '-'",
+        in_words="at most 50 letters, digits, '.', '_' and '-'",
         doc="Prefix of the installation's topics.",
     )
     producer_group: str = setting(
         "",
         option="producer.group",
         holds=_spelled(_NAME),
-        allowed=_NAME_ALLOWED,
+        in_words=_NAME_IN_WORDS,
         doc="Under which the half messages stand and are asked about; spark-<app.id> if empty.",
     )
     batch_id: int | None = setting(
         None,
         option="batch.id",
         holds=_is_batch_number,
-        allowed="a whole number, larger than that of any earlier write",
+        in_words="a whole number, larger than that of any earlier write",
         doc="Identity of a batch write; None for a stream, which has Spark's.",
     )
     first_batch: int = setting(
         0,
         option="first.batch",
         holds=_is_batch_number,
-        allowed="a whole number, as the refusal of a batch names it",
+        in_words="a whole number, as the refusal of a batch names it",
         doc="Of a stream: no batch before this one was written through this sink.",
     )
     keeps_first: bool = setting(

@@ -157,7 +157,7 @@ class Named:
     level: str = setting("low", words=("low", "high"), option="its.level", doc="Level.")
     keeps: bool = setting(default=False, words=("fail", "keep"), option="on.error", doc="Keep.")
     size: int | None = setting(
-        None, holds=lambda n: n % 2 == 0, allowed="an even number", option="size", doc="Size."
+        None, holds=lambda n: n % 2 == 0, in_words="an even number", option="size", doc="Size."
     )
 
 
