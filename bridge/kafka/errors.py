@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.failure import KafkaFailure
+from halfbridge.bridge.failure import Code, KafkaFailure
 
 
 def failure_of(error: Any) -> KafkaFailure:
@@ -15,10 +15,13 @@ def failure_of(error: Any) -> KafkaFailure:
 
     Args:
         error: A KafkaError, as records, acknowledgements and `error_cb` have it, a KafkaException,
-            or a KafkaFailure, which is returned as it is.
+            a SystemError of a producer, or a KafkaFailure, which is returned as it is.
     """
     if isinstance(error, KafkaFailure):
         return error
+    if isinstance(error, SystemError):
+        # So a producer tells of a fatal error in `flush`: the C code returns two answers at once.
+        return KafkaFailure(Code.FATAL, f"Kafka client: {error}", is_fatal=True)
     if isinstance(error, KafkaException):
         error = error.args[0]
     if not isinstance(error, KafkaError):
@@ -31,6 +34,18 @@ def failure_of(error: Any) -> KafkaFailure:
         is_retriable=error.retriable(),
         requires_abort=error.txn_requires_abort(),
     )
+
+
+def raised(error: KafkaException | SystemError) -> KafkaFailure:
+    """Return the KafkaFailure of what a call of a producer raised.
+
+    A producer with a fatal error may leave a second exception behind (confluent-kafka 2.16), which
+    the interpreter raises out of whatever C code it comes to next.
+    """
+    try:
+        return failure_of(error)
+    except SystemError:
+        return failure_of(error)
 
 
 def made(client: Any, properties: dict[str, Any], **keywords: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException, TopicPartition
 
 from halfbridge.bridge.kafka.admin import seen_topics
-from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.bridge.kafka.errors import failure_of, raised
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,16 +56,16 @@ class KafkaWriter:
         """Serve acknowledgements, waiting for the first of them; return how many came."""
         try:
             served: int = self._poll(wait_s)
-        except KafkaException as error:
-            raise failure_of(error) from error
+        except (KafkaException, SystemError) as error:
+            raise raised(error) from error
         return served
 
     def flush(self, timeout_s: float) -> int:
         """Serve acknowledgements until none is awaited; return how many still are."""
         try:
             left: int = self._producer.flush(timeout_s)
-        except KafkaException as error:
-            raise failure_of(error) from error
+        except (KafkaException, SystemError) as error:
+            raise raised(error) from error
         return left
 
     def purge(self) -> None:
@@ -83,8 +83,8 @@ class KafkaWriter:
     def _call(self, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         try:
             return call(*arguments, **keywords)
-        except KafkaException as error:
-            raise failure_of(error) from error
+        except (KafkaException, SystemError) as error:
+            raise raised(error) from error
 
 
 class KafkaTransactionalWriter(KafkaWriter):

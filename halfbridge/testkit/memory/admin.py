@@ -1,0 +1,183 @@
+"""Questions to the brokers in memory, as `ports.Admin`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.testkit.memory.client import Client, timed_out
+from halfbridge.testkit.memory.network import Kind, NoAnswerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from halfbridge.bridge.ports import Edge, NewTopic, Place, SeenTopic
+    from halfbridge.testkit.memory.process import Process
+    from halfbridge.testkit.memory.scheduler import Scheduler
+
+T = TypeVar("T")
+
+# How much later than its own limit the client is given up: it knows the reason.
+_CLIENT_GRACE_S = 1.0
+
+
+class MemoryAnswer(Generic[T]):
+    """What a question will have brought, as `ports.Answer`."""
+
+    def __init__(self, scheduler: Scheduler, process: Process, timeout_s: float) -> None:
+        self._scheduler, self._process, self._timeout_s = scheduler, process, timeout_s
+        self._is_done = False
+        self._value: Any = None
+        self._failure: KafkaFailure | None = None
+        self._callbacks: list[Callable[[Any], object]] = []
+
+    def done(self) -> bool:
+        """Tell whether `result` has not to wait."""
+        return self._is_done
+
+    def result(self, timeout_s: float | None = None) -> T:
+        """Return the answer; wait for it.
+
+        Raises:
+            KafkaFailure: as the broker says; TIMED_OUT when it says nothing.
+        """
+        wait_s = self._timeout_s + _CLIENT_GRACE_S if timeout_s is None else timeout_s
+        if not self._scheduler.wait(self._process, self.done, wait_s):
+            raise timed_out()
+        if self._failure is not None:
+            raise self._failure
+        value: T = self._value
+        return value
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Have `callback(self)` called once this is done."""
+        if self._is_done:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def settle(self, ask: Callable[[], T]) -> None:
+        """Note what `ask` returns or raises."""
+        try:
+            self._value = ask()
+        except KafkaFailure as failure:
+            self._failure = failure
+        except NoAnswerError:
+            self._failure = timed_out()
+        self._is_done = True
+        for callback in self._callbacks:
+            callback(self)
+
+
+class MemoryAdmin(Client):
+    """Asks the brokers in memory."""
+
+    def poll(self, wait_s: float) -> None:
+        """Serve what the client noted of its connections."""
+        self._scheduler.check(self.process)
+        if not self._serve_news() and wait_s > 0:
+            self._wait(lambda: bool(self._news), wait_s)
+            self._serve_news()
+
+    def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
+        """Return every topic that this client may see."""
+        return self._seen_topics(timeout_s)
+
+    def broker_count(self, timeout_s: float) -> int:
+        """Return how many brokers metadata name."""
+        return self._persist(
+            Kind.METADATA, None, lambda: self._broker.brokers, self._deadline(timeout_s)
+        )
+
+    def ask_ends(
+        self, places: Iterable[Place], edge: Edge, timeout_s: float
+    ) -> dict[Place, MemoryAnswer[int]]:
+        """Ask where logs begin or end."""
+
+        def end(place: Place) -> int:
+            try:
+                return self._broker.end(place, edge)
+            except KafkaFailure as failure:
+                text = "Failed to query partition leaders: No leaders found"
+                raise KafkaFailure(Code.NOENT, text) from failure
+
+        return {
+            place: self._ask(Kind.ENDS, place, partial(end, place), timeout_s) for place in places
+        }
+
+    def ask_settings(
+        self, topics: Iterable[str], timeout_s: float
+    ) -> dict[str, MemoryAnswer[dict[str, str]]]:
+        """Ask for the settings of topics, at least one."""
+
+        def settings(topic: str) -> dict[str, str]:
+            return dict(self._broker.topic(topic).settings)
+
+        return {
+            topic: self._ask(Kind.SETTINGS, topic, partial(settings, topic), timeout_s)
+            for topic in topics
+        }
+
+    def ask_rights(
+        self, topics: Iterable[str], timeout_s: float
+    ) -> dict[str, MemoryAnswer[bool | None]]:
+        """Ask whether this client may write to topics; None: the broker does not say."""
+
+        def may_write(topic: str) -> bool | None:
+            return self._broker.may_write(self.process.name, self._broker.topic(topic).name)
+
+        return {
+            topic: self._ask(Kind.RIGHTS, topic, partial(may_write, topic), timeout_s)
+            for topic in topics
+        }
+
+    def ask_members(self, group: str, timeout_s: float) -> MemoryAnswer[list[str]]:
+        """Ask for a group's live members: `<group.instance.id or client.id> on <host>`."""
+
+        def members() -> list[str]:
+            if group not in self._broker.groups:
+                raise KafkaFailure(Code.GROUP_ID_NOT_FOUND, f"Group {group} not found.")
+            seats = self._broker.groups[group].seats.values()
+            return [f"{seat.instance or seat.client_id} on /127.0.0.1" for seat in seats]
+
+        return self._ask(Kind.MEMBERS, group, members, timeout_s)
+
+    def create_topics(
+        self, topics: Sequence[NewTopic], timeout_s: float
+    ) -> dict[str, MemoryAnswer[None]]:
+        """Have topics made; TOPIC_ALREADY_EXISTS where one is there."""
+        create = self._broker.create_topic
+        return {
+            topic.name: self._ask(Kind.CREATE_TOPIC, topic.name, partial(create, topic), timeout_s)
+            for topic in topics
+        }
+
+    def add_partitions(self, topic: str, partitions: int, timeout_s: float) -> MemoryAnswer[None]:
+        """Have a topic grow to so many partitions in all."""
+        return self._ask(
+            Kind.ADD_PARTITIONS,
+            topic,
+            lambda: self._broker.grow_topic(topic, partitions),
+            timeout_s,
+        )
+
+    def close(self) -> None:
+        """Let the brokers go."""
+        self._forget()
+
+    def _ask(
+        self, kind: Kind, place: Place | str, do: Callable[[], T], timeout_s: float
+    ) -> MemoryAnswer[T]:
+        """Ask without waiting; where the network may wait, a task asks."""
+        self._scheduler.check(self.process)
+        answer: MemoryAnswer[T] = MemoryAnswer(self._scheduler, self.process, timeout_s)
+
+        def ask() -> T:
+            return self._network.request(self, kind, place, do, timeout_s)
+
+        if self._network.is_direct:
+            answer.settle(ask)
+        else:
+            self._scheduler.start(self.process, lambda: answer.settle(ask), f"ask {kind.value}")
+        return answer

@@ -1,0 +1,296 @@
+"""The brokers: topics, groups, transactional producers, rights, and what they do by themselves.
+
+Every method is one request; clients send them through a `Network`. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.ports import Edge, SeenTopic
+from halfbridge.testkit.memory.group import Group, check_metadata
+from halfbridge.testkit.memory.process import NS_PER_MS
+from halfbridge.testkit.memory.scheduler import BEGAN_MS
+from halfbridge.testkit.memory.topics import Topic, check_name, check_settings
+from halfbridge.testkit.memory.transactions import Coordinator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from halfbridge.bridge.ports import NewTopic, Place
+    from halfbridge.testkit.memory.group import Offsets
+    from halfbridge.testkit.memory.log import BatchNumber, Partition, Row
+    from halfbridge.testkit.memory.scheduler import Scheduler
+    from halfbridge.testkit.memory.seat import Membership
+
+# How often a broker looks for records that are too old (log.retention.check.interval.ms).
+_RETENTION_LOOK_NS = 300_000 * NS_PER_MS
+_NO_SUCH_TOPIC = "Broker: Unknown topic or partition"
+
+
+@dataclass(slots=True)
+class Rights:
+    """What clients may not do, by topic.
+
+    Attributes:
+        unread: Topics that they may not read.
+        unwritten: Topics that they may not write to.
+        unseen: Topics that they may not even see.
+    """
+
+    unread: set[str] = field(default_factory=set)
+    unwritten: set[str] = field(default_factory=set)
+    unseen: set[str] = field(default_factory=set)
+
+
+class Broker:
+    """A cluster of brokers, as its clients see it.
+
+    Args:
+        scheduler: Has the time.
+        brokers: How many there are: no topic has more replicas.
+
+    Attributes:
+        topics: By name.
+        groups: By name.
+        coordinator: Of transactional producers.
+        rights: By process name; a process without any may do everything.
+        version: Counts changes that a reader may wait for.
+    """
+
+    def __init__(self, scheduler: Scheduler, *, brokers: int = 1) -> None:
+        self.scheduler = scheduler
+        self.brokers = brokers
+        self.topics: dict[str, Topic] = {}
+        self.groups: dict[str, Group] = {}
+        self.rights: dict[str, Rights] = {}
+        self.version = 0
+        self.coordinator = Coordinator(self._existing, self.changed)
+        self._retention_looked_ns = 0
+        scheduler.on_time.append(self._on_time)
+        scheduler.timers.append(self._next_moment)
+
+    @property
+    def now_ms(self) -> int:
+        """True time, ms since 1970."""
+        return BEGAN_MS + self.scheduler.now_ns // NS_PER_MS
+
+    def changed(self) -> None:
+        """Have readers look again."""
+        self.version += 1
+
+    # --- topics -----------------------------------------------------------------------------
+
+    def create_topic(self, topic: NewTopic) -> None:
+        """Make a topic.
+
+        Raises:
+            KafkaFailure: it is there, or may not be made like this.
+        """
+        check_name(topic.name)
+        if topic.name in self.topics:
+            raise KafkaFailure(Code.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+        if topic.replicas > self.brokers:
+            raise KafkaFailure(
+                Code.INVALID_REPLICATION_FACTOR,
+                f"Unable to replicate the partition {topic.replicas} time(s): The target"
+                f" replication factor of {topic.replicas} cannot be reached because only"
+                f" {self.brokers} broker(s) are registered.",
+            )
+        check_settings(topic.settings)
+        replicas = topic.replicas if topic.replicas > 0 else 1
+        self.topics[topic.name] = Topic(topic.name, topic.partitions, replicas, topic.settings)
+        self.changed()
+
+    def grow_topic(self, name: str, partitions: int) -> None:
+        """Add partitions to a topic, so many in all."""
+        self.topic(name).grow(partitions)
+        self.changed()
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and what groups committed of it."""
+        del self.topics[self.topic(name).name]
+        for group in self.groups.values():
+            for place in [place for place in group.committed if place[0] == name]:
+                del group.committed[place]
+        self.changed()
+
+    def topic(self, name: str) -> Topic:
+        """Return a topic.
+
+        Raises:
+            KafkaFailure: there is none.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            check_name(name)
+            raise KafkaFailure(Code.UNKNOWN_TOPIC_OR_PART, _NO_SUCH_TOPIC)
+        return topic
+
+    def partition(self, place: Place) -> Partition:
+        """Return a partition.
+
+        Raises:
+            KafkaFailure: there is none.
+        """
+        partitions = self.topic(place[0]).partitions
+        if not 0 <= place[1] < len(partitions):
+            raise KafkaFailure(Code.UNKNOWN_TOPIC_OR_PART, _NO_SUCH_TOPIC)
+        return partitions[place[1]]
+
+    def seen_topics(self, process: str) -> dict[str, SeenTopic]:
+        """Return the topics that a process may see."""
+        unseen = self.rights[process].unseen if process in self.rights else ()
+        return {
+            name: SeenTopic(len(topic.partitions), topic.replicas, is_led=True)
+            for name, topic in sorted(self.topics.items())
+            if name not in unseen
+        }
+
+    def end(self, place: Place, edge: Edge) -> int:
+        """Return where a log begins or ends."""
+        partition = self.partition(place)
+        if edge is Edge.START:
+            return partition.start
+        return partition.end if edge is Edge.END else partition.lso
+
+    def delete_records(self, place: Place, offset: int) -> None:
+        """Delete what stands below an offset."""
+        self.partition(place).delete_before(offset)
+        self.changed()
+
+    # --- rights -----------------------------------------------------------------------------
+
+    def may_write(self, process: str, topic: str) -> bool:
+        """Tell whether a process may write to a topic."""
+        rights = self.rights.get(process)
+        return rights is None or topic not in rights.unwritten | rights.unseen
+
+    def check_read(self, process: str, topic: str) -> None:
+        """Raises KafkaFailure where a process may not read a topic."""
+        rights = self.rights.get(process)
+        if rights is not None and topic in rights.unread | rights.unseen:
+            raise _not_allowed()
+
+    def check_write(self, process: str, topic: str) -> None:
+        """Raises KafkaFailure where a process may not write to a topic."""
+        if not self.may_write(process, topic):
+            raise _not_allowed()
+
+    # --- producers --------------------------------------------------------------------------
+
+    def produce(
+        self,
+        process: str,
+        place: Place,
+        rows: Sequence[Row],
+        number: BatchNumber | None,
+        transactional_id: str = "",
+    ) -> int:
+        """Store a batch; return the offset of its first record.
+
+        Args:
+            process: Who sends it.
+            place: Where to.
+            rows: The records.
+            number: Of an idempotent producer's batch.
+            transactional_id: Of a transactional one.
+
+        Raises:
+            KafkaFailure: none of it is stored.
+        """
+        topic, partition = self.topic(place[0]), self.partition(place)
+        self.check_write(process, topic.name)
+        if number is not None:
+            stands = partition.repeated(number)
+            if stands is not None:
+                return stands
+        topic.check(rows, self.now_ms)
+        fate = None
+        if transactional_id and number is not None:
+            fate = self.coordinator.fate(transactional_id, number.epoch, place)
+        offset = partition.append(rows, self.now_ms, is_stamped=topic.is_stamped, fate=fate)
+        if number is not None:
+            partition.note_batch(number, len(rows), offset)
+        self.changed()
+        return offset
+
+    def add_partition(self, process: str, transactional_id: str, epoch: int, place: Place) -> None:
+        """Have a kafka_txn cover a partition."""
+        self.partition(place)
+        self.check_write(process, place[0])
+        self.coordinator.add(transactional_id, epoch, place, "", self.scheduler.now_ns)
+
+    def add_offsets(self, transactional_id: str, epoch: int, group: str) -> None:
+        """Have a kafka_txn cover a group's offsets."""
+        self.coordinator.add(
+            transactional_id, epoch, self.group(group), group, self.scheduler.now_ns
+        )
+
+    def send_offsets(
+        self, transactional_id: str, epoch: int, member: Membership, offsets: Offsets
+    ) -> None:
+        """Stage offsets in a kafka_txn."""
+        for place in offsets:
+            self.partition(place)
+        check_metadata(offsets)
+        self.group(member.group).check(member, in_kafka_txn=True)
+        self.coordinator.stage(transactional_id, epoch, member.group, offsets)
+
+    # --- groups -----------------------------------------------------------------------------
+
+    def group(self, name: str) -> Group:
+        """Return a group; it is there once it is named."""
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = Group(self._partition_count, self.changed)
+        return group
+
+    def commit_offsets(self, member: Membership, offsets: Offsets) -> None:
+        """Commit offsets outside any kafka_txn."""
+        for place in offsets:
+            self.partition(place)
+        check_metadata(offsets)
+        group = self.group(member.group)
+        group.check(member, in_kafka_txn=False)
+        group.store(group.next_commit(), offsets)
+
+    def fetch_offsets(
+        self, group: str, places: Iterable[Place], *, is_stable: bool
+    ) -> Mapping[Place, tuple[int, str]] | None:
+        """Return committed offsets; None while stable ones are awaited."""
+        return self.group(group).fetch(places, is_stable=is_stable)
+
+    # --- parts ------------------------------------------------------------------------------
+
+    def _existing(self, place: Place) -> Partition:
+        """Return a partition, or one that nobody sees where its topic was deleted meanwhile."""
+        topic = self.topics.get(place[0])
+        if topic is not None and place[1] < len(topic.partitions):
+            return topic.partitions[place[1]]
+        return Topic(place[0], 1, 1, {}).partitions[0]
+
+    def _partition_count(self, topic: str) -> int:
+        known = self.topics.get(topic)
+        return 0 if known is None else len(known.partitions)
+
+    def _on_time(self) -> None:
+        now_ns = self.scheduler.now_ns
+        self.coordinator.expire(now_ns)
+        for group in self.groups.values():
+            group.expire(now_ns)
+        if now_ns - self._retention_looked_ns >= _RETENTION_LOOK_NS:
+            self._retention_looked_ns = now_ns
+            for topic in self.topics.values():
+                topic.expire(self.now_ms)
+
+    def _next_moment(self) -> int | None:
+        moments = [self.coordinator.next_moment()]
+        moments += [group.next_moment() for group in self.groups.values()]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+
+def _not_allowed() -> KafkaFailure:
+    return KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED, "Broker: Topic authorization failed")

@@ -1,0 +1,159 @@
+"""What all clients have in common: properties, requests, and what they tell when polled."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.testkit.memory.network import Kind, NoAnswerError
+from halfbridge.testkit.memory.process import NS_PER_S, Dying
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from halfbridge.bridge.ports import Place, SeenTopic
+    from halfbridge.testkit.memory.broker import Broker
+    from halfbridge.testkit.memory.network import Network
+    from halfbridge.testkit.memory.process import Process
+
+T = TypeVar("T")
+
+# How soon a client asks again that had no answer (retry.backoff.ms).
+_BACKOFF_MS = 100
+
+
+class Client(Dying):
+    """A Kafka client of a process.
+
+    Args:
+        broker: All brokers.
+        network: The way to them.
+        process: Whose client it is.
+        properties: librdkafka's; those that do not matter here are not looked at.
+        on_lost: Called, when polled, after a connection was lost.
+
+    Attributes:
+        process: Whose client it is.
+        is_closed: It was closed, or its process was killed.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        network: Network,
+        process: Process,
+        properties: Mapping[str, Any],
+        on_lost: Callable[[], None] | None = None,
+    ) -> None:
+        self.process = process
+        self.is_closed = False
+        self._broker = broker
+        self._network = network
+        self._scheduler = broker.scheduler
+        self._properties = properties
+        self._on_lost = on_lost
+        self._error_cb: Callable[[Any], None] | None = properties.get("error_cb")
+        self._news: deque[Callable[[], None]] = deque()
+        self._backoff_s = self.number("retry.backoff.ms", _BACKOFF_MS) / 1000
+        self._scheduler.check(process)
+        process.clients.append(self)
+
+    def die(self) -> None:
+        """Go dead at once: nothing is sent or told any more."""
+        self.is_closed = True
+
+    def connection_lost(self, failure: KafkaFailure | None = None) -> None:
+        """Have the client tell of a lost connection when it is polled (for networks)."""
+        told = failure or KafkaFailure(Code.TRANSPORT, "Connection lost")
+        self.tell(told)
+        if self._on_lost is not None:
+            self._news.append(self._on_lost)
+
+    def tell(self, failure: KafkaFailure) -> None:
+        """Have `error_cb` called when the client is polled."""
+        callback = self._error_cb
+        if callback is not None:
+            self._news.append(lambda: callback(failure))
+
+    def number(self, name: str, default: int, *aliases: str) -> int:
+        """Return a property that is a number."""
+        for each in (name, *aliases):
+            if each in self._properties:
+                return int(self._properties[each])
+        return default
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a property."""
+        return str(self._properties.get(name, default))
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """Return a property that is true or false."""
+        return str(self._properties.get(name, default)).lower() == "true"
+
+    def _serve_news(self) -> int:
+        served = 0
+        while self._news:
+            self._news.popleft()()
+            served += 1
+        return served
+
+    def _request(
+        self, kind: Kind, place: Place | str | None, do: Callable[[], T], timeout_s: float
+    ) -> T:
+        """Ask once; a silent broker is a failure that may be tried again."""
+        try:
+            return self._network.request(self, kind, place, do, timeout_s)
+        except NoAnswerError as error:
+            raise timed_out() from error
+
+    def _persist(
+        self,
+        kind: Kind,
+        place: Place | str | None,
+        do: Callable[[], T],
+        deadline_ns: int,
+        again: frozenset[int] = frozenset(),
+    ) -> T:
+        """Ask until there is an answer, and none of those that mean `again`.
+
+        Raises:
+            KafkaFailure: as the broker says, or TIMED_OUT.
+        """
+        while True:
+            try:
+                return self._network.request(self, kind, place, do, self._left_s(deadline_ns))
+            except NoAnswerError as error:
+                if self._scheduler.now_ns >= deadline_ns:
+                    raise timed_out() from error
+            except KafkaFailure as failure:
+                if failure.code not in again:
+                    raise
+                if self._scheduler.now_ns >= deadline_ns:
+                    raise
+            self._wait(None, min(self._backoff_s, self._left_s(deadline_ns)))
+
+    def _wait(self, ready: Callable[[], bool] | None, timeout_s: float | None) -> bool:
+        return self._scheduler.wait(self.process, ready, timeout_s)
+
+    def _deadline(self, timeout_s: float) -> int:
+        return self._scheduler.now_ns + int(timeout_s * NS_PER_S)
+
+    def _left_s(self, deadline_ns: int) -> float:
+        return max(0, deadline_ns - self._scheduler.now_ns) / NS_PER_S
+
+    def _seen_topics(self, timeout_s: float) -> dict[str, SeenTopic]:
+        name = self.process.name
+        return self._persist(
+            Kind.METADATA, None, lambda: self._broker.seen_topics(name), self._deadline(timeout_s)
+        )
+
+    def _forget(self) -> None:
+        self.is_closed = True
+        if self in self.process.clients:
+            self.process.clients.remove(self)
+
+
+def timed_out(text: str = "Local: Timed out") -> KafkaFailure:
+    """Return what a client says when nobody answers."""
+    return KafkaFailure(Code.TIMED_OUT, text, is_retriable=True)

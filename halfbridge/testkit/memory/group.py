@@ -1,0 +1,244 @@
+"""A consumer group: members, generations, committed offsets, and who is fenced when.
+
+A change of members begins a rebalance: each member hears of it when it polls, gives its partitions
+up and rejoins. Once all have, or the rebalance time-out is over, a new generation begins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.testkit.memory.seat import NO_GENERATION, Membership, Seat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from halfbridge.bridge.ports import Place
+
+# Kafka's offset.metadata.max.bytes.
+METADATA_BYTES_MAX = 4096
+_METADATA_TOO_LARGE = 12
+
+Offsets = dict["Place", tuple[int, str]]
+
+
+class Group:
+    """One group, with the range assignor.
+
+    Args:
+        partitions_of: Returns how many partitions a topic has; 0: there is no such topic.
+        changed: Called when members have something to hear.
+
+    Attributes:
+        generation: Counts rebalances that came to their end.
+        is_rebalancing: Members are awaited.
+        seats: Member id -> member.
+        committed: Place -> (number of the commit, offset, metadata).
+    """
+
+    def __init__(self, partitions_of: Callable[[str], int], changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self.generation = 0
+        self.is_rebalancing = False
+        self.rebalance_until_ns: int | None = None
+        self.seats: dict[int, Seat] = {}
+        self.committed: dict[Place, tuple[int, int, str]] = {}
+        self.pending: dict[Place, int] = {}
+        self._partitions_of = partitions_of
+        self._instances: dict[str, int] = {}
+        self._ids = 0
+        self._commits = 0
+
+    # --- members ----------------------------------------------------------------------------
+
+    def join(
+        self,
+        instance: str,
+        *,
+        client_id: str,
+        topics: Iterable[str],
+        session_ns: int,
+        rebalance_ns: int,
+        now_ns: int,
+        is_heard: Callable[[], bool],
+    ) -> int:
+        """Take a member in and return its id; a predecessor of the same instance is fenced.
+
+        A static member that comes back to a group at rest takes its predecessor's place in the
+        same generation.
+        """
+        self._ids += 1
+        seat = Seat(
+            self._ids,
+            instance=instance,
+            client_id=client_id,
+            topics=frozenset(topics),
+            session_ns=session_ns,
+            is_heard=is_heard,
+        )
+        seat.heard_ns = now_ns
+        before = self.seats.pop(self._instances.get(instance, 0), None) if instance else None
+        self.seats[seat.member_id] = seat
+        if instance:
+            self._instances[instance] = seat.member_id
+        if before is not None and not self.is_rebalancing and before.topics == seat.topics:
+            seat.assigned = before.assigned
+            self._changed()
+            return seat.member_id
+        self.rebalance(now_ns, rebalance_ns)
+        seat.has_joined = True
+        self._complete_if_all_are_here()
+        return seat.member_id
+
+    def rejoin(self, member_id: int) -> None:
+        """Have a member take part in the rebalance at hand."""
+        seat = self.seats.get(member_id)
+        if seat is not None and self.is_rebalancing:
+            seat.has_joined = True
+            self._complete_if_all_are_here()
+
+    def leave(self, member_id: int, now_ns: int) -> None:
+        """Let a member go."""
+        seat = self.seats.pop(member_id, None)
+        if seat is None:
+            return
+        if seat.instance:
+            del self._instances[seat.instance]
+        if self.seats:
+            self.rebalance(now_ns, None)
+        else:
+            self.generation += 1
+            self.is_rebalancing, self.rebalance_until_ns = False, None
+        self._complete_if_all_are_here()
+
+    def rebalance(self, now_ns: int, rebalance_ns: int | None) -> None:
+        """Ask all members to join again; those that have not when time is up lose their say."""
+        if self.is_rebalancing:
+            return
+        self.is_rebalancing = True
+        self.rebalance_until_ns = None if rebalance_ns is None else now_ns + rebalance_ns
+        for seat in self.seats.values():
+            seat.has_joined = False
+        self._changed()
+
+    def complete(self) -> None:
+        """Begin a new generation, whoever is missing: members that are not heard of it are fenced.
+
+        Dynamic members that did not rejoin are out; static ones keep their place until their
+        session is over.
+        """
+        for seat in [*self.seats.values()]:
+            if not seat.has_joined and not seat.instance:
+                del self.seats[seat.member_id]
+        self.generation += 1
+        self.is_rebalancing, self.rebalance_until_ns = False, None
+        for seat in self.seats.values():
+            seat.assigned = frozenset()
+        for topic in sorted({topic for seat in self.seats.values() for topic in seat.topics}):
+            self._deal_out(topic)
+        self._changed()
+
+    def is_fenced(self, instance: str, member_id: int) -> bool:
+        """Tell whether another incarnation has taken this instance over."""
+        return bool(instance) and self._instances.get(instance, member_id) != member_id
+
+    def expire(self, now_ns: int) -> None:
+        """Note who is heard of, and drop members that are not for the time of their session."""
+        for seat in [*self.seats.values()]:
+            if seat.is_heard():
+                seat.heard_ns = now_ns
+            elif now_ns - seat.heard_ns >= seat.session_ns:
+                self.leave(seat.member_id, now_ns)
+        if self.rebalance_until_ns is not None and now_ns >= self.rebalance_until_ns:
+            self.complete()
+
+    def next_moment(self) -> int | None:
+        """Return when something happens by itself (ns); None: never."""
+        moments = [
+            seat.heard_ns + seat.session_ns for seat in self.seats.values() if not seat.is_heard()
+        ]
+        if self.rebalance_until_ns is not None:
+            moments.append(self.rebalance_until_ns)
+        return min(moments, default=None)
+
+    def check(self, member: Membership, *, in_kafka_txn: bool) -> None:
+        """Check who commits offsets.
+
+        Raises:
+            KafkaFailure: no member (any more), of an older generation, or none of the members that
+                live, which only a kafka_txn may be.
+        """
+        if member.generation == NO_GENERATION and not member.member_id and not member.instance:
+            if self.seats and not in_kafka_txn:
+                raise KafkaFailure(Code.UNKNOWN_MEMBER_ID, "Broker: Unknown member")
+            return
+        known = self._instances.get(member.instance) if member.instance else member.member_id
+        if known not in self.seats:
+            raise KafkaFailure(Code.UNKNOWN_MEMBER_ID, "Broker: Unknown member")
+        if known != member.member_id:
+            raise KafkaFailure(
+                Code.FENCED_INSTANCE_ID,
+                "Broker: Static consumer fenced by other consumer with same group.instance.id",
+            )
+        if member.generation != self.generation:
+            raise KafkaFailure(
+                Code.ILLEGAL_GENERATION, "Broker: Specified group generation id is not valid"
+            )
+
+    # --- offsets ----------------------------------------------------------------------------
+
+    def fetch(
+        self, places: Iterable[Place], *, is_stable: bool
+    ) -> Mapping[Place, tuple[int, str]] | None:
+        """Return (offset, metadata) by place, of those that have one.
+
+        None while a commit is pending and only stable ones are wanted: ask again.
+        """
+        places = list(places)
+        if is_stable and any(self.pending.get(place) for place in places):
+            return None
+        return {place: self.committed[place][1:] for place in places if place in self.committed}
+
+    def next_commit(self) -> int:
+        """Return the number of a commit: of two, the newer one stands."""
+        self._commits += 1
+        return self._commits
+
+    def store(self, commit: int, offsets: Offsets) -> None:
+        """Let the newer of two commits stand, whatever order their markers arrive in."""
+        for place, (offset, metadata) in offsets.items():
+            stands = self.committed.get(place)
+            if stands is None or stands[0] < commit:
+                self.committed[place] = (commit, offset, metadata)
+
+    # --- parts ------------------------------------------------------------------------------
+
+    def _complete_if_all_are_here(self) -> None:
+        if self.is_rebalancing and all(seat.has_joined for seat in self.seats.values()):
+            self.complete()
+
+    def _deal_out(self, topic: str) -> None:
+        seats = sorted(
+            (seat for seat in self.seats.values() if topic in seat.topics),
+            key=lambda seat: seat.order,
+        )
+        each, rest = divmod(self._partitions_of(topic), len(seats))
+        for rank, seat in enumerate(seats):
+            first = rank * each + min(rank, rest)
+            numbers = range(first, first + each + (rank < rest))
+            seat.assigned |= {(topic, number) for number in numbers}
+
+
+def check_metadata(offsets: Offsets) -> None:
+    """Refuse what is too large to stand beside an offset.
+
+    Raises:
+        KafkaFailure: it is.
+    """
+    if any(len(metadata.encode()) > METADATA_BYTES_MAX for _, metadata in offsets.values()):
+        raise KafkaFailure(
+            _METADATA_TOO_LARGE,
+            "Broker: Offset metadata string too large",
+            name="OFFSET_METADATA_TOO_LARGE",
+        )

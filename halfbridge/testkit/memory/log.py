@@ -1,0 +1,272 @@
+"""A partition's log: what it keeps, and what a reader is shown.
+
+Records of a kafka_txn become visible, or never do, when its marker arrives in their partition; the
+marker takes an offset of its own. `read_committed` stops at the last stable offset (LSO), the
+first record of the oldest kafka_txn whose marker has not arrived.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from halfbridge.bridge.failure import Code, KafkaFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfbridge.serde.headers import Headers
+
+NO_TIMESTAMP = 0
+CREATE_TIME = 1
+LOG_APPEND_TIME = 2
+# As many of a producer's last batches as a broker remembers, to know a repetition.
+_BATCHES_REMEMBERED = 5
+_OUT_OF_ORDER_SEQUENCE = 45
+_DUPLICATE_SEQUENCE = 46
+
+
+class OutOfRangeError(Exception):
+    """A reader asked for an offset that was deleted or never was."""
+
+
+class Row(NamedTuple):
+    """A record on its way to a partition.
+
+    Attributes:
+        key: Or None.
+        value: Or None: a tombstone.
+        headers: In order.
+        timestamp_ms: CreateTime.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None
+    timestamp_ms: int
+
+
+class BatchNumber(NamedTuple):
+    """Who sends a batch, and where it stands among the producer's batches of the partition.
+
+    Attributes:
+        producer_id: Of the idempotent producer.
+        epoch: Of it.
+        first: Number of the batch's first record.
+    """
+
+    producer_id: int
+    epoch: int
+    first: int
+
+
+class Fate:
+    """What becomes of one kafka_txn's records in one partition: open until the marker comes."""
+
+    __slots__ = ("first", "is_aborted", "partition")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.first = partition.end
+        self.is_aborted = False
+
+
+class Record:
+    """A stored record, in the words of the client's `Message`."""
+
+    __slots__ = ("_offset", "_row", "_timestamp", "fate", "partition_of")
+
+    def __init__(
+        self,
+        partition_of: Partition,
+        offset: int,
+        row: Row,
+        timestamp: tuple[int, int],
+        fate: Fate | None,
+    ) -> None:
+        self.partition_of = partition_of
+        self._offset = offset
+        self._row = row
+        self._timestamp = timestamp
+        self.fate = fate
+
+    def topic(self) -> str:
+        """Return the topic."""
+        return self.partition_of.topic
+
+    def partition(self) -> int:
+        """Return the partition's number."""
+        return self.partition_of.number
+
+    def offset(self) -> int:
+        """Return the offset."""
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        """Return the kind of timestamp, and the time, ms since 1970."""
+        return self._timestamp
+
+    def key(self) -> bytes | None:
+        """Return the key."""
+        return self._row[0]
+
+    def value(self) -> bytes | None:
+        """Return the value."""
+        return self._row[1]
+
+    def headers(self) -> Headers | None:
+        """Return the headers; None without any."""
+        return self._row[2]
+
+    def error(self) -> None:
+        """Return None: this is a record."""
+
+    def __len__(self) -> int:
+        return len(self._row[1] or b"")
+
+
+class _Sender:
+    """What a partition knows of an idempotent producer."""
+
+    __slots__ = ("batches", "epoch", "next")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.next = 0
+        self.batches: deque[tuple[int, int]] = deque(maxlen=_BATCHES_REMEMBERED)
+
+
+class Partition:
+    """One partition.
+
+    Attributes:
+        slots: Offset -> record; None where a marker stands. Deleted ones stay for whoever judges.
+        start: Log start: what is below cannot be read any more.
+        skew_ms: How far the clock of this partition's leader is off.
+    """
+
+    __slots__ = ("_senders", "number", "open", "skew_ms", "slots", "start", "topic")
+
+    def __init__(self, topic: str, number: int) -> None:
+        self.topic = topic
+        self.number = number
+        self.slots: list[Record | None] = []
+        self.open: list[Fate] = []
+        self.start = 0
+        self.skew_ms = 0
+        self._senders: dict[int, _Sender] = {}
+
+    @property
+    def end(self) -> int:
+        """The high watermark: what ListOffsets says, read_uncommitted."""
+        return len(self.slots)
+
+    @property
+    def lso(self) -> int:
+        """Up to where read_committed readers come."""
+        return self.open[0].first if self.open else len(self.slots)
+
+    def repeated(self, sequence: BatchNumber) -> int | None:
+        """Return the offset of a batch that is stored already; None: it is not.
+
+        Raises:
+            KafkaFailure: an old epoch, or a batch is missing before this one.
+        """
+        producer_id, epoch, first = sequence
+        sender = self._senders.get(producer_id)
+        if sender is None:
+            return None
+        if epoch > sender.epoch:
+            if first:
+                raise KafkaFailure(_OUT_OF_ORDER_SEQUENCE, name="OUT_OF_ORDER_SEQUENCE_NUMBER")
+            return None
+        if epoch < sender.epoch:
+            raise KafkaFailure(Code.INVALID_PRODUCER_EPOCH)
+        if first == sender.next:
+            return None
+        if first > sender.next:
+            raise KafkaFailure(_OUT_OF_ORDER_SEQUENCE, name="OUT_OF_ORDER_SEQUENCE_NUMBER")
+        for known, offset in sender.batches:
+            if known == first:
+                return offset
+        raise KafkaFailure(_DUPLICATE_SEQUENCE, name="DUPLICATE_SEQUENCE_NUMBER")
+
+    def note_batch(self, sequence: BatchNumber, count: int, offset: int) -> None:
+        """Remember a batch that was stored."""
+        sender = self._senders.get(sequence.producer_id)
+        if sender is None or sender.epoch < sequence.epoch:
+            sender = self._senders[sequence.producer_id] = _Sender(sequence.epoch)
+        sender.next = sequence.first + count
+        sender.batches.append((sequence.first, offset))
+
+    def fence(self, producer_id: int, epoch: int) -> None:
+        """Refuse from now on what a producer sends with an older epoch (its marker says so)."""
+        sender = self._senders.get(producer_id)
+        if sender is None or sender.epoch < epoch:
+            self._senders[producer_id] = _Sender(epoch)
+
+    def append(
+        self,
+        rows: Sequence[Row],
+        now_ms: int,
+        *,
+        is_stamped: bool = False,
+        fate: Fate | None = None,
+    ) -> int:
+        """Store records and return the offset of the first one.
+
+        Args:
+            rows: The records.
+            now_ms: True time.
+            is_stamped: The topic has LogAppendTime.
+            fate: Of the kafka_txn.
+        """
+        slots = self.slots
+        first = offset = len(slots)
+        stamp = (LOG_APPEND_TIME, now_ms + self.skew_ms)
+        for row in rows:
+            timestamp = stamp if is_stamped else (CREATE_TIME, row.timestamp_ms)
+            slots.append(Record(self, offset, row, timestamp, fate))
+            offset += 1
+        return first
+
+    def begin(self) -> Fate:
+        """Note that a kafka_txn's first record comes next."""
+        fate = Fate(self)
+        self.open.append(fate)
+        return fate
+
+    def mark(self, fate: Fate | None, *, is_aborted: bool) -> None:
+        """Take a kafka_txn's marker; it comes also where none of its records did."""
+        if fate is not None:
+            fate.is_aborted = is_aborted
+            self.open.remove(fate)
+        self.slots.append(None)
+
+    def read(
+        self, position: int, count: int, *, is_committed: bool = True
+    ) -> tuple[list[Record], int]:
+        """Return at most `count` records from `position` on, and where to go on.
+
+        Raises:
+            OutOfRangeError: `position` was deleted, or never was.
+        """
+        slots = self.slots
+        if not self.start <= position <= len(slots):
+            raise OutOfRangeError(f"{self.topic}[{self.number}]@{position}")
+        end = self.lso if is_committed else len(slots)
+        found: list[Record] = []
+        while position < end:
+            record = slots[position]
+            if record is not None:
+                fate = record.fate
+                if fate is None or not (is_committed and fate.is_aborted):
+                    if len(found) == count:
+                        break
+                    found.append(record)
+            position += 1
+        return found, position
+
+    def delete_before(self, offset: int) -> None:
+        """Delete what is below `offset` (DeleteRecords, retention); no LSO is looked at."""
+        self.start = max(self.start, min(offset, len(self.slots)))

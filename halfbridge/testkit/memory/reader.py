@@ -1,0 +1,301 @@
+"""A reader without a group, as `ports.Reader`."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.ports import NO_COMMITTED_OFFSET, Committed, Edge
+from halfbridge.testkit.memory.client import Client
+from halfbridge.testkit.memory.error_record import ErrorRecord
+from halfbridge.testkit.memory.log import OutOfRangeError
+from halfbridge.testkit.memory.network import Kind, NoAnswerError
+from halfbridge.testkit.memory.seat import NO_GENERATION, Membership
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from halfbridge.bridge.ports import Place, Record
+    from halfbridge.testkit.memory.log import Partition
+
+# librdkafka's names of places in a log that are not offsets.
+_BEGINNING, _END, _STORED = -2, -1, -1000
+# How long a fetch waits for its answer (socket.timeout.ms), and a commit for all of its own.
+_ANSWER_S = 60.0
+_FETCH_BACKOFF_MS = 500  # fetch.error.backoff.ms
+
+
+class MemoryReader(Client):
+    """Reads partitions of the brokers in memory."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._group = self.text("group.id")
+        self._is_committed = self.text("isolation.level", "read_committed") == "read_committed"
+        self._tells_ends = self.flag("enable.partition.eof", default=False)
+        self._reset = self.text("auto.offset.reset", "latest")
+        self._fetch_backoff_s = self.number("fetch.error.backoff.ms", _FETCH_BACKOFF_MS) / 1000
+        self._next: dict[Place, int] = {}  # what is fetched next; negative: where it stands
+        self._positions: dict[Place, int] = {}
+        self._told_ends: dict[Place, int] = {}
+        self._paused: set[Place] = set()
+        self._stopped: set[Place] = set()  # after an error that only a new `read_from` heals
+        self._fetched: deque[Any] = deque()
+        self._silent_until_ns = 0
+        self._seen_version = -1
+
+    # --- what is read -----------------------------------------------------------------------
+
+    def read_from(self, offsets: Mapping[Place, int]) -> None:
+        """Read exactly these partitions from these offsets on; nothing when empty."""
+        self._check_open()
+        self._next = dict(offsets)
+        self._positions.clear()
+        self._told_ends.clear()
+        self._stopped.clear()
+        self._fetched = deque(one for one in self._fetched if one.topic() is None)
+        self._seen_version = -1
+
+    def poll(self, wait_s: float) -> Any:
+        """Return the next record, or error in place of one; None when none came in time."""
+        self._check_open()
+        deadline_ns = self._deadline(wait_s)
+        while True:
+            self._serve()
+            if not self._fetched and not self.is_closed:
+                self._fetch()
+            if self._fetched:
+                return self._hand_over()
+            left_s = self._left_s(deadline_ns)
+            silent_s = self._left_s(self._silent_until_ns)
+            self._wait(self._has_news, min(left_s, silent_s) if silent_s else left_s)
+            if not left_s and not self._news:
+                return None
+
+    def take(self, records_max: int) -> list[Record]:
+        """Return the records that are here already; never waits."""
+        self._check_open()
+        self._serve()
+        if len(self._fetched) < records_max:
+            self._fetch()
+        return [self._hand_over() for _ in range(min(records_max, len(self._fetched)))]
+
+    def pause(self, places: Iterable[Place]) -> None:
+        """Fetch no more of these; what was fetched of them is dropped."""
+        self._check_open()
+        paused = set(places)
+        self._paused |= paused
+        dropped = [one for one in self._fetched if (one.topic(), one.partition()) in paused]
+        for one in reversed(dropped):
+            place = one.topic(), one.partition()
+            if one.error() is None:
+                self._next[place] = one.offset()
+            self._told_ends.pop(place, None)
+        self._fetched = deque(
+            one for one in self._fetched if (one.topic(), one.partition()) not in paused
+        )
+
+    def resume(self, places: Iterable[Place]) -> None:
+        """Fetch these again."""
+        self._check_open()
+        self._paused.difference_update(places)
+        self._seen_version = -1
+
+    def positions(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return the offset behind the last record handed over; negative before any."""
+        self._check_open()
+        return {place: self._positions.get(place, NO_COMMITTED_OFFSET) for place in places}
+
+    def assignment(self) -> list[Place]:
+        """Return what is read at present."""
+        self._check_open()
+        return sorted(self._next)
+
+    # --- questions --------------------------------------------------------------------------
+
+    def committed(self, places: Iterable[Place], timeout_s: float) -> dict[Place, Committed]:
+        """Return the group's committed offsets, stable ones with read_committed."""
+        self._check_open()
+        asked, deadline_ns = list(places), self._deadline(timeout_s)
+        while True:
+            found = self._persist(
+                Kind.FETCH_OFFSETS,
+                self._group,
+                lambda: self._broker.fetch_offsets(
+                    self._group, asked, is_stable=self._is_committed
+                ),
+                deadline_ns,
+            )
+            if found is not None:
+                none = (NO_COMMITTED_OFFSET, None)
+                return {place: Committed(*found.get(place, none)) for place in asked}
+            left_s = self._left_s(deadline_ns)
+            if not left_s:
+                raise KafkaFailure(
+                    Code.TIMED_OUT, "Failed to get committed offsets: Local: Timed out"
+                )
+            self._wait_for_change(left_s)
+
+    def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> None:
+        """Commit offsets of the group outside any kafka_txn, in one request; waits for it."""
+        self._check_open()
+        member, wanted = self._who_commits(), dict(offsets)
+        self._request(
+            Kind.COMMIT_OFFSETS,
+            self._group,
+            lambda: self._broker.commit_offsets(member, wanted),
+            _ANSWER_S,
+        )
+
+    def ends(self, place: Place, timeout_s: float) -> tuple[int, int]:
+        """Return log start and high watermark, asked now."""
+        self._check_open()
+
+        def ask() -> tuple[int, int]:
+            return self._broker.end(place, Edge.START), self._broker.end(place, Edge.END)
+
+        try:
+            return self._persist(Kind.ENDS, place, ask, self._deadline(timeout_s))
+        except KafkaFailure as failure:
+            if failure.code != Code.UNKNOWN_TOPIC_OR_PART:
+                raise
+            raise KafkaFailure(
+                Code.UNKNOWN_PARTITION, "Failed to get watermark offsets: Local: Unknown partition"
+            ) from failure
+
+    def topic_failure(self, topic: str, timeout_s: float) -> KafkaFailure | None:
+        """Return why a topic cannot be read (missing, no right); None: it can."""
+        self._check_open()
+
+        def ask() -> KafkaFailure | None:
+            try:
+                self._broker.topic(topic)
+                self._broker.check_read(self.process.name, topic)
+            except KafkaFailure as failure:
+                return failure
+            return None
+
+        return self._persist(Kind.METADATA, topic, ask, self._deadline(timeout_s))
+
+    def close(self) -> None:
+        """Close."""
+        self._next, self._fetched = {}, deque()
+        self._forget()
+
+    # --- parts ------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        self._scheduler.check(self.process)
+        if self.is_closed:
+            raise RuntimeError("Consumer closed")
+
+    def _serve(self) -> None:
+        self._serve_news()
+
+    def _who_commits(self) -> Membership:
+        return Membership(self._group, "", 0, NO_GENERATION)
+
+    def _wait_for_change(self, timeout_s: float) -> None:
+        version = self._broker.version
+        self._wait(lambda: self._broker.version != version, timeout_s)
+
+    def _hand_over(self) -> Any:
+        record = self._fetched.popleft()
+        if record.error() is None:
+            self._positions[record.topic(), record.partition()] = record.offset() + 1
+        return record
+
+    def _has_news(self) -> bool:
+        if self._news or self._fetched:
+            return True
+        version = self._broker.version
+        if version == self._seen_version or self._silent_until_ns > self._scheduler.now_ns:
+            return False
+        if any(self._is_fetchable(place, at) for place, at in self._next.items()):
+            return True
+        self._seen_version = version
+        return False
+
+    def _is_fetchable(self, place: Place, at: int) -> bool:
+        if place in self._paused or place in self._stopped:
+            return False
+        topic = self._broker.topics.get(place[0])
+        if topic is None or place[1] >= len(topic.partitions):
+            return False
+        partition = topic.partitions[place[1]]
+        end = partition.lso if self._is_committed else partition.end
+        is_end_untold = self._tells_ends and self._told_ends.get(place) != at
+        return at < end or at > partition.end or is_end_untold
+
+    def _fetch(self) -> None:
+        if self._silent_until_ns > self._scheduler.now_ns:
+            return
+        for place, at in [*self._next.items()]:
+            if self._is_fetchable(place, at):
+                try:
+                    self._fetch_one(place, at)
+                except NoAnswerError:
+                    self._silent_until_ns = self._deadline(self._fetch_backoff_s)
+                    return
+
+    def _fetch_one(self, place: Place, at: int) -> None:
+        network, count = self._network, self._network.records_max(self, place)
+
+        def read() -> tuple[list[Any], int, int]:
+            self._broker.check_read(self.process.name, place[0])
+            partition = self._broker.partition(place)
+            begin = self._resolved(place, at, partition) if at < 0 else at
+            found = partition.read(begin, count, is_committed=self._is_committed)
+            return *found, partition.lso if self._is_committed else partition.end
+
+        try:
+            records, then, end = network.request(self, Kind.FETCH, place, read, _ANSWER_S)
+        except OutOfRangeError:
+            self._out_of_range(place, at)
+        except KafkaFailure as failure:
+            self._stop(place, failure, None)
+        else:
+            if self._next.get(place) != at or place in self._paused:
+                return  # read from elsewhere while the answer was under way
+            self._next[place] = then
+            self._fetched += records
+            if self._tells_ends and then >= end and self._told_ends.get(place) != then:
+                self._told_ends[place] = then
+                text = f"Fetch from broker 1 reached end of partition at offset {then}"
+                self._put_error(KafkaFailure(Code.PARTITION_EOF, text), place, then)
+
+    def _resolved(self, place: Place, at: int, partition: Partition) -> int:
+        if at == _BEGINNING:
+            return partition.start
+        if at == _END:
+            return partition.lso if self._is_committed else partition.end
+        found = self._broker.fetch_offsets(self._group, [place], is_stable=False) or {}
+        if place in found:
+            return found[place][0]
+        why = "no previously committed offset available: Local: No offset stored"
+        return self._reset_to(partition, why)
+
+    def _out_of_range(self, place: Place, at: int) -> None:
+        text = (
+            "fetch failed due to requested offset not available on the broker:"
+            " Broker: Offset out of range (broker 1)"
+        )
+        try:
+            self._next[place] = self._reset_to(self._broker.partition(place), text)
+        except KafkaFailure as failure:
+            self._stop(place, failure, at)
+
+    def _reset_to(self, partition: Partition, why: str) -> int:
+        if self._reset in {"earliest", "beginning", "smallest"}:
+            return partition.start
+        if self._reset in {"latest", "end", "largest"}:
+            return partition.lso if self._is_committed else partition.end
+        raise KafkaFailure(Code.AUTO_OFFSET_RESET, why)
+
+    def _stop(self, place: Place, failure: KafkaFailure, at: int | None) -> None:
+        self._stopped.add(place)
+        self._put_error(failure, place, at)
+
+    def _put_error(self, failure: KafkaFailure, place: Place, at: int | None) -> None:
+        self._fetched.append(ErrorRecord(failure, *place, at))

@@ -1,0 +1,273 @@
+"""The coordinator of transactional producers: epochs, kafka_txns, and the markers that end them.
+
+What hurts a client is here, too. Markers may arrive later than the commit is acknowledged,
+partition by partition in any order. A request that comes after its time-out counts for whatever
+kafka_txn of that epoch is open then (KAFKA-17754).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from halfbridge.bridge.failure import Code, KafkaFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfbridge.bridge.ports import Place
+    from halfbridge.testkit.memory.group import Group, Offsets
+    from halfbridge.testkit.memory.log import Fate, Partition
+
+
+class KafkaTxn:
+    """What one kafka_txn holds until it ends.
+
+    Attributes:
+        began_ns: When it began.
+        fates: Partition -> what becomes of its records; None before the first one.
+        groups: Those whose offsets it may commit.
+        offsets: (group, number of the commit, offsets).
+    """
+
+    __slots__ = ("began_ns", "fates", "groups", "offsets")
+
+    def __init__(self, began_ns: int) -> None:
+        self.began_ns = began_ns
+        self.fates: dict[Place, Fate | None] = {}
+        self.groups: dict[str, Group] = {}
+        self.offsets: list[tuple[str, int, Offsets]] = []
+
+
+class Identity:
+    """A transactional id, as its coordinator knows it.
+
+    Attributes:
+        producer_id: Of the producer.
+        epoch: Of the producer that has the id now.
+        timeout_ns: How long a kafka_txn of its may be open.
+        txn: The one that is open.
+        last: How the last kafka_txn of this epoch ended.
+        marking: How many markers of it have not arrived.
+    """
+
+    __slots__ = ("epoch", "last", "marking", "producer_id", "timeout_ns", "txn")
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = -1
+        self.timeout_ns = 0
+        self.txn: KafkaTxn | None = None
+        self.last = ""
+        self.marking = 0
+
+
+class Marker(NamedTuple):
+    """A marker under way.
+
+    Attributes:
+        identity: Whose.
+        place: Its partition; a group's name where offsets are committed.
+        txn: What it ends.
+        is_aborted: How.
+    """
+
+    identity: Identity
+    place: Place | str
+    txn: KafkaTxn
+    is_aborted: bool
+
+
+class Coordinator:
+    """Epochs and kafka_txns of all transactional ids.
+
+    Args:
+        partition_of: Returns a partition that exists.
+        changed: Called when something became visible.
+
+    Attributes:
+        marks_at_once: Markers arrive before the end of a kafka_txn is acknowledged.
+        markers: Those under way.
+    """
+
+    def __init__(
+        self, partition_of: Callable[[Place], Partition], changed: Callable[[], None]
+    ) -> None:
+        self.marks_at_once = True
+        self.identities: dict[str, Identity] = {}
+        self.markers: list[Marker] = []
+        self._partition_of = partition_of
+        self._changed = changed
+        self._producer_ids = 0
+
+    def new_producer_id(self) -> int:
+        """Return an id that no producer has."""
+        self._producer_ids += 1
+        return self._producer_ids
+
+    def init(self, transactional_id: str, timeout_ns: int) -> tuple[int, int]:
+        """Return producer id and a new epoch; what the predecessor left open is aborted.
+
+        Raises:
+            KafkaFailure: CONCURRENT_TRANSACTIONS while markers are under way; ask again.
+        """
+        identity = self.identities.get(transactional_id)
+        if identity is None:
+            identity = self.identities[transactional_id] = Identity(self.new_producer_id())
+        if identity.txn is not None:
+            self._fence(identity)
+        if identity.marking:
+            raise concurrent_transactions()
+        identity.epoch += 1
+        identity.last = ""
+        identity.timeout_ns = timeout_ns
+        return identity.producer_id, identity.epoch
+
+    def add(
+        self, transactional_id: str, epoch: int, part: Place | Group, name: str, now_ns: int
+    ) -> None:
+        """Have a kafka_txn open that covers a partition, or the offsets of a group.
+
+        Raises:
+            KafkaFailure: PRODUCER_FENCED, or CONCURRENT_TRANSACTIONS while the markers of the last
+                kafka_txn are under way.
+        """
+        identity = self._identity(transactional_id, epoch)
+        if identity.txn is None:
+            if identity.marking:
+                raise concurrent_transactions()
+            identity.txn = KafkaTxn(now_ns)
+        if isinstance(part, tuple):
+            identity.txn.fates.setdefault(part, None)
+        else:
+            identity.txn.groups[name] = part
+
+    def fate(self, transactional_id: str, epoch: int, place: Place) -> Fate:
+        """Return the fate of records that a producer is about to store.
+
+        Raises:
+            KafkaFailure: an old epoch, or no open kafka_txn covers the partition (KIP-890).
+        """
+        identity = self.identities[transactional_id]
+        if identity.epoch != epoch:
+            raise KafkaFailure(
+                Code.INVALID_PRODUCER_EPOCH,
+                "Broker: Producer attempted an operation with an old epoch",
+            )
+        txn = identity.txn
+        if txn is None or place not in txn.fates:
+            raise invalid_state()
+        fate = txn.fates[place]
+        if fate is None:
+            fate = txn.fates[place] = self._partition_of(place).begin()
+        return fate
+
+    def stage(self, transactional_id: str, epoch: int, group: str, offsets: Offsets) -> None:
+        """Stage offsets; they are pending until the kafka_txn ends.
+
+        Raises:
+            KafkaFailure: fenced, or no open kafka_txn covers the group.
+        """
+        txn = self._identity(transactional_id, epoch).txn
+        if txn is None or group not in txn.groups:
+            raise invalid_state()
+        owner = txn.groups[group]
+        txn.offsets.append((group, owner.next_commit(), offsets))
+        for place in offsets:
+            owner.pending[place] = owner.pending.get(place, 0) + 1
+
+    def end(self, transactional_id: str, epoch: int, *, is_commit: bool) -> None:
+        """Commit or abort whatever kafka_txn of this epoch is open.
+
+        Raises:
+            KafkaFailure: fenced, or the last one ended the other way.
+        """
+        identity = self._identity(transactional_id, epoch)
+        how = "commit" if is_commit else "abort"
+        if identity.txn is None:
+            if identity.last != how:
+                raise invalid_state()
+            return
+        identity.last = how
+        self._end(identity, is_commit=is_commit)
+
+    def is_ending(self, transactional_id: str) -> bool:
+        """Tell whether markers of the last kafka_txn are under way."""
+        return self.identities[transactional_id].marking > 0
+
+    def mark(self, which: int) -> None:
+        """Have one marker arrive."""
+        identity, place, txn, is_aborted = self.markers.pop(which)
+        identity.marking -= 1
+        if isinstance(place, tuple):
+            fate = txn.fates[place]
+            # The topic may have been deleted meanwhile, and another one made of the same name.
+            partition = self._partition_of(place) if fate is None else fate.partition
+            partition.mark(fate, is_aborted=is_aborted)
+            partition.fence(identity.producer_id, identity.epoch)
+        else:
+            owner = txn.groups[place]
+            for group, commit, offsets in txn.offsets:
+                if group == place:
+                    for at in offsets:
+                        owner.pending[at] -= 1
+                    if not is_aborted:
+                        owner.store(commit, offsets)
+        self._changed()
+
+    def expire(self, now_ns: int) -> None:
+        """Abort what is open for too long, with a new epoch."""
+        for identity in self.identities.values():
+            txn = identity.txn
+            if txn is not None and now_ns - txn.began_ns >= identity.timeout_ns:
+                self._fence(identity)
+
+    def next_moment(self) -> int | None:
+        """Return when the next kafka_txn is timed out (ns); None: none is open."""
+        return min(
+            (
+                identity.txn.began_ns + identity.timeout_ns
+                for identity in self.identities.values()
+                if identity.txn is not None
+            ),
+            default=None,
+        )
+
+    def _identity(self, transactional_id: str, epoch: int) -> Identity:
+        identity = self.identities[transactional_id]
+        if identity.epoch != epoch:
+            raise KafkaFailure(
+                Code.PRODUCER_FENCED,
+                "Broker: There is a newer producer with the same transactionalId which fences the"
+                " current one",
+            )
+        return identity
+
+    def _fence(self, identity: Identity) -> None:
+        """Abort the kafka_txn, and shut its producer out."""
+        identity.epoch += 1
+        identity.last = ""
+        self._end(identity, is_commit=False)
+
+    def _end(self, identity: Identity, *, is_commit: bool) -> None:
+        txn, identity.txn = identity.txn, None
+        if txn is None:
+            return
+        places: list[Place | str] = [*txn.fates, *txn.groups]
+        identity.marking += len(places)
+        self.markers += [Marker(identity, place, txn, not is_commit) for place in places]
+        if self.marks_at_once:
+            while self.markers:
+                self.mark(0)
+
+
+def concurrent_transactions() -> KafkaFailure:
+    """Return what is said while markers are under way."""
+    return KafkaFailure(Code.CONCURRENT_TRANSACTIONS, is_retriable=True)
+
+
+def invalid_state() -> KafkaFailure:
+    """Return what is said of a request that does not fit the kafka_txn."""
+    return KafkaFailure(
+        Code.INVALID_TXN_STATE, "Broker: Producer attempted a transactional operation in an invalid"
+        " state",
+    )  # fmt: skip
