@@ -16,6 +16,7 @@ from halfbridge.bridge import (
     TransactionProducer,
 )
 from halfbridge.bridge.check_pool import CheckPool
+from halfbridge.bridge.kafka import system_ports
 from halfbridge.serde.avro import CHECK_REQUEST
 from halfbridge.serde.headers import CHECK
 from halfbridge.serde.records import CheckRequest, OpKind, OpSource
@@ -283,7 +284,9 @@ def test_case_024_and_104_a_full_pool_refuses_and_a_stopped_one_runs_nothing() -
         ran.append(task)
         return task
 
-    pool: CheckPool[int] = CheckPool(work, threads=1, hung_max=0, queue_max=5, timeout_s=LATER_S)
+    pool: CheckPool[int] = CheckPool(
+        work, system_ports(), threads=1, hung_max=0, queue_max=5, timeout_s=LATER_S
+    )
     accepted = [task for task in range(10) if pool.submit(task)]
     assert accepted == [0, 1, 2, 3, 4]
     release.set()

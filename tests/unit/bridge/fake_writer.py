@@ -1,0 +1,91 @@
+"""A writer whose acknowledgements a test gives, and a producer's shared part around it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.bridge.cluster import Destinations
+from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.bridge.ports import SeenTopic
+from halfbridge.bridge.shared import Shared
+from halfbridge.serde.topic_shapes import HalfShape
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOW_MS = 1_700_000_000_000
+ID = "0123456789abcdef0123456789abcdef"
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now_s = 100.0
+
+    def monotonic(self) -> float:
+        """Return the time; each look takes a tenth of a second."""
+        self.now_s += 0.1
+        return self.now_s
+
+    def time_ms(self) -> int:
+        """Return the time of day."""
+        return NOW_MS
+
+
+class FakeWriter:
+    """Takes records, and acknowledges them when it is polled with `answers` to give.
+
+    Attributes:
+        sent: Topic, value, key, partition and headers of each record.
+        refusals: Raised by the next calls of `produce`, one by one.
+        answers: For the oldest unacknowledged records: an error, or None.
+    """
+
+    def __init__(self) -> None:
+        self.sent: list[SimpleNamespace] = []
+        self.refusals: list[Exception] = []
+        self.answers: list[Any] = []
+        self._waiting: list[tuple[Callable[[Any, Any], None], str, int]] = []
+
+    def produce(self, topic: str, value: Any, key: Any, partition: int, *rest: Any) -> None:
+        """Take a record."""
+        on_delivery, _timestamp_ms, headers = rest
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.sent.append(
+            SimpleNamespace(topic=topic, value=value, key=key, partition=partition, headers=headers)
+        )
+        self._waiting.append((on_delivery, topic, partition))
+
+    def poll(self, _wait_s: float) -> int:
+        """Give the acknowledgements that a test says."""
+        served = 0
+        while self.answers and self._waiting:
+            on_delivery, topic, partition = self._waiting.pop(0)
+            told = {"topic": topic, "partition": partition, "offset": len(self.sent) - 1}
+            told |= {"timestamp": (2, NOW_MS + 5)}
+            record = SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})
+            on_delivery(self.answers.pop(0), record)
+            served += 1
+        return served
+
+    def topics(self, _timeout_s: float) -> dict[str, SeenTopic]:
+        """Return the one real topic."""
+        return {"orders": SeenTopic(3, 1, is_led=True)}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+def shared_around(writer: FakeWriter, **settings: Any) -> Shared:
+    """Return what a producer's transactions share, with a clock and ids that a test knows."""
+    given: dict[str, Any] = {"bootstrap_servers": "b:1", "producer_group": "g", **settings}
+    config = BridgeConfig(**given)
+    ports = replace(system_ports(), clock=Clock(), transaction_id=lambda: ID)
+    shape = HalfShape(partitions=4, record_bytes_max=1_000_000, replicas=1)
+    client: Any = writer
+    destinations = Destinations(config, client, ports, bound=())
+    return Shared(config, client, ports, half=shape, destinations=destinations)
