@@ -1,4 +1,4 @@
-"""What operators do with a local message table: look, try again, delete."""
+"""Commands of operators on a local message table: list, show, retry, purge, drop."""
 
 from __future__ import annotations
 
@@ -89,13 +89,14 @@ def show_row(messages: LocalMessages, row_id: int) -> RowReport | None:
 
 
 def retry(messages: LocalMessages, row_ids: Collection[int] | None) -> int:
-    """Have rows that were given up sent again; return how many.
+    """Send rows again that were given up; return how many.
 
-    What is to blame should be mended first. Each goes alone, so that it takes no other with it.
+    The operator should remove the cause first. Each row is sent in its own message transaction, so
+    that a row that fails again does not affect other rows.
 
     Args:
         messages: The table.
-        row_ids: Which; None: all.
+        row_ids: Ids of the rows; None: all rows that were given up.
     """
     table = messages.tables.messages
     statement = (
@@ -121,16 +122,17 @@ def purge(
     older_than_ms: int = PURGE_AGE_MS_DEFAULT,
     transaction_age_ms_max: int = TRANSACTION_AGE_MS_MAX_DEFAULT,
 ) -> int:
-    """Delete rows that nobody needs any more; return how many.
+    """Delete rows that are done; return how many.
 
-    Those are GLOBAL_COMMIT, acknowledged, and LOCAL_ROLLBACK. Others stay, however old.
+    Rows in GLOBAL_COMMIT that are acknowledged, and rows in LOCAL_ROLLBACK, are deleted. Rows in
+    other states are kept, whatever their age.
 
     Args:
         messages: The table.
-        older_than_ms: Only rows that have not changed for so long.
-        transaction_age_ms_max: The daemon's. A COMMIT that stands in the op log takes effect, or
-            its transaction is a dead letter, before that age; a row that was deleted before its
-            dead letter came would be lost.
+        older_than_ms: Least time since the last change of a deleted row.
+        transaction_age_ms_max: The daemon's setting. A COMMIT in the op log takes effect, or its
+            transaction becomes a dead letter, before that age. A row that is deleted before its
+            dead letter comes would be lost.
 
     Raises:
         ValueError: `older_than_ms` is below `transaction_age_ms_max`.
@@ -138,7 +140,7 @@ def purge(
     if older_than_ms < transaction_age_ms_max:
         raise ValueError(
             f"older_than_ms must be at least transaction_age_ms_max, {transaction_age_ms_max}:"
-            " a dead letter may come so late"
+            " a dead letter may come as late as that"
         )
     columns = messages.tables.messages.c
     is_done = or_(
@@ -151,14 +153,14 @@ def purge(
 
 
 def drop_errors(messages: LocalMessages, row_ids: Collection[int]) -> int:
-    """Delete rows that were given up, for good; later rows of their keys go on. Return how many."""
+    """Delete rows that were given up, so that later rows of their keys go on; return how many."""
     columns = messages.tables.messages.c
     is_error = columns.state == RowState.MESSAGE_ERROR.value
     return _delete(messages, and_(is_error, columns.id.in_(sorted(row_ids))))
 
 
 def _delete(messages: LocalMessages, condition: Any) -> int:
-    """Delete rows in short transactions, so that nobody waits for long."""
+    """Delete rows in short transactions, which hold their locks only briefly."""
     table = messages.tables.messages
     query = select(table.c.id).where(condition).order_by(table.c.id).limit(_PURGE_BATCH)
     gone = 0

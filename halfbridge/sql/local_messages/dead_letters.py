@@ -1,9 +1,11 @@
-"""What becomes of rows whose message transaction ended as dead letters.
+"""Handles rows whose message transaction became dead letters.
 
-A transaction becomes dead letters as a whole, and which of its messages is to blame is told in
-words at most. So all its rows are sent again after a wait, each in a transaction of its own: the
-innocent ones arrive, and the one to blame ends as a dead letter alone, which makes it
-MESSAGE_ERROR. Each such end counts as a failed attempt of all rows, so none goes round for ever.
+All messages of a transaction become dead letters together. The dead letters do not reliably name
+the message that caused it. So all rows of the transaction are sent again after a wait, each in its
+own message transaction. Example: of three rows, row 2 is for a topic that the group may not write
+to. Rows 1 and 3 are delivered at the second attempt. Row 2 becomes a dead letter alone, and so
+becomes MESSAGE_ERROR. Each dead letter counts as a failed attempt of its rows, so the number of
+attempts is bounded.
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ if TYPE_CHECKING:
     from halfbridge.sql.local_messages.writer import LocalMessages
 
 _LOG = logging.getLogger("halfbridge.sql")
-# These are about one record that somebody wrote under a transaction's id later on or besides: they
-# say nothing of the transaction itself, which may well have been delivered.
+# Reasons of dead letters of single records: a record that was written late, or in addition, under
+# the transaction's id. The transaction itself may have been delivered.
 _OF_ONE_RECORD = frozenset((DeadReason.LATE, DeadReason.EXTRA))
-# Transactions whose letters have had their effect: each of their messages is a letter. 200 bytes
-# each; a forgotten one is looked for again, and counted as one without rows.
+# Remembered transactions whose dead letters were handled: each message of a transaction has its own
+# dead letter. 200 bytes each. The dead letter of a forgotten transaction is looked up again, and
+# counted as one without rows.
 _TAKEN_MAX = 10_000
-# Between two lines about letters without rows; the metric counts all of them.
+# Least time between two log lines about dead letters without rows; the metric counts all.
 _ROWLESS_LOG_S = 60.0
 
 
@@ -51,10 +54,10 @@ class Letter(NamedTuple):
 
 
 def letter_of(record: Any, producer_group: str) -> Letter | None:
-    """Return what a record of the dead-letter topic says of a transaction of this group.
+    """Return the content of a record of the dead-letter topic, for a transaction of this group.
 
-    None where it is another group's, where nobody can read whose it is, and where it says nothing
-    of a whole transaction. Stubs have the same headers.
+    Returns None for a record of another group, for an unreadable record, and for a dead letter of a
+    single record. Stubs have the same headers as other dead letters.
     """
     try:
         headers = dict(headers_of(record) or ())
@@ -70,14 +73,14 @@ def letter_of(record: Any, producer_group: str) -> Letter | None:
 
 
 class DeadLetters:
-    """Takes dead letters, in any number and order, again and again: the first one has the effect.
+    """Handles dead letters. Only the first dead letter of a transaction has an effect.
 
     Args:
         messages: The table.
-        engine: At the relay's isolation level.
-        marks: Writes what follows.
-        metrics: Where it counts.
-        config: When a row is sent again, and when it is given up.
+        engine: SQLAlchemy engine with the relay's isolation level.
+        marks: Writes the events of rows.
+        metrics: Counts the dead letters.
+        config: Says when a row is sent again, and when it is given up.
     """
 
     def __init__(
@@ -97,10 +100,10 @@ class DeadLetters:
         self._log_rowless_at = 0.0
 
     def take(self, letter: Letter) -> int:
-        """Take rows of the letter's transaction out of GLOBAL_COMMIT; return how many.
+        """Take the rows of the dead letter's transaction out of GLOBAL_COMMIT; return how many.
 
         Raises:
-            SQLAlchemyError: take it again.
+            SQLAlchemyError: Nothing changed; call again with the same dead letter.
         """
         if letter.transaction_id in self._taken:
             return 0
@@ -117,8 +120,8 @@ class DeadLetters:
         )
         with self._engine.begin() as connection:
             rows = [DeadRow(*row) for row in connection.execute(query)]
-            # What became too old was not decided or delivered in time, which is no row's fault: it
-            # is sent again whatever its age, and as often as others are.
+            # A transaction that was discarded for its age was not decided or delivered in time,
+            # which no row has caused. Its rows are sent again whatever their age.
             is_aged = letter.reason is DeadReason.AGE
             if len(rows) == 1 and not is_aged:
                 ids = [row.id for row in rows]

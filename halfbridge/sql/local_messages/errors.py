@@ -1,9 +1,9 @@
-"""Errors of the local message table, split by who must act.
+"""Errors of the local message table, divided by who must act.
 
 SqlError
-├─ RowStateError        a row is not where it must be: the local transaction must not commit
-├─ RowNotFoundError     the caller names a row that is not there (purged, or of another table)
-└─ DrainError           a relay was to stop, and what was begun hangs; the process is to end
+├─ RowStateError        a row is in another state: the local transaction must not commit
+├─ RowNotFoundError     the row does not exist (purged, or in another table); the caller is wrong
+└─ DrainError           a relay could not stop in time; end the process
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 class RowStateError(SqlError):
-    """A row cannot do that any more; the local transaction that wanted it must not commit.
+    """An event is not possible in the row's state; the local transaction must not commit.
 
     Attributes:
-        row_id: Which row.
-        state: Where it stands.
-        event: What was tried.
+        row_id: Id of the row.
+        state: State of the row.
+        event: The event that is not possible.
     """
 
     def __init__(self, row_id: int, state: RowState, event: RowEvent) -> None:
         super().__init__(
             f"local message {row_id} is {state.value}: {event.value} is not possible any more;"
-            " roll back, and begin anew with a new row"
+            " roll back, and begin again with a new row"
         )
         self.row_id = row_id
         self.state = state
@@ -36,10 +36,10 @@ class RowStateError(SqlError):
 
 
 class RowNotFoundError(SqlError):
-    """There is no such local message in this table.
+    """The table has no local message with this id.
 
     Attributes:
-        row_id: Which row.
+        row_id: Id of the row.
     """
 
     def __init__(self, row_id: int, table: str) -> None:
@@ -48,7 +48,7 @@ class RowNotFoundError(SqlError):
 
 
 class DrainError(SqlError):
-    """A relay was told to stop, and what it had begun did not end in time.
+    """A relay was stopped, and its transactions did not end in time.
 
-    Nothing is lost. Whoever runs it ends the process: threads of it may still wait.
+    Nothing is lost. The caller must end the process, because threads of the relay may still wait.
     """

@@ -1,7 +1,7 @@
 """Fenced leases on key buckets: which relay sends the rows of which keys.
 
-Leases spare relays each other's work. That each row is sent once, and in order, does not rest on
-them (docs/adr/0013-the-relay-is-a-producer.md). Time is the database's clock.
+Leases keep relays from doing the same work. They are not needed for sending each row once and in
+order (docs/adr/0013-the-relay-is-a-producer.md). Times are by the database's clock.
 """
 
 from __future__ import annotations

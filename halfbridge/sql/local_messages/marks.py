@@ -1,4 +1,4 @@
-"""What a relay writes into the local message table: events of rows, each as one UPDATE."""
+"""Writes a relay's events of rows into the local message table, each event as one UPDATE."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class RowsLostError(SqlError):
-    """Rows of a batch are not to be relayed any more, or their lease is another relay's now.
+    """Rows of a batch must not be relayed any more, or their lease now belongs to another relay.
 
-    The database transaction must be rolled back, and with it the message transaction. For the
-    relay itself, which looks anew.
+    The relay must roll back the database transaction and the message transaction. Then it looks
+    for rows again.
     """
 
 
 class MarkedTransaction(NamedTuple):
-    """What a mark says of the rows' message transaction."""
+    """The columns of the rows' message transaction that a mark writes."""
 
     transaction_id: str
     half_partition: int
@@ -40,7 +40,7 @@ class MarkedTransaction(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A row whose attempt failed by its own fault."""
+    """A row whose attempt failed, because of the row itself."""
 
     message: LocalMessage
     cause: str
@@ -62,10 +62,10 @@ class DeadRow(NamedTuple):
 
 
 class Marks:
-    """Writes events of rows; each call is part of the caller's transaction.
+    """Writes events of rows. Each call is part of the caller's database transaction.
 
     Args:
-        messages: Whose tables.
+        messages: The tables.
     """
 
     def __init__(self, messages: LocalMessages) -> None:
@@ -88,14 +88,14 @@ class Marks:
         """Mark rows as sent by a message transaction: the first mark.
 
         Args:
-            connection: Of the database transaction that holds the fence row.
-            rows: All messages of `transaction`.
-            transaction: What the rows keep, so that its COMMIT can be repeated.
-            owner: The relay.
+            connection: Connection of the database transaction with the fence row.
+            rows: The rows of all messages of `transaction`.
+            transaction: Is stored in the rows, so that its COMMIT can be repeated.
+            owner: Name of the relay.
             epochs: Bucket -> the epoch of its lease; None: the rows have no key, and are locked.
 
         Raises:
-            RowsLostError: fewer rows were found; roll back.
+            RowsLostError: Not all rows could be marked; roll back.
         """
         values: dict[str, Any] = {f"new_{name}": v for name, v in transaction._asdict().items()}
         values["ids"] = [row.id for row in rows]
@@ -107,19 +107,19 @@ class Marks:
         found = connection.execute(statement, values).rowcount
         if found != len(rows):
             raise RowsLostError(
-                f"{len(rows) - found} of {len(rows)} rows are not this relay's to send any more"
+                f"{len(rows) - found} of {len(rows)} rows must not be sent by this relay any more"
             )
 
     def acknowledge(self, connection: Connection, transaction_ids: Collection[str]) -> None:
-        """Note that the COMMITs of message transactions stand in the op log: the second mark."""
+        """Record that the COMMITs of message transactions are in the op log: the second mark."""
         connection.execute(self._acknowledge, {"ids": sorted(transaction_ids)})
 
     def fail(
         self, connection: Connection, failures: Collection[Failure], config: RelayConfig
     ) -> Failed:
-        """Have rows wait for their next attempt, or give them up; return the ids of both.
+        """Store when rows are tried again, or give rows up; return the ids of both.
 
-        Rows that another process has moved on meanwhile are in neither.
+        Rows whose state another process has changed meanwhile are not returned.
         """
         now_ms: int = connection.execute(select(NowMs())).scalar_one()
         is_to_relay = self._table.c.state.in_([state.value for state in TO_RELAY])
@@ -133,7 +133,7 @@ class Marks:
             if is_last:
                 statement = self._event(RowEvent.GIVE_UP).where(*is_mine, is_to_relay)
             else:
-                # No event: the row stays where it is, and rests.
+                # Not an event: the row keeps its state, and waits.
                 values["next_attempt_at"] = now_ms + config.retry_wait_ms(retries)
                 statement = update(self._table).where(*is_mine, is_to_relay)
             if connection.execute(statement.values(**values)).rowcount:
@@ -150,16 +150,16 @@ class Marks:
         *,
         ages: bool,
     ) -> Failed:
-        """Have rows of a dead transaction sent again, each alone, or give them up; return the ids.
+        """Send the rows of a dead transaction again, each alone, or give them up; return the ids.
 
         Args:
-            connection: Whose transaction has the rows locked.
-            transaction_id: Of the dead transaction.
-            rows: All of its rows.
-            cause: What the dead letters say.
-            config: Says how long rows wait, and after how many attempts or at which age they are
+            connection: Connection of the database transaction that has locked the rows.
+            transaction_id: Id of the dead transaction.
+            rows: All rows of the transaction.
+            cause: Reason and detail of the dead letters.
+            config: Says how long rows wait, and after how many attempts or at which age rows are
                 given up.
-            ages: Whether a row's age counts.
+            ages: Whether rows are given up for their age.
         """
         now_ms: int = connection.execute(select(NowMs())).scalar_one()
         told = Failed([], [])
@@ -188,7 +188,7 @@ class Marks:
         ids: Collection[int],
         values: dict[str, Any],
     ) -> int:
-        """Take marked rows out of GLOBAL_COMMIT; nothing is left of their message transaction."""
+        """Take marked rows out of GLOBAL_COMMIT, and clear the columns of a mark."""
         columns = self._table.c
         statement = self._event(event).where(
             columns.transaction_id == transaction_id, self._among(ids)
@@ -213,7 +213,7 @@ class Marks:
         )
 
     def _marking(self, *conditions: Any) -> Any:
-        """Return the first mark's UPDATE, which is built once: it runs for every batch."""
+        """Return the UPDATE of the first mark. It is built once, because every batch runs it."""
         is_among = self._is_any_of_ids(self._table.c.id, BigInteger())
         kept: dict[str, Any] = {
             name: bindparam(f"new_{name}") for name in MarkedTransaction._fields
@@ -238,7 +238,7 @@ class Marks:
         return is_in
 
     def _holds(self) -> ColumnElement[bool]:
-        """Return whether the row's bucket is leased to `lease_owner` at an epoch of `held`."""
+        """Return the condition that `lease_owner` has the row's bucket at an epoch of `held`."""
         buckets = self._buckets.c
         condition: ColumnElement[bool] = (
             select(buckets.bucket)
@@ -262,7 +262,7 @@ class Marks:
 def _by_fate(
     rows: Collection[DeadRow], now_ms: int, config: RelayConfig, *, ages: bool
 ) -> list[tuple[int, bool, list[int]]]:
-    """Return rows by what becomes of them: their failures with this one, whether it is the last."""
+    """Return the rows' ids grouped by (failed attempts including this one, whether to give up)."""
     found: dict[tuple[int, bool], list[int]] = {}
     for row in rows:
         retries = row.retries + 1
@@ -273,10 +273,10 @@ def _by_fate(
 
 
 def engine_of(messages: LocalMessages) -> Engine:
-    """Return the table's engine at the isolation level that a relay needs.
+    """Return the table's engine with the isolation level that a relay needs.
 
-    A statement is to see what was committed before it began, and to lock the rows that it finds
-    and no gaps between them, which would keep writers waiting.
+    Each statement must see all transactions that were committed before it began. It must lock only
+    the rows that it finds: gap locks between the rows would block writers.
     """
     if messages.database.name == "sqlite":
         return messages.engine

@@ -1,4 +1,4 @@
-"""A row of the local message table as a message, and back."""
+"""Converts rows of the local message table to messages, and messages to rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.message import Header
 
-# Of key, value and headers; what is larger fits into no message transaction, and is not read.
+# Most bytes of key, value and headers. A larger row exceeds the limit of a message transaction, and
+# is not read.
 ROW_BYTES_MAX = TRANSACTION_BYTES_MAX
 
 
@@ -25,15 +26,15 @@ class LocalMessage:
     """A row that is to be relayed.
 
     Attributes:
-        id: Of the row; ascends with insertion.
+        id: Id of the row; ascends with insertion.
         topic: The real topic.
         key: As written.
         value: As written.
         headers: As stored; see `headers_of`.
-        partition: Of the real topic, or None: by key.
-        key_hash: Of the key; None without a key.
-        retries: How often an attempt has failed by the row's own fault.
-        send_alone: It goes in a message transaction of its own.
+        partition: Partition of the real topic; None: by key.
+        key_hash: Hash of the key; None without a key.
+        retries: Number of failed attempts that the row itself has caused.
+        send_alone: Whether the row is sent in its own message transaction.
         created_at: The database's clock, epoch milliseconds.
         oversize_bytes: Bytes of a row with more than ROW_BYTES_MAX, whose key, value and headers
             are not read; else 0.
@@ -53,20 +54,20 @@ class LocalMessage:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of key, value and headers, as they count towards a message transaction's limit.
+        """Bytes of key, value and headers that count towards a message transaction's limit.
 
-        Headers are taken at their stored length, which is more.
+        Headers count with their stored length, which is an upper bound.
         """
         if self.oversize_bytes:
             return self.oversize_bytes
         return len(self.key or b"") + len(self.value or b"") + len(self.headers or "")
 
     def message(self) -> Message:
-        """Return it as a message.
+        """Return the message in the row.
 
         Raises:
-            InvalidMessageError, ValueError: what stands in the row is no message, or `key_hash` is
-                not that of the key; its writer acts.
+            InvalidMessageError, ValueError: The row does not contain a valid message, or `key_hash`
+                is not the hash of the key; the row's writer must act.
         """
         if self.oversize_bytes:
             raise ValueError(
@@ -87,7 +88,7 @@ class LocalMessage:
 
 
 def columns_of(message: Message) -> dict[str, Any]:
-    """Return the columns that hold a message."""
+    """Return the values of the columns for a message."""
     return {
         "topic": message.topic,
         "key": message.key,
@@ -112,7 +113,7 @@ def headers_of(text: str | None) -> tuple[Header, ...]:
     """Return stored headers.
 
     Raises:
-        ValueError: they are not as `headers_text` makes them; the row's writer acts.
+        ValueError: The headers are not in the form of `headers_text`; the row's writer must act.
     """
     if not text:
         return ()

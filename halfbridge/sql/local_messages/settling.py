@@ -1,4 +1,4 @@
-"""Rows whose local transaction has not said yet what becomes of them."""
+"""Settles rows that are neither confirmed nor withdrawn: pre-sent rows and prepared rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from halfbridge.sql.local_messages.writer import LocalMessages
 
 _LOG = logging.getLogger("halfbridge.sql")
-# Rows that one look withdraws or asks about; the next look takes the next ones.
+# Most rows that one look withdraws or asks about; the next look takes the next rows.
 ROWS_MAX = 200
 _NOT_CONFIRMED = "its local transaction did not confirm it in time"
 
@@ -46,8 +46,8 @@ class PreparedMessage:
         key: As written.
         value: As written.
         headers: As written.
-        created_at: When it was prepared, by the database's clock, epoch milliseconds.
-        asked: How often the callback did not know yet.
+        created_at: When the row was written, by the database's clock, epoch milliseconds.
+        asked: How often the callback has answered that it does not know yet.
     """
 
     id: int
@@ -60,14 +60,14 @@ class PreparedMessage:
 
 
 class Settling:
-    """Withdraws what nobody confirmed, and asks a callback about what is prepared.
+    """Withdraws rows that were not confirmed, and asks a callback about prepared rows.
 
     Args:
         messages: The table.
-        config: When.
-        callback: Returns True (the work is done: relay it), False (it never will be), or None
-            (not known yet: it is asked again later). It must not say False while the work can
-            still be done. Raising is None.
+        config: Says at which age a row is withdrawn or asked about.
+        callback: Returns True (the work is done: relay the row), False (the work will never be
+            done), or None (not known yet: ask again later). The callback must not return False
+            while the work can still be done. An exception counts as None.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class Settling:
     def withdraw(self) -> int:
         """Withdraw pre-sent rows that are too old; return how many.
 
-        A row whose confirmation is under way is locked, and left alone until that has ended; a
-        confirmation that comes later finds it withdrawn, and fails.
+        A row is skipped while an open local transaction has confirmed it, because the confirmation
+        locks the row. A confirmation after the withdrawal fails.
         """
         columns = self._table.c
         query = (
@@ -116,9 +116,9 @@ class Settling:
     def ask(self) -> int:
         """Ask the callback about prepared rows that are old enough; return how many it settled.
 
-        Several relays may ask about one row; its first settlement stands. A row that cannot be
-        shown to the callback stays as it is, with the cause, and is tried again as one that the
-        callback does not know.
+        Several relays may ask about the same row; the first settlement is final. A row that cannot
+        be decoded for the callback stays prepared, gets the cause, and is tried again later, as if
+        the callback did not know.
         """
         if self._callback is None:
             return 0
@@ -144,7 +144,7 @@ class Settling:
         ]
 
     def _read(self, row_id: int) -> Any:
-        """Return a row with its body, one at a time, for bodies may be large; None: not due now."""
+        """Return one row with its body, which may be large; None when the row is not due now."""
         columns = self._table.c
         query = select(
             *(columns.id, columns.topic, columns.key, columns.value),
@@ -154,14 +154,14 @@ class Settling:
             return connection.execute(query).one_or_none()
 
     def _take(self, row_id: int) -> bool:
-        """Ask about one row, and write what follows; tell whether the row is settled."""
+        """Ask about one row, and write the answer; tell whether the row is settled."""
         row = self._read(row_id)
-        if row is None:  # another relay, or its writer, was faster
+        if row is None:  # another relay or the row's writer has settled it
             return False
         try:
             shown = _shown(row)
         except ValueError as error:
-            _LOG.error("nobody can be asked about local message %d: %s", row.id, error)
+            _LOG.error("cannot ask the callback about local message %d: %s", row.id, error)
             self._rest(row, str(error)[:CAUSE_CHARS_MAX])
             return False
         answer = self._answer(shown)
@@ -180,16 +180,16 @@ class Settling:
         )
 
     def _rest(self, row: Any, cause: str | None) -> None:
-        """Have a row wait until it is asked about again."""
+        """Store when the callback is asked about a row again."""
         asked = row.retries + 1
         again_at = NowMs() + self._config.retry_wait_ms(asked)
-        # No event: the row stays where it is.
+        # Not an event: the row keeps its state.
         self._write(
             row.id, RowEvent.SETTLE_SUCCESS, next_attempt_at=again_at, retries=asked, cause=cause
         )
 
     def _write(self, row_id: int, event: RowEvent, **values: Any) -> bool:
-        """Change a row where `event` is legal; tell whether it was."""
+        """Update a row if `event` is legal in its state; tell whether it was."""
         statement = update(self._table).where(self._table.c.id == row_id, self._is_before(event))
         with self._engine.begin() as connection:
             return bool(connection.execute(statement.values(**values)).rowcount)
@@ -199,12 +199,12 @@ class Settling:
             return None
         try:
             answer = self._callback(row)
-        except Exception:  # noqa: BLE001  (the user's code; it is asked again)
+        except Exception:  # noqa: BLE001  (the user's code; the callback is asked again)
             _LOG.exception("the callback failed for local message %d; it is asked again", row.id)
             return None
         if answer is None or isinstance(answer, bool):
             return answer
-        _LOG.error("the callback said %r of local message %d: no bool, no None", answer, row.id)
+        _LOG.error("the callback returned %r for local message %d: not a bool", answer, row.id)
         return None
 
     def _is_before(self, event: RowEvent) -> ColumnElement[bool]:
@@ -215,10 +215,10 @@ class Settling:
 
 
 def _shown(row: Any) -> PreparedMessage:
-    """Return a row as the callback sees it.
+    """Return a row for the callback.
 
     Raises:
-        ValueError: its headers are not as `headers_text` makes them; the row's writer acts.
+        ValueError: The headers are not in the form of `headers_text`; the row's writer must act.
     """
     return PreparedMessage(
         id=row.id,
@@ -233,11 +233,11 @@ def _shown(row: Any) -> PreparedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is not done.
+    """The rows that are not done.
 
     Attributes:
-        rows: State -> number of rows; each state that can be waiting is there.
-        oldest_age_ms: Of the oldest row that is neither relayed nor given up; 0 without any.
+        rows: State -> number of rows, for every state of a row that is not done.
+        oldest_age_ms: Age of the oldest row that is neither relayed nor given up; 0 without rows.
     """
 
     rows: dict[str, int]
@@ -245,7 +245,7 @@ class Backlog:
 
 
 def backlog(messages: LocalMessages) -> Backlog:
-    """Return what is not done; reads the index of all such rows."""
+    """Return the rows that are not done; reads the index of all such rows."""
     columns = messages.tables.messages.c
     waiting = (*UNSETTLED, *TO_RELAY)
     shown = (*waiting, RowState.GLOBAL_COMMIT, RowState.MESSAGE_ERROR)

@@ -1,8 +1,9 @@
-"""The life of a row of the local message table, as one table. No I/O, no clock.
+"""The states of a row of the local message table, as one table of transitions. No I/O, no clock.
 
-Read a row as: in this state, this event leads there; what is not listed is illegal and changes
-nothing. In the database an event is an UPDATE whose condition is `states_before(event)`: a row that
-another process has moved on meanwhile is not touched, and the count of rows tells.
+TRANSITIONS[state][event] is the state after the event. A transition that is not listed is illegal,
+and changes nothing. In the database an event is an UPDATE with the condition
+`states_before(event)`. If another process has changed the row's state meanwhile, the UPDATE changes
+no row, and its row count says so.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from enum import Enum
 
 
 class RowState(str, Enum):
-    """Where a local message stands.
+    """The state of a local message.
 
-    UNKNOWN: sent ahead of its local transaction, which confirms the row when it commits.
+    UNKNOWN: written before its local transaction, which must confirm the row.
     PREPARED: a callback settles the row later.
-    LOCAL_COMMIT, LOCAL_SUCCESS: to be relayed (written or confirmed by the local transaction;
-    settled by a callback).
+    LOCAL_COMMIT: to be relayed; the local transaction has written or confirmed the row.
+    LOCAL_SUCCESS: to be relayed; a callback has settled the row.
     LOCAL_ROLLBACK: never to be relayed.
-    GLOBAL_COMMIT: its message transaction commits for certain.
-    MESSAGE_ERROR: given up with a cause; waits for an operator.
+    GLOBAL_COMMIT: its message transaction will certainly commit.
+    MESSAGE_ERROR: given up with a cause; an operator must act.
     """
 
     UNKNOWN = "UNKNOWN"
@@ -32,25 +33,25 @@ class RowState(str, Enum):
 
 
 class RowEvent(str, Enum):
-    """What happens to a local message."""
+    """An event that changes the state of a local message."""
 
-    CONFIRM = "CONFIRM"  # by the local transaction that the row was sent ahead of
-    WITHDRAW = "WITHDRAW"  # by its writer, or by the relay for want of a confirmation
+    CONFIRM = "CONFIRM"  # by the local transaction of a pre-sent row
+    WITHDRAW = "WITHDRAW"  # by its writer, or by the relay if it was not confirmed in time
     SETTLE_SUCCESS = "SETTLE_SUCCESS"  # by the callback
     SETTLE_ROLLBACK = "SETTLE_ROLLBACK"  # by the callback
     MARK = "MARK"  # by the relay's local transaction, with the fence row
-    ACKNOWLEDGE = "ACKNOWLEDGE"  # the COMMIT of the message transaction stands in the op log
-    SEND_AGAIN = "SEND_AGAIN"  # its message transaction became dead letters by another's fault
-    GIVE_UP = "GIVE_UP"  # it cannot be delivered, or cannot be sent for too long
+    ACKNOWLEDGE = "ACKNOWLEDGE"  # the COMMIT of the message transaction is in the op log
+    SEND_AGAIN = "SEND_AGAIN"  # its message transaction became dead letters; sent again alone
+    GIVE_UP = "GIVE_UP"  # the row cannot be delivered, or sending has failed for too long
     RETRY = "RETRY"  # by an operator
 
 
 class IllegalRowTransitionError(RuntimeError):
-    """A row cannot do that in its state: a mistake in the calling code; nothing changed.
+    """An event is illegal in the row's state: a mistake in the calling code; nothing changed.
 
     Attributes:
-        state: Where the row stood, and still stands.
-        event: What was tried.
+        state: The row's state, before and after.
+        event: The illegal event.
     """
 
     def __init__(self, state: RowState, event: RowEvent) -> None:
@@ -59,8 +60,8 @@ class IllegalRowTransitionError(RuntimeError):
         self.event = event
 
 
-# GLOBAL_COMMIT leaves only by a dead letter. LOCAL_ROLLBACK is final: a confirmation that comes
-# after it finds no row, and its local transaction cannot commit.
+# Only a dead letter takes a row out of GLOBAL_COMMIT. LOCAL_ROLLBACK is final: a later confirmation
+# changes no row, and the local transaction of that confirmation cannot commit.
 TRANSITIONS: dict[RowState, dict[RowEvent, RowState]] = {
     RowState.UNKNOWN: {
         RowEvent.CONFIRM: RowState.LOCAL_COMMIT,
@@ -89,7 +90,7 @@ TRANSITIONS: dict[RowState, dict[RowEvent, RowState]] = {
     },
 }
 
-# A later row with the same key waits for an earlier one in these, and for those to be relayed.
+# A row waits for earlier rows with the same key in the states UNSETTLED and TO_RELAY.
 UNSETTLED = (RowState.UNKNOWN, RowState.PREPARED)
 TO_RELAY = (RowState.LOCAL_COMMIT, RowState.LOCAL_SUCCESS)
 
@@ -98,7 +99,7 @@ def step(state: RowState, event: RowEvent) -> RowState:
     """Return the state after `event`.
 
     Raises:
-        IllegalRowTransitionError: not in the table; the calling code is wrong.
+        IllegalRowTransitionError: The transition is not in the table; the calling code is wrong.
     """
     after = TRANSITIONS[state].get(event)
     if after is None:

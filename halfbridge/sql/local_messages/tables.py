@@ -30,14 +30,14 @@ from halfbridge.sql.tables import ID_CHARS, ascii_text, transactional
 
 DEFAULT_NAME = "halfbridge_local_message"
 DEFAULT_RELAY_NAME = "halfbridge_relay"
-# Buckets are what relays share out among themselves: a relay more than this finds nothing to do.
-# A constant, so that nobody who computes a bucket can have another number.
+# Relays divide the buckets among themselves, so at most 64 relays have rows with keys to send. A
+# constant and not a setting, so that all programs compute the same bucket.
 BUCKETS = 64
 OWNER_CHARS_MAX = 200
-# Of a cause that is stored; what is longer is cut.
+# Most characters of a stored cause; a longer cause is truncated.
 CAUSE_CHARS_MAX = 1_000
 
-# Of key, value and headers (of these in characters, which are ASCII).
+# Size of key, value and headers. Headers are counted in characters; they are ASCII.
 _SIZE = sum(
     (func.coalesce(func.length(column(name)), 0) for name in ("value", "headers")),
     start=func.coalesce(func.length(column("key")), 0),
@@ -49,10 +49,10 @@ class Tables:
     """The tables of one local message table.
 
     Attributes:
-        metadata: All of them, for `create_all` and for Alembic's `target_metadata`.
-        messages: One row a local message.
-        buckets: One row a bucket: which relay holds it, at which epoch, until when.
-        relays: One row a living relay, so that those who hold buckets leave some to others.
+        metadata: Contains all tables, for `create_all` and for Alembic's `target_metadata`.
+        messages: One row for each local message.
+        buckets: One row for each bucket: its relay, the epoch, and when the lease expires.
+        relays: One row for each running relay, so that relays can divide the buckets.
     """
 
     metadata: MetaData
@@ -65,9 +65,9 @@ def make_tables(*, name: str, relay_name: str, schema: str | None) -> Tables:
     """Return the tables under these names.
 
     Args:
-        name: Of the local message table.
-        relay_name: What the names of the two others begin with.
-        schema: Of all three; None: the connection's own.
+        name: Name of the local message table.
+        relay_name: Prefix of the names of the two other tables.
+        schema: Schema of all three tables; None: the connection's default schema.
     """
     metadata = MetaData()
     return Tables(
@@ -97,16 +97,17 @@ def make_tables(*, name: str, relay_name: str, schema: str | None) -> Tables:
 def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
     """Return the local message table. Times are the database's clock, epoch milliseconds.
 
-    key_hash: Kafka's positive murmur2 of the key, NULL without a key; rows of one hash are kept in
-    order, and stand in bucket `key_hash % BUCKETS`. has_key follows from it, size_bytes from the
-    bodies: how much is read is known before it is read. partition: of the real
-    topic; NULL: by key. headers: JSON, a list of [name, base64 or null]; NULL: none.
-    next_attempt_at: not before then; NULL: now. send_alone: in a message transaction of its own.
-    From half_partition on: of the message transaction, once marked.
+    key_hash: Kafka's positive murmur2 of the key; NULL without a key. Rows with the same hash are
+    sent in order, and are in bucket `key_hash % BUCKETS`. has_key: computed from key_hash.
+    size_bytes: computed from key, value and headers, so that a relay knows the size before it reads
+    the row. partition: of the real topic; NULL: by key. headers: JSON, a list of [name, base64 or
+    null]; NULL: none. next_attempt_at: earliest time of the next attempt; NULL: now. send_alone:
+    the row is sent in its own message transaction. half_partition, half_offset and message_count:
+    of the message transaction, once the row is marked.
     """
     states = ", ".join(f"'{state.value}'" for state in RowState)
-    number = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER counts up by itself
-    # MariaDB's BLOB ends at 64 KB; this one at 16 MB, twice what a transaction may have.
+    number = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER is auto-incremented
+    # MariaDB's BLOB holds 64 KB; MEDIUMBLOB holds 16 MB, twice the limit of a transaction.
     body = LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
     table = Table(
         name,
@@ -134,12 +135,12 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
         Column("message_count", Integer),
         CheckConstraint(f"state IN ({states})", name=f"{name}_state"),
         schema=schema,
-        sqlite_autoincrement=True,  # the id of a purged row is never given again
+        sqlite_autoincrement=True,  # the id of a purged row is never used again
         **transactional(),
     )
     columns = table.c
-    # The relay asks for rows of one state that are not done, by id; for those whose attempt has
-    # failed lately, which are few; and for the rows of a dead letter's transaction.
+    # The three indexes are for: rows of one state that are not done, by id; the few rows whose
+    # attempt has failed lately; the rows of a dead letter's transaction.
     Index(
         f"{name}_todo",
         columns.decision_acknowledged,
@@ -147,8 +148,8 @@ def _messages(metadata: MetaData, name: str, schema: str | None) -> Table:
         columns.has_key,
         columns.id,
     )
-    # Who writes rows in another language computes the hash there: an `int` of theirs may be signed,
-    # and no relay has a bucket below 0.
+    # Programs in other languages compute the hash themselves. A signed hash would give a negative
+    # bucket, which no relay has.
     CheckConstraint(
         or_(
             and_(columns.key.is_(None), columns.key_hash.is_(None)),

@@ -1,4 +1,4 @@
-"""LocalMessages: the local message table as a service writes it."""
+"""LocalMessages: how a service writes to the local message table."""
 
 from __future__ import annotations
 
@@ -33,27 +33,28 @@ _CHANNEL_CHARS_MAX = 63  # PostgreSQL's limit of a name
 
 
 class LocalMessages:
-    """The local message table of one database, as a service writes it. Thread-safe.
+    """The local message table of one database, for services that write messages. Thread-safe.
 
-    Three ways to write a message, each tied to a local transaction; a relay
-    (`halfbridge relay run`) sends what is to be sent, each row exactly once:
+    There are three ways to write a message, each tied to a local transaction. A relay
+    (`halfbridge relay run`) sends each message exactly once.
 
-    1. `pre_send` before the local transaction, `confirm` in it. What is not confirmed in time is
-       withdrawn, and can be confirmed no more.
+    1. `pre_send` before the local transaction, and `confirm` in it. A row that is not confirmed in
+       time is withdrawn, and cannot be confirmed any more.
     2. `add` in the local transaction.
-    3. `prepare`, for work in another store: the relay asks a callback of yours later.
+    3. `prepare`, for work in another store. The relay asks your callback later.
 
-    Rows with one key are relayed in the order of insertion, where the transactions that inserted
-    them did not overlap. Topics are not looked up here: the relay meets a wrong one, and retries.
+    Rows with the same key are relayed in the order of insertion if the transactions that inserted
+    them did not overlap. Topics are not checked here: the relay fails at a missing topic, and
+    retries.
 
     Args:
-        engine: SQLAlchemy's, of SQLite (a file), PostgreSQL or MariaDB.
+        engine: SQLAlchemy engine for SQLite (a file), PostgreSQL or MariaDB.
         name: Name of the table.
-        relay_name: What the names of the relays' own tables begin with.
-        schema: Schema of all of them; None: the connection's own.
+        relay_name: Prefix of the names of the relays' own tables.
+        schema: Schema of all tables; None: the connection's default schema.
 
     Raises:
-        ConfigError: the engine is of another kind of database; give another one.
+        ConfigError: The engine is for another kind of database; give another engine.
     """
 
     def __init__(
@@ -69,20 +70,20 @@ class LocalMessages:
         self.tables = make_tables(name=name, relay_name=relay_name, schema=schema)
         self._notifies = self.database.name == "postgresql"
         full_name = self.tables.messages.fullname
-        # Relays listen here, on PostgreSQL.
+        # PostgreSQL's notification channel, on which relays listen.
         self.channel = full_name[-_CHANNEL_CHARS_MAX:]
 
     @property
     def metadata(self) -> MetaData:
-        """The tables as Alembic wants them, for `target_metadata`; call `create` afterwards."""
+        """The tables for Alembic's `target_metadata`; call `create` after the migration."""
         return self.tables.metadata
 
     def create(self) -> None:
-        """Make the tables where they are missing, and the buckets' rows. Idempotent.
+        """Create the tables and the rows of the buckets if they do not exist.
 
         Raises:
-            TableError: a table is there without InnoDB; an operator converts it.
-            SQLAlchemyError: the database refuses; an operator looks at rights and settings.
+            TableError: A table exists, but is not InnoDB; an operator converts it.
+            SQLAlchemyError: The database refuses; an operator checks rights and settings.
         """
         try:
             self.metadata.create_all(self.engine)
@@ -106,19 +107,19 @@ class LocalMessages:
                     self.database.insert_if_absent(connection, buckets, row)
 
     def add(self, connection: Connection | Session, message: Message) -> int:
-        """Write a message in the open local transaction, to be relayed once that has committed.
+        """Write a message in the open local transaction. It is relayed after the commit.
 
         Returns:
             The row's id.
 
         Raises:
-            FenceUsageError: the connection is in AUTOCOMMIT; the caller gives another one.
-            SQLAlchemyError: the database refuses; roll back.
+            FenceUsageError: The connection is in AUTOCOMMIT; the caller gives another connection.
+            SQLAlchemyError: The database refuses; roll back.
         """
         return self.add_all(connection, [message])[0]
 
     def add_all(self, connection: Connection | Session, messages: Sequence[Message]) -> list[int]:
-        """Write several messages, as `add`; they are relayed in this order where keys are equal.
+        """Write several messages, as `add`. Messages with the same key are relayed in this order.
 
         Returns:
             The rows' ids, in the order of `messages`.
@@ -126,28 +127,28 @@ class LocalMessages:
         return self._insert(self._connection(connection), messages, RowState.LOCAL_COMMIT)
 
     def pre_send(self, message: Message) -> int:
-        """Write a message ahead of its local transaction, in a database transaction of its own.
+        """Write a message before its local transaction, in a separate database transaction.
 
-        Later rows with its key wait for it. Nothing is relayed before `confirm`; what is not
-        confirmed within the relay's unknown_ms_max is withdrawn.
+        Later rows with the same key wait for this row. The message is relayed after `confirm`. If
+        it is not confirmed within the relay's unknown_ms_max, the row is withdrawn.
 
         Returns:
             The row's id, for `confirm`.
 
         Raises:
-            SQLAlchemyError: the database refuses; do not begin the local transaction.
+            SQLAlchemyError: The database refuses; do not begin the local transaction.
         """
         with self.engine.begin() as connection:
             return self._insert(connection, [message], RowState.UNKNOWN)[0]
 
     def confirm(self, connection: Connection | Session, row_id: int) -> None:
-        """Confirm a `pre_send` in the open local transaction; relayed once that has committed.
+        """Confirm a `pre_send` in the open local transaction. It is relayed after the commit.
 
         Raises:
-            RowStateError: it was withdrawn, or confirmed before. The local transaction cannot
-                commit any more (COMMIT is refused); begin anew.
-            RowNotFoundError: no such row; COMMIT is refused too.
-            FenceUsageError: the connection is in AUTOCOMMIT; the caller gives another one.
+            RowStateError: The row was withdrawn, or confirmed before. The COMMIT of the local
+                transaction is refused; begin again.
+            RowNotFoundError: The row does not exist; COMMIT is refused too.
+            FenceUsageError: The connection is in AUTOCOMMIT; the caller gives another connection.
         """
         connection = self._connection(connection)
         try:
@@ -159,37 +160,37 @@ class LocalMessages:
             raise
 
     def withdraw(self, row_id: int) -> None:
-        """Withdraw a `pre_send` whose local transaction will not commit, without waiting.
+        """Withdraw a `pre_send` at once, because its local transaction will not commit.
 
         Raises:
-            RowStateError: it was confirmed; nothing changed.
-            RowNotFoundError: no such row.
+            RowStateError: The row was confirmed; nothing changed.
+            RowNotFoundError: The row does not exist.
         """
         with self.engine.begin() as connection:
             self._move(connection, row_id, RowEvent.WITHDRAW)
 
     def prepare(self, message: Message) -> int:
-        """Write a message whose fate a callback of the relay's settles later.
+        """Write a message that `settle` or the relay's callback settles later.
 
-        In a database transaction of its own, before the work begins. Later rows with its key
-        wait for it. The callback is asked once the row is older than the relay's
-        prepared_ms_min; `settle` is quicker.
+        The row is written in a separate database transaction, before the work begins. Later rows
+        with the same key wait for this row. The relay asks the callback when the row is older than
+        its prepared_ms_min; `settle` takes effect at once.
 
         Returns:
             The row's id.
 
         Raises:
-            SQLAlchemyError: the database refuses; do not begin the work.
+            SQLAlchemyError: The database refuses; do not begin the work.
         """
         with self.engine.begin() as connection:
             return self._insert(connection, [message], RowState.PREPARED)[0]
 
     def settle(self, row_id: int, *, success: bool) -> None:
-        """Settle a `prepare`: relay it, or never.
+        """Settle a `prepare`: the message is relayed if `success`, and never otherwise.
 
         Raises:
-            RowStateError: it was settled before; nothing changed.
-            RowNotFoundError: no such row.
+            RowStateError: The row was settled before; nothing changed.
+            RowNotFoundError: The row does not exist.
         """
         event = RowEvent.SETTLE_SUCCESS if success else RowEvent.SETTLE_ROLLBACK
         with self.engine.begin() as connection:
@@ -203,7 +204,7 @@ class LocalMessages:
         table = self.tables.messages
         statement = insert(table).values(state=state.value, created_at=NowMs(), updated_at=NowMs())
         if self._notifies:
-            # Sent when the local transaction commits, with no round trip of its own.
+            # PostgreSQL sends the notification when the local transaction commits.
             told = func.pg_notify(self.channel, "")
             statement = statement.returning(table.c.id, told, sort_by_parameter_order=True)
         else:
@@ -212,10 +213,10 @@ class LocalMessages:
         return [int(row[0]) for row in connection.execute(statement, rows)]
 
     def _move(self, connection: Connection, row_id: int, event: RowEvent) -> None:
-        """Take one row through `event`, in the open transaction.
+        """Apply `event` to one row, in the open transaction.
 
         Raises:
-            RowStateError, RowNotFoundError: it is not where it must be.
+            RowStateError, RowNotFoundError: The row is in another state, or does not exist.
         """
         table = self.tables.messages
         before = [state.value for state in states_before(event)]
@@ -255,7 +256,7 @@ class LocalMessages:
 
 
 def _is_autocommit(database: str, driver: Any) -> bool:
-    """Tell whether each statement commits by itself, without asking the server."""
+    """Tell whether each statement commits by itself, according to the driver."""
     if database == "postgresql":
         return bool(driver.autocommit)
     if database == "sqlite":
