@@ -1,6 +1,6 @@
 """Local transactions in SQL databases: `from halfbridge.sql import Fence`.
 
-Names are loaded when they are used; SQLAlchemy, of the extra `sql`, is imported here only.
+Names are imported when they are first used, because SQLAlchemy comes with the extra `sql` only.
 """
 
 from __future__ import annotations

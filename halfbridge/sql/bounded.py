@@ -1,14 +1,15 @@
-"""psycopg connections that wait for an answer of the server, and not for ever.
+"""psycopg connections with a time-out for the server's answers.
 
-libpq has no time-out for an answer: keepalives tell of a machine that is gone, and of nothing
-between two machines that takes bytes and hands none on, such as a proxy whose other end is lost.
+libpq has no such time-out. TCP keepalives detect a machine that is gone. They do not detect a
+device between the two machines that accepts bytes and forwards none, such as a proxy whose
+connection to the server is lost.
 
     engine = create_engine("postgresql+psycopg://...")
     event.listen(engine, "do_connect", connecting(answer_s=30))
 
-Settings are given at the start of a connection. A pooler of transactions (PgBouncer) hands the
-server's connections from one client to the next, with what SET has set; at the start it takes the
-settings that it keeps apart, and refuses others, or ignores them.
+Settings are sent when a connection starts, and not with SET: a transaction pooler (PgBouncer)
+passes a server connection on to another client with the values of SET. At the start of a connection
+such a pooler accepts the settings that it tracks for each client, and refuses or ignores others.
 """
 
 from __future__ import annotations
@@ -30,20 +31,21 @@ _REFUSED = "unsupported startup parameter"  # PgBouncer's words
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed, with an OperationalError, where an answer takes too long.
+    """A connection that is closed with an OperationalError when an answer takes too long.
 
     Attributes:
-        answer_s: How long that is, seconds; one slice of psycopg's waits (0.1 s) more at most.
+        answer_s: Longest wait for an answer, seconds. A wait may last 0.1 s longer, which is one
+            interval of psycopg's polling.
     """
 
     answer_s: float = float("inf")
 
     def wait(self, gen: PQGen[_R], *args: Any, **named: Any) -> _R:
-        """Run one operation of the protocol to its end."""
+        """Run one operation of the protocol with the time-out."""
         return super().wait(self._bounded(gen), *args, **named)
 
     def _bounded(self, gen: PQGen[_R]) -> PQGen[_R]:
-        """Hand on what `gen` waits for; end where nothing has come in time."""
+        """Yield what `gen` yields; raise an error when nothing has arrived in time."""
         deadline = monotonic() + self.answer_s
         try:
             wanted = next(gen)
@@ -52,10 +54,10 @@ class BoundedConnection(psycopg.Connection[Any]):
                 if ready:
                     deadline = monotonic() + self.answer_s
                 elif monotonic() >= deadline:
-                    # Neither kept nor asked for a ROLLBACK, for which it would wait as long again.
+                    # Closed at once: a ROLLBACK would wait as long again.
                     self.pgconn.finish()
                     raise psycopg.OperationalError(
-                        f"no answer of the server in {self.answer_s:g} s"
+                        f"no answer from the server in {self.answer_s:g} s"
                     )
                 wanted = gen.send(ready)
         except StopIteration as end:
@@ -64,13 +66,13 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def connecting(*, answer_s: float, settings: str = "") -> Callable[..., BoundedConnection]:
-    """Return a listener to SQLAlchemy's `do_connect` that makes such connections.
+    """Return a listener for SQLAlchemy's event `do_connect` that makes such connections.
 
     Args:
-        answer_s: Of each connection.
-        settings: In libpq's form, such as `-c statement_timeout=20s`; those of the URL come behind
-            them. Where a pooler refuses them, the connection has none of these, and the log says
-            so, once.
+        answer_s: `BoundedConnection.answer_s` of each connection.
+        settings: Server settings in libpq's form, such as `-c statement_timeout=20s`. Options in
+            the URL take precedence. If a pooler refuses the settings, the connection is made
+            without them, and a warning is logged once.
     """
     told: list[None] = []
 
@@ -84,7 +86,7 @@ def connecting(*, answer_s: float, settings: str = "") -> Callable[..., BoundedC
             made = BoundedConnection.connect(*given, **named)
             if not told:
                 told.append(None)
-                _LOG.warning("a pooler refuses %s: those of the server are in force", settings)
+                _LOG.warning("a pooler refuses %s: the server's own values apply", settings)
         made.answer_s = answer_s
         return made
 

@@ -1,4 +1,4 @@
-"""How long commands wait for a database. Needs no SQLAlchemy."""
+"""How long commands wait for a database. This module does not import SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How long a command that runs on waits for its database, in whole seconds.
+    """How long a long-running command waits for its database, in whole seconds.
 
     Attributes:
-        connect_s: For a connection. On SQLite for the file's lock.
-        statement_s: How long the server works on a statement, waits for locks among it; it ends as
-            an error, and the connection stays. (SQLite: no other process can keep it from ending.)
-        answer_s: For anything at all from the server; then the connection is given up. Longer than
-            `statement_s`, which ends a statement more gently.
-        idle_transaction_s: After this long the server ends a transaction whose client says
-            nothing, and so lets go of the locks of a client that it has lost. Longer than a relay
-            waits for half messages while rows are locked (BridgeConfig.send_timeout_ms, 10 s).
+        connect_s: Longest wait for a connection; on SQLite, for the lock on the file.
+        statement_s: Longest time for which the server executes a statement, including its waits for
+            locks. Then the statement fails, and the connection stays. Not used on SQLite.
+        answer_s: Longest wait for any data from the server. Then the connection is closed. Longer
+            than `statement_s`, so that a slow statement does not cost its connection.
+        idle_transaction_s: The server ends a transaction that is idle for this long, and so
+            releases the locks of a lost client. Longer than the time for which a relay waits for
+            half messages while rows are locked (BridgeConfig.send_timeout_ms, 10 s).
     """
 
     connect_s: int = 10
@@ -27,7 +27,7 @@ class Bounds:
 
 
 RELAY_BOUNDS = Bounds()
-# Checks of a relay's own transactions, on connections of their own: in front of a server that does
-# not answer they would take all those of the rounds. An answer and then a connection end before
-# BridgeConfig.check_timeout_ms, 10 s; a check waits 2 s for locks.
+# Checks of a relay's own transactions have their own connections: otherwise, when the server does
+# not answer, checks would occupy all connections of the rounds. The waits for an answer and for a
+# connection end before BridgeConfig.check_timeout_ms, 10 s. A check waits 2 s for locks.
 CHECK_BOUNDS = Bounds(connect_s=3, statement_s=4, answer_s=5)

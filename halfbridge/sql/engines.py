@@ -1,7 +1,7 @@
 """Engines for the command line.
 
-A command that runs on must outlive any fault of the network and of the server, so each of its waits
-for the database has an end, and the server ends what such a command has left behind.
+A long-running command must survive every fault of the network and of the server. So each of its
+waits for the database is bounded, and the server ends transactions that the command has abandoned.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from halfbridge.sql.dialects import database_of
 if TYPE_CHECKING:
     from sqlalchemy import URL, Engine
 
-# A relay's rounds, dead letters, settling and listener; or the producer's checks, 4 at a time.
+# For a relay's rounds, dead letters, settling and listener, or for 4 concurrent checks.
 _KEPT_CONNECTIONS = 8
-_MORE_CONNECTIONS_MAX = 8  # checks whose threads were replaced, for they hang
-# A connection that carries nothing is probed after this long, so often, and then is lost: 10 s.
+_MORE_CONNECTIONS_MAX = 8  # for checks that replace hung checks
+# TCP keepalive: an idle connection is probed after 4 s, 3 times every 2 s, and is lost after 10 s.
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVES = 4, 2, 3
 _KEEPALIVE_MS = 1_000 * (_KEEPALIVE_IDLE_S + _KEEPALIVE_INTERVAL_S * _KEEPALIVES)
 _ALLOWED = (
@@ -33,17 +33,16 @@ _ALLOWED = (
 
 
 def engine_of(url: str, *, bounds: Bounds | None = None) -> Engine:
-    """Return an engine that does not wait long for a connection.
+    """Return an engine with a bounded wait for a connection.
 
     Args:
-        url: SQLAlchemy's address of the database.
-        bounds: For a command that runs on: a connection is used again where it still answers, and
-            no wait lasts longer. None: each use opens a connection of its own, and a statement may
-            take its time.
+        url: SQLAlchemy URL of the database.
+        bounds: For a long-running command: connections are pooled, and every wait is bounded. None:
+            each use opens a new connection, and statements are not bounded.
 
     Raises:
-        ConfigError: no URL of a database that halfbridge knows, or its driver is not installed;
-            the text does not repeat the URL, which may hold a password.
+        ConfigError: The URL is not of a supported database, or the driver is not installed. The
+            text does not repeat the URL, which may contain a password.
     """
     try:
         parsed = make_url(url)
@@ -67,7 +66,7 @@ def engine_of(url: str, *, bounds: Bounds | None = None) -> Engine:
 
 
 def _bounded(url: URL, name: str, bounds: Bounds) -> Engine:
-    """Return an engine for a command that runs on."""
+    """Return an engine for a long-running command."""
     options, setup = _OPTIONS[name](bounds)
     engine = create_engine(
         url,
@@ -86,7 +85,7 @@ def _bounded(url: URL, name: str, bounds: Bounds) -> Engine:
             connection.commit()
 
     if engine.driver == "psycopg":
-        # Late: another driver may be the one that is installed.
+        # Imported here: psycopg may not be installed.
         from halfbridge.sql.bounded import connecting  # noqa: PLC0415
 
         told = _server_settings(bounds)
@@ -108,7 +107,7 @@ def _postgresql(bounds: Bounds) -> tuple[dict[str, Any], str]:
 
 
 def _server_settings(bounds: Bounds) -> str:
-    """Return settings of PostgreSQL for the start of a connection."""
+    """Return settings of PostgreSQL that are sent when a connection starts."""
     settings = {
         "statement_timeout": f"{bounds.statement_s}s",
         "idle_in_transaction_session_timeout": f"{bounds.idle_transaction_s}s",
@@ -139,7 +138,7 @@ def _mariadb(bounds: Bounds) -> tuple[dict[str, Any], str]:
 
 
 def _sqlite(bounds: Bounds) -> tuple[dict[str, Any], str]:
-    """Return sqlite3's options; there is no server that could be away."""
+    """Return sqlite3's options. There is no server to wait for."""
     return {"timeout": bounds.connect_s}, ""
 
 

@@ -1,15 +1,15 @@
-"""Errors of what halfbridge does in databases, split by who must act.
+"""Errors of halfbridge.sql, divided by who must act.
 
 SqlError (a BridgeError)
-├─ TableError              an operator makes the table, or gives the right one: the text names how
-├─ NotDurableError         an operator: this database may forget what it has committed
+├─ TableError              an operator creates or corrects the table: the text says how
+├─ NotDurableError         an operator: the database may lose committed transactions
 ├─ FenceUsageError         (also RuntimeError) the calling code is wrong; nothing was committed
 ├─ InboxUsageError         (also RuntimeError) the calling code is wrong; nothing was marked
-├─ NoIdentityError         (also ValueError) the calling code gives key=, or leaves the message out
-├─ PurgeError              an operator ends what holds the purge up, and runs it again
+├─ NoIdentityError         (also ValueError) the calling code gives key=, or skips the message
+├─ PurgeError              an operator removes what blocks the purge, and runs the purge again
 ├─ FencedError             a check came first: nothing was committed; begin another transaction
-├─ TransactionEndedError   the database transaction ended inside of the block; says what stands
-└─ CommitUnknownError      (an OutcomeUnknownError) the check settles it; do not repeat the work
+├─ TransactionEndedError   the database transaction ended inside the block; says what is committed
+└─ CommitUnknownError      (an OutcomeUnknownError) the check decides; do not repeat the work
 
 A checker that cannot tell raises bridge.NoAnswerError.
 """
@@ -22,55 +22,55 @@ from halfbridge.bridge.errors import BridgeError, OutcomeUnknownError
 
 
 class Outcome(str, Enum):
-    """How a local transaction ended, for good, as its fence row says."""
+    """The final outcome of a local transaction, as in its fence row."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
 
 
 class SqlError(BridgeError):
-    """Something in a database, or in how it is used, is not as needed."""
+    """A database, or the way it is used, does not meet a requirement."""
 
 
 class TableError(SqlError):
-    """A table of halfbridge is missing, is another one than before, or cannot do what it must."""
+    """A table of halfbridge is missing, was replaced, or has no transactions."""
 
 
 class NotDurableError(SqlError):
-    """The database is set up so that a commit may be forgotten; the text names the setting."""
+    """The database's settings allow it to lose committed transactions; the text names them."""
 
 
 class FenceUsageError(SqlError, RuntimeError):
-    """The fence is used in a way in which it cannot hold; nothing was committed.
+    """The fence is used in a way that breaks its guarantee; nothing was committed.
 
     The text says what to change in the calling code.
     """
 
 
 class InboxUsageError(SqlError, RuntimeError):
-    """The inbox is used in a way in which it cannot hold; nothing was marked.
+    """The inbox is used in a way that breaks its guarantee; nothing was marked.
 
     The text says what to change in the calling code.
     """
 
 
 class NoIdentityError(SqlError, ValueError):
-    """A message does not say which one it is: not halfbridge's daemon wrote it, or a header is odd.
+    """A message has no readable identity: the daemon did not write it, or a header is broken.
 
-    Give `key=`, or leave the message out.
+    Give `key=`, or skip the message.
     """
 
 
 class PurgeError(SqlError):
-    """A purge did not get to its end; the text says why. Whatever it has deleted may be missing."""
+    """A purge failed before its end; the text says why. Some rows may have been deleted."""
 
 
 class FencedError(SqlError):
-    """The local transaction may not commit any more: its row is there, as rolled back mostly.
+    """The local transaction may not commit any more.
 
-    A check came before `enter` and wrote that row, or the transaction is too old. Nothing was
-    committed, and the message transaction is rolled back. Begin another one; where this happens
-    often, give `immunity_ms`.
+    A check came before `enter` and wrote the fence row as rolled back, or the transaction is too
+    old. Nothing was committed, and the message transaction is rolled back. Begin another
+    transaction. If this happens often, give `immunity_ms`.
 
     Attributes:
         transaction_id: The message transaction.
@@ -82,17 +82,18 @@ class FencedError(SqlError):
 
 
 class TransactionEndedError(SqlError):
-    """The database transaction that held the fence row ended before its block did.
+    """The database transaction with the fence row ended before the end of its block.
 
-    By a statement that commits by itself (DDL on MariaDB), or because the database rolled back
-    on its own (a deadlock, say) and the error was not let out of the block.
+    Either a statement committed implicitly (DDL on MariaDB), or the database rolled back by itself,
+    for example after a deadlock, and the block caught the error.
 
     Attributes:
         transaction_id: The message transaction.
-        outcome: What the fence row says. COMMITTED: all before the end stands, and the messages
-            are delivered. ROLLED_BACK: nothing before the end stands, and the messages are not
-            delivered. What came after the end was rolled back in both cases, unless one of those
-            statements committed by itself too. None: not known yet; the check settles it.
+        outcome: The outcome in the fence row. COMMITTED: the statements before the end of the
+            database transaction are committed, and the messages are delivered. ROLLED_BACK: these
+            statements are rolled back, and the messages are not delivered. In both cases later
+            statements of the block are rolled back, unless one of them committed implicitly too.
+            None: not known yet; the check finds out.
     """
 
     def __init__(self, *, transaction_id: str) -> None:
@@ -109,9 +110,9 @@ class TransactionEndedError(SqlError):
 
 
 class CommitUnknownError(SqlError, OutcomeUnknownError):
-    """The database did not say whether it has committed; nothing was decided, the check does.
+    """The outcome of the database's COMMIT is not known. The check finds out, and decides.
 
-    Do not repeat the work: it may stand. The error that the driver raised is the cause.
+    Do not repeat the work, because it may be committed. The driver's error is the cause.
     """
 
     def __init__(self, *, transaction_id: str) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _NS_PER_MS = 1_000_000
 _DATABASE_FIRST = "the database has not committed the fence row: commit the database first"
-# The wait for a lock, and as much again for connecting and for the statements.
+# The wait for a lock, and as much again for the connection and the statements.
 _CHECK_TIMEOUT_MS_MIN = 2 * CHECK_WAIT_MS
 
 
@@ -45,14 +45,14 @@ class Fence:
     """Ties message transactions to local transactions by a row in the same database. Thread-safe.
 
     Args:
-        engine: SQLAlchemy's, for the database of the local transactions: SQLite (a file),
+        engine: SQLAlchemy engine for the database of the local transactions: SQLite (a file),
             PostgreSQL or MariaDB. Its time-outs should be shorter than check_timeout_ms.
-        producer_group: The producer's.
+        producer_group: The producer's group.
         name: Name of the table.
-        schema: Its schema; None: the connection's own.
+        schema: Schema of the table; None: the connection's default schema.
 
     Raises:
-        ConfigError: the engine is of another kind of database; give another one.
+        ConfigError: The engine is for another kind of database; give another engine.
 
     Source: dtm's barrier table (two-phase messages), on a log.
     """
@@ -71,12 +71,12 @@ class Fence:
 
     @property
     def engine(self) -> Engine:
-        """The engine that checks use, and blocks without a session."""
+        """The engine for checks and for blocks without a session."""
         return self._table.engine
 
     @property
     def metadata(self) -> MetaData:
-        """The table as Alembic wants it, for `target_metadata`; call `create` afterwards."""
+        """The table for Alembic's `target_metadata`; call `create` after the migration."""
         return self._table.metadata
 
     @property
@@ -85,7 +85,7 @@ class Fence:
         return (self._table.table,)
 
     def create(self) -> None:
-        """Make the table where it is missing, and the row about itself; see FenceTable.create."""
+        """Create the table and its own rows if they do not exist; see FenceTable.create."""
         self._table.create()
 
     def table_id(self, *, anew: bool = False) -> str:
@@ -93,11 +93,11 @@ class Fence:
         return self._table.table_id(anew=anew)
 
     def context(self) -> bytes:
-        """Return what `producer.begin(context=...)` marks a transaction as fenced with.
+        """Return the value for `producer.begin(context=...)` that marks a transaction as fenced.
 
         Raises:
-            TableError: there is no such table; call `create`.
-            SQLAlchemyError: the database does not answer.
+            TableError: The table does not exist; call `create`.
+            SQLAlchemyError: The database does not answer.
         """
         return FENCE_CONTEXT.encode(FenceContext(self.table_id()))
 
@@ -124,29 +124,33 @@ class Fence:
     ) -> AbstractContextManager[tuple[Transaction, Connection | Session]]:
         """Return a block that commits work in the database, and then its messages.
 
-        All sends come first. The first statement begins the database transaction; the fence row
-        is written before it. Left normally: the database commits, then the message transaction.
-        Left by an exception: neither does. docs/local-transactions.md has each path.
+        The block sends all messages first. Its first SQL statement begins the database transaction,
+        and the fence row is written before that statement. At the normal end of the block the
+        database commits, then the message transaction. After an exception neither commits.
+        docs/local-transactions.md describes each case.
 
         Args:
-            producer: Started, with `producer_group` as the fence's and `check` as its checker.
-            session_factory: Makes the Session that the block yields in place of a Connection,
-                such as a sessionmaker; on the fence's database.
-            immunity_ms: Least age before the first check. A check rolls back what has not begun
-                its database transaction by then; None: the daemon's transaction_timeout_ms.
+            producer: A started producer with the fence's `producer_group`, and with `check` as its
+                checker.
+            session_factory: Returns the Session, on the fence's database, that the block yields
+                instead of a Connection; for example a sessionmaker.
+            immunity_ms: Least age of the transaction before its first check. The check rolls the
+                transaction back if its database transaction has not begun by then. None: the
+                daemon's transaction_timeout_ms.
 
         Raises:
-            ConfigError: the producer's group or check_timeout_ms does not go with the fence.
-            TableError: there is no such table; call `create`.
-            FencedError: a check came first; nothing was committed. Begin another block.
-            FenceUsageError: see its text; nothing was committed.
-            TransactionEndedError: the database transaction ended inside; says what stands.
-            CommitUnknownError: the database's commit is in doubt; the check decides. Do not
+            ConfigError: The producer's group or check_timeout_ms does not fit the fence.
+            TableError: The table does not exist; call `create`.
+            FencedError: A check came first; nothing was committed. Begin another block.
+            FenceUsageError: The calling code is wrong, as the text says; nothing was committed.
+            TransactionEndedError: The database transaction ended inside the block. The error says
+                what was committed.
+            CommitUnknownError: The database's commit is in doubt; the check decides. Do not
                 repeat the work.
-            OutcomeUnknownError: the database has committed, the message transaction's commit is
+            OutcomeUnknownError: The database has committed, but the message transaction's commit is
                 in doubt; the check commits it. Do not repeat the work.
-            BridgeError, IllegalTransitionError: as `Transaction.send` and `seal`.
-            SQLAlchemyError: from the statements; nothing was committed.
+            BridgeError, IllegalTransitionError: As `Transaction.send` and `seal`.
+            SQLAlchemyError: A statement failed; nothing was committed.
         """
         self._check_producer(producer)
         if session_factory is None:
@@ -154,19 +158,19 @@ class Fence:
         return fenced_session(self, producer, session_factory, immunity_ms=immunity_ms)
 
     def enter(self, connection: Connection | Session, tx: Transaction) -> None:
-        """Write the fence row into the open database transaction: it now commits with `tx`.
+        """Write the fence row into the open database transaction, for code without `transaction`.
 
-        For whoever cannot use `transaction`. To be called first of all statements, once all
-        sends have returned; `tx` comes from `producer.begin(context=fence.context())`. Commit the
-        database next, and `tx` only after that: `tx.commit()` is refused until then. The
-        database's COMMIT is refused where the transaction that holds the row has ended by itself.
+        Call this method after all sends have returned, and before any other statement. `tx` must
+        come from `producer.begin(context=fence.context())`. Then commit the database, and then
+        `tx`: `tx.commit()` is refused until the database has committed. The database's COMMIT is
+        refused if the transaction with the fence row has already ended.
 
         Raises:
-            FencedError: a check came first: neither may commit; roll both back.
-            FenceUsageError: AUTOCOMMIT, a savepoint, a two-phase commit; the caller's mistake.
-            IllegalTransitionError: a send is outstanding or has failed, or nothing was sent.
-            NotDurableError, TableError: an operator acts.
-            SQLAlchemyError: the database refuses; roll both back.
+            FencedError: A check came first, and neither transaction may commit; roll both back.
+            FenceUsageError: AUTOCOMMIT, a savepoint or a two-phase commit; the caller's mistake.
+            IllegalTransitionError: A send is outstanding or has failed, or nothing was sent.
+            NotDurableError, TableError: An operator must act.
+            SQLAlchemyError: The database refuses the row; roll both back.
         """
         if isinstance(connection, Session):
             connection = self.connection_of(connection)
@@ -175,10 +179,10 @@ class Fence:
         guard_of(connection, self.database).pass_with(mark, lambda: _release(tx))
 
     def write(self, connection: Connection, tx: Transaction) -> str:
-        """Seal `tx` and write its row; return the mark of the database transaction.
+        """Seal `tx` and write its fence row; return the mark of the database transaction.
 
-        The connection's guard refuses COMMIT from here on, until it is told the mark. Raises what
-        `enter` raises.
+        From here on the connection's guard refuses COMMIT, until `Guard.pass_with` is called with
+        the mark. Raises the errors of `enter`.
         """
         check_outermost(connection, self.database)
         guard = guard_of(connection, self.database)
@@ -200,14 +204,14 @@ class Fence:
             raise
 
     def check(self, view: MessageView) -> Answer:
-        """Answer a check: the checker of the producer. COMMIT and ROLLBACK are final.
+        """Answer a check; to be used as the producer's checker. COMMIT and ROLLBACK are final.
 
-        A local transaction that has not entered yet never commits afterwards. A resumed dead
-        letter has the answer that it had before, as long as its row is kept.
+        A local transaction that has not entered before the check can never commit afterwards. A
+        resumed dead letter gets the same answer as before, as long as its fence row is kept.
 
         Raises:
-            NoAnswerError: the transaction is not of this fence, or the database cannot tell now.
-                Nothing is counted; the daemon asks again.
+            NoAnswerError: The transaction does not belong to this fence, or the database cannot
+                tell now. The answer is not counted; the daemon asks again.
         """
         try:
             check_context(view, producer_group=self.producer_group, table_id=self.table_id)
@@ -224,11 +228,11 @@ class Fence:
         return Answer(Resolution.ROLLBACK)
 
     def roll_back(self, transaction_id: str) -> bool:
-        """Let a local transaction never commit from now on; False where it has committed.
+        """Prevent a local transaction from committing; return False if it has committed.
 
         Raises:
-            NoAnswerError: rows as old as its row were purged.
-            SQLAlchemyError, SqlError: the database cannot tell now.
+            NoAnswerError: Fence rows of that age were purged.
+            SQLAlchemyError, SqlError: The database cannot tell now.
         """
         ended = settle(
             self._table, producer_group=self.producer_group, transaction_id=transaction_id
@@ -242,7 +246,7 @@ class Fence:
         dead_letter_retention_ms: int = DEAD_LETTER_RETENTION_MS,
         older_than_ms: int | None = None,
     ) -> PurgeResult:
-        """Delete rows, of all groups, that no check needs any more; see fence_purge."""
+        """Delete the rows of all groups that no check needs any more; see fence_purge."""
         return purge(
             self._table,
             transaction_age_ms_max=transaction_age_ms_max,
@@ -269,15 +273,15 @@ class Fence:
             )
 
     def connection_of(self, session: Session) -> Connection:
-        """Return the connection of a session's transaction, which is begun where it is not."""
+        """Return the connection of a session's transaction; begin the transaction if necessary."""
         self.check_session(session)
         return session.connection(bind_arguments={"clause": self._table.table})
 
     def check_session(self, session: Session) -> None:
-        """Refuse a session whose commit is not what ends the work.
+        """Refuse a session whose commit() does not commit the database transaction.
 
         Raises:
-            FenceUsageError: the caller gives another session.
+            FenceUsageError: The caller must give another session.
         """
         if isinstance(session.get_bind(clause=self._table.table), Connection):
             raise FenceUsageError(
@@ -285,10 +289,10 @@ class Fence:
                 " transaction: bind it to the engine"
             )
         if session.twophase:
-            raise FenceUsageError("a two-phase session commits otherwise: use a plain one")
+            raise FenceUsageError("a two-phase session is not supported: use a plain session")
 
     def _refuse_old(self, tx: Transaction) -> None:
-        """Refuse a transaction that the daemon has given up by now: its row may be purged soon."""
+        """Refuse a transaction that the daemon has discarded by now: its row may be purged soon."""
         age_ms = time_ns() // _NS_PER_MS - birth_ms(tx.id)
         if age_ms >= tx.shared.config.transaction_age_ms_max:
             raise FencedError(

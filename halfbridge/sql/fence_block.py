@@ -1,4 +1,4 @@
-"""The block that gets the order right: sends, database transaction, message commit."""
+"""The block of Fence.transaction: sends, then the database transaction, then message commit."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("halfbridge.sql")
 _ROLLED_BACK = frozenset((State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK))
 _COMMIT_INSIDE = (
-    "only the block commits: take commit(), and `with connection.begin()`, out of it; nothing of"
+    "only the block commits: remove commit() and `with connection.begin()` from it; nothing of"
     " the block was committed"
 )
-_COMMIT_OF_MESSAGES = "only the block commits, once the database has: take tx.commit() out of it"
+_COMMIT_OF_MESSAGES = "only the block commits, after the database: remove tx.commit() from it"
 _SENDS_FIRST = "a message was sent after the first statement of the block: send all messages first"
 _ROLLED_BACK_INSIDE = (
     "the message transaction was rolled back inside of the block; raise an exception instead, which"
@@ -91,14 +91,14 @@ def fenced_session(
 def _begin_held(
     fence: Fence, producer: TransactionProducer, immunity_ms: int | None
 ) -> Transaction:
-    """Begin a message transaction that the block alone commits."""
+    """Begin a message transaction that only the block can commit."""
     tx = producer.begin(immunity_ms=immunity_ms, context=fence.context())
     tx.commit_held = _COMMIT_OF_MESSAGES
     return tx
 
 
 class _Block(Generic[Handle]):
-    """One block: what was begun in it, and how it is left."""
+    """The state of one block."""
 
     def __init__(self, fence: Fence, tx: Transaction, handle: Handle) -> None:
         self._fence = fence
@@ -111,7 +111,7 @@ class _Block(Generic[Handle]):
         self._failure: Exception | None = None
 
     def watch(self, connection: Connection) -> None:
-        """Take note of the connection that the block works on."""
+        """Record the connection of the block, and watch its statements."""
         if self._connection is None:
             self._connection = connection
             self._guard = guard_of(connection, self._fence.database)
@@ -121,7 +121,7 @@ class _Block(Generic[Handle]):
 
     @contextmanager
     def leaving(self) -> Iterator[None]:
-        """Run the body, then end both transactions by how it is left."""
+        """Run the block's body, then commit both transactions, or neither after an exception."""
         try:
             yield
             if self._is_begun():
@@ -134,11 +134,11 @@ class _Block(Generic[Handle]):
             self._commit_messages()
 
     def _commit_messages(self) -> None:
-        """Commit the message transaction, behind the database's commit.
+        """Commit the message transaction after the database's commit.
 
         Raises:
-            OutcomeUnknownError: also where the producer was closed meanwhile: its own error would
-                read as if nothing had been done.
+            OutcomeUnknownError: The commit is in doubt, or the producer was closed meanwhile. The
+                error of a closed producer alone would suggest that nothing was committed.
         """
         self._tx.commit_held = ""
         try:
@@ -174,10 +174,10 @@ class _Block(Generic[Handle]):
         guard.refuse(FenceUsageError(_COMMIT_INSIDE))
 
     def _is_begun(self) -> bool:
-        """Begin, where messages were sent and no statement ran; tell whether there is work.
+        """Begin the database transaction if only messages were sent; tell whether to commit it.
 
         Raises:
-            SqlError, SQLAlchemyError: neither transaction may commit.
+            SqlError, SQLAlchemyError: Neither transaction may commit.
         """
         failure = self._failure or (self._guard.refused if self._guard is not None else None)
         if failure is not None:
@@ -210,8 +210,8 @@ class _Block(Generic[Handle]):
         """Commit the database transaction.
 
         Raises:
-            CommitUnknownError: its outcome is not known.
-            TransactionEndedError: it is not the one any more that was begun.
+            CommitUnknownError: The outcome of COMMIT is not known.
+            TransactionEndedError: The transaction with the fence row has already ended.
         """
         guard = self._armed()
         if guard.is_over:
@@ -223,11 +223,11 @@ class _Block(Generic[Handle]):
             if guard.is_commit_sent and not self._fence.database.is_rollback(error):
                 raise CommitUnknownError(transaction_id=self._tx.id) from error
             raise
-        if not guard.is_commit_sent:  # of a session that leaves the commit to somebody else
+        if not guard.is_commit_sent:  # a session that takes part in another transaction
             raise CommitUnknownError(transaction_id=self._tx.id)
 
     def _abandon(self, error: BaseException) -> None:
-        """Roll back what the block has begun; say in `error` what stands, where that is open."""
+        """Roll both transactions back; set `error.outcome` where the outcome was not known."""
         try:
             self._handle.rollback()
         except Exception as trouble:  # noqa: BLE001  (a lost connection; a listener of the user's)
@@ -248,9 +248,9 @@ class _Block(Generic[Handle]):
             _LOG.warning("deciding %s failed, a check settles it: %s", self._tx.id, trouble)
 
     def _outcome(self) -> Outcome | None:
-        """Return how the local transaction ended, for good; None where nobody can tell now."""
+        """Return the final outcome of the local transaction; None where it is not known now."""
         if not self._has_begun and self._tx.state is not State.SEALED:
-            return Outcome.ROLLED_BACK  # no row was tried, and the block is left
+            return Outcome.ROLLED_BACK  # the block has ended before it wrote the row
         try:
             is_rolled_back = self._fence.roll_back(self._tx.id)
         except (SQLAlchemyError, SqlError, NoAnswerError) as trouble:
@@ -260,7 +260,7 @@ class _Block(Generic[Handle]):
         return Outcome.ROLLED_BACK if is_rolled_back else Outcome.COMMITTED
 
     def _close(self) -> None:
-        """Give the connection back before anything is waited for."""
+        """Return the connection to the pool, before any wait for Kafka."""
         if self._guard is not None:
             self._guard.watch(None)
         with suppress(Exception):

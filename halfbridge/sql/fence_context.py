@@ -1,4 +1,4 @@
-"""Which checks a fence may answer: of transactions that were begun under that very table."""
+"""Which checks a fence may answer: those of transactions that began with the same fence table."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _UUID7 = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
 
 
 def check_context(view: MessageView, *, producer_group: str, table_id: Callable[..., str]) -> None:
-    """Refuse what was not sent under this fence: want of a row proves nothing there.
+    """Refuse a transaction that was not begun with this fence: its missing row proves nothing.
 
     Args:
-        view: What the check shows.
-        producer_group: The fence's.
-        table_id: Returns the UUID of the fence's table; with anew=True as the database has it now.
+        view: The message that the check is about.
+        producer_group: The fence's group.
+        table_id: Returns the UUID of the fence's table; with anew=True, reads it from the database.
 
     Raises:
-        NoAnswerError: says why.
+        NoAnswerError: The transaction was not begun with this fence; the text says why.
     """
     whose = f"{view.transaction_id} of {view.producer_group}"
     if view.producer_group != producer_group:

@@ -1,4 +1,4 @@
-"""Watches one connection from the fence row to the end of its database transaction."""
+"""Guards a connection from the fence row to the end of its database transaction."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Guard:
-    """Stands between a connection and its COMMIT, and in front of its statements.
+    """Is called before each statement and before COMMIT of one connection, and may refuse them.
 
-    One for each connection, for its listeners stay as long as the connection does.
+    Each connection has one guard, because its listeners live as long as the connection.
 
     Attributes:
-        is_commit_sent: Whether COMMIT has been handed to the driver: from then on its outcome
-            may be unknown.
+        is_commit_sent: Whether COMMIT was handed to the driver. From then on the outcome of the
+            commit may be unknown.
         is_over: Whether the guarded transaction has ended.
-        refused: What a commit was refused with; None: none was, yet.
+        refused: The error with which a commit was refused; None: no commit was refused.
     """
 
     def __init__(self, connection: Connection, database: Database) -> None:
@@ -47,10 +47,10 @@ class Guard:
         event.listen(connection, "before_cursor_execute", self.before_statement)
 
     def arm(self, transaction_id: str) -> None:
-        """Begin to guard the open transaction: it cannot commit until `pass_with`.
+        """Begin to guard the open transaction. It cannot commit until `pass_with` is called.
 
         Raises:
-            SqlError: it was refused before, and still is.
+            SqlError: The open transaction was refused before.
         """
         if self._refusal is not None and not self.is_over:
             raise self._refusal
@@ -59,15 +59,15 @@ class Guard:
         self.refuse(FenceUsageError("the fence row was not written; nothing was committed"))
 
     def refuse(self, error: Exception) -> None:
-        """Let the open transaction not commit, for this reason."""
+        """Refuse the commit of the open transaction with `error`."""
         self._refusal = error
 
     def pass_with(self, mark: str | None, then: Callable[[], None] | None = None) -> None:
-        """Let the open transaction commit, if it still is the one that was marked.
+        """Allow the open transaction to commit if it is still the marked transaction.
 
         Args:
-            mark: What the database marked it with; None: any.
-            then: Called once COMMIT goes out; never where the transaction is rolled back.
+            mark: The mark of the transaction; None: any transaction may commit.
+            then: Called when COMMIT is sent; not called if the transaction is rolled back.
         """
         if then is not None:
             self._then.append(then)
@@ -75,17 +75,18 @@ class Guard:
         self._refusal = None
 
     def watch(self, before: Callable[[Connection], None] | None) -> None:
-        """Have `before` called in front of each statement; None: nothing more."""
+        """Call `before` before each statement from now on; None: call nothing."""
         self._before = before
 
     def before_statement(self, connection: Connection, *_: object) -> None:
-        """Call what watches; the statements of its own are not watched.
+        """Call the function given to `watch`.
 
-        Nor is what an event of the engine's runs to begin the transaction.
+        Not called for statements of that function itself, nor for statements with which an event
+        listener of the engine begins the transaction.
         """
         if self._before is None or self._is_busy or not connection.in_transaction():
             return
-        self._is_busy = True  # its own statements pass
+        self._is_busy = True  # statements of `_before` itself are not watched
         try:
             self._before(connection)
         finally:
@@ -116,16 +117,16 @@ class Guard:
         del connection
         self.is_over = True
         self._then = []
-        self._refusal = self.refused = None  # its traceback holds the connection
+        self._refusal = self.refused = None  # an error's traceback refers to the connection
 
 
-# A guard holds no connection, or none for long: what it calls is taken off it, by the block, and
-# what it refuses with, by the rollback.
+# A guard must not keep its connection alive: the block removes the function of `watch`, and the
+# rollback removes the error of `refuse`.
 _GUARDS: WeakKeyDictionary[Connection, Guard] = WeakKeyDictionary()
 
 
 def guard_of(connection: Connection, database: Database) -> Guard:
-    """Return the connection's guard."""
+    """Return the guard of the connection; make it if necessary."""
     guard = _GUARDS.get(connection)
     if guard is None:
         guard = _GUARDS[connection] = Guard(connection, database)
@@ -133,10 +134,11 @@ def guard_of(connection: Connection, database: Database) -> Guard:
 
 
 def refuse_lost_sends(tx: Transaction) -> None:
-    """Refuse a transaction that lacks a message: its send was refused, and the block went on.
+    """Refuse a transaction that lacks a message, because a send was refused.
 
     Raises:
-        FenceUsageError: the caller lets the refusal end the block.
+        FenceUsageError: The calling code caught the error of the send; it must let the error end
+            the block.
     """
     if tx.refused is not None:
         raise FenceUsageError(
@@ -146,11 +148,11 @@ def refuse_lost_sends(tx: Transaction) -> None:
 
 
 def check_outermost(connection: Connection, database: Database) -> None:
-    """Refuse what is no real, outermost transaction of one database; begin it where need be.
+    """Check that the connection's transaction is the outermost one; begin it if necessary.
 
     Raises:
-        FenceUsageError: the caller gives another connection, or enters elsewhere.
-        NotDurableError: an operator changes the database's settings.
+        FenceUsageError: A savepoint, a two-phase transaction or AUTOCOMMIT; the caller's mistake.
+        NotDurableError: An operator must change the database's settings.
     """
     if connection.in_nested_transaction():
         raise FenceUsageError(
@@ -158,7 +160,7 @@ def check_outermost(connection: Connection, database: Database) -> None:
             " begin_nested()"
         )
     if isinstance(connection.get_transaction(), TwoPhaseTransaction):
-        raise FenceUsageError("a two-phase commit is not the block's to end: use a plain one")
+        raise FenceUsageError("a two-phase transaction is not supported: use a plain transaction")
     if not connection.in_transaction():
         connection.begin()
     database.check_commit(connection)

@@ -1,4 +1,7 @@
-"""Deletes fence rows that nobody can ask for any more; what is too old to be known is no answer."""
+"""Deletes fence rows that no check can ask for any more.
+
+A check of a transaction that is older than the watermark, and has no row, gets no answer.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,14 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 _DAY_MS = 86_400_000
-# Defaults of the daemon, and of `halfbridge topics create` for the dead-letter topic.
+# The daemon's default, and the default of `halfbridge topics create` for the dead-letter topic.
 TRANSACTION_AGE_MS_MAX = 3 * _DAY_MS
 DEAD_LETTER_RETENTION_MS = 30 * _DAY_MS
-# Rows deleted by one database transaction: few enough that nobody waits for its locks.
+# Rows deleted by one database transaction: so few that its locks are held only briefly.
 _PURGE_BATCH = 1_000
-# How often one of its transactions is tried that meets a lock, each time for CHECK_WAIT_MS. Who
-# queued up behind it meanwhile goes on in between. Longer locks are for an operator to look at.
+# How often a transaction of the purge is tried that meets a lock, each time for CHECK_WAIT_MS.
+# Transactions that wait behind the purge continue between two tries. Locks that are held longer
+# need an operator.
 ATTEMPTS_MAX = 5
 _PAUSE_S = 1.0
 _NS_PER_MS = 1_000_000
@@ -37,11 +41,12 @@ _NS_PER_MS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeResult:
-    """What a purge has done.
+    """The result of a purge.
 
     Attributes:
-        purged_before_ms: Rows of transactions born before it were deleted, epoch milliseconds.
-        rows: How many rows were deleted.
+        purged_before_ms: Rows of transactions born before this time were deleted, epoch
+            milliseconds.
+        rows: Number of deleted rows.
     """
 
     purged_before_ms: int
@@ -56,26 +61,26 @@ def purge(
     older_than_ms: int | None = None,
     progress: Callable[[int], object] | None = None,
 ) -> PurgeResult:
-    """Delete rows that no check needs any more; may be interrupted and repeated.
+    """Delete rows that no check needs any more. A purge may be interrupted and repeated.
 
-    The watermark is stored and committed first: from then on a missing row of a transaction
-    born before it proves nothing, and `check` gives no answer.
+    The watermark is committed first. From then on a missing row of a transaction born before the
+    watermark proves nothing, and `check` gives no answer for such a transaction.
 
-    Local transactions go on beside it, and it does not wait for those in flight, but on SQLite,
-    which has one writer. What it waits for are locks on the rows themselves: ATTEMPTS_MAX times
-    CHECK_WAIT_MS for each of its transactions.
+    Local transactions continue during a purge. The purge does not wait for local transactions in
+    flight, except on SQLite, which has one writer. It waits for locks on the rows that it deletes,
+    ATTEMPTS_MAX times CHECK_WAIT_MS in each of its transactions.
 
     Args:
-        fence: Whose rows, of all producer groups.
+        fence: The table; the rows of all producer groups are purged.
         transaction_age_ms_max: The daemon's setting.
         dead_letter_retention_ms: Retention of the dead-letter topic.
-        older_than_ms: Keep rows so long; None: as long as is needed.
-        progress: Called with the number of rows deleted so far, after each batch.
+        older_than_ms: Least age of the deleted rows; None: the least age that is allowed.
+        progress: Called after each batch with the number of rows deleted so far.
 
     Raises:
-        ValueError: older_than_ms is less than is needed; give more.
-        PurgeError: others hold locks for too long, or a clock is wrong; run it again.
-        SQLAlchemyError: the database refuses.
+        ValueError: older_than_ms is too small.
+        PurgeError: Locks are held for too long, or a clock is wrong; run the purge again.
+        SQLAlchemyError: The database refuses.
     """
     keep_ms = needed_ms(transaction_age_ms_max, dead_letter_retention_ms)
     if older_than_ms is not None:
@@ -97,10 +102,10 @@ def purge(
 
 
 def _patiently(fence: FenceTable, step: Callable[[], Result]) -> Result:
-    """Return what one transaction of the purge returns, tried again where others hold it up.
+    """Run one transaction of the purge, and repeat it when it meets a lock; return its result.
 
     Raises:
-        PurgeError: they do so for too long.
+        PurgeError: The lock was held for ATTEMPTS_MAX tries.
     """
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
@@ -119,19 +124,19 @@ def _held_up(fence: FenceTable, error: DBAPIError) -> PurgeError:
         with fence.own_transaction(writes=False) as connection:
             others = fence.database.others(connection, fence.table)
     except DBAPIError as trouble:
-        others = f"who does is not known ({trouble.orig})"
+        others = f"which transaction holds the locks is not known ({trouble.orig})"
     told = " ".join(str(error.orig).split())
     return PurgeError(
-        f"others have locked what a purge of {fence.table.fullname} needs, {ATTEMPTS_MAX} times for"
+        f"others have locked rows that a purge of {fence.table.fullname} needs, {ATTEMPTS_MAX} x"
         f" {CHECK_WAIT_MS} ms ({told}): {others}; run the purge again"
     )
 
 
 def _move_watermark(fence: FenceTable, keep_ms: int) -> int:
-    """Store the watermark, which never goes back; return what this purge may delete up to.
+    """Store the watermark, which never moves back; return the time up to which rows are deleted.
 
     Raises:
-        PurgeError: a clock is wrong.
+        PurgeError: The clock of the database or of this machine is wrong.
     """
     column = fence.table.c.purged_before_ms
     with fence.own_transaction() as connection:
@@ -160,10 +165,10 @@ def _groups(fence: FenceTable) -> list[str]:
 
 
 def _delete(fence: FenceTable, group: str, before_ms: int) -> Iterator[int]:
-    """Delete a group's old rows batch by batch; yield how many each time.
+    """Delete a group's old rows in batches; yield the number of rows of each batch.
 
-    A row is old by both clocks: its id was born, by the client's, and the row was written, by
-    the database's, before the watermark.
+    A row is old if both clocks say so: its transaction was born, by the client's clock, and the row
+    was written, by the database's clock, before the watermark.
     """
     end, at = lowest_id(before_ms), OWN_KEY
     while True:
@@ -175,7 +180,7 @@ def _delete(fence: FenceTable, group: str, before_ms: int) -> Iterator[int]:
 
 
 def _ids(fence: FenceTable, group: str, at: str, end: str) -> list[str]:
-    """Return a group's next ids behind `at` and below `end`, by id; at most a batch."""
+    """Return a group's next ids above `at` and below `end`, in order; at most one batch."""
     columns = fence.table.c
     mine = columns.producer_group == group
     between = and_(mine, columns.transaction_id > at, columns.transaction_id < end)
@@ -186,10 +191,10 @@ def _ids(fence: FenceTable, group: str, at: str, end: str) -> list[str]:
 
 
 def _delete_rows(fence: FenceTable, group: str, ids: list[str], before_ms: int) -> int:
-    """Delete rows, each by its whole key; return how many.
+    """Delete rows, each by its whole key; return how many were deleted.
 
-    A condition on many rows would have MariaDB lock the row behind them, or read the whole table:
-    it would wait for local transactions in flight, and new ones for it.
+    With a condition on a range, MariaDB would lock the next row too, or read the whole table. Then
+    the purge would wait for local transactions in flight, and new ones would wait for the purge.
     """
     columns = fence.table.c
     statement = delete(fence.table).where(
@@ -206,8 +211,9 @@ def _delete_rows(fence: FenceTable, group: str, ids: list[str], before_ms: int) 
 def needed_ms(transaction_age_ms_max: int, dead_letter_retention_ms: int) -> int:
     """Return how long a row may be needed, milliseconds.
 
-    By then the transaction was discarded, and its dead letter is gone, or was resumed last of all
-    and aged once more; and it is too old to enter without a look at the watermark.
+    After that time the transaction was discarded, and its dead letter was deleted. A dead letter
+    that was resumed on its last day was discarded again by then. The transaction is also too old
+    to enter without reading the watermark.
     """
     last_asked_ms = dead_letter_retention_ms + transaction_age_ms_max
     return max(2 * transaction_age_ms_max, last_asked_ms, YOUNG_MS + CLOCK_MARGIN_MS)

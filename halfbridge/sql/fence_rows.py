@@ -1,8 +1,8 @@
-"""Rows of the fence table that say how a local transaction ended: written, and read.
+"""Writes and reads fence rows, which say how local transactions ended.
 
-A row is written once: by `enter`, as committed, inside of the local transaction; or by `settle`,
-as rolled_back, in a transaction of its own. The primary key lets one of them through, and makes
-the other one wait while that is not known.
+A row is written once: as committed by `enter`, inside the local transaction, or as rolled_back by
+`settle`, in a separate transaction. The primary key accepts only one of the two rows. The second
+insert waits while the transaction of the first insert is open.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _ANY_AGE_MS = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a local transaction ended, for good.
+    """How a local transaction ended; final.
 
     Attributes:
         outcome: Committed or rolled back.
-        message_count: How many messages it has, where it was committed; else 0.
+        message_count: Number of messages if it was committed; else 0.
     """
 
     outcome: Outcome
@@ -51,18 +51,19 @@ def write_committed(
     transaction_id: str,
     message_count: int,
 ) -> None:
-    """Write into the open transaction that the local transaction commits with it.
+    """Write the fence row, as committed, into the open transaction.
 
-    The statement looks at the table's own row too, so that a connection to another database, or a
-    table that was made anew, takes no row that the check would never find. On MariaDB it locks
-    that row until the transaction ends, which nobody minds, for nobody changes it. The watermark is
-    read for old transactions only, and locked: whoever had read it before a purge moved it could
-    enter after that had deleted the row of a check.
+    The statement also reads the table's own row. So nothing is written on a connection to another
+    database, or into a table that was created again: the check would never find such a row. On
+    MariaDB the statement locks the own row until the transaction ends; nobody changes the own row.
+
+    The watermark is read for old transactions only, with a lock. Without the lock, a purge could
+    move the watermark and delete the row of a check between the read and the insert.
 
     Raises:
-        FencedError: a row is there, or could have been purged; the transaction must not commit.
-        TableError: this connection's table is not the fence's; the caller gives the right one.
-        SQLAlchemyError: the database refuses; the transaction must not commit.
+        FencedError: A row exists, or may have been purged; the transaction must not commit.
+        TableError: The connection's table is not the fence's; the caller gives another connection.
+        SQLAlchemyError: The database refuses; the transaction must not commit.
     """
     parameters = {
         "group": producer_group,
@@ -77,7 +78,7 @@ def write_committed(
     if info.table_id != fence.table_id():
         raise TableError(
             f"{fence.table.fullname} of this connection is {info.table_id}, the fence's own is"
-            f" {fence.table_id()}: give a connection to the fence's database; where the table was"
+            f" {fence.table_id()}: give a connection to the fence's database; if the table was"
             " made anew, make a new Fence"
         )
     if _is_purged(fence.hold_watermark(connection), transaction_id) or not _write(
@@ -90,10 +91,10 @@ def write_committed(
 
 
 def _write(fence: FenceTable, connection: Connection, parameters: Mapping[str, Any]) -> bool:
-    """Write the row, if the table is the fence's and the transaction is so young; tell whether.
+    """Write the row if the table is the fence's and the transaction is young; tell whether.
 
     Raises:
-        FencedError: a row is there.
+        FencedError: A row exists.
     """
     try:
         written = connection.execute(_committed(fence.table), parameters, execution_options=COUNTED)
@@ -108,12 +109,12 @@ def _write(fence: FenceTable, connection: Connection, parameters: Mapping[str, A
 
 
 def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> Ended:
-    """Return how a local transaction ended; one that has not ended never commits from now on.
+    """Return how a local transaction ended; prevent its commit if it has not ended.
 
     Raises:
-        NoAnswerError: its row may have been purged, or the table is another one now.
-        SQLAlchemyError, SqlError: the database cannot tell now; ask again. A local transaction in
-            flight that lasts longer than CHECK_WAIT_MS is one reason.
+        NoAnswerError: The row may have been purged, or the table was replaced.
+        SQLAlchemyError, SqlError: The database cannot tell now; ask again. For example, the local
+            transaction is in flight for longer than CHECK_WAIT_MS.
     """
     row = {
         "producer_group": producer_group,
@@ -124,11 +125,12 @@ def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> En
     }
     with fence.own_transaction() as connection:
         if fence.database.insert_if_absent(connection, fence.table, row):
-            # Behind the insert: a purge that took the row before it had stored its watermark.
+            # Read after the insert: a purge stores its watermark before it deletes rows, so a row
+            # that a purge has deleted before the insert is noticed here.
             _refuse_purged(fence, fence.read_info(connection), transaction_id)
             connection.commit()
             return Ended(Outcome.ROLLED_BACK, 0)
-    # In another transaction, whose snapshot is taken after the row was committed.
+    # A new transaction, whose snapshot is taken after the other row was committed.
     with fence.own_transaction(writes=False) as connection:
         columns = fence.table.c
         mine = and_(
@@ -138,11 +140,11 @@ def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> En
         found = connection.execute(query).one_or_none()
         _refuse_other(fence, fence.read_info(connection), transaction_id)
     if found is None:
-        raise NoAnswerError(f"the row of {transaction_id} went while it was looked for")
+        raise NoAnswerError(f"the row of {transaction_id} was deleted while it was read")
     return Ended(Outcome(found[0]), found[1])
 
 
-@lru_cache(maxsize=64)  # made anew it costs as much as the statement
+@lru_cache(maxsize=64)  # building the statement takes as long as executing it
 def _committed(table: Table) -> Insert:
     """Return the statement of `_write`."""
     own = table.alias("own")
@@ -166,7 +168,7 @@ def _refuse_purged(fence: FenceTable, info: TableInfo, transaction_id: str) -> N
     _refuse_other(fence, info, transaction_id)
     if _is_purged(info.purged_before_ms, transaction_id):
         raise NoAnswerError(
-            f"{transaction_id} has no row in {fence.table.fullname}, and rows as old as it were"
+            f"{transaction_id} has no row in {fence.table.fullname}, and rows of that age were"
             " purged: how it ended is not known any more"
         )
 
@@ -178,6 +180,4 @@ def _is_purged(watermark_ms: int | None, transaction_id: str) -> bool:
 
 def _refuse_other(fence: FenceTable, info: TableInfo, transaction_id: str) -> None:
     if info.table_id != fence.table_id():
-        raise NoAnswerError(
-            f"{fence.table.fullname} was made anew: it knows nothing of {transaction_id}"
-        )
+        raise NoAnswerError(f"{fence.table.fullname} was made anew after {transaction_id} began")

@@ -1,4 +1,4 @@
-"""The fence table as such: made, identified, read and purged. Nothing of Kafka."""
+"""The fence table: how it is created, identified and read. This module does not use Kafka."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("halfbridge.sql")
 DEFAULT_NAME = "halfbridge_fence"
-# What clocks of clients and of the database may differ by, at most: an hour is a time zone taken
-# for another, beyond which nothing is right. A purge is about rows that are days old.
+# Largest allowed difference between the clocks of clients and of the database. A wrong time zone
+# makes an hour; a larger difference is refused. A purge deletes rows that are days old.
 CLOCK_MARGIN_MS = 3_600_000
-# No purge has deleted a row of a transaction born so lately, for it keeps rows for this and the
-# margin: such a transaction enters without a look at the watermark. Few enter a day after birth.
+# A purge never deletes rows of transactions that are younger than this plus the margin. So a
+# transaction that is younger than a day enters without reading the watermark. Few are older.
 YOUNG_MS = 86_400_000
 # A UUIDv7 begins with its time of birth: 48 bits, milliseconds.
 BIRTH_DIGITS = 12
@@ -34,12 +34,12 @@ BIRTH_DIGITS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableInfo:
-    """What a fence table says of itself.
+    """The content of a fence table's own rows.
 
     Attributes:
-        table_id: Its UUID, 32 hexadecimal digits.
-        purged_before_ms: Of transactions born before it rows may be missing, epoch milliseconds;
-            None: nothing was purged yet.
+        table_id: UUID of the table, 32 hexadecimal digits.
+        purged_before_ms: The watermark, epoch milliseconds: rows of transactions born before it may
+            be missing. None: nothing was purged yet.
     """
 
     table_id: str
@@ -48,13 +48,13 @@ class TableInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceReport:
-    """What is in a fence table.
+    """The content of a fence table.
 
     Attributes:
-        info: What it says of itself.
-        groups: Rows by producer group and outcome.
+        info: The table's own rows.
+        groups: Producer group -> outcome -> number of rows.
         oldest_ms: When the oldest row was written, epoch milliseconds; None without rows.
-        forgets: How the server may forget commits in a crash; empty: it does not.
+        forgets: Settings with which the server may lose commits in a crash; empty without.
     """
 
     info: TableInfo
@@ -85,14 +85,14 @@ class FenceTable:
         self._table_id: str | None = None
 
     def create(self) -> str:
-        """Make the table where it is missing, and its own rows; return the table's UUID.
+        """Create the table and its own rows if they do not exist; return the table's UUID.
 
-        May be called at each start, and by several processes at a time. Where a migration tool
-        makes the table from `metadata`, this adds the rows.
+        May be called at each start, and by several processes at a time. If a migration tool creates
+        the table from `metadata`, this method adds the rows.
 
         Raises:
-            TableError: the table is there without InnoDB; an operator converts it.
-            SQLAlchemyError: the database refuses; an operator looks at rights and settings.
+            TableError: The table exists, but is not InnoDB; an operator converts it.
+            SQLAlchemyError: The database refuses; an operator checks rights and settings.
         """
         try:
             self.metadata.create_all(self.engine)
@@ -117,14 +117,14 @@ class FenceTable:
         return self.table_id()
 
     def table_id(self, *, anew: bool = False) -> str:
-        """Return the table's UUID, read from the database once.
+        """Return the table's UUID, which is read from the database once.
 
         Args:
-            anew: Read it again: the table may have been made anew since.
+            anew: Read the UUID again: the table may have been replaced.
 
         Raises:
-            TableError: there is no such table, or it is not made by `create`.
-            SQLAlchemyError: the database does not answer.
+            TableError: The table does not exist, or `create` did not create it.
+            SQLAlchemyError: The database does not answer.
         """
         if anew or self._table_id is None:
             with self.own_transaction(writes=False) as connection:
@@ -135,16 +135,16 @@ class FenceTable:
                 self._refuse_engine(connection)
                 forgets = self.database.forgets(connection)
             if forgets:
-                text = "the database of %s may forget commits in a crash of its machine: %s"
+                text = "the database of %s may lose commits in a crash of its machine: %s"
                 _LOG.warning(text, self.table.fullname, forgets)
             self._table_id = info.table_id
         return self._table_id
 
     def read_info(self, connection: Connection) -> TableInfo:
-        """Return what the table says of itself, as this transaction sees it.
+        """Return the table's own rows, as this transaction sees them.
 
         Raises:
-            TableError: it has no row of its own; `create` adds it.
+            TableError: An own row is missing; `create` adds it.
         """
         columns = self.table.c
         query = select(columns.transaction_id, columns.table_id, columns.purged_before_ms)
@@ -156,11 +156,12 @@ class FenceTable:
         return TableInfo(table_id=rows[OWN_KEY].table_id, purged_before_ms=watermark)
 
     def hold_watermark(self, connection: Connection) -> int | None:
-        """Return the watermark as it stands; no purge moves it before the open transaction ends.
+        """Return the current watermark, and lock it until the open transaction ends.
 
         Raises:
-            TableError: its row is missing; `create` adds it.
-            SQLAlchemyError: a purge has moved it since the transaction's snapshot, for one.
+            TableError: The row of the watermark is missing; `create` adds it.
+            SQLAlchemyError: For example, a purge has moved the watermark since the transaction's
+                snapshot.
         """
         query = select(self.table.c.purged_before_ms).where(self.is_watermark())
         row = connection.execute(query.with_for_update(read=True)).one_or_none()
@@ -170,7 +171,7 @@ class FenceTable:
         return watermark
 
     def is_watermark(self) -> Any:
-        """Return the condition of the row that has the watermark."""
+        """Return the SQL condition that selects the row of the watermark."""
         columns = self.table.c
         return and_(columns.producer_group == OWN_KEY, columns.transaction_id == WATERMARK_ID)
 
@@ -178,8 +179,8 @@ class FenceTable:
     def own_transaction(self, *, writes: bool = True) -> Iterator[Connection]:
         """Yield a connection for one short transaction, which is rolled back unless committed.
 
-        At an isolation level of ours, also where the engine is in AUTOCOMMIT or SERIALIZABLE; no
-        lock is waited for longer than CHECK_WAIT_MS, and what is committed is durable.
+        The transaction has the isolation level `own_isolation`, also if the engine uses AUTOCOMMIT
+        or SERIALIZABLE. It waits at most CHECK_WAIT_MS for a lock, and its commit is durable.
         """
         database = self.database
         with self.engine.connect() as connection:
@@ -193,10 +194,10 @@ class FenceTable:
                         database.make_durable(connection)
                     yield connection
                 finally:
-                    connection.rollback()  # what is committed stays
+                    connection.rollback()  # has no effect after a commit
 
     def report(self) -> FenceReport:
-        """Return what is in the table; reads all of it."""
+        """Return the content of the table; reads all rows."""
         columns = self.table.c
         query = (
             select(
@@ -237,7 +238,7 @@ class FenceTable:
         )
 
     def _missing(self, error: SQLAlchemyError) -> SQLAlchemyError | TableError:
-        """Return the error to raise for one that reading the table's own row met."""
+        """Return the error to raise after reading the own rows failed with `error`."""
         try:
             there = inspect(self.engine).has_table(self.table.name, schema=self.table.schema)
         except (SQLAlchemyError, NoSuchTableError):
@@ -246,10 +247,10 @@ class FenceTable:
             return error
         return TableError(
             f"there is no table {self.table.fullname}: fence.create() or"
-            f" `halfbridge fence create` makes it"
+            f" `halfbridge fence create` creates it"
         )
 
 
 def birth_ms(transaction_id: str) -> int:
-    """Return when a transaction id was made, by its maker's clock, epoch milliseconds."""
+    """Return when a transaction id was made, by the client's clock, epoch milliseconds."""
     return int(transaction_id[:BIRTH_DIGITS], 16)

@@ -1,13 +1,13 @@
-"""The inbox: a consumer's work in a database, once for each message.
+"""The inbox: does a consumer's work in a database once for each message.
 
     inbox = Inbox(engine, group_id="billing")
     with engine.begin() as connection:
         if inbox.once(connection, message):
             connection.execute(...)  # the work; commits together with the mark
 
-Kafka delivers a message again after a rebalance or a crash, and in one case twice (README.md). The
-mark is a row that the caller's own database transaction inserts, so that work and mark stand or
-fall together.
+A consumer reads a message again after a rebalance or a crash, and in one case the daemon delivers a
+message twice (README.md). The mark is a row that the caller's own database transaction inserts, so
+that work and mark commit together or not at all.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ PURGE_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What the inbox holds of one consumer group; ages by the database's clock.
+    """The marks of one consumer group; ages by the database's clock.
 
     Attributes:
         group_id: The group.
-        count: Its marks.
-        oldest_ms: Age of the oldest one, milliseconds.
-        newest_ms: Age of the newest one.
+        count: Number of marks.
+        oldest_ms: Age of the oldest mark, milliseconds.
+        newest_ms: Age of the newest mark, milliseconds.
     """
 
     group_id: str
@@ -59,20 +59,20 @@ class Marks:
 class Inbox:
     """Marks messages as taken, in the database transaction that does the work.
 
-    Safe to use from many threads, each with a connection of its own.
+    May be used by many threads, each with its own connection.
 
     Args:
-        engine: Of the database that the work is done in; for `create`, `purge` and `show`.
-        group_id: The consumer group: each group takes each message once.
-        name: Of the table.
-        schema: Where the table is; None: where the database looks first.
+        engine: SQLAlchemy engine for the database of the work; for `create`, `purge` and `show`.
+        group_id: The consumer group. Each group takes each message once.
+        name: Name of the table.
+        schema: Schema of the table; None: the connection's default schema.
 
     Attributes:
-        metadata: Has the table alone, for Alembic.
+        metadata: Contains only the table, for Alembic.
         table: The table.
 
     Raises:
-        ConfigError: a name is empty or too long; the calling code gives another one.
+        ConfigError: The group's name is empty or too long; the calling code gives another name.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class Inbox:
         self.table = inbox_table(self.metadata, name=name, schema=schema)
         self._engine = engine
         self._group_id = group_id
-        self._has_transactions = False  # not looked yet
+        self._has_transactions = False  # not known yet
 
     def create(self) -> None:
-        """Make the table unless it is there; several processes may do so at once.
+        """Create the table if it does not exist; several processes may do so at the same time.
 
         Raises:
-            DBAPIError: the database refuses it; an operator must act.
+            DBAPIError: The database refuses; an operator must act.
         """
         try:
             self.metadata.create_all(self._engine)
@@ -110,41 +110,41 @@ class Inbox:
         message: Any,
         key: str | None = None,
     ) -> bool:
-        """Mark a message as taken; tell whether this is the first time in this database.
+        """Mark a message as taken; return False if this group has taken the message before.
 
-        The mark belongs to the database transaction of `connection`: True means that no other
-        transaction of this group has taken the message and committed, and holds for good once
-        this one commits. Where another transaction has taken it and is still open, the call waits
-        for its end: False after its commit, True after its rollback.
+        The mark is part of the database transaction of `connection`. True means that no committed
+        transaction of this group has taken the message; this is final once the transaction of
+        `connection` commits. If another open transaction has taken the message, the call waits for
+        its end: it returns False after a commit, and True after a rollback.
 
-        Whatever this raises, nothing was decided: roll the database transaction back, and take
-        the message again. COMMIT raises too, InboxUsageError or the driver's error, where the
-        database has rolled the mark back by itself meanwhile; then nothing was committed. What
-        commits by itself inside (DDL on MariaDB) is not noticed, and must be left out.
+        After an error, roll the database transaction back, and take the message again. COMMIT
+        raises an error too (InboxUsageError or the driver's) if the database has rolled the mark
+        back by itself; then nothing was committed. Statements that commit implicitly (DDL on
+        MariaDB) are not detected, and must not be used in such a transaction.
 
         Args:
             connection: A SQLAlchemy Connection or Session of this database, not in AUTOCOMMIT.
-            message: As confluent-kafka's consumer returns it, not an error; known by the
-                transaction id and index in its headers.
-            key: Text that names the message in place of these; for messages that halfbridge did
-                not deliver. At most 255 characters.
+            message: A message from confluent-kafka's consumer, not an error. It is identified by
+                the transaction id and the message index in its headers.
+            key: Text that identifies the message instead, for messages that halfbridge did not
+                deliver. At most 255 characters.
 
         Raises:
-            NoIdentityError: the message has no transaction id, and no key was given.
-            InboxUsageError: the transaction would commit by itself; or the key cannot be stored.
-            TableError: the table is of a storage engine without transactions.
-            NotDurableError: the database may forget what it commits; by then Kafka may have been
-                told that the message is done.
-            DBAPIError: the database cannot say. A lock was not had in time, a deadlock was
-                resolved, or the isolation level is above READ COMMITTED and another transaction
-                took the message since this one began.
+            NoIdentityError: The message has no transaction id, and no key was given.
+            InboxUsageError: The connection is in AUTOCOMMIT, or the key cannot be stored.
+            TableError: The storage engine of the table has no transactions.
+            NotDurableError: The database may lose a commit after the offset of the message was
+                committed to Kafka.
+            DBAPIError: The database cannot tell. For example: a lock time-out; a deadlock; or the
+                isolation level is above READ COMMITTED, and another transaction took the message
+                since this one began.
         """
         transaction_id, index = identity_of(message) if key is None else (key, KEYED)
         if flaw := storage_flaw(transaction_id):
             raise InboxUsageError(f"key {transaction_id[:KEY_CHARS_MAX]!r}: allowed is {flaw}")
         used = _connection(connection, self.table)
         if not used.in_transaction():
-            used.begin()  # as its first statement would; what begins with it may be an event's
+            used.begin()  # as the first statement would; event listeners may run statements here
         database = database_of(used.dialect.name)
         try:
             database.check_commit(used)
@@ -161,7 +161,7 @@ class Inbox:
             "created_at_ms": NowMs(),
         }
         is_first = database.insert_if_absent(used, self.table, row)
-        if is_first:  # otherwise the one who was first has seen to it
+        if is_first:  # otherwise the first transaction has done the same
             database.make_durable(used)
             mark_guard_of(used).add(self.table, (self._group_id, transaction_id, index))
         return is_first
@@ -175,22 +175,23 @@ class Inbox:
         bootstrap_servers: str = "",
         kafka: Mapping[str, str] | None = None,
     ) -> int:
-        """Delete the group's marks of that age; return how many there were.
+        """Delete the group's old marks; return how many were deleted.
 
-        A mark must outlive its message, which can be read again as long as its real topic keeps
-        it. So either `retention_ms` or `topics` must be given.
+        A mark must be kept longer than its message, because the message can be read again while its
+        real topic keeps it. So either `retention_ms` or `topics` must be given.
 
         Args:
-            older_than_ms: Least age of what is deleted, by the database's clock.
-            retention_ms: For how long the real topics that the group reads keep a record at most:
-                retention.ms + segment.ms + some minutes, the greatest of all topics.
-            topics: These real topics, all of them: the brokers are asked.
+            older_than_ms: Least age of the deleted marks, by the database's clock.
+            retention_ms: Longest time for which the real topics of the group keep a record:
+                retention.ms + segment.ms + some minutes, the maximum over all topics.
+            topics: All real topics that the group reads. Their retention is read from the brokers.
             bootstrap_servers: The brokers, `host:port`, separated by commas.
-            kafka: More properties of the Kafka client (security, say).
+            kafka: More properties of the Kafka client, such as security settings.
 
         Raises:
-            ConfigError: less than the topics' retention, or that is not given, or for ever.
-            AdminError: no broker answers.
+            ConfigError: `older_than_ms` is less than the retention of the topics, or the retention
+                is not given or infinite.
+            AdminError: No broker answers.
         """
         if (retention_ms is None) == (not topics):
             raise _refused("retention_ms", retention_ms, "retention_ms or topics, one of the two")
@@ -204,7 +205,7 @@ class Inbox:
             raise _refused(
                 "older_than_ms",
                 older_than_ms,
-                f"{retention_ms} or more: so long a message can be read again",
+                f"{retention_ms} or more: a message can be read again for that long",
             )
         with self._engine.begin() as connection:
             before_ms = connection.execute(select(NowMs())).scalar_one() - older_than_ms
@@ -216,7 +217,7 @@ class Inbox:
                 return deleted
 
     def show(self) -> tuple[Marks, ...]:
-        """Return what the table holds, of all groups, by their names."""
+        """Return the marks of all groups, in the order of the groups' names."""
         row = self.table.c
         grouped = (
             select(
@@ -237,18 +238,18 @@ class Inbox:
         )
 
     def _look_at_table(self, database: Database, connection: Connection) -> None:
-        """Look once whether a rollback takes the mark back."""
+        """Check, once, that the table's storage engine has transactions."""
         if self._has_transactions:
             return
         if engine := database.engine_of(connection, self.table):
             raise TableError(
-                f"table {self.table.fullname} is of the storage engine {engine}, which has no"
+                f"table {self.table.fullname} has the storage engine {engine}, which has no"
                 f" transactions: ALTER TABLE {self.table.fullname} ENGINE=InnoDB"
             )
         self._has_transactions = True
 
     def _purge_some(self, before_ms: int) -> tuple[int, bool]:
-        """Delete some PURGE_ROWS of the oldest marks; return how many, and whether that is all."""
+        """Delete about PURGE_ROWS of the oldest marks; return how many, and if all are gone."""
         row = self.table.c
         old = (row.group_id == self._group_id) & (row.created_at_ms < before_ms)
         nth = select(row.created_at_ms).where(old).order_by(row.created_at_ms)
@@ -260,10 +261,10 @@ class Inbox:
 
 
 def _connection(given: Any, table: Table) -> Connection:
-    """Return the connection of a Connection, or of the Session that would write the table.
+    """Return the given Connection, or the connection with which a Session writes the table.
 
     Raises:
-        InboxUsageError: it is neither.
+        InboxUsageError: `given` is neither a Connection nor a Session.
     """
     found = given
     if not isinstance(given, Connection):

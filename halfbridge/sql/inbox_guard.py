@@ -1,4 +1,4 @@
-"""Looks at COMMIT whether the marks of a database transaction are still there."""
+"""Checks before COMMIT that the marks of a database transaction still exist."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
     Mark = tuple[str, str, int]
 
-# Marks that one statement asks for, three parameters each: old versions of SQLite take 999.
+# Marks that one query selects, with three parameters each: old versions of SQLite accept 999.
 _ASKED_MAX = 100
 
 
 class MarkGuard:
-    """Stands between a connection and its COMMIT. One for each connection, as its listeners stay.
+    """Refuses COMMIT if the database has rolled marks back by itself. One for each connection.
 
-    A database rolls all of a transaction back for some errors: a deadlock, on MariaDB; any error,
-    on PostgreSQL. Where the caller swallows the error and commits, Kafka would be told that a
-    message is done whose work and mark are gone.
+    Some errors roll a whole transaction back: a deadlock on MariaDB, any error on PostgreSQL. If
+    the caller then ignores the error and commits, work and mark are lost. Without this guard the
+    caller would go on to commit the message's offset to Kafka.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -36,7 +36,7 @@ class MarkGuard:
         event.listen(connection, "rollback_savepoint", self._on_rollback_savepoint)
 
     def add(self, table: Table, mark: Mark) -> None:
-        """Take note of a mark that the open transaction has inserted."""
+        """Record a mark that the open transaction has inserted."""
         self._marks.append((table, mark))
 
     def _on_commit(self, connection: Connection) -> None:
@@ -53,12 +53,12 @@ class MarkGuard:
             roll_back_below(connection)
             raise InboxUsageError(
                 f"the database has rolled back {len(marks) - left} of {len(marks)} marks of this"
-                " transaction, for an error that was swallowed (a deadlock, say): let the error end"
-                " the transaction, and take the messages again"
+                " transaction, after an error that the code ignored (a deadlock, say): let the"
+                " error end the transaction, and take the messages again"
             )
 
     def _on_begin(self, connection: Connection) -> None:
-        # Not at the end: SQLAlchemy tells of none where a listener has refused the commit.
+        # Not at the end: SQLAlchemy has no event after a listener has refused the commit.
         del connection
         self._marks, self._marks_at = [], {}
 
@@ -68,7 +68,7 @@ class MarkGuard:
 
     def _on_rollback_savepoint(self, connection: Connection, name: str, context: None) -> None:
         del connection, context
-        # One from before this guard was there came before all marks.
+        # A savepoint that is older than this guard precedes all marks.
         del self._marks[self._marks_at.get(name, 0) :]
 
 
@@ -76,7 +76,7 @@ _GUARDS: WeakKeyDictionary[Connection, MarkGuard] = WeakKeyDictionary()
 
 
 def mark_guard_of(connection: Connection) -> MarkGuard:
-    """Return the connection's guard."""
+    """Return the guard of the connection; make it if necessary."""
     guard = _GUARDS.get(connection)
     if guard is None:
         guard = _GUARDS[connection] = MarkGuard(connection)
@@ -84,12 +84,12 @@ def mark_guard_of(connection: Connection) -> MarkGuard:
 
 
 def _count(connection: Connection, table: Table, marks: list[Mark]) -> int:
-    """Return how many of the marks are there."""
+    """Return how many of the marks exist."""
     row = table.c
     columns = (row.group_id, row.transaction_id, row.message_index)
     found: set[Mark] = set()
     for at in range(0, len(marks), _ASKED_MAX):
-        # Each column by itself: not all databases take their index for a list of whole keys.
+        # One IN for each column: not all databases use their index for a list of whole keys.
         asked = zip(columns, zip(*marks[at : at + _ASKED_MAX], strict=True), strict=True)
         query = select(*columns).where(*(column.in_(set(values)) for column, values in asked))
         found.update((group, name, index) for group, name, index in connection.execute(query))

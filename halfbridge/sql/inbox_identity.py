@@ -1,4 +1,4 @@
-"""Which message it is that a consumer has read, and what of that a table can hold."""
+"""The identity of a message that a consumer has read."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from halfbridge.sql.inbox_table import KEY_CHARS_MAX
 
 
 def identity_of(message: Any) -> tuple[str, int]:
-    """Return transaction id and index of a message.
+    """Return transaction id and message index of a message.
 
     Raises:
-        NoIdentityError: it has none.
-        InboxUsageError: it is an error of the Kafka client.
+        NoIdentityError: The message has no identity.
+        InboxUsageError: `message` is an error of the Kafka client.
     """
     if message.error() is not None:
-        raise InboxUsageError(f"this is no message, but an error of Kafka's: {message.error()}")
+        raise InboxUsageError(f"not a message, but an error of the client: {message.error()}")
     place = f"{message.topic()}[{message.partition()}]@{message.offset()}"
     try:
         identity = real_identity(headers_of(message))
@@ -32,7 +32,7 @@ def identity_of(message: Any) -> tuple[str, int]:
 
 
 def storage_flaw(text: str) -> str:
-    """Return what is allowed where `text` cannot be stored as it is; empty where it can be."""
+    """Return what is allowed if `text` cannot be stored unchanged; empty if it can."""
     is_good = 0 < len(text) <= KEY_CHARS_MAX and "\0" not in text
     try:
         text.encode()

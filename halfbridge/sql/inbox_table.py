@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sqlalchemy.types import TypeEngine
 
 KEY_CHARS_MAX = 255
-# In the place of an index where the user gave a key: such rows never meet those of messages.
+# The message index of rows with a user's key, so that they differ from the rows of messages.
 KEYED = -1
 _CHAR_BYTES_MAX = 4
 
@@ -22,9 +22,9 @@ _CHAR_BYTES_MAX = 4
 def inbox_table(metadata: MetaData, *, name: str, schema: str | None) -> Table:
     """Return the inbox's table: one row for each message that a group has taken.
 
-    Columns: group_id, transaction_id, message_index (primary key; the index is KEYED where the
-    user gave a key, which then stands in transaction_id); created_at_ms (the database's clock,
-    epoch milliseconds).
+    Columns: group_id, transaction_id and message_index (primary key); created_at_ms (the database's
+    clock, epoch milliseconds). If the user gave a key, transaction_id is the key, and message_index
+    is KEYED.
     """
     return Table(
         name,
@@ -40,10 +40,10 @@ def inbox_table(metadata: MetaData, *, name: str, schema: str | None) -> Table:
 
 
 class ExactText(TypeDecorator[str]):
-    """Text that is equal only when every byte is, on every database.
+    """Text that is compared byte by byte on every database.
 
-    MariaDB's collations take 'A' and 'a', or 'a' and 'a ', for one key, and one of two messages
-    would be lost: there the text is stored as its bytes in UTF-8.
+    In MariaDB's collations 'A' and 'a', or 'a' and 'a ', are the same key, and one of two messages
+    would be lost. So on MariaDB the text is stored as its bytes in UTF-8.
     """
 
     impl = String

@@ -1,4 +1,4 @@
-"""How long the records of real topics may still be read, as brokers say it."""
+"""How long the records of real topics can be read, according to the brokers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.admin.shape import SeenTopic
 
-# Brokers look for what is to be deleted every 5 minutes (log.retention.check.interval.ms), and
-# remove the file a minute later (file.delete.delay.ms); twice that.
+# Brokers look for segments to delete every 5 minutes (log.retention.check.interval.ms), and remove
+# the file a minute later (file.delete.delay.ms). This is twice the sum.
 _DELETION_MS = 12 * 60_000
 
 
@@ -21,8 +21,8 @@ def real_retention_ms(
 ) -> int:
     """Return after how many milliseconds no record of `topics` can be read any more.
 
-    Kafka deletes whole segments by their newest record, and the segment that is written to is
-    closed after `segment.ms`: so retention, that, and the time that deletion itself takes.
+    Kafka deletes a whole segment when its newest record is old enough, and closes the active
+    segment after `segment.ms`. So the result is retention.ms + segment.ms + the time for deletion.
 
     Args:
         topics: All real topics that a consumer group reads.
@@ -30,10 +30,10 @@ def real_retention_ms(
         kafka: More properties of the Kafka client (security, say).
 
     Raises:
-        ConfigError: a topic is not there, or keeps records for ever; the user must act.
-        AdminError: no broker answers.
+        ConfigError: A topic does not exist, or keeps records for ever; the user must act.
+        AdminError: No broker answers.
     """
-    # Late: it brings the Kafka client, which marking a message does not need.
+    # Imported here, because it imports the Kafka client, which `Inbox.once` does not need.
     from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
 
     seen = Cluster(bootstrap_servers, kafka=kafka).describe(topics)

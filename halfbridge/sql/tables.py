@@ -23,20 +23,19 @@ from halfbridge.sql.errors import Outcome
 GROUP_CHARS_MAX = TOPIC_CHARS_MAX  # a topic's name holds the producer group's
 ID_CHARS = 32  # a UUID in hexadecimal digits
 
-# What the row of a fence table that is about the table itself has in both columns of the key:
-# no producer group is empty. The row is in the table itself so that whoever empties the table
-# takes the table's identity too.
+# Both key columns of the fence table's own row, which has the table's UUID. No producer group is
+# empty. The row is in the table itself, so that emptying the table removes the UUID as well.
 OWN_KEY = ""
 OWN_OUTCOME = "table"
-# Beside it, in the same group: the row that has the purge watermark. A row of its own, for MariaDB
-# locks the table's own row until each local transaction ends that has read it.
+# Transaction id of the second own row, which has the purge watermark. It is a separate row because
+# on MariaDB a local transaction that has read the first row locks it until it ends.
 WATERMARK_ID = "watermark"
 
 
 class NowMs(FunctionElement[int]):
-    """The database's clock, epoch milliseconds; in UTC, whatever the session's time zone is.
+    """The database's clock, epoch milliseconds, independent of the session's time zone.
 
-    The moment at which the statement began, wherever in the statement it stands.
+    The value is the time at which the statement began.
     """
 
     type = BigInteger()
@@ -53,7 +52,7 @@ def _now_postgresql(element: NowMs, compiler: Any, **kw: Any) -> str:
 @compiles(NowMs, "mariadb")
 def _now_mariadb(element: NowMs, compiler: Any, **kw: Any) -> str:
     del element, compiler, kw
-    # Not UNIX_TIMESTAMP(NOW(3)): an hour is ambiguous when a time zone leaves summer time.
+    # Not UNIX_TIMESTAMP(NOW(3)): at the end of summer time one hour of local time is ambiguous.
     return "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
 
 
@@ -66,8 +65,8 @@ def _now_sqlite(element: NowMs, compiler: Any, **kw: Any) -> str:
 def ascii_text(chars_max: int) -> String:
     """Return the type of names and ids: ASCII, compared byte by byte on every database.
 
-    MariaDB's default collations take 'Orders' and 'orders' for the same key; PostgreSQL's order
-    letters and digits as a language does.
+    In MariaDB's default collations 'Orders' and 'orders' are the same key. PostgreSQL's collations
+    may sort by the rules of a language.
     """
     exact = mysql.VARCHAR(chars_max, charset="ascii", collation="ascii_bin")
     by_byte = postgresql.VARCHAR(chars_max, collation="C")
@@ -76,17 +75,17 @@ def ascii_text(chars_max: int) -> String:
 
 
 def transactional() -> dict[str, Any]:
-    """Return what each table is made with: on MariaDB the engine that has transactions."""
+    """Return options for each table: on MariaDB the storage engine with transactions."""
     return {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
 
 
 def fence_table(metadata: MetaData, *, name: str, schema: str | None) -> Table:
-    """Return the fence table: one row for each local transaction that has ended, two about itself.
+    """Return the fence table: one row for each ended local transaction, and two own rows.
 
     Columns: producer_group and transaction_id (primary key); outcome (an `Outcome`);
     message_count (0 where rolled back); created_at_ms (the database's clock, epoch milliseconds).
-    Of the table's own row only: table_id (a UUID). Of the row beside it, WATERMARK_ID:
-    purged_before_ms (of transaction ids born before it rows may be missing; NULL before the first
+    Only in the own row OWN_KEY: table_id (a UUID). Only in the own row WATERMARK_ID:
+    purged_before_ms (rows of transactions born before it may be missing; NULL before the first
     purge).
     """
     outcomes = ", ".join(f"'{each}'" for each in (*(o.value for o in Outcome), OWN_OUTCOME))

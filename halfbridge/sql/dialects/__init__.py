@@ -1,4 +1,4 @@
-"""What differs between databases: one class each says how a promise is kept there."""
+"""The differences between databases: one class for each kind of database."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _DATABASES: dict[str, Database] = {
 
 
 def database_of(dialect_name: str) -> Database:
-    """Return the kind of database that SQLAlchemy calls `dialect_name`.
+    """Return the object for the database with SQLAlchemy's `dialect_name`.
 
     Raises:
-        ConfigError: none that halfbridge knows; give another URL.
+        ConfigError: halfbridge does not support that database; give another URL.
     """
     found = _DATABASES.get(dialect_name)
     if found is None:

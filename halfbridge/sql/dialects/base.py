@@ -1,4 +1,4 @@
-"""What the fence and the tables need of a database, as one kind of object each."""
+"""What halfbridge.sql needs of a database."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Table
 
-# How long a check waits for a lock, milliseconds; whole seconds, for MariaDB counts those. A local
-# transaction in flight keeps the check waiting; the daemon asks again, so short waits do no harm.
+# How long a check waits for a lock, milliseconds; whole seconds, because MariaDB counts seconds. A
+# check waits for a local transaction in flight. The daemon asks again, so a short wait is enough.
 CHECK_WAIT_MS = 2_000
-# What marks a transaction, such as a savepoint of that name: none of SQLAlchemy's or of a user's.
+# Name of a transaction's mark, such as a savepoint. SQLAlchemy and users do not use this name.
 MARK = "halfbridge_fence"
-# Has SQLAlchemy keep how many rows an INSERT has written; else psycopg's is gone (-1).
+# Makes SQLAlchemy keep the number of rows that an INSERT has written; psycopg's would be -1.
 COUNTED = {"preserve_rowcount": True}
 
 
 def set_isolation(connection: Connection, level: str) -> None:
-    """Set the isolation level of a connection that has begun nothing.
+    """Set the isolation level of a connection without an open transaction.
 
-    SQLAlchemy lets the driver's own errors through here: of a connection that was lost while it
-    was in the pool, for one.
+    SQLAlchemy does not wrap the driver's errors here, for example when the connection was lost
+    while it was in the pool.
 
     Raises:
-        DBAPIError: the connection is lost.
+        DBAPIError: The connection is lost.
     """
     errors = connection.dialect.loaded_dbapi.Error
     try:
@@ -49,47 +49,47 @@ def set_isolation(connection: Connection, level: str) -> None:
 
 
 class Database(ABC):
-    """One kind of database. Methods take a connection of it, and run in its transaction."""
+    """One kind of database. Each method runs in the transaction of the given connection."""
 
     name: str
-    # What a transaction of our own is run at, or None: as the engine has it. It must let a
-    # statement see what was committed before the statement began.
+    # Isolation level of halfbridge's own transactions; None: the engine's. At this level each
+    # statement must see all transactions that were committed before the statement began.
     own_isolation: str | None = None
 
     @abstractmethod
     def check_commit(self, connection: Connection) -> None:
-        """Refuse a connection whose commit is not what ends its work, or may be forgotten.
+        """Refuse a connection in AUTOCOMMIT, and a database that may lose commits.
 
         Raises:
-            FenceUsageError: each statement commits by itself; give another engine or option.
-            NotDurableError: a crash forgets commits; an operator changes the setting.
+            FenceUsageError: Each statement commits by itself; give another engine or option.
+            NotDurableError: A crash may lose commits; an operator changes the setting.
         """
 
     def begin(self, connection: Connection) -> None:  # noqa: B027  (most need nothing)
-        """Begin what SQLAlchemy has begun in name only, where the driver needs telling."""
+        """Begin the transaction in the database, for drivers that delay BEGIN."""
 
     def make_durable(self, connection: Connection) -> None:  # noqa: B027
-        """Make the commit of the open transaction durable, where that is set by transaction."""
+        """Make the commit of the open transaction durable, if that is a transaction's setting."""
 
     @abstractmethod
     def mark(self, connection: Connection) -> str:
-        """Mark the database transaction that is open now, and make its commit durable."""
+        """Mark the open database transaction, make its commit durable, and return the mark."""
 
     @abstractmethod
     def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Tell, once, whether the transaction open now is the one that was marked.
+        """Tell whether the open transaction is the marked transaction; may be called once.
 
         Raises:
-            DBAPIError: the transaction cannot commit any more.
+            DBAPIError: The transaction cannot commit any more.
         """
 
     @abstractmethod
     @contextmanager
     def short_waits(self, connection: Connection) -> Iterator[None]:
-        """Wait for locks at most CHECK_WAIT_MS inside; the connection is as before afterwards."""
+        """Wait at most CHECK_WAIT_MS for a lock within the block; restore the setting after it."""
 
     def is_rollback(self, error: BaseException) -> bool:
-        """Tell whether an error of COMMIT says for certain that nothing was committed."""
+        """Tell whether an error of COMMIT proves that nothing was committed."""
         if not isinstance(error, DBAPIError) or error.connection_invalidated:
             return False
         return self._is_rollback(error.orig)
@@ -99,35 +99,35 @@ class Database(ABC):
 
     @abstractmethod
     def is_held_up(self, error: DBAPIError) -> bool:
-        """Tell whether others were in the way: a lock, a deadlock, a serialization failure."""
+        """Tell whether the error is a lock time-out, a deadlock or a serialization failure."""
 
     @abstractmethod
     def others(self, connection: Connection, table: Table) -> str:
-        """Return who may have locks on a table for long, as far as this user may see that."""
+        """Return which transaction may hold locks on a table, as far as this user may see it."""
 
     @abstractmethod
     def insert_if_absent(
         self, connection: Connection, table: Table, values: Mapping[str, Any]
     ) -> bool:
-        """Insert a row unless its key is there; tell whether it was inserted.
+        """Insert a row unless its key exists; tell whether the row was inserted.
 
-        Waits for a transaction in flight that inserted the key. At an isolation level above READ
-        COMMITTED it may raise a serialization failure in place of False.
+        The insert waits for an open transaction that has inserted the key. At an isolation level
+        above READ COMMITTED a serialization failure is possible instead of False.
         """
 
     def engine_of(self, connection: Connection, table: Table) -> str:
-        """Return the storage engine of a table that has no transactions; empty: it has them."""
+        """Return the table's storage engine if that has no transactions; else an empty string."""
         del connection, table
         return ""
 
     def forgets(self, connection: Connection) -> str:
-        """Return how the server may forget commits in a crash of the machine; empty: it cannot."""
+        """Return settings with which a crash of the machine may lose commits; empty without."""
         del connection
         return ""
 
 
 def autocommit_error() -> FenceUsageError:
-    """Return what a connection in AUTOCOMMIT is refused with."""
+    """Return the error for a connection in AUTOCOMMIT."""
     return FenceUsageError(
         "the connection is in AUTOCOMMIT: work and fence row would not commit together; use an"
         " engine, or execution_options(isolation_level=...), with transactions"
@@ -135,10 +135,10 @@ def autocommit_error() -> FenceUsageError:
 
 
 def roll_back_below(connection: Connection) -> None:
-    """Roll back below SQLAlchemy.
+    """Roll back through the driver's own connection.
 
-    SQLAlchemy takes a transaction whose COMMIT raised for ended: neither `rollback()` nor the
-    pool would end it, and the next user of the driver's connection would commit it.
+    After an error in COMMIT, SQLAlchemy regards the transaction as ended. Neither `rollback()` nor
+    the pool would end it, and the next user of the driver's connection would commit it.
     """
     try:
         driver_of(connection).rollback()

@@ -27,8 +27,8 @@ class MariaDB(Database):
     """MariaDB with InnoDB (and MySQL, which is not tested)."""
 
     name = "mariadb"
-    # Not READ COMMITTED: with binlog_format=STATEMENT the server refuses its writes. No snapshot
-    # is taken before the first SELECT, which follows the insert.
+    # Not READ COMMITTED, at which the server refuses writes with binlog_format=STATEMENT. The
+    # snapshot is taken by the first SELECT, which comes after the insert.
     own_isolation = "REPEATABLE READ"
     _DUPLICATE, _DEADLOCK, _NO_SAVEPOINT = 1062, 1213, 1305
     _LOCK_TIME_OUT, _CHANGED_ROW = 1205, 1020
@@ -38,24 +38,24 @@ class MariaDB(Database):
     )
 
     def check_commit(self, connection: Connection) -> None:
-        """Refuse AUTOCOMMIT, and a server that writes its log once a second."""
+        """Refuse AUTOCOMMIT, and a server that writes its log only once a second."""
         query = text("SELECT @@autocommit, @@innodb_flush_log_at_trx_commit")
         autocommit, flush = connection.execute(query).one()
         if autocommit:
             raise autocommit_error()
         if flush == 0:
             raise NotDurableError(
-                "innodb_flush_log_at_trx_commit is 0: a server that is killed forgets what it"
-                " committed in the last second; set it to 1"
+                "innodb_flush_log_at_trx_commit is 0: a server that is killed loses the commits of"
+                " the last second; set it to 1"
             )
 
     def mark(self, connection: Connection) -> str:
-        """Mark the transaction by a savepoint: each commit and rollback ends it, DDL's too."""
+        """Mark the transaction by a savepoint. Each commit ends it, also an implicit one of DDL."""
         connection.execute(text(f"SAVEPOINT {MARK}"))
         return MARK
 
     def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Tell whether the savepoint is still there."""
+        """Tell whether the savepoint still exists."""
         try:
             connection.execute(text(f"RELEASE SAVEPOINT {mark}"))
         except DBAPIError as error:
@@ -66,7 +66,7 @@ class MariaDB(Database):
 
     @contextmanager
     def short_waits(self, connection: Connection) -> Iterator[None]:
-        """Wait for rows and for the table (metadata locks wait a day) at most CHECK_WAIT_MS."""
+        """Bound the waits for row locks and for metadata locks, whose default is a day."""
         names = ("innodb_lock_wait_timeout", "lock_wait_timeout")
         before = connection.execute(text("SELECT " + ", ".join(f"@@{n}" for n in names))).one()
         limit_s = CHECK_WAIT_MS // _MS_PER_S
@@ -77,31 +77,31 @@ class MariaDB(Database):
             try:
                 _set(connection, dict(zip(names, before, strict=True)))
             except BaseException:
-                connection.invalidate()  # not given back to the pool as it is
+                connection.invalidate()  # must not return to the pool with these settings
                 raise
 
     def _is_rollback(self, error: Any) -> bool:
-        return _number(error) == self._DEADLOCK  # what a cluster tells whose certification failed
+        return _number(error) == self._DEADLOCK  # also a Galera cluster's certification failure
 
     def is_held_up(self, error: DBAPIError) -> bool:
-        """Tell whether others were in the way."""
+        """Tell whether the error is a lock time-out, a deadlock or a changed row."""
         return _number(error.orig) in (self._LOCK_TIME_OUT, self._DEADLOCK, self._CHANGED_ROW)
 
     def others(self, connection: Connection, table: Table) -> str:
-        """Return the oldest transaction of the server, which only the right PROCESS shows."""
-        del table  # which one of them has locks on it is not shown without a plugin
+        """Return the oldest open transaction of the server; needs the privilege PROCESS."""
+        del table  # the server does not show a table's locks without a plugin
         try:
             found = connection.execute(text(self._OLDEST)).one_or_none()
         except DBAPIError:
-            return f"a user with the right PROCESS sees the oldest transaction: {self._OLDEST}"
+            return f"a user with PROCESS can see the oldest open transaction: {self._OLDEST}"
         if found is None:
-            return "no other transaction is open by now"
+            return "no other transaction is open now"
         return f"the oldest open transaction is of connection {found[0]}, since {found[1]}"
 
     def insert_if_absent(
         self, connection: Connection, table: Table, values: Mapping[str, Any]
     ) -> bool:
-        """Insert a row unless its key is there; not INSERT IGNORE, which hides other errors."""
+        """Insert a row unless its key exists. INSERT IGNORE would hide other errors."""
         try:
             connection.execute(insert(table).values(**values))
         except IntegrityError as error:
@@ -111,7 +111,7 @@ class MariaDB(Database):
         return True
 
     def engine_of(self, connection: Connection, table: Table) -> str:
-        """Return the storage engine of a table that is not InnoDB's."""
+        """Return the table's storage engine unless it is InnoDB."""
         query = text(
             "SELECT engine FROM information_schema.tables WHERE table_name = :name"
             " AND table_schema = COALESCE(:schema, DATABASE())"
@@ -120,7 +120,7 @@ class MariaDB(Database):
         return "" if found is None or found.lower() == "innodb" else str(found)
 
     def forgets(self, connection: Connection) -> str:
-        """Return which settings trade commits for speed."""
+        """Return the settings with which a crash of the machine may lose commits."""
         query = text("SELECT @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog")
         flush, has_binlog, sync = connection.execute(query).one()
         told = [] if flush == 1 else [f"innodb_flush_log_at_trx_commit is {flush}, not 1"]

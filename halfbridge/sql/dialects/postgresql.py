@@ -35,7 +35,7 @@ class PostgreSQL(Database):
 
     name = "postgresql"
     own_isolation = "READ COMMITTED"
-    # off would forget the last commits of a server that is killed, their messages delivered.
+    # With 'off', a server that is killed loses its last commits, but their messages are delivered.
     _DURABLE = (
         "CASE WHEN current_setting('synchronous_commit') = 'off'"
         " THEN set_config('synchronous_commit', 'on', true) END"
@@ -51,7 +51,7 @@ class PostgreSQL(Database):
     )
 
     def check_commit(self, connection: Connection) -> None:
-        """Refuse AUTOCOMMIT; `mark` sees to durability."""
+        """Refuse AUTOCOMMIT. `mark` makes the commit durable."""
         if driver_of(connection).autocommit:
             raise autocommit_error()
 
@@ -60,39 +60,39 @@ class PostgreSQL(Database):
         connection.execute(self._MAKE_DURABLE)
 
     def mark(self, connection: Connection) -> str:
-        """Mark the transaction by a setting of its own.
+        """Mark the transaction by a transaction-local setting.
 
-        It ends with the transaction, and with a rollback to a savepoint from before the mark. A
-        savepoint as mark would cost a transaction id of its own.
+        The setting ends with the transaction, and with a rollback to a savepoint that was set
+        before the mark. A savepoint as the mark would cost another transaction id.
         """
         return str(connection.execute(self._SET_MARK).one()[0])
 
     def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Tell whether the setting is there; raises in a transaction that has failed."""
+        """Tell whether the setting exists; raises an error in a failed transaction."""
         return bool(connection.execute(self._READ_MARK).one()[0] == mark)
 
     @contextmanager
     def short_waits(self, connection: Connection) -> Iterator[None]:
-        """Wait for locks at most CHECK_WAIT_MS; ends with the transaction."""
+        """Wait at most CHECK_WAIT_MS for a lock. The setting ends with the transaction."""
         connection.execute(text(f"SET LOCAL lock_timeout = {CHECK_WAIT_MS}"))
         yield
 
     def _is_rollback(self, error: Any) -> bool:
         state = str(getattr(error, "sqlstate", None) or "")
-        # A constraint that was deferred; a rollback that the server tells, 40003 being "unknown".
+        # 23: a deferred constraint failed. 40: rolled back, except 40003, "completion unknown".
         return state[:2] in ("23", "40") and state != "40003"
 
     def is_held_up(self, error: DBAPIError) -> bool:
-        """Tell whether others were in the way."""
+        """Tell whether the error is a lock time-out, a deadlock or a serialization failure."""
         state = str(getattr(error.orig, "sqlstate", None) or "")
         return state in ("55P03", "40P01", "40001")  # lock_timeout, deadlock, serialization
 
     def others(self, connection: Connection, table: Table) -> str:
-        """Return the oldest of the transactions that have used the table and are still open."""
+        """Return the oldest open transaction that has used the table."""
         name = connection.dialect.identifier_preparer.format_table(table)
         found = connection.execute(self._OLDEST, {"name": name}).one_or_none()
         if found is None:
-            return "no other transaction has used the table by now"
+            return "no other open transaction has used the table"
         return (
             f"the oldest open transaction that has used the table is of process {found[0]}, since"
             f" {found[1]}"
@@ -101,6 +101,6 @@ class PostgreSQL(Database):
     def insert_if_absent(
         self, connection: Connection, table: Table, values: Mapping[str, Any]
     ) -> bool:
-        """Insert a row unless its key is there; tell whether it was inserted."""
+        """Insert a row unless its key exists; tell whether the row was inserted."""
         statement = postgresql.insert(table).values(**values).on_conflict_do_nothing()
         return connection.execute(statement, execution_options=COUNTED).rowcount == 1

@@ -38,30 +38,30 @@ class SQLite(Database):
     def check_commit(self, connection: Connection) -> None:
         """Refuse AUTOCOMMIT, and PRAGMA synchronous = OFF.
 
-        A driver without an isolation level leaves BEGIN to an event of the engine's, as
-        SQLAlchemy's documentation has it; then a transaction is open by now.
+        With isolation_level None the driver never sends BEGIN. Then, as SQLAlchemy's documentation
+        describes, an event listener of the engine sends BEGIN, and a transaction is open by now.
         """
         driver = driver_of(connection)
         if driver.isolation_level is None and not driver.in_transaction:
             raise autocommit_error()
         if connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == self._OFF:
             raise NotDurableError(
-                "PRAGMA synchronous is OFF on this connection: a crash may lose what was committed,"
-                " or the whole file; leave it at FULL"
+                "PRAGMA synchronous is OFF on this connection: a crash may lose commits or the"
+                " whole file; leave it at FULL"
             )
 
     def begin(self, connection: Connection) -> None:
-        """Begin now, for writing: the driver's own BEGIN waits for the first INSERT or UPDATE."""
+        """Begin a write transaction now; the driver would wait for the first INSERT or UPDATE."""
         if not driver_of(connection).in_transaction:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     def mark(self, connection: Connection) -> str:
-        """Mark the transaction by a savepoint; executescript() commits, for example."""
+        """Mark the transaction by a savepoint. An implicit commit ends it: executescript(), say."""
         connection.exec_driver_sql(f"SAVEPOINT {MARK}")
         return MARK
 
     def is_marked(self, connection: Connection, mark: str) -> bool:
-        """Tell whether the savepoint is still there."""
+        """Tell whether the savepoint still exists."""
         try:
             connection.exec_driver_sql(f"RELEASE SAVEPOINT {mark}")
         except DBAPIError as error:
@@ -72,7 +72,7 @@ class SQLite(Database):
 
     @contextmanager
     def short_waits(self, connection: Connection) -> Iterator[None]:
-        """Wait for the file's lock at most CHECK_WAIT_MS."""
+        """Wait at most CHECK_WAIT_MS for the lock on the file."""
         before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {CHECK_WAIT_MS}")
         try:
@@ -81,8 +81,8 @@ class SQLite(Database):
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
     def _is_rollback(self, error: Any) -> bool:
-        # Busy: nothing was written, and the rollback that follows ends the transaction. A
-        # constraint: a foreign key that was deferred.
+        # Busy: nothing was written, and the rollback that follows ends the transaction.
+        # Constraint failed: a deferred foreign key.
         return self._is_busy(error) or "constraint failed" in str(error)
 
     def _is_busy(self, error: Any) -> bool:
@@ -94,19 +94,19 @@ class SQLite(Database):
         return self._is_busy(error.orig)
 
     def others(self, connection: Connection, table: Table) -> str:
-        """Return what SQLite knows, which is nobody's name."""
+        """Return the name of the file: SQLite does not know which connection holds the lock."""
         del table
         return f"another connection writes to {connection.engine.url.database}"
 
     def insert_if_absent(
         self, connection: Connection, table: Table, values: Mapping[str, Any]
     ) -> bool:
-        """Insert a row unless its key is there; tell whether it was inserted."""
+        """Insert a row unless its key exists; tell whether the row was inserted."""
         statement = sqlite.insert(table).values(**values).on_conflict_do_nothing()
         return connection.execute(statement, execution_options=COUNTED).rowcount == 1
 
     def forgets(self, connection: Connection) -> str:
-        """Return which pragma trades commits for speed."""
+        """Return the pragma with which a crash of the machine may lose commits."""
         level = connection.exec_driver_sql("PRAGMA synchronous").scalar_one()
         mode = str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()).lower()
         if level == self._OFF:
