@@ -1,4 +1,4 @@
-"""Positions for the events of a log: which lies behind which insert. Pure."""
+"""Computes the position after each insert of a log. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class Assembler:
-    """Turns begin, insert and commit of a log's database transactions into inserts.
+    """Turns the events begin, insert and commit of a log into inserts with positions.
 
-    An insert is handed out one event late: only the next one tells whether it is the last of its
-    database transaction, which makes its position the commit's.
+    Each insert is returned one event late. The next event shows whether the insert is the last of
+    its database transaction; the position after the last insert is the commit's position.
 
     Args:
-        start: Where reading begins. Its `inserts` first inserts are left out, of the first
-            database transaction that has any: a log tells the same inserts in the same order
-            however often it is read.
+        start: Where reading begins. Example: with `inserts` = 3, the first 3 inserts of the first
+            database transaction with inserts are left out. A log has the same inserts in the same
+            order every time it is read.
     """
 
     __slots__ = ("_held", "_left_out", "_number", "_skip", "read_to")
@@ -39,12 +39,12 @@ class Assembler:
         return self._number > 0
 
     def begin(self) -> None:
-        """Begin a database transaction; what was read of an unfinished one is forgotten."""
+        """Begin a database transaction; the inserts of an unfinished one are dropped."""
         self._number = 0
         self._held = None
 
     def insert(self, table: str, values: Mapping[str, Value]) -> Insert | None:
-        """Take an insert; return the one before it, of the same database transaction, if any."""
+        """Add an insert; return the previous insert of the same database transaction, if any."""
         before = self._released(Position(self.read_to, self._number), ends=False)
         self._number += 1
         if self._number > self._skip:
@@ -55,7 +55,7 @@ class Assembler:
         """End a database transaction; return its last insert, if any.
 
         Args:
-            commit: Position.commit behind it.
+            commit: Position.commit after the database transaction.
         """
         last = self._released(Position(commit), ends=True)
         if self._number:
@@ -65,7 +65,7 @@ class Assembler:
         return last
 
     def pass_to(self, commit: str) -> None:
-        """Note that the log was read up to `commit`, between two database transactions."""
+        """Record that the log was read up to `commit`, between two database transactions."""
         if not self.is_within:
             self.read_to = commit
 

@@ -1,4 +1,4 @@
-"""How many inserts one message transaction takes. Pure."""
+"""How many inserts one message transaction contains. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.message import Message
 
-# The protocol's limit of messages; half of its limit of bytes, so that a batch of the daemon holds
-# another transaction too.
+# The protocol's limit of messages, and half of its limit of bytes, so that a batch of the daemon
+# has room for another transaction.
 MESSAGES_MAX = TRANSACTION_MESSAGES_MAX
 BYTES_MAX = TRANSACTION_BYTES_MAX // 2
 
@@ -24,16 +24,17 @@ def cut(
     messages_max: int = MESSAGES_MAX,
     bytes_max: int = BYTES_MAX,
 ) -> int:
-    """Return how many of `messages` go into one message transaction; 0: wait for more.
+    """Return how many of `messages` go into one message transaction; 0: wait for more messages.
 
-    As many whole database transactions as there is room for, so that the messages of one are
-    delivered together. Of one for which there is no room, as much as there is room for.
+    A message transaction contains whole database transactions, so that the messages of a database
+    transaction are delivered together. A database transaction that is larger than the limits is
+    divided.
 
     Args:
-        messages: In the order of the log.
-        ends: Of each, whether it is the last of its database transaction.
-        messages_max: Most of them.
-        bytes_max: Most bytes of keys and values; the first message is taken whatever its size.
+        messages: Messages in the order of the log.
+        ends: For each message, whether it is the last of its database transaction.
+        messages_max: Most messages.
+        bytes_max: Most bytes of keys and values. The first message is taken whatever its size.
     """
     whole = size = 0
     for number, (message, is_end) in enumerate(zip(messages, ends, strict=True)):

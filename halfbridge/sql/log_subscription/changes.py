@@ -1,4 +1,4 @@
-"""What a log source hands out: inserts with the position behind each, and the source itself."""
+"""The interface of a log source: inserts, each with the position after it, and snapshots."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from contextlib import AbstractContextManager
 
-# What a column holds. Dates, times, intervals, UUIDs, JSON, arrays and whatever else a database
-# knows are the text that the database itself writes for them (times in UTC).
+# The value of a column. Dates, times, intervals, UUIDs, JSON, arrays and all other types are the
+# text that the database itself writes (times in UTC).
 Value = bool | int | float | Decimal | str | bytes | None
 Wanted: TypeAlias = "Callable[[], bool]"
 
 
 def always() -> bool:
-    """Return True: nobody stops."""
+    """Return True: the caller never stops."""
     return True
 
 
@@ -26,10 +26,11 @@ class Position:
     """A place in a database's log, between two inserts.
 
     Attributes:
-        commit: Every database transaction that committed up to here lies before the position.
-            The source's own text: an LSN on PostgreSQL, a GTID position on MariaDB.
-        inserts: So many inserts of the next database transaction lie before it too; 0 but for
-            database transactions that are larger than a message transaction may be.
+        commit: Every database transaction that committed up to here is before the position. The
+            text of the source: an LSN on PostgreSQL, a GTID position on MariaDB.
+        inserts: Number of inserts of the next database transaction that are before the position
+            too. Above 0 only in a database transaction that is larger than a message transaction
+            may be.
     """
 
     commit: str
@@ -38,11 +39,11 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a subscription has on the server.
+    """An object of a subscription on the server.
 
     Attributes:
-        what: Its kind and name.
-        is_used: A relay reads it now.
+        what: Kind and name of the object.
+        is_used: Whether a relay uses the object now.
     """
 
     what: str
@@ -56,8 +57,8 @@ class Insert:
     Attributes:
         table: Name of the table, without its schema.
         values: Column to value, in the table's order.
-        position: The position directly behind the insert.
-        ends_transaction: No other insert of its database transaction follows.
+        position: The position directly after the insert.
+        ends_transaction: Whether this is the last insert of its database transaction.
     """
 
     table: str
@@ -67,11 +68,11 @@ class Insert:
 
 
 class Snapshot(Protocol):
-    """All rows of the table as they stood at one position."""
+    """All rows of the table at one position."""
 
     @property
     def position(self) -> Position:
-        """What committed before it is in `rows`; what committed later is in the log behind it."""
+        """Transactions that committed before this position are in `rows`, later ones in the log."""
 
     def rows(self) -> Generator[Mapping[str, Value], None, None]:
         """Yield every row once, in the order of the primary key where there is one."""
@@ -86,27 +87,27 @@ class LogSource(Protocol):
 
     @property
     def read_to(self) -> str:
-        """All that committed up to here was handed out; text of Position.commit."""
+        """All inserts that committed up to this Position.commit were returned by `read`."""
 
     def begin_now(self, is_wanted: Wanted = always) -> Position:
-        """Make what reading needs on the server; return the present end of the log.
+        """Create the objects on the server that reading needs; return the current end of the log.
 
         Args:
-            is_wanted: Asked while the server lets wait, twice a second.
+            is_wanted: Called twice a second during waits for the server.
 
         Raises:
-            ReadingStoppedError: it is not wanted any more.
+            ReadingStoppedError: `is_wanted` returned False.
         """
 
     def begin_snapshot(self, is_wanted: Wanted = always) -> AbstractContextManager[Snapshot]:
-        """Make what reading needs on the server; yield the table as it stands at a position.
+        """Create the objects on the server that reading needs; yield a snapshot of the table.
 
-        Arguments and errors are those of `begin_now`; leaving it before all rows were read is
-        quick.
+        Arguments and errors are those of `begin_now`. Leaving the block before all rows were read
+        is quick.
         """
 
     def open_now(self, is_wanted: Wanted = always) -> None:
-        """Read from the present end on; nothing on the server outlives `close`.
+        """Read from the current end of the log; no object on the server outlives `close`.
 
         Arguments and errors are those of `begin_now`.
         """
@@ -115,8 +116,8 @@ class LogSource(Protocol):
         """Read from `position` on.
 
         Raises:
-            PositionLostError: the log does not reach back so far; the first `read` may be who
-                tells it.
+            PositionLostError: The log no longer contains the position. Some sources raise this
+                error in the first `read`.
         """
 
     def read(self, inserts_max: int, timeout_s: float) -> tuple[Insert, ...]:

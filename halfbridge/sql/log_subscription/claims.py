@@ -1,4 +1,4 @@
-"""Sends batches of one subscription, and moves its row with each."""
+"""Sends the batches of one subscription, and moves its row with each batch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _LOG = logging.getLogger("halfbridge.sql")
 
 
 class Claims:
-    """The row of one subscription as this relay knows it, and what it has under way.
+    """The row of one subscription as this relay knows it, and the relay's current transaction.
 
     Args:
-        producer: Started.
-        fence: In the database of the positions.
-        positions: Their tables.
-        name: Of the subscription; all its transactions have one half partition by it.
-        on_step: Told each step by name.
+        producer: A started producer.
+        fence: A fence in the database of the positions.
+        positions: The tables of positions.
+        name: Name of the subscription. Its hash chooses the half partition of all transactions.
+        on_step: Called with the name of each step.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Claims:
         self._name = name
         self._on_step = on_step
         self._stored: Stored | None = None
-        self._is_noted = True  # the table says of the decision what `_stored` does
+        self._is_noted = True  # whether `is_acknowledged` of `_stored` is in the table
         self._in_flight: Transaction | None = None  # its local transaction may have committed
 
     def take(self, stored: Stored) -> None:
-        """Go on from the row as it was read."""
+        """Continue from the row `stored`, which was just read."""
         self._stored, self._is_noted = stored, stored.is_acknowledged
 
     def deliver(self, messages: Sequence[Message], after: Stored) -> None:
@@ -77,18 +77,18 @@ class Claims:
         self._on_step("committed")
         tx.commit()
         self._on_step("decided")
-        # Noted when the next batch is claimed, or when there is none for a while.
+        # Written when the next batch is claimed, or when there is no batch for a while.
         self._stored = replace(after, is_acknowledged=True)
 
     def note_decision(self) -> None:
-        """Store that the last COMMIT stands, so that nobody says it again."""
+        """Store that the last COMMIT is acknowledged, so that no relay repeats it."""
         stored = self._stored
         if stored is not None and stored.is_acknowledged and not self._is_noted:
             self.move(stored)
             self._on_step("noted")
 
     def repeat_commit(self) -> None:
-        """Say again the COMMIT of a relay that may have died before it said it."""
+        """Repeat the COMMIT of a relay that may have died before it sent the COMMIT."""
         stored = self.row
         decision = stored.decision
         if decision is None or stored.is_acknowledged:
@@ -103,14 +103,14 @@ class Claims:
         self.move(replace(stored, is_acknowledged=True))
 
     def settle(self) -> None:
-        """Find out what became of a local transaction whose commit failed."""
+        """Find out the outcome of a local transaction whose commit failed."""
         tx = self._in_flight
         if tx is not None and self._fence.roll_back(tx.id):
             _roll_back_quietly(tx)
-        self._in_flight = None  # where it committed, the row says so
+        self._in_flight = None  # if it committed, the row says so
 
     def move(self, after: Stored) -> None:
-        """Move the row in a database transaction of its own."""
+        """Move the row in a separate database transaction."""
         self._stored = self._positions.move(self._name, self.row, after)
         self._is_noted = after.is_acknowledged
 

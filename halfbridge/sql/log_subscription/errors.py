@@ -1,20 +1,20 @@
-"""Errors of reading a database's log, split by who must act.
+"""Errors of reading a database's log, divided by who must act.
 
 LogSubscriptionError         (also BridgeError)
-├─ ReadingStoppedError       nobody: the process is to end
+├─ ReadingStoppedError       nobody: the relay is stopping
 ├─ LogUnavailableError       nobody: the connection is lost, or another reader has the slot; the
 │                            caller opens the source again, with back-off
-├─ PositionTakenError        nobody: another relay was faster; read the position again
-├─ OtherGroupError           (also ConfigError) whoever wrote the command names the producer group
-│                            that has the subscription, or another subscription
+├─ PositionTakenError        nobody: another relay has moved the position; read it again
+├─ OtherGroupError           (also ConfigError) the user gives the subscription's producer group,
+│                            or the name of another subscription
 ├─ PositionMissingError      an operator says where a new subscription begins
 ├─ LogSettingsError          an operator changes the server's settings or the user's rights
-├─ PositionLostError         an operator chooses where to begin anew: the log no longer reaches
-│  │                         back to the position, so committed inserts may be missing
+├─ PositionLostError         an operator chooses where to begin again: the log no longer contains
+│  │                         the position, so committed inserts may be missing
 │  └─ SlotLostError          the same, for PostgreSQL's slot: dropped, invalidated or moved
-├─ UnreadableChangeError     an operator: the log holds a change that cannot be read as inserts
-├─ MappingError              (also ConfigError) whoever wrote mapping.toml corrects it
-└─ InsertNotMappedError      whoever wrote mapping.toml: an insert does not fit; nothing is skipped
+├─ UnreadableChangeError     an operator: the log has a change that cannot be read as inserts
+├─ MappingError              (also ConfigError) the author of mapping.toml corrects it
+└─ InsertNotMappedError      the author of mapping.toml: an insert does not fit; it is not skipped
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from halfbridge.bridge.errors import BridgeError, ConfigError
 
 
 class LogSubscriptionError(BridgeError):
-    """A subscription to a database's log cannot go on as it is."""
+    """A log subscription failed."""
 
 
 class LogUnavailableError(LogSubscriptionError):
@@ -31,7 +31,7 @@ class LogUnavailableError(LogSubscriptionError):
 
 
 class ReadingStoppedError(LogSubscriptionError):
-    """The relay was told to stop while the server let wait; nothing was begun."""
+    """The relay was stopped while it waited for the server; nothing was begun."""
 
 
 class PositionTakenError(LogSubscriptionError):
@@ -43,7 +43,7 @@ class OtherGroupError(LogSubscriptionError, ConfigError):
 
 
 class PositionMissingError(LogSubscriptionError):
-    """The subscription has no row yet, and nobody has said where it begins."""
+    """The subscription has no row yet, and --begin-at was not given."""
 
 
 class LogSettingsError(LogSubscriptionError):
@@ -54,23 +54,23 @@ class LogSettingsError(LogSubscriptionError):
 
 
 class PositionLostError(LogSubscriptionError):
-    """The log no longer reaches back to the position: inserts behind it may be missing.
+    """The log no longer contains the position: inserts after the position may be missing.
 
-    Nothing is guessed: a scan of the table would miss deleted rows and read changed ones. An
-    operator begins the subscription anew, at "now" or at "snapshot".
+    The relay does not read the table instead, because that would miss deleted rows and read changed
+    rows. An operator begins the subscription again, at "now" or at "snapshot".
     """
 
 
 class SlotLostError(PositionLostError):
-    """PostgreSQL's replication slot is gone, was invalidated, or stands beyond the position."""
+    """PostgreSQL's replication slot was dropped, invalidated, or moved beyond the position."""
 
 
 class UnreadableChangeError(LogSubscriptionError):
-    """The log holds a change of the table that does not say which rows were inserted.
+    """The log has a change of the table that does not contain the inserted rows.
 
-    Statement format, a minimal row image, an XA transaction, a compressed event, or rows that were
-    rolled back afterwards, on MariaDB. The text names the setting or the statement. An operator
-    decides whether to begin anew.
+    On MariaDB: statement format, a minimal row image, an XA transaction, a compressed event, or
+    rows that were rolled back later. The text names the setting or the statement. An operator
+    decides whether to begin again.
     """
 
 
@@ -79,9 +79,9 @@ class MappingError(LogSubscriptionError, ConfigError):
 
 
 class InsertNotMappedError(LogSubscriptionError):
-    """An insert has no place in the mapping: a null topic, or a column that it does not have.
+    """An insert does not fit the mapping: its topic is null, or a column is missing.
 
-    The subscription stops in front of the insert.
+    The subscription stops before the insert.
 
     Attributes:
         field: The mapping's field.

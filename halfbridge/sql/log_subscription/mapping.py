@@ -4,10 +4,11 @@
     key_column = "customer_id"            # without it messages have no key
     value_columns = ["id", "item", "at"]  # a JSON object; or value_column = "body", its bytes
 
-In a JSON object numbers of type integer and float are numbers, and so are booleans; a decimal is a
-string with all its digits, bytes are a string in base64, a domain is its base type, every other
-type is the string that the database writes (times in UTC). As key, topic or only value a column is
-its bytes, or its text in UTF-8; null is no key, and as a value a tombstone.
+In a JSON object, integers and floats are numbers, and booleans are booleans. A decimal is a string
+with all its digits, and bytes are a string in base64. A domain is written as its base type. Every
+other type is the string that the database writes (times in UTC). A key, a topic, or a value from
+one column is the column's bytes, or its text in UTF-8. A null key means no key, and a null value
+means a tombstone.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageMapping:
-    """What a message of an inserted row is made of.
+    """How the message of an inserted row is made.
 
     Attributes:
-        topic: The real topic of all messages; or empty, and `topic_column` names it.
-        topic_column: The column whose text is the real topic; or empty.
-        key_column: The column that is the key; empty: no key.
-        value_column: The column that is the value; or empty, and `value_columns` are.
-        value_columns: The members of the value, a JSON object, in this order.
+        topic: The real topic of all messages; empty: the topic comes from `topic_column`.
+        topic_column: The column with the real topic; empty if `topic` is given.
+        key_column: The column with the key; empty: messages have no key.
+        value_column: The column with the value; empty: the value comes from `value_columns`.
+        value_columns: The columns in the value, a JSON object, in this order.
     """
 
     topic: str = ""
@@ -71,7 +72,7 @@ class MessageMapping:
         """Return the message of a row.
 
         Raises:
-            InsertNotMappedError: a column is missing, or cannot be what it should be.
+            InsertNotMappedError: A column is missing, or its value is not possible there.
         """
         for column, field in self.columns.items():
             if column not in values:

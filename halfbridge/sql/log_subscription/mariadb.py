@@ -1,10 +1,11 @@
-"""MariaDB as a log source: the row-based binary log, known by GTID.
+"""MariaDB as a log source: the row-based binary log, with GTID positions.
 
-On the server there is nothing to make: the log is kept as long as binlog_expire_logs_seconds or a
-PURGE says, whether it was read or not. The user needs REPLICATION SLAVE and BINLOG MONITOR.
+The source creates nothing on the server. The server keeps the log according to
+binlog_expire_logs_seconds or until a PURGE, whether the log was read or not. The user needs
+REPLICATION SLAVE and BINLOG MONITOR.
 
-A snapshot is exact: START TRANSACTION WITH CONSISTENT SNAPSHOT tells the place in the log that
-belongs to it, in its status variables binlog_snapshot_file and binlog_snapshot_position.
+A snapshot is exact: after START TRANSACTION WITH CONSISTENT SNAPSHOT the status variables
+binlog_snapshot_file and binlog_snapshot_position are the snapshot's place in the log.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from halfbridge.sql.log_subscription.mariadb_server import Table
 
 _FETCH_ROWS = 1_000  # of a snapshot at a time
-# How long the server waits for whoever reads a snapshot and stages it meanwhile.
+# How long the server waits for a client that reads a snapshot and stages its rows.
 _SNAPSHOT_WRITE_TIMEOUT_S = 3_600
 
 
@@ -44,10 +45,9 @@ class MariadbLog:
     """The inserts into one table of a MariaDB database; a LogSource.
 
     Args:
-        parameters: How PyMySQL connects; the database named there is the table's schema, unless
-            `schema` says another.
-        table: The table.
-        schema: Its schema.
+        parameters: Parameters for PyMySQL's connect.
+        table: Name of the table.
+        schema: Schema of the table; empty: the database in `parameters`.
     """
 
     def __init__(self, parameters: Mapping[str, Any], *, table: str, schema: str = "") -> None:
@@ -60,11 +60,11 @@ class MariadbLog:
 
     @property
     def read_to(self) -> str:
-        """All that committed up to here was handed out."""
+        """All inserts that committed up to this position were returned by `read`."""
         return self._read_to
 
     def begin_now(self, is_wanted: Wanted = always) -> Position:
-        """Return the present end of the log; nothing waits for long."""
+        """Return the current end of the log. There are no long waits."""
         del is_wanted
         connection, _ = self._checked()
         try:
@@ -74,7 +74,7 @@ class MariadbLog:
 
     @contextmanager
     def begin_snapshot(self, is_wanted: Wanted = always) -> Iterator[MariadbSnapshot]:
-        """Yield the table as it stands at a place in the log; nothing waits for long."""
+        """Yield a snapshot of the table at a place in the log. There are no long waits."""
         del is_wanted
         connection, table = self._checked()
         try:
@@ -92,12 +92,12 @@ class MariadbLog:
             connection.close()
 
     def open_now(self, is_wanted: Wanted = always) -> None:
-        """Read from the present end on; nothing waits for long."""
+        """Read from the current end of the log. There are no long waits."""
         del is_wanted
         self.open(self.begin_now())
 
     def open(self, position: Position) -> None:
-        """Read from `position` on; that it is lost is told by the first `read`."""
+        """Read from `position` on. If the position is lost, the first `read` raises the error."""
         self.close()
         connection, table = self._checked()
         connection.close()
@@ -129,13 +129,13 @@ class MariadbLog:
         return tuple(found)
 
     def advance(self, commit: str) -> None:
-        """Do nothing: the server keeps its log for a time, not for readers."""
+        """Do nothing: the server keeps its log for a fixed time, whether it was read or not."""
 
     def check_table(self) -> None:
-        """Do nothing: the log knows tables by their names."""
+        """Do nothing: the log identifies tables by name."""
 
     def lag_bytes(self) -> int:
-        """Return how much log lies between what was read and the end."""
+        """Return the bytes of log from the place that was read to the end of the log."""
         connection = connect(self._parameters)
         try:
             files = [(each[0], int(each[1])) for each in query(connection, "SHOW BINARY LOGS")]
@@ -143,7 +143,7 @@ class MariadbLog:
             connection.close()
         file, offset = self._place
         names = [name for name, _ in files]
-        begin = names.index(file) if file in names else 0  # nothing was read, or it was purged
+        begin = names.index(file) if file in names else 0  # nothing was read, or file was purged
         return max(0, sum(size for _, size in files[begin:]) - (offset if file in names else 0))
 
     def close(self) -> None:
@@ -153,11 +153,11 @@ class MariadbLog:
             stream.close()
 
     def standing(self) -> tuple[Standing, ...]:
-        """Return nothing: the server keeps its log for all readers alike."""
+        """Return an empty tuple: the source has no objects on the server."""
         return ()
 
     def drop(self) -> None:
-        """End the stream; nothing stands on the server."""
+        """End the stream. The source has no objects on the server."""
         self.close()
 
     def _checked(self) -> tuple[Any, Table]:
@@ -201,14 +201,14 @@ class MariadbSnapshot:
             _leave(cursor)
 
     def _selected(self, column: str) -> str:
-        # A FLOAT is shown with six digits, but stands in the log with all that it has.
+        # A SELECT returns a FLOAT with six digits, but the log has all digits.
         if self._table.types[column] == "float":
             return f"CAST({_quoted(column)} AS DOUBLE)"
         return _quoted(column)
 
 
 def _leave(cursor: Any) -> None:
-    """End a cursor without reading what is left of its rows, which would take as long as all."""
+    """Close a cursor without reading its remaining rows, which may be millions."""
     result = cursor._result  # noqa: SLF001 (close() reads on to the end)
     if result is not None and result.unbuffered_active:
         result.unbuffered_active = False
@@ -217,7 +217,7 @@ def _leave(cursor: Any) -> None:
 
 
 def _unreadable_place(connection: Any, file: str, offset: int) -> Exception:
-    """Return the error for a place in the log that the server finds no GTIDs for."""
+    """Return the error for a place in the log for which the server finds no GTIDs."""
     if file in (each[0] for each in query(connection, "SHOW BINARY LOGS")):
         return LogSettingsError(
             f"the server does not read its log up to {file}:{offset}, as an event in the file is "

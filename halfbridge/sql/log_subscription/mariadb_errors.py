@@ -1,4 +1,4 @@
-"""What an error of MariaDB's log, or of its reader, means for whoever must act."""
+"""Turns errors of MariaDB's log and of its reader into halfbridge's errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def undecodable(error: Exception) -> UnreadableChangeError:
 
 
 def reading_error(error: pymysql.Error) -> Exception:
-    """Return the error for what the server or the connection said while the log was read."""
+    """Return the error for a failure of the server or the connection while the log was read."""
     text = str(error)
     if error.args and error.args[0] == _CANNOT_READ_LOG and ("GTID" in text or "purged" in text):
         return PositionLostError(text)

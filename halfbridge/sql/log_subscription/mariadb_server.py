@@ -1,4 +1,4 @@
-"""What a MariaDB server must be set to, and what it says of a table, its log and a position."""
+"""Connects to a MariaDB server, checks its settings, and describes a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from halfbridge.sql.log_subscription.mariadb_values import UNREADABLE_TYPES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Seconds; a connection that is cut is noticed by the next statement, never waited for longer.
+# Seconds. A lost connection is noticed by the next statement within this time.
 _CONNECT_TIMEOUT_S = 10
 _STATEMENT_TIMEOUT_S = 60
 
@@ -37,10 +37,10 @@ class Table:
     """What information_schema says of a table.
 
     Attributes:
-        types: Column to the name of its type, in the table's order, of the columns that can be
-            read from the log: not generated ones, nor those of UNREADABLE_TYPES.
-        binary_lengths: Column to its length in bytes, of the BINARY columns.
-        primary_key: Its columns; empty where there is none.
+        types: Column -> name of its type, in the table's order, for columns that can be read from
+            the log. Generated columns and columns of UNREADABLE_TYPES are left out.
+        binary_lengths: Column -> length in bytes, for BINARY columns.
+        primary_key: Columns of the primary key; empty without a primary key.
     """
 
     types: Mapping[str, str]
@@ -52,8 +52,8 @@ def connect(parameters: Mapping[str, Any], **more: Any) -> Any:
     """Return a connection of PyMySQL with autocommit, in UTC.
 
     Raises:
-        LogUnavailableError: there is no such server now.
-        LogSettingsError: the server does not let this user in.
+        LogUnavailableError: The server cannot be reached now.
+        LogSettingsError: The server refuses this user.
     """
     settings = {
         "charset": "utf8mb4",
@@ -72,7 +72,7 @@ def connect(parameters: Mapping[str, Any], **more: Any) -> Any:
 
 
 def cut(connection: Any) -> None:
-    """End a connection that another thread may be waiting for."""
+    """Close a connection on which another thread may be waiting."""
     socket = connection._sock  # noqa: SLF001 (close() would wait for the one who reads)
     if socket is not None:
         with suppress(OSError):  # the server was first
@@ -84,7 +84,7 @@ def query(connection: Any, statement: str, arguments: tuple[object, ...] = ()) -
     """Return all rows of one statement, as tuples.
 
     Raises:
-        LogUnavailableError, LogSettingsError: by who must act.
+        LogUnavailableError, LogSettingsError: The statement failed; see `translated`.
     """
     try:
         with connection.cursor() as cursor:
@@ -95,7 +95,7 @@ def query(connection: Any, statement: str, arguments: tuple[object, ...] = ()) -
 
 
 def translated(error: pymysql.Error) -> Exception:
-    """Return the error of ours that says who must act."""
+    """Return halfbridge's error for a driver's error, by who must act."""
     code = error.args[0] if error.args else 0
     if code in _NOT_ALLOWED:
         return LogSettingsError(
@@ -124,10 +124,10 @@ def check_settings(connection: Any, schema: str) -> None:
 
 
 def describe(connection: Any, schema: str, table: str) -> Table:
-    """Return what is known of a table.
+    """Return the description of a table.
 
     Raises:
-        LogSettingsError: there is no such table, or its engine has no transactions.
+        LogSettingsError: The table does not exist, or its engine has no transactions.
     """
     engine = query(
         connection,

@@ -1,12 +1,12 @@
-"""Whether a statement that stands in MariaDB's log in place of rows may have filled a table.
+"""Decides whether a statement in MariaDB's log may have inserted into a table.
 
-A session that writes statements (binlog_format STATEMENT or MIXED, which only an administrator can
-choose while the server's is ROW) leaves its text and nothing else, neither what triggers did nor
-what views and functions stand for. A statement is passed over only where it is known not to have
-reached the table by the triggers, views and functions of the moment at which the log is read.
+A session with binlog_format STATEMENT or MIXED logs the text of its statements instead of rows.
+Only an administrator can choose these formats while the server uses ROW. The text does not show
+what triggers, views and functions did. A statement is accepted only if it cannot have reached the
+table through the triggers, views and functions that exist when the log is read.
 
-What is not found out: a trigger, a view or a function that led to the table when the statement ran,
-and was dropped or changed before a reader that lags came to the statement.
+One case is not detected: a trigger, a view or a function led to the table when the statement ran,
+and was dropped or changed before a lagging reader came to the statement.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from pymysqlreplication.event import ExecuteLoadQueryEvent
 
-# A name that leads further, and the text that says where; no text: this user may not see it. What
-# is in sys writes to no table of a user's.
+# Queries for names and their definitions; no definition: this user may not see it. Objects in the
+# schema sys do not write to users' tables.
 _BODIES = (
     (
         "SELECT event_object_table, action_statement FROM information_schema.triggers "
@@ -44,12 +44,13 @@ _GRANTED = (
     "FROM information_schema.schema_privileges) AS held WHERE privilege_type = %s "
     "AND REPLACE(grantee, '\\'', '') = CURRENT_USER() AND %s LIKE pattern"
 )
-# What fills no table, whatever triggers and functions there are.
+# Statements that insert nothing, whatever triggers and functions exist.
 _HARMLESS = re.compile(
     r"\s*((DROP|TRUNCATE|ALTER)\s|CREATE\s(?!.*(?<![\w$])SELECT(?![\w$])))",
     re.IGNORECASE | re.DOTALL,
 )
-# What may fill a new table, fires no trigger, and only reads others; but functions do anything.
+# Statements that may fill a new table. They fire no trigger and only read other tables, but they
+# may call functions.
 MAKES_TABLE = re.compile(r"\s*CREATE\s+(OR\s+REPLACE\s+)?(TEMPORARY\s+)?TABLE\s", re.IGNORECASE)
 # Bytes of an event of LOAD DATA in front of its text (EXECUTE_LOAD_QUERY_EVENT): two headers.
 _LOAD_HEADERS_BYTES = 26
@@ -68,15 +69,15 @@ class Statements:
     def __init__(self, connection: Any, table: str) -> None:
         self._connection = connection
         self._table = table
-        # What leads to the table, and what of it does so where it is only read: routines.
+        # Names that lead to the table, and the routines among them.
         self._leading: tuple[re.Pattern[str], re.Pattern[str]] | None = None
 
     def forget(self) -> None:
-        """Ask the server anew: a trigger, a view or a function may have been made."""
+        """Query the server again for the next statement, because a definition may have changed."""
         self._leading = None
 
     def suspicion(self, schema: str, text: str) -> str:
-        """Return why a statement may have inserted into the table; empty: it has not.
+        """Return why a statement may have inserted into the table; empty: it cannot have.
 
         Args:
             schema: The session's default one, or empty.
@@ -102,9 +103,9 @@ class Statements:
         return ""
 
     def _names(self) -> tuple[set[str], set[str]]:
-        """Return the names by which a statement may reach the table, over any number of steps.
+        """Return the names through which a statement may reach the table, in any number of steps.
 
-        The second set has the names of routines among the first.
+        The second set contains the names of routines in the first set.
         """
         found_in = [query(self._connection, each) for each in _BODIES]
         bodies = [row for each in found_in for row in each]
@@ -121,7 +122,7 @@ class Statements:
 
 
 def fills(schema: str, table: str) -> re.Pattern[str]:
-    """Return what finds a CREATE TABLE ... SELECT that makes the table and fills it."""
+    """Return a pattern for a CREATE TABLE ... SELECT that creates and fills the table."""
     schema, table = re.escape(schema), re.escape(table)
     return re.compile(
         r"\s*CREATE\s+(OR\s+REPLACE\s+)?TABLE\s+(IF\s+NOT\s+EXISTS\s+)?"
@@ -131,18 +132,18 @@ def fills(schema: str, table: str) -> re.Pattern[str]:
 
 
 def load_text(event: ExecuteLoadQueryEvent) -> tuple[str, str]:
-    """Return the session's schema and the text of a LOAD DATA, which the reader leaves unread."""
+    """Return the session's schema and the text of a LOAD DATA, which the reader does not decode."""
     left = event.packet.read(event.event_size - _LOAD_HEADERS_BYTES)[event.status_vars_length :]
     schema, text = left[: event.schema_length], left[event.schema_length + 1 :]
     return schema.decode("utf-8", "replace"), text.decode("utf-8", "replace")
 
 
 def _schemas(schema: str, text: str) -> list[str]:
-    """Return the schemas that a statement may work in.
+    """Return the schemas that a statement may use.
 
-    What stands before a dot may be a table's alias. It is taken for a schema all the same: where a
-    user has no rights in a schema the server does not tell its name either. What a literal holds is
-    no name; where there is a backslash, a literal may end elsewhere than it seems to.
+    A name before a dot may be the alias of a table. It counts as a schema anyway, because the
+    server hides the names of schemas in which the user has no rights. Literals are ignored, unless
+    the text has a backslash: then the end of a literal is uncertain.
     """
     bare = text if "\\" in text else _LITERAL.sub("''", text)
     named = {plain or quoted for plain, quoted in _QUALIFIER.findall(bare)}

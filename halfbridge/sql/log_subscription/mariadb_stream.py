@@ -51,10 +51,11 @@ if TYPE_CHECKING:
 
 _QUEUE_MAX = 2_000  # inserts read ahead: two message transactions
 _PUT_TIMEOUT_S = 0.2  # how soon a full queue notices that the stream is closed
-_HEARTBEAT_S = 5.0  # the server says so often that it lives
-_SILENCE_S_MAX = 30  # then the connection counts as lost
-_CONNECTIONS_MAX = 2  # one for events, one for the reader's own questions
-# From here to 2^32 - 1, at random: the server ends the stream of another reader with the same id.
+_HEARTBEAT_S = 5.0  # interval of the server's heartbeats
+_SILENCE_S_MAX = 30  # without data for this long the connection counts as lost
+_CONNECTIONS_MAX = 2  # one for events, one for the reader's own queries
+# A random server id from here to 2^32 - 1: the server ends the stream of a reader whose id another
+# reader uses.
 _SERVER_ID_MIN = 1 << 31
 _STANDALONE, _PREPARED_XA = 1, 64  # flags of a GTID event
 # WRITE_ROWS, in its two versions, and QUERY, as log_bin_compress writes them.
@@ -69,18 +70,18 @@ _EVENTS = [
     XAPrepareEvent,
     XidEvent,
 ]
-# Query events inside of a database transaction that change no row.
+# Query events within a database transaction that change no row.
 _HARMLESS = ("BEGIN", "COMMIT", "SAVEPOINT", "XA ", "RELEASE")
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What the thread hands over.
+    """An element of the queue.
 
     Attributes:
-        insert: An insert, or None: only the place has changed.
-        read_to: Position.commit up to which all was handed over.
-        file: The binlog's file, and `offset` in it, up to which it was read.
+        insert: An insert; None: only the place in the log has changed.
+        read_to: All inserts that committed up to this Position.commit were queued.
+        file, offset: The place in the binlog up to which it was read.
     """
 
     insert: Insert | None
@@ -90,15 +91,15 @@ class Read:
 
 
 class BinlogStream:
-    """Reads the log from a position on, in a thread of its own, until it is closed.
+    """Reads the log from a position on, in a separate thread, until `close`.
 
     Args:
-        parameters: How PyMySQL connects.
-        schema: Of the table.
-        table: Whose inserts are wanted.
-        described: The table as it is now. Not asked for in the thread, where it may have another
-            name already.
-        start: Where to begin.
+        parameters: Parameters for PyMySQL's connect.
+        schema: Schema of the table.
+        table: The table whose inserts are read.
+        described: Description of the table at the time of the call. The thread does not query it,
+            because the table may be renamed meanwhile.
+        start: Position to begin at.
     """
 
     def __init__(
@@ -128,10 +129,10 @@ class BinlogStream:
         self._thread.start()
 
     def take(self, timeout_s: float) -> Read | None:
-        """Return what comes next, after at most `timeout_s`; None: nothing came.
+        """Return the next element of the queue; None: nothing came within `timeout_s`.
 
         Raises:
-            PositionLostError, UnreadableChangeError, LogUnavailableError: the thread has ended.
+            PositionLostError, UnreadableChangeError, LogUnavailableError: The thread has ended.
         """
         if self._error is not None:
             raise self._error
@@ -190,7 +191,7 @@ class BinlogStream:
                 cut(connection)
 
     def _connect(self, **settings: Any) -> Any:
-        """Connect for the reader, which would read from the start again after a lost connection."""
+        """Connect for the reader; refuse a reconnect, after which it would start over."""
         if len(self._connections) > _CONNECTIONS_MAX:
             raise LogUnavailableError("the connection to the server was lost")
         renamed = {"db": "database", "passwd": "password"}
@@ -204,9 +205,10 @@ class BinlogStream:
             self._insert(event, reader)
         elif isinstance(event, MariadbGtidEvent):
             self._gtid = event
-            # Ids of tables are a running server's own. After a crash the log goes on without the
-            # event that would have the reader forget them, and another table's rows would be taken
-            # for this one's. Every database transaction tells the ids that it uses.
+            # Table ids are valid until the server restarts. After a crash of the server, the log
+            # continues without the event that resets the reader's table map, and rows of another
+            # table would be taken for rows of this table. Every database transaction starts with
+            # the table ids that it uses, so the map is cleared for each.
             reader.table_map.clear()
             self._assembler.begin()
         elif isinstance(event, (XidEvent, XAPrepareEvent)):
@@ -225,7 +227,7 @@ class BinlogStream:
     def _insert(self, event: WriteRowsEvent, reader: BinLogStreamReader) -> None:
         if self._gtid is not None and self._gtid.flags & _PREPARED_XA:
             raise UnreadableChangeError(
-                f"{self._gtid.gtid} is an XA transaction: whether it commits stands further on"
+                f"{self._gtid.gtid} is an XA transaction: a later event says whether it commits"
             )
         present = int.from_bytes(event.columns_present_bitmap, "little").bit_count()
         if present != event.number_of_columns:
@@ -260,16 +262,17 @@ class BinlogStream:
         return None
 
     def _judge(self, schema: str, text: str) -> None:
-        """Refuse a statement in place of rows, unless it is known to concern other tables."""
+        """Refuse a logged statement unless it certainly did not insert into the table."""
         suspicion = self._statements.suspicion(schema, text)
         if suspicion:
             raise in_place_of_rows(text, suspicion)
 
     def _rolled_back(self, text: str) -> Insert | None:
-        """Pass over a rollback that undid no insert into the table.
+        """Accept a rollback that undid no insert into the table.
 
-        The log has one where the database transaction made a temporary table or wrote to a table
-        whose engine has no transactions. The rows that were rolled back stand before it.
+        The log contains a rolled back database transaction if that has created a temporary table or
+        has written to a table whose engine has no transactions. The log has its rows, and then the
+        rollback.
         """
         if self._assembler.is_within:
             raise UnreadableChangeError(
@@ -280,10 +283,10 @@ class BinlogStream:
         return self._end() if text.upper() == "ROLLBACK" else None
 
     def _redescribed(self, text: str) -> Table:
-        """Look at the table again where DDL names it; as before where it is gone.
+        """Describe the table again if the DDL names it; return the old description if it is gone.
 
-        A connection that is lost (wait_timeout) ends the stream: rows of another form than the
-        description's would be read wrongly.
+        A lost connection (wait_timeout) ends the stream: with an outdated description, rows would
+        be decoded wrongly.
         """
         if self._table.lower() not in text.lower():
             return self._described
@@ -293,11 +296,11 @@ class BinlogStream:
             return self._described
 
     def _placed(self, error: UnreadableChangeError) -> UnreadableChangeError:
-        """Return the error with the position behind the database transaction that it is about."""
+        """Return the error with the position after the database transaction that caused it."""
         if self._gtid is None:
             return error
         behind = position_of({**self._gtids, self._gtid.domain_id: self._gtid.gtid})
-        return UnreadableChangeError(f"{error}. The position behind it is {behind}")
+        return UnreadableChangeError(f"{error}. The position after it is {behind}")
 
     def _end(self) -> Insert | None:
         gtid, self._gtid = self._gtid, None
@@ -307,7 +310,7 @@ class BinlogStream:
         return self._assembler.commit(position_of(self._gtids))
 
     def _hand_over(self, insert: Insert | None, reader: BinLogStreamReader) -> None:
-        """Queue what was read; a mere change of place only while there is room enough."""
+        """Queue an insert; queue a change of place only while the queue is at most half full."""
         if insert is None and self._queue.qsize() > _QUEUE_MAX // 2:
             return
         read_to = self._assembler.read_to

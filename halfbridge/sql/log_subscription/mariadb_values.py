@@ -1,4 +1,4 @@
-"""Values of MariaDB's columns, alike from the binlog and from a SELECT. Pure."""
+"""Converts values of MariaDB's columns, equally from the binlog and from a SELECT. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
     from halfbridge.sql.log_subscription.changes import Value
 
-# What the binlog and a SELECT tell in forms that cannot be made one without more knowledge of the
-# type than the binlog has.
+# Types whose forms in the binlog and in a SELECT differ, and cannot be converted into each other
+# with the type information that the binlog has.
 UNREADABLE_TYPES = frozenset(
     (
         "geometry", "geometrycollection", "inet4", "inet6", "linestring", "multilinestring",
@@ -50,7 +50,7 @@ def plain(value: object, kind: str) -> Value:
 
 
 def padded(value: Value, length: int) -> Value:
-    """Return a BINARY(length) with the zeros that the binlog leaves out at its end."""
+    """Return a BINARY(length) with its trailing zeros, which the binlog leaves out."""
     return value.ljust(length, b"\0") if isinstance(value, bytes) else value
 
 

@@ -1,6 +1,6 @@
-"""What PostgreSQL's catalogs say of a table and of its publication."""
+"""Reads PostgreSQL's catalogs: a table, its publication and its slot."""
 
-# Names stand in the statements as quoted literals: the replication protocol has no parameters.
+# Names are in the statements as quoted literals: the replication protocol has no parameters.
 # ruff: noqa: S608
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def is_published(
     connection: ReplicationConnection, publication: str, schema: str, table: str
 ) -> bool:
-    """Return whether inserts into the table are told: a publication follows the table's OID."""
+    """Return whether the publication has the table, which it identifies by OID, with inserts."""
     return bool(
         connection.rows(
             "SELECT 1 FROM pg_publication_tables JOIN pg_publication USING (pubname) "
@@ -27,7 +27,7 @@ def is_published(
 
 
 def columns_of(connection: ReplicationConnection, table: str) -> list[str]:
-    """Return what the log tells of the table too: generated columns are in no log.
+    """Return the columns that are in the log; generated columns are not.
 
     Args:
         connection: To its database.

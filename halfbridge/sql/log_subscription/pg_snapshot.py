@@ -1,4 +1,4 @@
-"""A table as it stood at a replication slot's consistent point."""
+"""The snapshot of a table at a replication slot's consistent point."""
 
 from __future__ import annotations
 

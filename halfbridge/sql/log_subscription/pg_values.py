@@ -1,4 +1,4 @@
-"""Values of PostgreSQL's columns from their text form. Pure."""
+"""Converts values of PostgreSQL's columns from their text form. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from halfbridge.sql.log_subscription.changes import Value
 
-# What makes the text forms below independent of the role's and the database's settings; one form
-# for the log and for a snapshot.
+# Settings that make the text forms independent of the role's and the database's settings, so that
+# the log and a snapshot have the same form.
 TEXT_SETTINGS = {
     "bytea_output": "hex",
     "datestyle": "ISO,YMD",
@@ -23,11 +23,11 @@ TEXT_SETTINGS = {
 
 
 def base_oid(schema: str, name: str) -> int | None:
-    """Return the oid of a built-in type that is more than its text; None: it is another type.
+    """Return the oid of a built-in type with a reader in this module; None: another type.
 
     Args:
-        schema: Of the type; empty: pg_catalog.
-        name: Of the type.
+        schema: Schema of the type; empty: pg_catalog.
+        name: Name of the type.
     """
     return _OIDS.get(name) if schema in _BUILT_IN else None
 

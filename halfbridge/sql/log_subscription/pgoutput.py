@@ -1,6 +1,6 @@
 """Messages of PostgreSQL's output plug-in pgoutput, protocol version 1. Pure.
 
-What is not needed for inserts is known by its name only. Source: PostgreSQL manual, "Logical
+Messages that are not needed for inserts are not decoded. Source: PostgreSQL manual, "Logical
 Replication Message Formats".
 """
 
@@ -19,13 +19,13 @@ _OID = Struct("!I")
 _COLUMN = Struct("!Ii")  # type's oid, type modifier
 _INT16 = Struct("!H")
 _INT32 = Struct("!I")
-# Update, delete, truncate, origin, logical message: not inserts, and read no further.
+# Update, delete, truncate, origin, logical message: not inserts, so they are not decoded.
 _PASSED_OVER = frozenset(b"UDTOM")
 _SHOWN_BYTES = 40
 
 
 class PgoutputError(ValueError):
-    """Bytes that are no message of pgoutput's protocol version 1; a defect, or another plug-in."""
+    """Bytes that are not a message of pgoutput's protocol version 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What a table looks like from here on; comes before its first change, and again later."""
+    """Description of a table; sent before the table's first change, and after alterations."""
 
     oid: int
     schema: str
@@ -66,12 +66,12 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class TypeName:
-    """A type that is not built in; comes before the first relation that has a column of the type.
+    """A type that is not built in; sent before the first relation with a column of the type.
 
     Attributes:
-        oid: As columns of relations have it.
-        schema: Of the type, or of the base type where the type is a domain; empty: pg_catalog.
-        name: Of the same one.
+        oid: Oid of the type.
+        schema: Schema of the type, or of the base type if the type is a domain; empty: pg_catalog.
+        name: Name of the type, or of the base type if the type is a domain.
     """
 
     oid: int
@@ -81,12 +81,12 @@ class TypeName:
 
 @dataclass(frozen=True, slots=True)
 class RowInsert:
-    """A row as it was inserted.
+    """An inserted row.
 
     Attributes:
-        oid: Of its relation.
-        texts: Of each column, in the relation's order, as the type's output function writes it;
-            None is null.
+        oid: Oid of the relation.
+        texts: Value of each column, in the relation's order, as the type's output function writes
+            it; None is null.
     """
 
     oid: int
@@ -95,10 +95,10 @@ class RowInsert:
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """A message that says nothing about inserts.
+    """A message that is not about inserts.
 
     Attributes:
-        kind: Its first byte.
+        kind: The message's first byte.
     """
 
     kind: str
@@ -111,7 +111,7 @@ def decode(data: bytes) -> PgoutputMessage:
     """Return the message in `data`.
 
     Raises:
-        PgoutputError: cut off, too long, or of no known kind.
+        PgoutputError: The message is truncated, too long, or of an unknown kind.
     """
     reader = _Reader(data)
     try:
@@ -211,10 +211,10 @@ def _column(reader: _Reader) -> bytes | None:
 
 
 def relation_of(relations: Mapping[int, Relation], insert: RowInsert) -> Relation:
-    """Return the relation that `insert` is a row of.
+    """Return the relation of the inserted row.
 
     Raises:
-        PgoutputError: it was not told before, or has another number of columns.
+        PgoutputError: The relation was not sent before, or has another number of columns.
     """
     relation = relations.get(insert.oid)
     if relation is None or len(relation.columns) != len(insert.texts):

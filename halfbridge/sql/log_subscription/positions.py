@@ -1,8 +1,8 @@
-"""The claim of a log subscription: one row that says how far its log was turned into messages.
+"""The position of a log subscription: one row that says which inserts became messages.
 
-The row moves in the same database transaction as the fence row of the messages, and only from the
-version that the relay has read. Of several relays one wins each step, and a relay that was killed
-left the row either before or behind its messages.
+The row moves in the same database transaction that writes the fence row of the messages, and only
+if it still has the version that the relay has read. Of several relays, one succeeds at each step. A
+relay that was killed has either moved the row and committed its messages, or neither.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FIRST_VERSION_BITS = 48  # of the column's 63: a row may be moved often
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The message transaction by which the row was moved last, as its COMMIT needs it."""
+    """The message transaction that moved the row last, with what its COMMIT needs."""
 
     transaction_id: str
     half_partition: int
@@ -55,13 +55,13 @@ class Stored:
     """A subscription's row.
 
     Attributes:
-        position: What lies before it was turned into messages.
-        staged_after: Of the rows of a snapshot that are staged, the number of the last one that
-            was turned into a message; None: none is staged any more. They come before the log.
-        decision: What moved the row last; None: nothing did.
-        is_acknowledged: The COMMIT of `decision` is known to stand in the op log.
-        version: Grows by one with each move.
-        producer_group: Whose relays move the row: `decision` is one of this group's.
+        position: All inserts before this position became messages.
+        staged_after: Number of the last staged row of a snapshot that was sent; None: no rows are
+            staged. Staged rows are sent before the log is read.
+        decision: The message transaction that moved the row last; None: none.
+        is_acknowledged: Whether the COMMIT of `decision` is known to be in the op log.
+        version: Increases by one with each move.
+        producer_group: The producer group of the relays and of `decision`.
     """
 
     position: Position
@@ -73,13 +73,13 @@ class Stored:
 
 
 class Positions:
-    """The table of positions and the one of staged rows, in the fence's database. Thread-safe.
+    """The tables of positions and of staged rows, in the fence's database. Thread-safe.
 
     Args:
-        engine: SQLAlchemy's, of PostgreSQL or MariaDB.
-        owner: Who moves rows, to be shown.
-        name: Of the table; `<name>_staged` is the other one.
-        schema: Of both; None: the connection's own.
+        engine: SQLAlchemy engine for PostgreSQL or MariaDB.
+        owner: Name of this relay, stored with each move.
+        name: Name of the table of positions; the table of staged rows is `<name>_staged`.
+        schema: Schema of both tables; None: the connection's default schema.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Positions:
         self._staged = staged_table(self.metadata, f"{name}_staged", schema)
 
     def create(self) -> None:
-        """Make the tables where they are missing."""
+        """Create the tables if they do not exist."""
         self.metadata.create_all(self.engine)
 
     def read(self, name: str) -> Stored | None:
-        """Return a subscription's row; None: it has not begun."""
+        """Return a subscription's row; None: the subscription has not begun."""
         with self._own_transaction() as connection:
             row = connection.execute(
                 select(self._table).where(self._table.c.name == name)
@@ -106,10 +106,10 @@ class Positions:
 
     @contextmanager
     def beginning(self, name: str) -> Iterator[None]:
-        """Hold off other relays that would begin the same subscription.
+        """Prevent other relays from beginning the same subscription during the block.
 
         Raises:
-            LogUnavailableError: another one begins it now; look again later.
+            LogUnavailableError: Another relay is beginning the subscription; try again later.
         """
         with self.engine.connect() as connection:
             set_isolation(connection, "AUTOCOMMIT")
@@ -130,17 +130,17 @@ class Positions:
         *,
         producer_group: str,
     ) -> Stored:
-        """Write a subscription's row anew, with the messages of a snapshot, all or nothing.
+        """Write a subscription's row, and stage a snapshot's messages, in one transaction.
 
         Args:
-            name: Of the subscription.
-            position: Of the snapshot, or where the log is read from.
-            producer_group: Of the relay.
-            messages: Of the snapshot's rows; staged until they are claimed.
+            name: Name of the subscription.
+            position: Position of the snapshot, or where reading the log begins.
+            producer_group: The relay's group.
+            messages: Messages of the snapshot's rows; they are staged until they are sent.
         """
         rest = iter(messages)
-        # PostgreSQL may have to sort the whole table for it, and would end a database transaction
-        # that is idle meanwhile (Bounds.idle_transaction_s).
+        # For the first message PostgreSQL may have to sort the whole table. Meanwhile it would end
+        # an idle database transaction (Bounds.idle_transaction_s).
         first = list(islice(rest, 1))
         with self._own_transaction() as connection:
             of_name = self._table.c.name == name
@@ -180,16 +180,17 @@ class Positions:
         ]
 
     def claim(self, connection: Connection, name: str, before: Stored, after: Stored) -> Stored:
-        """Move the row, in the open database transaction; return it as it is then.
+        """Move the row in the open database transaction; return the new row.
 
         Args:
-            connection: Of the fence's database transaction.
-            name: Of the subscription.
-            before: As this relay has read or moved the row last.
-            after: As it is to be; its version is set here.
+            connection: Connection of the fence's database transaction.
+            name: Name of the subscription.
+            before: The row as this relay has last read or moved it.
+            after: The new row; its version is set here.
 
         Raises:
-            PositionTakenError: another relay has moved it, or an operator; nothing is claimed.
+            PositionTakenError: Another relay has moved the row, or an operator has removed it;
+                nothing was claimed.
         """
         after = replace(after, version=before.version + 1)
         moved = connection.execute(
@@ -207,24 +208,24 @@ class Positions:
         return after
 
     def move(self, name: str, before: Stored, after: Stored) -> Stored:
-        """Move the row in a database transaction of its own; see `claim`."""
+        """Move the row in a separate database transaction; see `claim`."""
         with self._own_transaction() as connection:
             moved = self.claim(connection, name, before, after)
             connection.commit()
         return moved
 
     def count_staged(self, name: str) -> int:
-        """Return how many rows of a snapshot are staged and not sent."""
+        """Return how many staged rows of a snapshot were not sent yet."""
         query = select(func.count()).where(self._staged.c.name == name)
         with self._own_transaction() as connection:
             return int(connection.execute(query).scalar_one())
 
     def is_there(self) -> bool:
-        """Return whether the tables are."""
+        """Return whether the tables exist."""
         return inspect(self.engine).has_table(self._table.name, self._table.schema)
 
     def forget(self, name: str) -> bool:
-        """Remove a subscription's row and what is staged; return whether there was a row."""
+        """Remove a subscription's row and its staged rows; return whether there was a row."""
         with self._own_transaction() as connection:
             connection.execute(delete(self._staged).where(self._staged.c.name == name))
             gone = connection.execute(delete(self._table).where(self._table.c.name == name))
@@ -233,13 +234,13 @@ class Positions:
 
     @contextmanager
     def claiming(self) -> Iterator[Connection]:
-        """Yield a connection for a claim: no lock is waited for long, a commit is durable."""
+        """Yield a connection for a claim, with short lock waits and a durable commit."""
         with self._own_transaction() as connection:
             yield connection
 
     @contextmanager
     def _own_transaction(self) -> Iterator[Connection]:
-        """Yield a connection; what is not committed inside is rolled back."""
+        """Yield a connection; uncommitted work is rolled back at the end of the block."""
         with self.engine.connect() as connection:
             if self._database.own_isolation is not None:
                 set_isolation(connection, self._database.own_isolation)

@@ -1,11 +1,12 @@
 """PostgreSQL as a log source: a logical replication slot with pgoutput, for inserts only.
 
-On the server: a publication and a slot, both `halfbridge_<name>`. The slot keeps the log from the
-position on, as long as max_slot_wal_keep_size allows. The role needs REPLICATION, and must own the
-table (or be superuser) to make the publication.
+The source has a publication and a slot on the server, both named `halfbridge_<name>`. The slot
+keeps the log from the position on, within max_slot_wal_keep_size. The role needs REPLICATION, and
+must own the table (or be superuser) to create the publication.
 
-A snapshot is exact: CREATE_REPLICATION_SLOT makes it the snapshot of its own database transaction,
-at the slot's consistent point. What committed before it is in the snapshot and not in the slot.
+A snapshot is exact: CREATE_REPLICATION_SLOT sets the snapshot of the database transaction to the
+slot's consistent point. Transactions that committed before that point are in the snapshot and not
+in the slot; later transactions are in the slot only.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ class PostgresqlLog:
     """The inserts into one table of a PostgreSQL database; a LogSource.
 
     Args:
-        parameters: How libpq connects; `engine_parameters` has them of a SQLAlchemy engine.
-        name: Of the subscription, 1 to 50 of a-z, 0-9 and _; slot and publication are called
+        parameters: Parameters for libpq; `engine_parameters` takes them from a SQLAlchemy engine.
+        name: Name of the subscription, 1 to 50 of a-z, 0-9 and _. Slot and publication are named
             after it.
-        table: The table, without its schema.
-        schema: Its schema.
+        table: Name of the table, without its schema.
+        schema: Schema of the table.
     """
 
     def __init__(
@@ -73,16 +74,16 @@ class PostgresqlLog:
         self._schema = schema
         self._assembler = Assembler(Position("0/0"))
         self._relations: dict[int, Relation] = {}
-        self._base_oids: dict[int, int] = {}  # of domains, which a snapshot tells as their bases
+        self._base_oids: dict[int, int] = {}  # of domains; a snapshot has the base types already
         self._stream: ReplicationConnection | None = None
 
     @property
     def read_to(self) -> str:
-        """All that committed up to here was handed out."""
+        """All inserts that committed up to this position were returned by `read`."""
         return self._assembler.read_to
 
     def begin_now(self, is_wanted: Wanted = always) -> Position:
-        """Make publication and slot anew; return the slot's consistent point."""
+        """Create publication and slot again; return the slot's consistent point."""
         connection = ReplicationConnection(self._parameters, is_wanted)
         try:
             self._make_ready(connection)
@@ -92,14 +93,14 @@ class PostgresqlLog:
 
     @contextmanager
     def begin_snapshot(self, is_wanted: Wanted = always) -> Iterator[PostgresqlSnapshot]:
-        """Make publication and slot anew; yield the table at the slot's consistent point."""
+        """Create publication and slot again; yield the table at the slot's consistent point."""
         connection = ReplicationConnection(self._parameters, is_wanted)
         try:
             self._make_ready(connection)
             columns = columns_of(connection, self._qualified)
             key = primary_key_of(connection, self._qualified)
             connection.rows("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            position = self._make_slot(connection, "USE_SNAPSHOT")  # waits for all that run now
+            position = self._make_slot(connection, "USE_SNAPSHOT")  # waits for open transactions
             query = f"SELECT {', '.join(map(quoted, columns))} FROM {self._qualified}"
             if key:
                 query += f" ORDER BY {', '.join(map(quoted, key))}"
@@ -109,7 +110,7 @@ class PostgresqlLog:
             connection.close()
 
     def open_now(self, is_wanted: Wanted = always) -> None:
-        """Stream from the present end on, by a slot that ends with this connection."""
+        """Stream from the current end of the log, with a slot that ends with this connection."""
         self.close()
         connection = ReplicationConnection(self._parameters, is_wanted)
         try:
@@ -119,7 +120,7 @@ class PostgresqlLog:
             slot = f"{self.slot}_{secrets.token_hex(4)}"
             row = connection.rows(
                 f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT",
-                is_patient=True,  # waits for all that write now
+                is_patient=True,  # waits for the transactions that write now
             )[0]
             self._start(connection, slot, Position((row[1] or b"").decode()))
         except BaseException:
@@ -130,8 +131,9 @@ class PostgresqlLog:
         """Stream from `position` on.
 
         Raises:
-            SlotLostError: the slot is gone, invalidated, or was moved beyond the position.
-            PositionLostError: the log ends before it, or tells of another table; see check_table.
+            SlotLostError: The slot was dropped, invalidated, or moved beyond the position.
+            PositionLostError: The log ends before the position, or the publication has another
+                table (see check_table).
         """
         self.close()
         connection = self._connect()
@@ -148,7 +150,7 @@ class PostgresqlLog:
         stream = self._opened()
         deadline_s = monotonic() + timeout_s
         found: list[Insert] = []
-        stream.wait(0)  # takes in what has come
+        stream.wait(0)  # reads the data that has arrived
         while len(found) < inserts_max:
             data = stream.receive()
             if data is not None:
@@ -157,7 +159,7 @@ class PostgresqlLog:
                     found.append(insert)
                 continue
             if not self._assembler.is_within:
-                # What the server has sent it has sent whole: it decodes at commit.
+                # The server sends a transaction after its commit, and then completely.
                 self._assembler.pass_to(lsn_text(max(stream.keepalive_lsn, lsn_of(self.read_to))))
                 if found:
                     break
@@ -168,11 +170,11 @@ class PostgresqlLog:
         return tuple(found)
 
     def advance(self, commit: str) -> None:
-        """Let the server remove the log up to `commit`; it does so at its checkpoints."""
+        """Allow the server to remove the log up to `commit`, at its next checkpoint."""
         self._opened().flushed(lsn_of(commit))
 
     def check_table(self) -> None:
-        """Check that the publication has the table that has the name now; see LogSource."""
+        """Check that the publication has the table that now has the name; see LogSource."""
         connection = self._connect()
         try:
             self._check_published(connection)
@@ -180,9 +182,9 @@ class PostgresqlLog:
             connection.close()
 
     def lag_bytes(self) -> int:
-        """Return how much log lies between what was advanced to and the end.
+        """Return the bytes of log from the position of the last `advance` to the end of the log.
 
-        The slot keeps at least so much of it on the server's disk.
+        The slot keeps at least this much log on the server's disk.
         """
         connection = self._connect()
         try:
@@ -201,7 +203,7 @@ class PostgresqlLog:
             stream.close()
 
     def standing(self) -> tuple[Standing, ...]:
-        """Return slot and publication, as far as they are there."""
+        """Return slot and publication if they exist."""
         connection = self._connect()
         try:
             return standing_of(connection, self.slot)
@@ -267,7 +269,7 @@ class PostgresqlLog:
         return None
 
     def _make_ready(self, connection: ReplicationConnection) -> None:
-        """Make the publication, and room for the slot."""
+        """Create the publication, and drop an old slot."""
         (level,) = connection.rows("SHOW wal_level")[0]
         if level != b"logical":
             raise LogSettingsError(f"wal_level is {(level or b'').decode()}; it must be logical")
@@ -276,7 +278,7 @@ class PostgresqlLog:
         self._publish(connection)
 
     def _publish(self, connection: ReplicationConnection) -> None:
-        # Inserts into the partitions of a partitioned table are told as inserts into it.
+        # Inserts into the partitions of a partitioned table are published as inserts into it.
         connection.rows(
             f"CREATE PUBLICATION {self.slot} FOR TABLE {self._qualified} "
             "WITH (publish = 'insert', publish_via_partition_root = true)"

@@ -1,4 +1,4 @@
-"""What a log subscription has done, for its metrics and its health."""
+"""The progress of a log subscription, for its metrics and its health."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from time import monotonic
 
 @dataclass(slots=True)
 class Progress:
-    """What a subscription has done since its process started.
+    """The progress of a subscription since its process started.
 
     Attributes:
-        messages: Claimed and committed.
-        batches: Message transactions of them.
-        retries: Times it began again from its row.
-        last_error: Why it last did; empty: it has not, or goes on well since.
-        is_open: It reads the log.
-        step: What it did last, or is about to wait for.
-        step_at: When, by the monotonic clock.
+        messages: Committed messages.
+        batches: Message transactions of these messages.
+        retries: How often the subscription has begun again from its row.
+        last_error: The error of the last retry; empty after a success.
+        is_open: Whether the log is being read.
+        step: Name of the last step.
+        step_at: Time of the last step, by the monotonic clock.
     """
 
     messages: int = 0
@@ -29,5 +29,5 @@ class Progress:
     step_at: float = field(default_factory=monotonic)
 
     def note(self, step: str) -> None:
-        """Note a step."""
+        """Record a step."""
         self.step, self.step_at = step, monotonic()

@@ -1,4 +1,4 @@
-"""Removes a log subscription that is given up, or that is to begin anew."""
+"""Removes a log subscription, so that it ends or can begin again."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """What a removal takes away.
+    """What a removal deletes.
 
     Attributes:
-        subscription: Its name.
-        position: Up to which inserts were turned into messages; None: it has no row.
-        producer_group: Of its relays; None: it has no row.
-        staged: Rows of a snapshot that were not sent, and never will be.
-        standing: What it has on the server.
-        decision_open: The COMMIT of its last messages may not have been said. The fence has the
-            answer: any member of the producer group gives it to the daemon's check.
+        subscription: Name of the subscription.
+        position: All inserts before this position became messages; None: there is no row.
+        producer_group: The producer group of the relays; None: there is no row.
+        staged: Number of staged rows that were not sent, and will never be sent.
+        standing: Objects of the subscription on the server.
+        decision_open: Whether the COMMIT of the last messages may not have been sent. Then any
+            member of the producer group answers the daemon's check, by the fence.
     """
 
     subscription: str
@@ -40,10 +40,10 @@ class Removal:
 
 
 def removal_of(positions: Positions, source: LogSource, name: str) -> Removal:
-    """Return what `remove` would take away.
+    """Return what `remove` would delete.
 
     Raises:
-        LogUnavailableError: a relay reads the log now; stop it first.
+        LogUnavailableError: A relay is reading the log; stop the relay first.
     """
     standing = source.standing()
     used = [each.what for each in standing if each.is_used]
@@ -61,13 +61,13 @@ def removal_of(positions: Positions, source: LogSource, name: str) -> Removal:
 
 
 def remove(positions: Positions, source: LogSource, name: str) -> Removal:
-    """Remove a subscription; return what there was. May be repeated after an error.
+    """Remove a subscription; return what was deleted. May be repeated after an error.
 
-    A relay that runs on all the same finds no row at its next claim, and begins where its own
-    --begin-at says.
+    A relay that is still running finds no row at its next claim, and begins again according to its
+    own --begin-at.
 
     Raises:
-        LogUnavailableError: a relay reads the log now; stop it first.
+        LogUnavailableError: A relay is reading the log; stop the relay first.
     """
     found = removal_of(positions, source, name)
     source.drop()

@@ -1,4 +1,4 @@
-"""A log subscription that runs: its metrics, its health, and its end."""
+"""Runs a log subscription, with its metrics, its health and its shutdown."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from halfbridge.sql.log_subscription.subscription import LogSubscription
 
 _LOG = logging.getLogger("halfbridge.sql")
-# Each look asks the server anew, on a connection of its own.
+# Each query of the lag opens a new connection to the server.
 _LAG_INTERVAL_S = 10.0
-# After this long without a step health says so: two waits for an answer of the database
-# (Bounds.answer_s), or one for half messages, one for COMMITs and one for the database.
+# A relay without a step for this long is unhealthy. It covers two waits for an answer of the
+# database (Bounds.answer_s), or one for half messages, one for COMMITs and one for the database.
 STEP_S_MAX = 60.0
 
 
 class LogRelayService:
-    """Runs a subscription until `stop`, and says how it is. `run` is called once.
+    """Runs a subscription until `stop`, and reports its health. `run` is called once.
 
     Args:
-        subscription: Runs in the thread that calls `run`.
-        source: The subscription's, asked for its lag.
-        name: Of the subscription, the metrics' label.
-        step_s_max: How long there may be no step before health says so, seconds.
+        subscription: The subscription.
+        source: The subscription's source, for its lag.
+        name: Name of the subscription; the label of the metrics.
+        step_s_max: Longest time without a step while the relay is healthy, seconds.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class LogRelayService:
         """Relay until `stop`, or until `LogSubscription.run` raises; raise that.
 
         Args:
-            drain_s: How long what is begun may take then.
+            drain_s: Longest time for the current batch after `stop`.
 
         Raises:
-            DrainError: it took longer, and goes on in threads that end with the process. Nothing
-                is lost: the position tells the next relay how far this one came.
+            DrainError: The batch took longer. Its threads end with the process. Nothing is lost:
+                the next relay continues from the stored position.
         """
         relay = Thread(target=self._relay, name="halfbridge-log-relay", daemon=True)
         watcher = Thread(target=self._watch_lag, name="halfbridge-log-lag", daemon=True)
@@ -78,21 +78,21 @@ class LogRelayService:
         finally:
             self._stopping.set()
             deadline = monotonic() + drain_s
-            for thread in (relay, watcher):  # the watcher's question may end with the process
+            for thread in (relay, watcher):  # the watcher may still wait for the server
                 thread.join(max(0.0, deadline - monotonic()))
         if self._failure is not None:
             raise self._failure
         if relay.is_alive():
             text = f"{self._name} did not end in {drain_s:g} s; {self._last_step()}"
-            _LOG.error("a log subscription is left as it stands: %s", text)
+            _LOG.error("a log subscription was not drained: %s", text)
             raise DrainError(text)
 
     def stop(self) -> None:
-        """Have `run` finish its batch and return. Thread-safe."""
+        """Make `run` return after its current batch. Thread-safe."""
         self._stopping.set()
 
     def health(self) -> Health:
-        """Return the health of this moment."""
+        """Return the current health."""
         progress = self._subscription.progress
         if progress.last_error:
             return Health(progress.is_open, healthy=False, reason=progress.last_error)
@@ -114,7 +114,7 @@ class LogRelayService:
         if self._lag_bytes is not None:
             gauge = GaugeMetricFamily(
                 "halfbridge_log_lag_bytes",
-                "How much of the database's log lies behind what was read, and is kept for it.",
+                "Bytes of the database's log that were not read yet, and are kept for the relay.",
                 labels=["subscription"],
             )
             gauge.add_metric([self._name], self._lag_bytes)
@@ -134,12 +134,12 @@ class LogRelayService:
         return f"its last step was {age_s:.0f} s ago: {progress.step}"
 
     def _watch_lag(self) -> None:
-        """Ask for the lag now and then; an unknown one is not shown."""
+        """Query the lag periodically; while it is not known, it is not shown."""
         while True:
             try:
                 self._lag_bytes = self._source.lag_bytes()
             except Exception as error:  # noqa: BLE001 (drivers raise their own)
-                self._lag_bytes = None  # the last one would be shown for ever
+                self._lag_bytes = None  # the last value would become stale
                 level = logging.DEBUG if isinstance(error, LogSubscriptionError) else logging.ERROR
                 _LOG.log(level, "the lag of %s is not known: %s", self._name, error)
             if self._stopping.wait(_LAG_INTERVAL_S):

@@ -23,14 +23,15 @@ def log_source(engine: Engine, *, name: str, table: str, schema: str | None = No
     """Return the log of the engine's database, read for the inserts into one table.
 
     Args:
-        engine: SQLAlchemy's; its URL says where the log is. The source connects by itself.
-        name: Of the subscription, 1 to 50 of a-z, 0-9 and _.
-        table: The table.
-        schema: Its schema; None: public on PostgreSQL, the URL's database on MariaDB.
+        engine: SQLAlchemy engine; its URL says where the log is. The source makes its own
+            connections.
+        name: Name of the subscription, 1 to 50 of a-z, 0-9 and _.
+        table: Name of the table.
+        schema: Schema of the table; None: public on PostgreSQL, the URL's database on MariaDB.
 
     Raises:
-        LogSettingsError: this kind of database has no log that can be read.
-        ConfigError: `name` is none.
+        LogSettingsError: halfbridge cannot read the log of this kind of database.
+        ConfigError: `name` is not a valid name.
     """
     if not _NAME.fullmatch(name):
         raise ConfigError(
@@ -41,7 +42,7 @@ def log_source(engine: Engine, *, name: str, table: str, schema: str | None = No
         )
     kind = engine.dialect.name
     if kind == _POSTGRESQL:
-        # Late: each needs a driver that an installation for the other one lacks.
+        # Imported here: each source needs a driver that may not be installed.
         from halfbridge.sql.log_subscription.postgresql import PostgresqlLog  # noqa: PLC0415
 
         parameters = _parameters(engine.url, "postgresql+psycopg")

@@ -1,4 +1,4 @@
-"""Writes the messages of a snapshot's rows to the table of staged ones."""
+"""Writes the messages of a snapshot's rows to the table of staged messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.message import Message
 
-# Of a snapshot in one INSERT: rows, and bytes of its text, which takes far less than
-# Bounds.statement_s. A longer message has an INSERT of its own.
+# Most rows of one INSERT, and most bytes of its text. Such an INSERT takes far less than
+# Bounds.statement_s. A larger message gets its own INSERT.
 _STAGED_AT_A_TIME = 1_000
 _STAGED_BYTES_AT_A_TIME = 16 << 20
-# A staged row in the text of an INSERT: key and value have two digits a byte, and this is enough
-# for all else: the names of 50 and 249 characters, those of table and columns, numbers.
+# Bytes of a staged row in the text of an INSERT, without key and value (two digits a byte): names
+# of 50 and 249 characters, the names of table and columns, and numbers.
 _ROW_BYTES = 1_024
 
 
@@ -29,13 +29,13 @@ def stage(connection: Connection, table: Table, name: str, messages: Iterable[Me
     """Write messages in the open database transaction, numbered from 1; return how many.
 
     Args:
-        connection: In a database transaction.
-        table: The table of staged rows.
-        name: Of the subscription.
-        messages: Of the snapshot's rows, in their order.
+        connection: Connection with an open database transaction.
+        table: The table of staged messages.
+        name: Name of the subscription.
+        messages: Messages of the snapshot's rows, in the order of the rows.
 
     Raises:
-        LogSettingsError: a message is too long for a statement on this server.
+        LogSettingsError: A message is too long for a statement on this server.
     """
     number, size = 0, 0
     rows: list[dict[str, Any]] = []
@@ -67,7 +67,7 @@ def stage(connection: Connection, table: Table, name: str, messages: Iterable[Me
 
 
 def _statement_bytes_max(connection: Connection) -> float:
-    """Return how long a statement may be; a server that gets a longer one hangs up."""
+    """Return the server's limit for a statement: it closes the connection after a longer one."""
     if connection.dialect.name == "postgresql":
         return inf
     return int(connection.execute(text("SELECT @@max_allowed_packet")).scalar_one())

@@ -1,12 +1,13 @@
-"""A relay that turns the inserts into a user's table into messages, each once.
+"""A relay that turns the inserts into a user's table into messages, each exactly once.
 
-Nothing is written to the table. For each batch: half messages; one database transaction with the
-fence row and the moved position; the COMMIT; and later the note that the COMMIT stands. A relay
-that dies in between is followed by one that reads the row: what the row does not cover is sent
-again (the check rolls the dead relay's half messages back), and where the note is missing the
-COMMIT is said again, before anything else.
+The relay does not write to the table. For each batch it sends half messages, commits one database
+transaction with the fence row and the new position, sends the COMMIT, and later records that the
+COMMIT is acknowledged. If the relay dies in between, the next relay reads the subscription's row:
 
-All message transactions of a subscription have one half partition, so that messages come out in
+- Inserts after the position are sent again. The check rolls the dead relay's half messages back.
+- If the acknowledgement is not recorded, the COMMIT is repeated before anything else is sent.
+
+All message transactions of a subscription use one half partition, so that messages are delivered in
 the order of the log.
 """
 
@@ -53,13 +54,13 @@ if TYPE_CHECKING:
     from halfbridge.sql.log_subscription.positions import Positions, Stored
 
 _LOG = logging.getLogger("halfbridge.sql")
-# How long one look at the log waits; a stop is noticed so soon.
+# How long one read of the log waits. A stop is noticed within this time.
 _READ_TIMEOUT_S = 0.5
-# Without inserts the position follows the log so often, so that the server can remove it. Each
-# time it writes a row, which is in the log too: never sooner.
+# How often the position follows a log without inserts, so that the server can remove the log. Not
+# more often, because each such move writes a row, and so adds to the log.
 _PROGRESS_INTERVAL_S = 60.0
 _BACK_OFF_S_MIN, _BACK_OFF_S_MAX = 0.1, 10.0
-# What goes away by itself, or was decided by somebody who was faster: begin again from the row.
+# Errors that pass by themselves, or that another relay has caused: begin again from the row.
 _PASSING = (
     FencedError,
     HalfNotStoredError,
@@ -77,9 +78,9 @@ _PASSING = (
 
 
 class BeginAt(str, Enum):
-    """Where a subscription begins that has no position.
+    """Where a subscription without a position begins.
 
-    NOW: with what commits from now on. SNAPSHOT: with all rows that are there, then as NOW.
+    NOW: with the inserts that commit from now on. SNAPSHOT: with all existing rows, then as NOW.
     """
 
     NOW = "now"
@@ -90,17 +91,17 @@ class LogSubscription:
     """Relays one table. Not thread-safe; `run` is called once.
 
     Args:
-        producer: Started, with `fence.check` as its checker; of a producer group of this
-            subscription's own, or shared with others of the same fence.
-        fence: In the database of the positions.
-        positions: Their tables, made.
+        producer: A started producer with `fence.check` as its checker. Its producer group may be
+            shared by subscriptions with the same fence.
+        fence: A fence in the database of the positions.
+        positions: The tables of positions, which must exist.
         source: The table's log.
-        mapping: Of a row to its message.
-        name: Of the subscription.
-        begin_at: Where it begins when it has no position; None: that is an error. An operator
-            removes a lost one first (`removal`).
+        mapping: Turns a row into a message.
+        name: Name of the subscription.
+        begin_at: Where the subscription begins if it has no position; None: an error in that case.
+            An operator must remove a subscription with a lost position first (`removal`).
         progress_interval_s: How often the position follows a log without inserts.
-        on_step: Told each step by name, for tests.
+        on_step: Called with the name of each step, for tests.
     """
 
     def __init__(
@@ -131,14 +132,16 @@ class LogSubscription:
         self._back_off_s = _BACK_OFF_S_MIN
 
     def run(self, stop: Event) -> None:
-        """Relay until `stop` is set; ends between two batches of at most MESSAGES_MAX.
+        """Relay until `stop` is set; return between two batches of at most MESSAGES_MAX.
 
-        While a snapshot is staged it ends between two rows, and the subscription has not begun.
+        If `stop` is set while a snapshot is staged, this method returns between two rows, and the
+        subscription has not begun.
 
         Raises:
-            PositionLostError, PositionMissingError: an operator chooses where to begin.
-            LogSettingsError, UnreadableChangeError, InsertNotMappedError: see there.
-            BridgeError: what does not go away by itself: topics, rights, a message too large.
+            PositionLostError, PositionMissingError: An operator chooses where to begin.
+            LogSettingsError, UnreadableChangeError, InsertNotMappedError: As in their docstrings.
+            BridgeError: An error that does not pass by itself: a topic, a right, or a message that
+                is too large.
         """
         try:
             while not stop.is_set():
@@ -147,7 +150,7 @@ class LogSubscription:
             self._source.close()
 
     def _run_until(self, stop: Event) -> None:
-        """Relay until `stop` is set or something fails that passes; then wait a while."""
+        """Relay until `stop` is set or an error occurs that passes; after an error, back off."""
         try:
             self._open(stop)
             while not stop.is_set():
@@ -172,9 +175,9 @@ class LogSubscription:
         self._told(step)
 
     def _open(self, stop: Event) -> None:
-        """Read the row, settle what is open, send what is staged, and open the log.
+        """Read the row, repeat an open COMMIT, send staged rows, and open the log.
 
-        Comes back without the last when `stop` is set.
+        Returns without opening the log when `stop` is set.
         """
         self.progress.note("opening")
         self._read_ahead.clear()
@@ -209,7 +212,7 @@ class LogSubscription:
         with self._positions.beginning(self._name):
             stored = self._positions.read(self._name)
             if stored is not None:
-                return stored  # another relay was faster
+                return stored  # another relay has begun the subscription
             if self._begin_at is None:
                 raise PositionMissingError(
                     f"subscription {self._name} has no position; begin it with --begin-at now or "
@@ -240,7 +243,7 @@ class LogSubscription:
                 self._did("staged")
 
     def _turn(self) -> None:
-        """Read on, and relay one batch of what was read."""
+        """Read more inserts, and relay one batch of them."""
         while len(self._read_ahead) < MESSAGES_MAX:
             found = self._read(0.0 if self._read_ahead else _READ_TIMEOUT_S)
             if not found:
@@ -285,17 +288,17 @@ class LogSubscription:
         self.progress.batches += 1
 
     def _idle(self) -> None:
-        """Note the last decision, and let the position follow the log now and then."""
+        """Record the last decision; let the position follow the log when that is due."""
         self._claims.note_decision()
         if monotonic() < self._progress_due_s:
             return
         self._progress_due_s = monotonic() + self._progress_interval_s
         before, read_to = self._claims.row, self._source.read_to
         try:
-            self._source.check_table()  # after the reading, for all that the position passes over
+            self._source.check_table()  # after the read: covers all that the position passes
         except PositionLostError as error:
             raise self._lost(error) from error
-        # Within a database transaction the position counts what was claimed of it.
+        # In the middle of a database transaction the position must not move.
         if before.position.inserts == 0 and read_to != before.position.commit:
             self._claims.move(replace(before, position=Position(read_to)))
             self._source.advance(read_to)
@@ -304,7 +307,7 @@ class LogSubscription:
     def _lost(self, error: PositionLostError) -> PositionLostError:
         position = self._claims.row.position
         return type(error)(
-            f"subscription {self._name} is lost at {position.commit}: {error}. Inserts behind it "
+            f"subscription {self._name} is lost at {position.commit}: {error}. Later inserts "
             "may be missing. Look for them, then remove the subscription (halfbridge relay "
             "remove) and choose where to begin: --begin-at now or --begin-at snapshot"
         )

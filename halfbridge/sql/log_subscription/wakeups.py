@@ -1,8 +1,8 @@
-"""The log of the local message table, in place of looking at the table now and then.
+"""Reads the database's log to learn of new rows in the local message table, instead of polling.
 
-Rows are claimed in the table as ever, so that an insert told twice, or never, does no harm: the log
-only says when to look. So nothing is kept on the server for a relay that is away. Whatever
-interrupts the reading, a look at the whole table comes after it.
+The log only says when to look at the table. Rows are claimed in the table, so an insert that the
+log reports twice, or not at all, does no harm. So the server keeps no log for a relay that does not
+run. After every interruption the relay looks at the whole table.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("halfbridge.sql")
 _READ_MAX = 1_000
 _READ_SLICE_S = 0.5  # how soon a stop is noticed
-# A log tells of a commit a moment before its rows are visible to others.
+# The log reports a commit shortly before the rows become visible to other transactions.
 _LOOK_AGAIN_S = 0.02
 _RECONNECT_S = 1.0
 _READABLE_CHARS_MAX = 20  # PostgreSQL allows 63 for the slot's whole name
 
 
 class LogListener:
-    """Calls `wake` when rows were inserted into a table, from a thread of its own.
+    """Calls `wake` in a separate thread when rows were inserted into a table.
 
     Args:
-        engine: Of the table's database, PostgreSQL or MariaDB.
-        table: Its name.
-        schema: Its schema; None: the engine's own.
-        wake: Called in the thread; means "look at the table".
+        engine: SQLAlchemy engine for the table's database, PostgreSQL or MariaDB.
+        table: Name of the table.
+        schema: Schema of the table; None: the engine's default schema.
+        wake: Called in the thread when the caller should look at the table.
 
     Raises:
-        LogSettingsError: this kind of database has no log that can be read.
+        LogSettingsError: halfbridge cannot read the log of this kind of database.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class LogListener:
             self._stopping.wait(_RECONNECT_S)
 
     def _follow(self, source: LogSource) -> None:
-        is_fresh = False  # woken by what may not have been visible yet
+        is_fresh = False  # the rows of the last wake may not have been visible yet
         while not self._stopping.is_set():
             found = source.read(_READ_MAX, _LOOK_AGAIN_S if is_fresh else _READ_SLICE_S)
-            # The whole table is looked at when it is read again, so that nothing behind is needed.
+            # The server may remove the log at once: after a restart the whole table is looked at.
             source.advance(source.read_to)
             if found or is_fresh:
                 self._wake()
@@ -99,7 +99,7 @@ class LogListener:
 
 
 def _name(schema: str | None, table: str) -> str:
-    """Return a name for what the table's listeners share; short, as a slot's has more behind it."""
+    """Return a name for the table's publication; short, because a slot's name adds a suffix."""
     readable = re.sub(r"[^a-z0-9_]", "_", table.lower())[:_READABLE_CHARS_MAX]
     return f"wakeups_{readable}_{sha256(repr((schema, table)).encode()).hexdigest()[:8]}"
 
