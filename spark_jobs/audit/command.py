@@ -120,7 +120,7 @@ def main(
     started_s = monotonic()
     _refuse_what_has_no_effect(topics, TopicNames(topic_prefix))
     if no_others and other_prefixes:
-        raise click.UsageError("--other-prefix and --no-others contradict each other: give one")
+        raise click.UsageError("--other-prefix names others, and --no-others says there are none")
     source = options.reading_options(bootstrap_servers, kafka)
     given = read_snapshot(snapshot_file.read_text("utf-8")) if snapshot_file else None
     with spark_session(_APP_NAME, options=spark_options) as spark:
