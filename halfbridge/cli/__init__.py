@@ -1,7 +1,7 @@
 """The `halfbridge` command. Each command's module is imported when the command is used.
 
-Exit status: 0 done; 1 it did not work; 2 wrong usage or configuration; a daemon's own statuses
-stand in halfbridge.checker.errors. Errors are one line on standard error.
+Exit status: 0 success; 1 failure; 2 wrong usage or configuration. The daemon has more exit statuses
+(halfbridge.checker.errors). An error is one line on standard error.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # what a shell shows for SIGINT
 DEBUG_FLAG = "--debug"
 
-# Command -> one line for --help; the module halfbridge.cli.<command> holds it under that name (with
-# _ for -).
+# Command -> one line for --help. The command is the function of the same name in the module
+# halfbridge.cli.<command>, with _ for -.
 COMMANDS = {
     "bench": "Measure throughput and latency, end to end.",
     "broker": "Run a real Kafka broker on this machine.",
-    "checker": "Run the daemon, or set one of its partitions anew.",
-    "demo": "Show the whole of it: 2,000 orders, crashes included.",
-    "fence": "Make, show and purge the table of a fence.",
-    "inbox": "Make, show and purge the table of an inbox.",
-    "local-messages": "Make, list, show, retry and purge a local message table.",
-    "relay": "Send what stands in a local message table.",
+    "checker": "Run the daemon, or reset one of its partitions.",
+    "demo": "Show the whole protocol: 2,000 orders, with crashes.",
+    "fence": "Create, show and purge the table of a fence.",
+    "inbox": "Create, show and purge the table of an inbox.",
+    "local-messages": "Create, list, show, retry and purge a local message table.",
+    "relay": "Send the messages of a local message table.",
     "spark": "Read, audit and copy topics with Spark.",
-    "topics": "Make or check the internal topics.",
+    "topics": "Create or check the internal topics.",
 }
 
 
@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; an unknown one is answered with the nearest."""
+        """Find the command; the error for an unknown command names the most similar command."""
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = get_close_matches(args[0], COMMANDS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(COMMANDS))}"
@@ -82,9 +82,9 @@ class LazyGroup(click.Group):
         standalone_mode: bool = True,  # noqa: FBT001, FBT002 (click's signature)
         **extra: Any,
     ) -> Any:
-        """Run; errors become one line and an exit status, a traceback only with --debug."""
+        """Run the command; an error becomes one line and an exit status, unless with --debug."""
         words = list(sys.argv[1:] if args is None else args)
-        debug = DEBUG_FLAG in words  # wherever it stands, also behind the command
+        debug = DEBUG_FLAG in words  # at any place, also after the command
         words = [word for word in words if word != DEBUG_FLAG]
         name = prog_name or "halfbridge"
         if not standalone_mode:
@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
 
 
 def _fail(error: BaseException, *, debug: bool) -> NoReturn:
-    """Say in one line what went wrong, and exit."""
+    """Print the error as one line, and exit."""
     if debug:
         traceback.print_exception(error)
     text, status = _explain(error)
@@ -106,7 +106,7 @@ def _fail(error: BaseException, *, debug: bool) -> NoReturn:
 
 
 def _explain(error: BaseException) -> tuple[str, int]:
-    # Late: a command that works needs none of them.
+    # Imported here: a command that succeeds does not need them.
     from halfbridge.bridge.errors import BridgeError, ConfigError  # noqa: PLC0415
     from halfbridge.checker.errors import CheckerError  # noqa: PLC0415
 
@@ -118,7 +118,7 @@ def _explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return _one_line(error.format_message()), error.exit_code
     if isinstance(error, CheckerError):
-        # A service manager tells by it whether starting the daemon again can help.
+        # The exit status tells a service manager whether to restart the daemon.
         return _one_line(str(error)), error.exit_code
     if isinstance(error, BridgeError):
         return _one_line(str(error)), EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
@@ -140,7 +140,7 @@ def cli(*, debug: bool) -> None:
 
 def main() -> NoReturn:
     """Run the command line of this process, and end the process with its exit status."""
-    # Late: whoever imports the command line for its commands does not need it.
+    # Imported here: code that imports single commands does not need it.
     from halfbridge.checker.process_end import end_process  # noqa: PLC0415
 
     try:
@@ -151,10 +151,10 @@ def main() -> NoReturn:
 
 
 def _status_of(end: SystemExit) -> int:
-    """Return the exit status that the interpreter would end with; text is told, as it would be."""
+    """Return the exit status of a SystemExit; print its text, as the interpreter does."""
     if end.code is None:
         return 0
     if isinstance(end.code, int):
         return end.code
-    click.echo(end.code, err=True)  # a user's module may end so that is imported
+    click.echo(end.code, err=True)  # raised by an imported module of the user, for example
     return EXIT_ERROR

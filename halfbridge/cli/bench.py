@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _MESSAGES_MAX = 10_000_000
 _LINGER_MS_FULL_SPEED = 5.0
-# What a client needs to be asked for its defaults.
+# Required settings, to read the client's defaults.
 _NAMED = {"bootstrap_servers": "127.0.0.1:9092", "producer_group": "bench"}
 _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
 
@@ -27,14 +27,14 @@ _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
     "--in-flight",
     type=click.IntRange(1, 1_000_000),
     default=5_000,
-    help="Transactions that the pipelined client keeps open.",
+    help="Most open transactions of the pipelined client.",
 )
-@click.option("--workers", type=click.IntRange(1, 64), default=1, help="Of the checker.")
+@click.option("--workers", type=click.IntRange(1, 64), default=1, help="Workers of the checker.")
 @click.option(
     "--rate",
     type=click.FloatRange(0, 1_000_000),
     default=0,
-    help="Transactions a second, on schedule whatever happens; 0: as fast as they go.",
+    help="Transactions a second, sent on schedule whatever happens; 0: as fast as possible.",
 )
 @click.option(
     "--threads",
@@ -55,22 +55,21 @@ _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
     "--linger-ms",
     type=click.FloatRange(0, 1000),
     default=None,
-    help="How long the client lets records pile up.  [default: 5 pipelined at full speed, which"
-    " halves the broker's work; else the client's own default]",
+    help="How long the client collects records for a batch.  [default: 5 when pipelined at full"
+    " speed, which halves the broker's work; else the client's own default]",
 )
 @click.option(
-    "--bootstrap-servers", default="", help="A cluster to use; without one a broker is started."
+    "--bootstrap-servers", default="", help="The cluster to use. Without it a broker is started."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
 def bench(**values: Any) -> int:
     """Measure throughput and latency, end to end.
 
-    Client, checker and a read_committed consumer are processes of their own. The same run
-    measures what a plain idempotent producer does on this machine: compare ratios, not figures.
-    Settings of client and checker come from their HALFBRIDGE_ variables. Exit status 0 only if
-    nothing was lost or duplicated.
+    Client, checker and a read_committed consumer are separate processes. The same run measures a
+    plain idempotent producer on this machine: compare ratios, not figures. Settings of client and
+    checker come from HALFBRIDGE_ variables. Exit status 0 only if nothing was lost or duplicated.
     """
-    # Late: they bring the Kafka client, which --help does not need.
+    # Imported here: --help does not need the Kafka client.
     from halfbridge.bench.run import run_bench  # noqa: PLC0415
     from halfbridge.spark_jobs.ivy import JarsError  # noqa: PLC0415
     from halfbridge.spark_jobs.jvm import JavaNotFoundError  # noqa: PLC0415

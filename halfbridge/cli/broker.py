@@ -1,4 +1,4 @@
-"""`halfbridge broker`: a real Kafka broker on this machine, for trying things out."""
+"""`halfbridge broker`: a real Kafka broker on this machine, for experiments."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def broker() -> None:
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the data here; otherwise a temporary directory that goes with the broker.",
+    help="Directory of the data. Without it, a temporary directory that is deleted at the end.",
 )
 def start(*, port: int, directory: Path | None) -> int:
     """Run one broker in the foreground until Ctrl-C. The first start fetches its jars."""
-    # Late: --help needs no broker.
+    # Imported here: --help needs no broker.
     from halfbridge.testkit.broker import EmbeddedBroker  # noqa: PLC0415
 
     _refuse_taken(port)
-    click.echo("starting Kafka (the first time its jars are fetched) ...", err=True)
+    click.echo("starting Kafka (the first start fetches its jars) ...", err=True)
     with ExitStack() as stack:
         try:
             running = stack.enter_context(EmbeddedBroker(directory=directory, port=port))
@@ -62,18 +62,18 @@ def start(*, port: int, directory: Path | None) -> int:
 
 
 def _refuse_taken(port: int) -> None:
-    """Make sure that whoever answers on `port` later is the broker started here."""
+    """Refuse a port in use, so that the broker that answers on it later is this one."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         raise click.ClickException(
-            f"port {port} cannot be had ({error.strerror}): give another --port, 0 for any"
+            f"port {port} is not available ({error.strerror}): give another --port, 0 for any"
         ) from error
 
 
 def _wait_for_end(running: EmbeddedBroker) -> None:
-    """Return at a signal; a broker that ends by itself is an error."""
-    # Not before it runs: until then a Ctrl-C must break the download off.
+    """Return after a signal; raise an error if the broker ends by itself."""
+    # Handlers are set only now: before the broker runs, Ctrl-C must interrupt the download.
     stop = threading.Event()
     with on_signals(lambda _number: stop.set()):
         while not stop.wait(_ALIVE_POLL_S):

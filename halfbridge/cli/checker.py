@@ -1,4 +1,4 @@
-"""`halfbridge checker`: run the daemon, or set one of its partitions anew."""
+"""`halfbridge checker`: run the daemon, or reset one of its partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def checker() -> None:
-    """Run the daemon, or set one of its partitions anew."""
+    """Run the daemon, or reset one of its partitions."""
 
 
 @checker.command()
@@ -28,41 +28,41 @@ def checker() -> None:
 def run(**values: Any) -> int:
     """Run the daemon until SIGTERM or Ctrl-C.
 
-    Every setting is a flag, an environment variable and a key of the TOML file; flags win over
-    the environment, the environment over the file.
+    Every setting is a flag, an environment variable and a key of the TOML file. Flags override the
+    environment, and the environment overrides the file.
     """
     from halfbridge.checker import supervisor  # noqa: PLC0415 (--help does not need it)
 
     config = load_settings(CheckerConfig, values)
-    # Each worker reads it again; a mistake in it should end the command, not N workers.
+    # Each worker reads the policy file again. A mistake should end the command, not N workers.
     load_policy(config.policy_file, names=config.names)
     return supervisor.run(config, environ=os.environ)
 
 
 @checker.command()
-@click.option("--partition", type=click.IntRange(0), required=True, help="The stopped one.")
+@click.option("--partition", type=click.IntRange(0), required=True, help="The stopped partition.")
 @click.option("--from-half-offset", type=click.IntRange(0), help="Read from here, not log start.")
 @click.option("--from-op-offset", type=click.IntRange(0), help="Read from here, not log start.")
 @click.option(
     "--accept-duplicates",
     is_flag=True,
-    help="No offset is exact: deliver some transactions again rather than any never.",
+    help="If no offset is exact: deliver some transactions twice, and none never.",
 )
 @click.option(
     "--skip-undelivered",
     is_flag=True,
-    help="No offset is exact: never deliver some transactions rather than any again.",
+    help="If no offset is exact: never deliver some transactions, and none twice.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be committed; commit nothing.")
 @json_option
 @settings_options(CheckerConfig, only=CONNECTION)
 def init(**values: Any) -> int:
-    """Set a stopped partition anew, so that it goes on where it stood.
+    """Reset a stopped partition, so that it continues where it ended.
 
-    Reads the half and op partition, the real topics and the dead-letter topic to see what was
-    delivered, and commits the offsets behind it. All workers must be stopped.
+    The command reads the half and op partition, the real topics and the dead-letter topic to find
+    out what was delivered, and commits the offsets after that. All workers must be stopped.
     """
-    # Late: they bring the Kafka client, which --help does not need.
+    # Imported here: --help does not need the Kafka client.
     from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
     from halfbridge.checker.admin.init import InitRequest, init_partition  # noqa: PLC0415
     from halfbridge.checker.admin.reinit import Choice  # noqa: PLC0415
@@ -88,7 +88,7 @@ def init(**values: Any) -> int:
 
 
 def show_offsets(found: NewOffsets, values: dict[str, Any]) -> None:
-    """Print what `init` found and did; ids are whatever was written to the half topic."""
+    """Print the result of `init`. Ids may be any text, because clients wrote them."""
     if values["as_json"]:
         committed = not values["dry_run"]
         body = {"committed": committed, "exact": found.exact, **dataclasses.asdict(found)}

@@ -1,4 +1,4 @@
-"""Options of commands that work in a database, and what they do with its errors."""
+"""Options and error handling of commands that use a database."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def database_options(default_name: str) -> Callable[[F], F]:
             required=True,
             envvar=URL_VARIABLE,
             metavar="URL",
-            help="SQLAlchemy's address of the database; a password is better given by the"
-            f" variable, which nobody sees. [{URL_VARIABLE}]",
+            help="SQLAlchemy URL of the database. Give a URL with a password in the environment"
+            f" variable, which other users cannot see. [{URL_VARIABLE}]",
         ),
         click.option("--name", default=default_name, show_default=True, help="Name of the table."),
         click.option("--schema", default=None, help="Schema of the table. [default: the user's]"),
@@ -44,17 +44,17 @@ def database_options(default_name: str) -> Callable[[F], F]:
 
 @contextmanager
 def opened(url: str, *, bounds: Bounds | None = None) -> Iterator[Engine]:
-    """Yield an engine; errors of the database become one line.
+    """Yield an engine; an error of the database becomes one line.
 
     Args:
-        url: SQLAlchemy's address of the database.
-        bounds: For a command that runs on; see engine_of.
+        url: SQLAlchemy URL of the database.
+        bounds: For a long-running command; see engine_of.
 
     Raises:
-        ClickException: the extra `sql` is not installed, or the database refuses; status 1.
-        ConfigError: the URL is wrong, or its driver is not installed.
+        ClickException: The extra `sql` is not installed, or the database refuses; status 1.
+        ConfigError: The URL is wrong, or its driver is not installed.
     """
-    try:  # late: an extra, which other commands and --help do not need
+    try:  # imported here: an extra, which other commands and --help do not need
         from sqlalchemy.exc import DBAPIError, SQLAlchemyError  # noqa: PLC0415
 
         from halfbridge.sql.engines import engine_of  # noqa: PLC0415

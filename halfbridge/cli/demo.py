@@ -1,4 +1,4 @@
-"""`halfbridge demo`: the whole of it on a real broker, in under a minute."""
+"""`halfbridge demo`: the whole protocol on a real broker, in under a minute."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ _ORDERS_MAX = 100_000
     show_default=True,
     help="Orders to place.",
 )
-@click.option("--spark", is_flag=True, help="Let Spark read and audit the run in the end.")
-@click.option("--keep-dir", is_flag=True, help="Leave logs and database behind and say where.")
+@click.option("--spark", is_flag=True, help="Read and audit the run with Spark at the end.")
+@click.option("--keep-dir", is_flag=True, help="Keep logs and database, and print their place.")
 def demo(*, as_json: bool, orders: int, keep_dir: bool, spark: bool) -> int:
-    """Show the whole of it: 2,000 orders, crashes included.
+    """Show the whole protocol: 2,000 orders, with crashes.
 
     Starts a real Kafka broker, the checker, an order service with a SQLite database and a fence,
-    and an independent read_committed consumer, each a process of its own. Some orders are rolled
-    back, some services are killed between their local commit and their decision, some orders are
-    never decided: the fence proves that they are rolled back. A few are begun without the fence
-    and never decided: they become dead letters. The table counts messages: "expected" is what must
-    come out, delivered or dead-lettered. Exit status 0 only if every committed message arrived
-    exactly once, in per-key order, and no other one did. With --spark, which needs
-    halfbridge[spark], also only if Spark read the same rows and its audit of all topics found
-    nothing.
+    and an independent read_committed consumer, each in its own process. Some orders are rolled
+    back. Some services are killed between their local commit and their decision. Some orders are
+    never decided: the fence proves that they are rolled back. A few orders are begun without the
+    fence and never decided: they become dead letters.
+
+    The table counts messages. "expected" is the number that must be delivered or dead-lettered.
+    Exit status 0 only if every committed message arrived exactly once, in per-key order, and no
+    other message arrived. With --spark, which needs halfbridge[spark], Spark must also read the
+    same rows, and its audit of all topics must find nothing.
     """
-    # Late: they bring the Kafka client and rich, which --help does not need.
+    # Imported here: --help needs neither the Kafka client nor rich.
     from rich.console import Console  # noqa: PLC0415
 
     from halfbridge.demo.display import make_table, verdict_line  # noqa: PLC0415

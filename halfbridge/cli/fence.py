@@ -1,4 +1,4 @@
-"""`halfbridge fence`: make, show and purge the table of a fence."""
+"""`halfbridge fence`: create, show and purge the table of a fence."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _table_options = database_options("halfbridge_fence")
 
 @click.group()
 def fence() -> None:
-    """Make, show and purge the table of a fence."""
+    """Create, show and purge the table of a fence."""
 
 
 @fence.command()
 @_table_options
 @json_option
 def create(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
-    """Make the table where it is missing, and the row about itself.
+    """Create the table and its own rows if they do not exist.
 
-    Running it again does no harm. Where a migration tool makes the table, this adds the row.
+    The command may be repeated. If a migration tool creates the table, this command adds the rows.
     """
     with opened(url) as engine:
         from halfbridge.sql.fence_table import FenceTable  # noqa: PLC0415  (an extra)
@@ -47,7 +47,7 @@ def create(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
 @_table_options
 @json_option
 def show(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
-    """Show how many rows there are, and how old; reads the whole table."""
+    """Show the number of rows and the oldest row; reads the whole table."""
     with opened(url) as engine:
         from halfbridge.sql.fence_table import FenceTable  # noqa: PLC0415  (an extra)
 
@@ -63,7 +63,7 @@ def show(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
         told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
         click.echo(f"rows      {group}: {told}")
     if report.forgets:
-        click.echo(f"advice    this server may forget commits: {report.forgets}")
+        click.echo(f"advice    this server may lose commits: {report.forgets}")
     return 0
 
 
@@ -87,14 +87,14 @@ def show(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
     "--older-than-ms",
     type=click.IntRange(min=0),
     default=None,
-    help="Keep rows longer than they are needed.",
+    help="Least age of deleted rows. [default: the least age that is allowed]",
 )
 @json_option
 def purge(*, url: str, name: str, schema: str | None, as_json: bool, **limits: Any) -> int:
     """Delete rows that no check needs any more.
 
-    Needed are rows younger than max(2 x transaction_age_ms_max, dead_letter_retention_ms +
-    transaction_age_ms_max, 25 hours). May be interrupted and repeated.
+    Rows are kept if they are younger than max(2 x transaction_age_ms_max, dead_letter_retention_ms
+    + transaction_age_ms_max, 25 hours). The command may be interrupted and repeated.
     """
     with opened(url) as engine:
         from halfbridge.sql import fence_purge  # noqa: PLC0415  (an extra)
@@ -113,7 +113,7 @@ def purge(*, url: str, name: str, schema: str | None, as_json: bool, **limits: A
 
 
 def _progress(*, as_json: bool) -> Any:
-    """Return what tells how far a purge is: a line that is written anew, on a terminal."""
+    """Return a function that shows the progress in one line; None without a terminal."""
     if as_json or not sys.stderr.isatty():
         return None
     return lambda rows: click.echo(f"\r{rows} rows deleted", err=True, nl=False)

@@ -1,4 +1,4 @@
-"""`halfbridge inbox`: the table that consumers mark messages in."""
+"""`halfbridge inbox`: the table in which consumers mark messages as taken."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halfbridge.sql import Inbox
 
 _BROKERS = ("bootstrap_servers", "kafka")
-_NO_GROUP = "-"  # making and showing the table is about all groups
+_NO_GROUP = "-"  # `create` and `show` are about all groups
 _MS_PER_DAY = 86_400_000
 
 _table_options = database_options("halfbridge_inbox")
@@ -26,13 +26,13 @@ _table_options = database_options("halfbridge_inbox")
 
 @click.group()
 def inbox() -> None:
-    """Make, show or purge the table in which consumers mark what they have taken."""
+    """Create, show or purge the table in which consumers mark messages as taken."""
 
 
 @inbox.command()
 @_table_options
 def create(**values: Any) -> int:
-    """Make the table unless it is there."""
+    """Create the table if it does not exist."""
     with opened(values["url"]) as engine:
         made = _inbox(engine, values)
         made.create()
@@ -64,26 +64,26 @@ def show(**values: Any) -> int:
 @_table_options
 @click.option("--group-id", required=True, help="The consumer group whose marks are deleted.")
 @click.option(
-    "--older-than-ms", type=click.IntRange(0), required=True, help="Least age of what is deleted."
+    "--older-than-ms", type=click.IntRange(0), required=True, help="Least age of deleted marks."
 )
 @click.option(
     "--retention-ms",
     type=click.IntRange(0),
     default=None,
-    help="For how long real topics keep a record at most, where brokers are not asked.",
+    help="Longest time for which real topics keep a record, if no --topic is given.",
 )
 @click.option(
     "--topic",
     "topics",
     multiple=True,
     metavar="NAME",
-    help="A real topic that the group reads: brokers are asked for how long it keeps a record."
-    " Name all of them; may be repeated.",
+    help="A real topic that the group reads. Its retention is read from the brokers. Give all real"
+    " topics of the group; may be repeated.",
 )
 @json_option
 @settings_options(CheckerConfig, only=_BROKERS)
 def purge(**values: Any) -> int:
-    """Delete a group's old marks; refused where their messages can still be read again."""
+    """Delete a group's old marks; refused if their messages can still be read again."""
     asked = {}
     if values["topics"]:
         config = load_settings(CheckerConfig, values)

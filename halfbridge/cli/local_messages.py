@@ -1,4 +1,4 @@
-"""`halfbridge local-messages`: make, list, show, retry and purge a local message table."""
+"""`halfbridge local-messages`: create, list, show, retry and purge a local message table."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def table_options(command: F) -> F:
-    """Add what finds a local message table: --url, --name, --schema, --relay-table-name."""
+    """Add the options --url, --name, --schema and --relay-table-name."""
     relays = click.option(
         "--relay-table-name",
         default="halfbridge_relay",
         show_default=True,
-        help="What the names of the relays' own tables begin with.",
+        help="Prefix of the names of the relays' own tables.",
     )
     return database_options("halfbridge_local_message")(relays(command))
 
@@ -45,7 +45,7 @@ _ids_argument = click.argument("row_ids", metavar="[ID]...", nargs=-1, type=clic
 def opened_table(
     values: dict[str, Any], *, bounds: Bounds | None = None
 ) -> Iterator[LocalMessages]:
-    """Yield the table that `table_options` name; takes them out of `values`."""
+    """Yield the table that `table_options` name; remove these options from `values`."""
     schema, name = values.pop("schema"), values.pop("name")
     relay_name = values.pop("relay_table_name")
     with opened(values.pop("url"), bounds=bounds) as engine:
@@ -58,13 +58,13 @@ def opened_table(
 
 @click.group(name="local-messages")
 def local_messages() -> None:
-    """Make, list, show, retry and purge a local message table."""
+    """Create, list, show, retry and purge a local message table."""
 
 
 @local_messages.command()
 @table_options
 def create(**values: Any) -> int:
-    """Make the tables where they are missing. Running it again does no harm."""
+    """Create the tables if they do not exist."""
     with opened_table(values) as messages:
         messages.create()
         click.echo(f"{messages.tables.messages.fullname} is there")
@@ -78,7 +78,7 @@ def create(**values: Any) -> int:
     "states",
     multiple=True,
     type=click.Choice(_STATES),
-    help="Only rows in this state; may be repeated. [default: what is not done]",
+    help="Only rows in this state; may be repeated. [default: all states of rows not done]",
 )
 @click.option("--after-id", type=click.IntRange(min=0), default=0, help="Only greater ids.")
 @click.option(
@@ -138,7 +138,7 @@ def show(*, row_id: int, as_json: bool, **values: Any) -> int:
 @_ids_argument
 @click.option("--all", "is_all", is_flag=True, help="All rows that were given up.")
 def retry(*, row_ids: tuple[int, ...], is_all: bool, **values: Any) -> int:
-    """Have rows that were given up (MESSAGE_ERROR) sent again; mend the cause first."""
+    """Send rows again that were given up (MESSAGE_ERROR). Remove the cause first."""
     _demand_choice(row_ids, is_all=is_all)
     with opened_table(values) as messages:
         from halfbridge.sql.local_messages import admin  # noqa: PLC0415  (an extra)
@@ -155,14 +155,14 @@ def retry(*, row_ids: tuple[int, ...], is_all: bool, **values: Any) -> int:
     type=click.IntRange(min=1),
     default=7 * 24 * _HOUR_MS,
     show_default=True,
-    help="Only rows that have not changed for so long.",
+    help="Least time since the last change of a deleted row.",
 )
 @click.option(
     "--transaction-age-ms-max",
     type=click.IntRange(min=1),
     default=72 * _HOUR_MS,
     show_default=True,
-    help="The daemon's; a younger row is kept, for its dead letter may still come.",
+    help="The daemon's setting. Younger rows are kept, because a dead letter may still come.",
 )
 @click.option(
     "--error",
@@ -170,15 +170,15 @@ def retry(*, row_ids: tuple[int, ...], is_all: bool, **values: Any) -> int:
     type=click.IntRange(min=1),
     multiple=True,
     metavar="ID",
-    help="Delete this MESSAGE_ERROR row instead: it is never sent. May be repeated.",
+    help="Delete this MESSAGE_ERROR row instead; it is never sent. May be repeated.",
 )
 def purge(*, errors: tuple[int, ...], **values: Any) -> int:
     """Delete rows that were relayed or rolled back long ago; may be repeated."""
     ages = {name: values.pop(name) for name in ("older_than_ms", "transaction_age_ms_max")}
     if ages["older_than_ms"] < ages["transaction_age_ms_max"]:
         raise click.UsageError(
-            "--older-than-ms must be at least --transaction-age-ms-max: a dead letter may come so"
-            " late",
+            "--older-than-ms must be at least --transaction-age-ms-max: a dead letter may come as"
+            " late as that",
             click.get_current_context(),
         )
     with opened_table(values) as messages:

@@ -1,4 +1,4 @@
-"""`halfbridge relay run --table`: relay the inserts into a user's table by the database's log."""
+"""`halfbridge relay run --table`: relay the inserts into a user's table from the database's log."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _BEGINNINGS = ("now", "snapshot")
 
 
 def log_options(command: F) -> F:
-    """Add the options of a log subscription; with --table the others of a relay are not used."""
+    """Add the options of a log subscription. With --table, other options of a relay are unused."""
     options = (
         click.option(
             "--table",
             metavar="NAME",
-            help="Relay the inserts into this table of yours, by the database's log, in place of"
+            help="Relay the inserts into this table of yours, from the database's log, instead of"
             " the local message table.",
         ),
         click.option(
@@ -46,14 +46,14 @@ def log_options(command: F) -> F:
         click.option(
             "--subscription",
             metavar="NAME",
-            help="With --table: under this name the position is kept. [default: the table's]",
+            help="With --table: the name of the stored position. [default: the table's name]",
         ),
         click.option(
             "--begin-at",
             type=click.Choice(_BEGINNINGS),
-            help="With --table: where a subscription begins that has no position: with what commits"
-            " from now on, or with all rows that are there. One that has a position goes on from"
-            " there, whatever this says; `relay remove` takes the position away.",
+            help="With --table: where a subscription without a position begins: with the inserts"
+            " that commit from now on, or with all existing rows. Ignored if the subscription has"
+            " a position; `relay remove` removes the position.",
         ),
     )
     for option in reversed(options):
@@ -65,12 +65,12 @@ def run_log(values: dict[str, Any], config: BridgeConfig) -> int:
     """Relay until SIGTERM or Ctrl-C; return the exit status.
 
     Args:
-        values: Of `log_options`, and url, schema, fence_name, metrics_host and metrics_port.
-        config: Of the producer.
+        values: Values of `log_options`, and url, schema, fence_name, metrics_host, metrics_port.
+        config: Config of the producer.
 
     Raises:
-        UsageError: an option is missing.
-        BridgeError: see LogSubscription.run.
+        UsageError: An option is missing.
+        BridgeError: As in LogSubscription.run.
     """
     if values["map_file"] is None:
         raise click.UsageError("--table needs --map", click.get_current_context(silent=True))
@@ -85,7 +85,7 @@ def run_log(values: dict[str, Any], config: BridgeConfig) -> int:
 def _run(
     engine: Engine, check_engine: Engine, values: dict[str, Any], config: BridgeConfig
 ) -> None:
-    # Late: they bring SQLAlchemy and the Kafka client, which --help does not need.
+    # Imported here: --help needs neither SQLAlchemy nor the Kafka client.
     from halfbridge.sql.fence import Fence  # noqa: PLC0415
     from halfbridge.sql.log_subscription.mapping import load_mapping  # noqa: PLC0415
     from halfbridge.sql.log_subscription.positions import Positions  # noqa: PLC0415
@@ -124,13 +124,13 @@ def _run(
 
 
 def remove_log(values: dict[str, Any]) -> int:
-    """Remove a subscription, or tell what would be removed; return the exit status.
+    """Remove a subscription, or print what would be removed; return the exit status.
 
     Args:
-        values: Of the command: url, schema, subscription, yes and as_json.
+        values: Values of the command: url, schema, subscription, yes and as_json.
 
     Raises:
-        LogSubscriptionError: a relay uses it, or the server refuses.
+        LogSubscriptionError: A relay uses the subscription, or the server refuses.
     """
     name = values["subscription"]
     with opened(values["url"]) as engine:

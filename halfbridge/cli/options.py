@@ -1,4 +1,4 @@
-"""Command-line options made of a settings dataclass, and the settings made of them."""
+"""Makes command-line options from a settings dataclass, and loads the settings from them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def settings_options(
 ) -> Callable[[F], F]:
     """Return a decorator that adds `--config` and one option for each setting of `cls`.
 
-    Values stay text, so that `load` checks flags, variables and file alike and says for each
+    Values stay text: `load` checks flags, variables and file in the same way, and its errors say
     where a bad value came from.
 
     Args:
         cls: A dataclass whose fields are made by `halfbridge.serde.settings.setting`.
-        only: Names of the settings wanted; all by default.
-        has_file: Whether there is a `--config`: one file holds the settings of one class.
+        only: Names of the settings to add; all by default.
+        has_file: Whether to add `--config`. One file contains the settings of one class.
     """
     options = [_option(each) for each in describe(cls) if only is None or each.name in only]
     config = click.option(
@@ -58,7 +58,7 @@ def load_settings(cls: type[T], values: Mapping[str, Any]) -> T:
     """Return `cls` from an option decorator's values, the environment and the file.
 
     Raises:
-        ConfigError: a value is wrong; its text says which, where from, and what is allowed.
+        ConfigError: A value is wrong; the text names the setting, its origin and what is allowed.
     """
     path = values.get("config_file")
     names = {each.name for each in describe(cls)}

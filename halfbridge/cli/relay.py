@@ -1,4 +1,4 @@
-"""`halfbridge relay`: send what stands in a local message table, or in a table of the user's."""
+"""`halfbridge relay`: send the messages of a local message table, or a table's inserts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BRIDGE_SETTINGS = (
 
 @click.group()
 def relay() -> None:
-    """Send what stands in a local message table, or what is inserted into a table of yours."""
+    """Send the messages of a local message table, or the inserts into a table of yours."""
 
 
 def _relay_options(command: Any) -> Any:
@@ -51,7 +51,7 @@ def _relay_options(command: Any) -> Any:
 @click.option(
     "--by-log",
     is_flag=True,
-    help="Have the database's log say when there are rows, in place of notifications.",
+    help="Learn of new rows from the database's log, instead of notifications.",
 )
 @click.option(
     "--fence-name", default="halfbridge_fence", show_default=True, help="Name of the fence's table."
@@ -59,7 +59,7 @@ def _relay_options(command: Any) -> Any:
 @click.option(
     "--callback",
     metavar="MODULE:FUNCTION",
-    help="Asked about PREPARED rows: returns True, False, or None for not known yet.",
+    help="Function for PREPARED rows: returns True, False, or None for not known yet.",
 )
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="For metrics.")
 @click.option(
@@ -68,11 +68,11 @@ def _relay_options(command: Any) -> Any:
 @settings_options(BridgeConfig, only=_BRIDGE_SETTINGS, has_file=False)
 @_relay_options
 def run(**values: Any) -> int:
-    """Run a relay until SIGTERM or Ctrl-C; what is begun is finished.
+    """Run a relay until SIGTERM or Ctrl-C; then finish the transactions that were begun.
 
-    Several may run on one table. The tables are made where they are missing.
+    Several relays may run on one table. Missing tables are created.
 
-    With --table it relays the inserts into a table of yours, to which it writes nothing.
+    With --table the relay sends the inserts into a table of yours. It does not write to that table.
     """
     if values["table"]:
         logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
@@ -104,22 +104,23 @@ def run(**values: Any) -> int:
     required=True,
     envvar=URL_VARIABLE,
     metavar="URL",
-    help=f"SQLAlchemy's address of the database. [{URL_VARIABLE}]",
+    help=f"SQLAlchemy URL of the database. [{URL_VARIABLE}]",
 )
 @click.option("--schema", default=None, help="Schema of the positions. [default: the user's]")
 @click.option(
     "--subscription",
     required=True,
     metavar="NAME",
-    help="Of the subscription; without a --subscription of its own the table's name.",
+    help="Name of the subscription: the --subscription of its relay, or the table's name.",
 )
-@click.option("--yes", is_flag=True, help="Remove it; without this, only say what there is.")
+@click.option("--yes", is_flag=True, help="Remove it. Without --yes, only show what exists.")
 @json_option
 def remove(**values: Any) -> int:
-    """Remove a log subscription: its position, and slot and publication on PostgreSQL.
+    """Remove a log subscription: its position, and its slot and publication on PostgreSQL.
 
-    After a lost position, and for a subscription that is given up. Stop its relay first. A relay
-    that is started again begins where its --begin-at says: look for inserts that were missed.
+    Use this command after a lost position, and for a subscription that is no longer needed. Stop
+    its relay first. A relay that is started again begins where its --begin-at says: look for
+    inserts that were missed.
     """
     return remove_log(values)
 
@@ -133,7 +134,7 @@ def _run(
     callback: Callable[..., Any] | None,
     values: dict[str, Any],
 ) -> None:
-    # Late: they bring SQLAlchemy and the Kafka client, which --help does not need.
+    # Imported here: --help needs neither SQLAlchemy nor the Kafka client.
     from halfbridge.sql.fence import Fence  # noqa: PLC0415
     from halfbridge.sql.local_messages.relay import Relay  # noqa: PLC0415
     from halfbridge.sql.local_messages.service import RelayService  # noqa: PLC0415
@@ -161,7 +162,7 @@ def _function(path: str | None) -> Callable[..., Any] | None:
     """Return the function that `--callback` names.
 
     Raises:
-        ConfigError: there is none; whoever wrote the command corrects it.
+        ConfigError: The function does not exist; the user corrects the command.
     """
     if path is None:
         return None

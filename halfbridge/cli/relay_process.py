@@ -1,4 +1,4 @@
-"""What a relay of either kind does as a process: a producer closed in time, metrics, signals."""
+"""The process of a relay of either kind: its producer, its metrics and its signals."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 
 class Service(Protocol):
-    """A relay that runs."""
+    """A running relay."""
 
     def health(self) -> Health:
-        """Return the health of this moment."""
+        """Return the current health."""
 
     def stop(self) -> None:
-        """Have `run` return."""
+        """Make `run` return."""
 
     def run(self) -> None:
         """Relay until `stop`."""
 
 
 def started_producer(stack: ExitStack, fence: Fence, config: BridgeConfig) -> TransactionProducer:
-    """Return a relay's producer, which `fence` answers for; it closes with the stack."""
-    # Late: they bring SQLAlchemy and the Kafka client, which --help does not need.
+    """Return a relay's started producer, with `fence` as its checker; the stack closes it."""
+    # Imported here: --help needs neither SQLAlchemy nor the Kafka client.
     from halfbridge.bridge.producer import TransactionProducer  # noqa: PLC0415
     from halfbridge.sql.local_messages.service import CLOSE_S_MAX  # noqa: PLC0415
 
@@ -53,11 +53,11 @@ def run_until_signal(
     """Run a relay until SIGTERM or Ctrl-C.
 
     Args:
-        stack: Closes what is opened here.
+        stack: Closes the metrics server.
         service: The relay.
-        registry: Its metrics.
-        values: Of the command: metrics_host and metrics_port; no port: no metrics.
-        says: A line for whoever started it.
+        registry: The relay's metrics.
+        values: Values of the command: metrics_host and metrics_port; without a port no metrics.
+        says: A line to print at the start.
     """
     from halfbridge.checker.http import serve  # noqa: PLC0415
     from halfbridge.checker.signals import on_signals  # noqa: PLC0415

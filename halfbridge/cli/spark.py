@@ -1,6 +1,6 @@
-"""`halfbridge spark`: the Spark jobs, each in a local session of its own.
+"""`halfbridge spark`: the Spark jobs, each in its own local session.
 
-Exit status of a job: 0 done, nothing found; 1 it did not work, or wrong usage; 2 findings.
+Exit status of a job: 0 done without findings; 1 failure or wrong usage; 2 findings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from halfbridge.spark_jobs.options import JobGroup
 JOBS = {
     "audit": (
         "halfbridge.spark_jobs.audit",
-        "Check that every transaction came out as it was decided.",
+        "Check that every transaction was delivered as it was decided.",
     ),
     "bench-ingest": ("halfbridge.spark_jobs.bench_ingest", "Measure ingest against a plain read."),
     "count-transactions": (
@@ -26,20 +26,20 @@ JOBS = {
     ),
     "dedupe": (
         "halfbridge.spark_jobs.dedupe",
-        "Make a table without duplicates of an ingested one.",
+        "Make a table without duplicates from an ingested table.",
     ),
     "ingest": (
         "halfbridge.spark_jobs.ingest",
         "Write real topics to Parquet or Delta, exactly once.",
     ),
-    "replay": ("halfbridge.spark_jobs.replay", "Send rows of a table or a topic once more."),
+    "replay": ("halfbridge.spark_jobs.replay", "Send rows of a table or a topic again."),
     "responder": ("halfbridge.spark.responder", "Answer checks for a txn_half sink."),
     "stuck": ("halfbridge.spark_jobs.stuck", "Show transactions that nobody has decided."),
 }
 
 
 class _LazyJobs(JobGroup):
-    """Imports a job when it is used: pyspark takes a second, and may not be installed."""
+    """Imports a job when it is used: pyspark takes a second to import, if it is installed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return all names, sorted."""
@@ -69,8 +69,8 @@ class _LazyJobs(JobGroup):
 
 @click.group(cls=_LazyJobs, no_args_is_help=False, subcommand_metavar="JOB [ARGS]...")
 def spark() -> None:
-    """Run a Spark job in a local session of its own.
+    """Run a Spark job in its own local session.
 
-    It needs Java 17 or 21. On a cluster the same jobs run through spark-submit; docs/spark.md
-    shows how. Exit status: 0 done, 1 error, 2 findings.
+    Needs Java 17 or 21. On a cluster the same jobs run through spark-submit; docs/spark.md shows
+    how. Exit status: 0 done, 1 error, 2 findings.
     """

@@ -1,4 +1,4 @@
-"""`halfbridge topics`: make and check the internal topics."""
+"""`halfbridge topics`: create and check the internal topics."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _partitions_option = click.option(
     "--partitions",
     type=click.IntRange(1, 1000),
     default=None,
-    help="Partitions of half and op topic: the most workers there can be. [default: 4]",
+    help="Partitions of half and op topic, and so the most workers. [default: 4]",
 )
 _replication_option = click.option(
     "--replication-factor",
@@ -55,20 +55,20 @@ _real_option = click.option(
     "real_topics",
     multiple=True,
     metavar="NAME",
-    help="A topic that transactions deliver to: its limit of sizes is compared with the half"
-    " topic's. May be repeated; those of a --policy-file need not be named.",
+    help="A topic that transactions deliver to. Its size limit is compared with the half topic's."
+    " May be repeated. Topics in the --policy-file need not be given.",
 )
 _sink_option = click.option(
     "--spark-sink",
     is_flag=True,
-    help="With the manifest topic, which the Spark sink needs; with --acls, the groups given are"
-    " the sink's.",
+    help="Include the manifest topic, which the Spark sink needs. With --acls, the given groups"
+    " are groups of the sink.",
 )
 
 
 @click.group()
 def topics() -> None:
-    """Make or check the internal topics."""
+    """Create or check the internal topics."""
 
 
 @topics.command()
@@ -76,7 +76,7 @@ def topics() -> None:
 @_partitions_option
 @_replication_option
 @_sink_option
-@click.option("--grow", is_flag=True, help="Bring an existing installation to --partitions.")
+@click.option("--grow", is_flag=True, help="Add partitions to an existing installation.")
 @click.option("--acls", is_flag=True, help="Print the kafka-acls commands of the installation.")
 @click.option(
     "--daemon-principal", default="User:halfbridge", show_default=True, help="For --acls."
@@ -87,9 +87,9 @@ def topics() -> None:
 @json_option
 @settings_options(CheckerConfig, only=_SETTINGS)
 def create(**values: Any) -> int:
-    """Make the missing topics and the daemon's first offsets; report what differs.
+    """Create the missing topics and the daemon's first offsets; report what differs.
 
-    Existing topics are never altered, but for --grow. Running it again does no harm.
+    Existing topics are altered only with --grow. The command may be repeated.
     """
     if values["grow"] and values["partitions"] is None:
         raise click.UsageError("--grow needs --partitions N", click.get_current_context())
@@ -109,12 +109,12 @@ def create(**values: Any) -> int:
 @json_option
 @settings_options(CheckerConfig, only=(*_SETTINGS, "policy_file"))
 def check(**values: Any) -> int:
-    """Report every problem of topics and offsets, each with the command that mends it."""
+    """Report every problem of topics and offsets, each with the command that fixes it."""
     return _show(_run(values, make=False), as_json=values["as_json"])
 
 
 def _run(values: dict[str, Any], *, make: bool) -> Report:
-    # Late: it brings the Kafka client, which --help does not need.
+    # Imported here: --help does not need the Kafka client.
     from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
     from halfbridge.checker.admin.shape import HALF_RETENTION_MS  # noqa: PLC0415
     from halfbridge.checker.admin.topics import check_topics, create_topics, plan_layout  # noqa: PLC0415
@@ -158,7 +158,7 @@ def _show(report: Report, *, as_json: bool) -> int:
         click.echo(f"{word} {problem.subject}: {problem.what}\n          fix: {problem.fix}")
     if report.retention_left_s is not None:
         days = report.retention_left_s / 86_400
-        click.echo(f"retention the oldest record that is needed stays for {days:.1f} days")
+        click.echo(f"retention the oldest needed record is kept for another {days:.1f} days")
     click.echo("all well" if report.ok else "not well: see the problems above")
     return 0 if report.ok else 1
 
