@@ -1,1 +1,1 @@
-"""The bench: client, daemon and consumer as processes of their own, against one broker."""
+"""The bench: client, daemon and consumer as separate processes, with one broker."""

@@ -1,7 +1,8 @@
-"""The measured client, a process of its own: `python -m halfbridge.bench.client <config>`.
+"""The measured client, a separate process: `python -m halfbridge.bench.client <config>`.
 
-Warms up, says so in one JSON line, waits for SIGUSR1, does the measured part, says what it did
-in one JSON line, and waits for SIGUSR1 again, so that its use of the machine can be read.
+The client warms up, prints a JSON line, and waits for SIGUSR1. Then it runs the measured part,
+prints a JSON line with its figures, and waits for SIGUSR1 again. During the last wait the bench
+reads the process's CPU time and memory.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ if TYPE_CHECKING:
 
 PRODUCER_GROUP = "bench"
 _NS_PER_S = 1_000_000_000
-_LEAD_S = 2.0  # the schedule runs this long before measuring, so that its start is left out
+_LEAD_S = 2.0  # the schedule runs this long before the measurement, so its start does not count
 _WARMUP_CHUNK = 2_000
 _TAIL_S_MAX = 60.0
 _TICK_S = 0.001
 
 
 class Client:
-    """Runs transactions and counts what becomes of them."""
+    """Runs transactions, and counts commits and failures."""
 
     def __init__(self, config: BenchConfig, producer: TransactionProducer) -> None:
         self._config = config
         self._producer = producer
         self._pack = make_packer(config.size_bytes)
         self._keys = make_keys(config.keys)
-        # Appended to from callbacks in more than one thread: atomic, unlike `+= 1`.
+        # Callbacks in several threads append to it: append is atomic, unlike `+= 1`.
         self._committed: deque[None] = deque()
         self._failed: deque[Any] = deque()
         self._began = 0
@@ -52,7 +53,7 @@ class Client:
 
     @property
     def failures(self) -> list[str]:
-        """What sends and commits failed with."""
+        """Errors of sends and commits."""
         return [str(error) for error in self._failed]
 
     def warm_up(self) -> int:
@@ -71,7 +72,7 @@ class Client:
         """Run the measured part; return how many lead-in messages preceded it.
 
         Args:
-            first_number: Of the lead-in messages, below all that the warm-up used.
+            first_number: Number of the first lead-in message; below all numbers of the warm-up.
         """
         lead = int(_LEAD_S * self._config.rate)
         numbers = itertools.chain(
@@ -93,7 +94,7 @@ class Client:
             yield number, clock()
 
     def _scheduled(self, numbers: Iterator[int]) -> Iterator[tuple[int, int]]:
-        """Yield each number when it is due, with the time it was due, late or not."""
+        """Yield each number at its due time, or at once if that has passed, with the due time."""
         interval_ns = _NS_PER_S / self._config.rate
         start_ns = time.monotonic_ns()
         for place, number in enumerate(numbers):
@@ -133,7 +134,7 @@ class Client:
             time.sleep(_TICK_S)
 
     def _run_threads(self, schedule: Iterator[tuple[int, int]]) -> None:
-        """Let each thread take what is next, block on send and on commit, and go on."""
+        """Run threads that take the next number, and block on send and on commit."""
         turns = _Turns(schedule)
         with ThreadPoolExecutor(self._config.threads) as pool:
             work = [pool.submit(self._run_blocking, turns) for _ in range(self._config.threads)]
@@ -154,7 +155,7 @@ class Client:
 
 
 class _Turns:
-    """Hands a schedule to many threads, one item at a time."""
+    """Gives the items of a schedule to many threads, one item at a time."""
 
     def __init__(self, schedule: Iterator[tuple[int, int]]) -> None:
         self._schedule = schedule
@@ -166,7 +167,7 @@ class _Turns:
 
 
 def main(arguments: list[str]) -> int:
-    """Warm up, wait for the start, measure; return 1 if a transaction failed."""
+    """Warm up, wait for the signal, measure; return 1 if a transaction failed."""
     config = BenchConfig.from_json(arguments[0])
     told = threading.Semaphore(0)
     signal.signal(signal.SIGUSR1, lambda *_: told.release())

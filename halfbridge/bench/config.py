@@ -1,4 +1,4 @@
-"""What is measured, as one frozen object that every process of a run gets whole."""
+"""The configuration of a bench run, which every process of the run receives."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ HEAD_BYTES = 16  # send time and index, see payload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchConfig:
-    """One run.
+    """The configuration of one run.
 
     Attributes:
-        messages: Transactions measured, one message each.
-        size_bytes: Of each value.
-        in_flight: Unacknowledged records that the pipelined client allows itself.
-        workers: Worker processes of the daemon.
-        rate: Transactions a second, sent on schedule (open loop); 0: as fast as they go.
+        messages: Number of measured transactions, with one message each.
+        size_bytes: Size of each value.
+        in_flight: Most unacknowledged records of the pipelined client.
+        workers: Number of the daemon's worker processes.
+        rate: Transactions a second, sent on schedule (open loop); 0: as fast as possible.
         threads: Threads that each block on send and commit; 0: one pipelined thread.
-        warmup_s: Load before anything is measured, for the broker's compiler, seconds.
-        partitions: Of half, op and real topic.
-        keys: Distinct message keys; 0: null keys.
-        linger_ms: How long the client lets records pile up.
-        bootstrap_servers: Where the broker is.
-        topic_prefix: Of the internal topics.
-        real_topic: Where the transactions deliver to.
-        plain_topic: Where the plain producer writes to.
+        warmup_s: Duration of the load before the measurement, seconds. It covers the time in which
+            the broker's JVM compiles its code.
+        partitions: Partitions of half topic, op topic and real topic.
+        keys: Number of distinct message keys; 0: null keys.
+        linger_ms: How long the client collects records for a batch.
+        bootstrap_servers: The brokers.
+        topic_prefix: Prefix of the internal topics.
+        real_topic: Topic that the transactions deliver to.
+        plain_topic: Topic that the plain producer writes to.
     """
 
     messages: int
@@ -45,7 +46,7 @@ class BenchConfig:
     plain_topic: str = ""
 
     def to_json(self) -> str:
-        """Return what `from_json` takes back."""
+        """Return the config as text for `from_json`."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -1,7 +1,7 @@
-"""The measuring consumer, a process of its own: `python -m halfbridge.bench.consumer <config>`.
+"""The measuring consumer, a separate process: `python -m halfbridge.bench.consumer <config>`.
 
-Says in JSON lines how much it has seen; on SIGTERM it reads on until nothing comes any more and
-says in a last line what it measured.
+The consumer prints how much it has seen, in JSON lines. After SIGTERM it reads until no more
+messages come, and prints its figures in a last line.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from halfbridge.bench.result import latency_of
 _BATCH_MAX = 5_000
 _POLL_S = 0.1
 _REPORT_S = 0.2
-_SILENCE_S = 1.0  # a duplicate would follow at once: a kafka_txn takes milliseconds
-_LIVELY_RATE = 5_000  # above it the broker's processor is what counts
+_SILENCE_S = 1.0  # a duplicate would follow within this time: a kafka_txn takes milliseconds
+_LIVELY_RATE = 5_000  # above this rate the broker's CPU is the limit
 
 
 class Sight:
-    """What was seen: each number's first arrival counts, each further one is a duplicate."""
+    """Counts arrivals. The first arrival of a number counts; each further one is a duplicate."""
 
     def __init__(self, messages: int) -> None:
         self._seen = bytearray(messages)
@@ -38,7 +38,7 @@ class Sight:
         self.last_ns = 0
 
     def take(self, values: list[bytes], now_ns: int) -> None:
-        """Note one batch of values that became visible by `now_ns`."""
+        """Count one batch of values that were visible at `now_ns`."""
         measured = self.measured
         seen, ages = self._seen, self._ages_ns.append
         for value in values:
@@ -55,7 +55,7 @@ class Sight:
             self.measured, self.last_ns = measured, now_ns
 
     def report(self) -> dict[str, Any]:
-        """Return what was measured."""
+        """Return the figures."""
         return {
             "measured": self.measured,
             "duplicates": self.duplicates,
@@ -65,7 +65,7 @@ class Sight:
 
 
 def main(arguments: list[str]) -> int:
-    """Read until SIGTERM and silence; the last line holds the figures."""
+    """Read until SIGTERM and a silence of _SILENCE_S; print the figures in the last line."""
     config = BenchConfig.from_json(arguments[0])
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))

@@ -1,7 +1,7 @@
-"""A measured message's value: when it was due, which one it is, filler. Pure.
+"""The value of a measured message: due time, number and filler. Pure.
 
-The time is machine-wide monotonic (`time.monotonic_ns` on Linux), so that another process can
-tell the age. Warm-up messages have negative numbers.
+The due time is monotonic and machine-wide (`time.monotonic_ns` on Linux), so that another process
+can compute the message's age. Warm-up messages have negative numbers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ unpack_head: Callable[[bytes], tuple[int, int]] = _HEAD.unpack_from
 
 
 def make_packer(size_bytes: int) -> Callable[[int, int], bytes]:
-    """Return a function of (due_ns, number) that makes a value of `size_bytes`.
+    """Return a function of (due_ns, number) that returns a value of `size_bytes`.
 
-    The filler does not compress, so that compression cannot flatter the result.
+    The filler is not compressible, so that compression does not improve the result.
 
     Raises:
-        ValueError: no room for time and number.
+        ValueError: `size_bytes` is too small for time and number.
     """
     if size_bytes < HEAD_BYTES:
         raise ValueError(f"a measured message has at least {HEAD_BYTES} bytes")
@@ -41,5 +41,5 @@ def make_packer(size_bytes: int) -> Callable[[int, int], bytes]:
 
 
 def make_keys(count: int) -> list[bytes | None]:
-    """Return the keys that messages take in turn; one null key for a count of 0."""
+    """Return the keys, which messages use in turn; one null key for a count of 0."""
     return [b"key-%d" % number for number in range(count)] or [None]

@@ -1,4 +1,4 @@
-"""The yardstick, a process of its own: a plain idempotent producer with acks=all.
+"""The baseline, a separate process: a plain idempotent producer with acks=all.
 
 `python -m halfbridge.bench.plain <config>` prints one JSON line.
 """
@@ -21,7 +21,7 @@ _FLUSH_S_MAX = 60.0
 
 
 def main(arguments: list[str]) -> int:
-    """Produce, warm first; return 1 if anything was not acknowledged."""
+    """Warm up, then produce; return 1 if a record was not acknowledged."""
     config = BenchConfig.from_json(arguments[0])
     producer = make_plain_producer(config.bootstrap_servers)
     pack, keys = make_packer(config.size_bytes), make_keys(config.keys)
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
             if number % _POLL_EVERY == 0:
                 producer.poll(0)
         if producer.flush(_FLUSH_S_MAX):
-            sys.stderr.write("plain: not everything was acknowledged\n")
+            sys.stderr.write("plain: not all records were acknowledged\n")
             return 1
         rate = per_second(count, first_ns, time.monotonic_ns())
     sys.stdout.write(json.dumps({"per_s": rate}) + "\n")

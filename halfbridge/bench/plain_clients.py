@@ -1,4 +1,4 @@
-"""The bench's own Kafka clients: a cheap read_committed consumer and a plain producer.
+"""The bench's own Kafka clients: a read_committed consumer with little load, a plain producer.
 
 They are the client library's, without a port in between: the baseline is what it alone does.
 """
@@ -16,11 +16,11 @@ def make_consumer(bootstrap_servers: str, topic: str, *, partitions: int, lively
     """Return a consumer that reads all of `topic`, without a group.
 
     Args:
-        bootstrap_servers: Where.
-        topic: What.
-        partitions: How many it has.
-        lively: Fetch whatever there is at once (for low rates); otherwise gather for a few
-            milliseconds, so that measuring does not use up the broker's processor.
+        bootstrap_servers: The brokers.
+        topic: The topic.
+        partitions: Number of the topic's partitions.
+        lively: Fetch records at once (for low rates). Otherwise each fetch collects records for a
+            few milliseconds, so that the measurement does not load the broker's CPU.
     """
     gather = {} if lively else {"fetch.min.bytes": _MIB, "fetch.wait.max.ms": 5}
     consumer: Any = Consumer(
@@ -41,10 +41,10 @@ def make_consumer(bootstrap_servers: str, topic: str, *, partitions: int, lively
 
 
 def consume(consumer: Any, count_max: int, timeout_s: float) -> list[Any]:
-    """Return the messages that are there, waiting up to `timeout_s` for the first.
+    """Return the available messages, after a wait of up to `timeout_s` for the first.
 
     Raises:
-        KafkaException: the topic cannot be read on; the run has failed.
+        KafkaException: The topic cannot be read; the run has failed.
     """
     first = consumer.poll(timeout_s)
     if first is None:

@@ -10,13 +10,13 @@ from halfbridge.bench.result import Usage
 
 _PROC = Path("/proc")
 _KIB_PER_MIB = 1024
-_PARENT, _UTIME, _STIME = 1, 11, 12  # fields of /proc/<pid>/stat behind the name
+_PARENT, _UTIME, _STIME = 1, 11, 12  # fields of /proc/<pid>/stat after the name
 
 
 def usage_of(pid: int) -> Usage:
-    """Return the CPU seconds so far and the greatest resident memory so far.
+    """Return the CPU seconds and the maximum of the resident memory so far.
 
-    Zeros where there is no /proc, or no such process any more.
+    Zeros without /proc, and for a process that has ended.
     """
     cpu_s, rss_mb = 0.0, 0.0
     for each in (pid, *_descendants(pid)):
@@ -43,7 +43,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    # The name may hold blanks and parentheses; what counts stands behind the last one.
+    # The name may contain blanks and parentheses; the fields follow the last parenthesis.
     return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 

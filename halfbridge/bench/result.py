@@ -1,4 +1,4 @@
-"""What a run measured, and the arithmetic behind it. Pure."""
+"""The figures of a run, and how they are computed. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Send (or due) to visible, milliseconds."""
+    """Time from send (or due time) to visible, milliseconds."""
 
     p50: float
     p99: float
@@ -26,11 +26,11 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process and all that it started used.
+    """CPU time and memory of a process and its descendants.
 
     Attributes:
-        cpu_s: User and system seconds while it was measured, all processes together.
-        rss_mb_max: Greatest resident memory of any one of them, MiB.
+        cpu_s: User and system seconds during the measurement, sum over all processes.
+        rss_mb_max: Maximum of the resident memory of any one process, MiB.
     """
 
     cpu_s: float
@@ -42,14 +42,15 @@ class BenchResult:
     """One run's figures.
 
     Attributes:
-        transactions_per_s: Messages seen over first send → last message seen.
-        latency: Over all measured messages.
-        lost: Committed messages never seen.
-        duplicates: Messages seen again.
-        plain_produce_per_s: What a plain idempotent producer did on this machine in this run.
-        client: Of the client process.
-        checker: Of the daemon.
-        config: What was measured.
+        transactions_per_s: Messages seen, divided by the time from the first send to the last
+            message seen.
+        latency: Latency of all measured messages.
+        lost: Number of committed messages that were not seen.
+        duplicates: Number of messages that were seen again.
+        plain_produce_per_s: Rate of a plain idempotent producer on this machine in this run.
+        client: Usage of the client process.
+        checker: Usage of the daemon.
+        config: Configuration of the run.
     """
 
     transactions_per_s: float
@@ -63,7 +64,7 @@ class BenchResult:
 
     @property
     def ok(self) -> bool:
-        """Tell whether everything arrived exactly once."""
+        """Tell whether every message arrived exactly once."""
         return not self.lost and not self.duplicates
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +83,7 @@ class BenchResult:
 
 
 def latency_of(ages_ns: Sequence[int]) -> Latency:
-    """Return the percentiles of ages; zeros where there are none."""
+    """Return the percentiles of ages; zeros without ages."""
     if not ages_ns:
         return Latency(0.0, 0.0, 0.0)
     ordered = sorted(ages_ns)
@@ -100,5 +101,5 @@ def percentile(ordered: Sequence[int], percent: float) -> int:
 
 
 def per_second(count: int, first_ns: int, last_ns: int) -> float:
-    """Return how many a second; 0 where nothing came or no time passed."""
+    """Return the rate a second; 0 without items or without elapsed time."""
     return count * _NS_PER_S / (last_ns - first_ns) if last_ns > first_ns else 0.0

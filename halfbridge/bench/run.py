@@ -1,4 +1,4 @@
-"""One bench run: starts the processes, warms them, measures, takes everything down again."""
+"""One bench run: starts the processes, warms them up, measures, and ends all processes."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 
 _START_S_MAX = 30.0
 _PLAIN_S_MAX = 120.0
-_SILENCE_S_MAX = 30.0  # a kafka_txn of a dead worker is held for 20 s
+_SILENCE_S_MAX = 30.0  # a dead worker's kafka_txn holds back readers for 20 s
 
 
 def run_bench(config: BenchConfig, *, say: Callable[[str], None]) -> BenchResult:
-    """Run one bench and return its figures; nothing is left behind.
+    """Run one bench, and return its figures. Its processes and topics are removed.
 
     Args:
-        config: What to measure; without bootstrap_servers a broker is started.
-        say: Told what happens.
+        config: Configuration of the run; without bootstrap_servers a broker is started.
+        say: Called with lines about the progress.
 
     Raises:
-        ChildFailedError: a process ended by itself; its last words are in the message.
-        InterruptedRunError: SIGINT, SIGTERM or SIGHUP came.
-        BridgeError: the given cluster cannot be used; the operator acts.
+        ChildFailedError: A process ended by itself; its last output is in the message.
+        InterruptedRunError: SIGINT, SIGTERM or SIGHUP was received.
+        BridgeError: The given cluster cannot be used; the operator must act.
     """
     if not config.bootstrap_servers:
-        broker_jars()  # may take minutes the first time, and takes a plain Ctrl-C
+        broker_jars()  # may take minutes the first time; Ctrl-C interrupts it
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
         directory = Path(tempfile.mkdtemp(prefix="halfbridge-bench-"))
@@ -124,7 +124,7 @@ class _Bench:
         done = self._await_fact(client, "committed", timeout_s=self._time_max_s())
         if self._await_seen(consumer, "measured", done["committed"]) < done["committed"]:
             self.say(
-                f"not everything was delivered; the checker's last words:\n{daemon.last_words()}"
+                f"not every message arrived; the checker's last output:\n{daemon.last_words()}"
             )
         after = (usage_of(client.process.pid), usage_of(daemon.process.pid))
         client.process.send_signal(signal.SIGUSR1)
@@ -151,7 +151,7 @@ class _Bench:
             "HALFBRIDGE_BOOTSTRAP_SERVERS": self.config.bootstrap_servers,
             "HALFBRIDGE_TOPIC_PREFIX": self.config.topic_prefix,
             "HALFBRIDGE_STATE_DIR": str(self.directory),
-            "HALFBRIDGE_LEAVE": "true",  # its group is deleted at the end
+            "HALFBRIDGE_LEAVE": "true",  # so that the group can be deleted at the end
         }
         command = ("halfbridge", "checker", "run", "--workers", str(self.config.workers))
         return self.children.start(
@@ -179,7 +179,7 @@ class _Bench:
         return found[-1]
 
     def _await_seen(self, consumer: Child, key: str, count: int) -> int:
-        """Return how many were seen, once `count` were or nothing new came for long."""
+        """Return how many messages were seen, when `count` were or none came for long."""
         best, since = -1, time.monotonic()
 
         def is_over() -> bool:

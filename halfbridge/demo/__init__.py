@@ -1,1 +1,1 @@
-"""The demo: 2,000 orders on a real broker, some of them hit by rollbacks, kills and silence."""
+"""The demo: 2,000 orders on a real broker, with rollbacks, killed services, missing decisions."""

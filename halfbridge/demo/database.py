@@ -1,4 +1,4 @@
-"""The order service's own database: SQLite, one row an order that was really placed."""
+"""The order service's database: SQLite, with one row for each order that was placed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _LOCK_WAIT_S = 30.0
-_POOL = 16  # as many as threads place orders
+_POOL = 16  # one connection for each thread that places orders
 _ORDERS = Table(
     "orders",
     MetaData(),
@@ -25,15 +25,15 @@ _ORDERS = Table(
 
 
 class OrderDatabase:
-    """Orders that are placed for certain, and the fence beside them. Thread-safe.
+    """The table of placed orders, and the fence in the same database. Thread-safe.
 
     Args:
         path: The database file, shared by a killed service and its successor.
-        producer_group: The fence's.
+        producer_group: The fence's group.
 
     Attributes:
-        engine: SQLAlchemy's.
-        fence: In the same file.
+        engine: The SQLAlchemy engine.
+        fence: The fence, in the same file.
     """
 
     def __init__(self, path: Path, *, producer_group: str) -> None:

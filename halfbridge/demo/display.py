@@ -1,4 +1,4 @@
-"""What the demo shows: progress on standard error, then a table and one verdict line."""
+"""The demo's output: progress on standard error, then a table and one verdict line."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _DECIDED, _DELIVERED, _DEAD = "orders decided", "messages delivered", "messages 
 
 
 class Display:
-    """Steps and three bars; plain lines where standard error is no terminal.
+    """Steps and three progress bars; plain lines if standard error is not a terminal.
 
     Args:
         console: Writes to standard error.
-        orders: Orders that their service decides itself.
+        orders: Number of orders that their service decides itself.
         delivered: Messages that must be delivered.
         dead_lettered: Messages that must be dead-lettered.
     """
@@ -87,7 +87,7 @@ def make_table(result: DemoResult) -> Table:
 
 
 def verdict_line(result: DemoResult) -> str:
-    """Return the one line that says whether all is right."""
+    """Return the verdict as one line."""
     if result.ok:
         return (
             "OK: every committed message arrived exactly once, in per-key order, and no other"

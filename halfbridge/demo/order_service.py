@@ -1,8 +1,8 @@
-"""The order service, a process of its own: `python -m halfbridge.demo.order_service`.
+"""The order service, a separate process: `python -m halfbridge.demo.order_service`.
 
-It places its share of the plan with many threads, then brings the killed orders to the brink
-(local commit done, decision not made) and says so. It lives on, answering checks from its
-database, until somebody kills it or tells it to stop.
+The service places its share of the plan with many threads. Then it brings the orders that will be
+killed to the brink: their local transactions are committed, and not decided. It prints a line, and
+answers checks from its database until it is killed or stopped.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ if TYPE_CHECKING:
 THREADS = 16
 
 
-# A check that comes before the local transaction begins rolls it back; then it is begun anew.
+# If a check comes before the local transaction begins, it rolls the transaction back, and the order
+# is begun again.
 _TRIES_MAX = 5
 
 
 class OutOfStockError(Exception):
-    """Why the local transaction of a rolled-back order fails."""
+    """Raised in the local transaction of an order that is to be rolled back."""
 
 
 class CustomerVanishedError(Exception):
-    """Why nobody ever decides an abandoned or unknown order."""
+    """Raised in the block of an order that is never decided."""
 
 
 class OrderService:
-    """Places orders as the walk in DESIGN.md has it: half message, local transaction, decision."""
+    """Places orders in the steps of DESIGN.md: half messages, local transaction, decision."""
 
     def __init__(
         self, producer: TransactionProducer, database: OrderDatabase, log: ClientLog
@@ -58,13 +59,13 @@ class OrderService:
         self._never = threading.Event()
 
     def place_all(self, orders: Sequence[Order]) -> None:
-        """Place every order that is not to be killed; return when all are decided."""
+        """Place every order that will not be killed; return when all are decided."""
         with ThreadPoolExecutor(THREADS) as pool:
             for _ in pool.map(self._place, orders):
                 pass
 
     def go_to_the_brink(self, orders: Sequence[Order]) -> None:
-        """Place the orders to be killed; return when each stands between commit and decision."""
+        """Place the orders to be killed; return when each is committed and not decided."""
         for order in orders:
             threading.Thread(target=self._place, args=(order,), daemon=True).start()
         for _ in orders:
@@ -78,7 +79,7 @@ class OrderService:
         return place(self, order)
 
     def _place_in_block(self, order: Order) -> None:
-        """Place an order as a service does; one that is out of stock is rolled back."""
+        """Place an order with the block of a fence; roll it back if it is out of stock."""
         kind = OpKind.ROLLBACK if order.kind is Kind.ROLLED_BACK else OpKind.COMMIT
         begun: list[Transaction] = []
         with (
@@ -91,7 +92,7 @@ class OrderService:
             self._log.deciding(tx.id, kind)
             if kind is OpKind.ROLLBACK:
                 raise OutOfStockError
-        # The block has decided; to say it again tells where the decision stands.
+        # The block has decided. The repeated decision returns the receipt.
         again = begun[0].rollback if kind is OpKind.ROLLBACK else begun[0].commit
         self._note(again(), kind)
 
@@ -111,7 +112,7 @@ class OrderService:
         self._send_only(order, context=self._database.fence.context())
 
     def _abandon_without_fence(self, order: Order) -> None:
-        """Do the same as a service that knows no fence: nobody can tell what became of it."""
+        """Send the messages of an order without a fence: its outcome can never be known."""
         self._send_only(order, context=None)
 
     def _send_only(self, order: Order, *, context: bytes | None) -> None:
@@ -149,17 +150,17 @@ _WAYS = {
 
 
 class OrderChecker:
-    """Answers checks by the fence; what was begun without it is not known."""
+    """Answers checks by the fence; UNKNOWN for transactions that were begun without it."""
 
     def __init__(self, database: OrderDatabase, log: ClientLog) -> None:
         self._fence = database.fence
         self._log = log
 
     def __call__(self, view: MessageView) -> Answer | Resolution:
-        """Return what the fence proves, else UNKNOWN.
+        """Return the fence's answer, or UNKNOWN.
 
         Raises:
-            NoAnswerError: the fence cannot tell now; the daemon asks again.
+            NoAnswerError: The fence cannot tell now; the daemon asks again.
         """
         if view.context is None:
             return Resolution.UNKNOWN
@@ -169,7 +170,7 @@ class OrderChecker:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Place this service's share, say so on standard output, and live on until SIGTERM."""
+    """Place this service's share, print a line, and answer checks until SIGTERM."""
     parser = argparse.ArgumentParser(prog="order_service")
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--directory", required=True, type=Path)

@@ -1,4 +1,4 @@
-"""Which orders are placed, how each one ends, and what must come out. Pure, and seeded."""
+"""Which orders are placed, how each order ends, and which messages must arrive. Pure; seeded."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ PARCELS_TOPIC = "parcels"
 TOPICS = (ORDERS_TOPIC, PARCELS_TOPIC)
 PRODUCER_GROUP = "order-service"
 BRINK = "all others are decided; between local commit and decision stand"
-SERVICES = 3  # order services one after the other; all but the last one are killed
+SERVICES = 3  # order services, one after the other; all but the last are killed
 ORDERS_MIN = 10  # at least one order of each kind
 MULTI_MESSAGES = 3
 _CUSTOMERS = 50
-_KILLED_MAX = 64  # each holds a thread between its local commit and its decision
-_SEED = 20  # any; fixed, so that two runs do the same
+_KILLED_MAX = 64  # each occupies a thread between its local commit and its decision
+_SEED = 20  # arbitrary, but fixed, so that two runs place the same orders
 
 
 class Kind(str, Enum):
@@ -74,15 +74,15 @@ class Expectation:
 
     @property
     def total(self) -> int:
-        """Messages that must come out, one way or the other."""
+        """Messages that must be delivered or dead-lettered."""
         return self.delivered + self.dead_lettered
 
 
 def make_plan(orders: int) -> tuple[Order, ...]:
-    """Return `orders` orders (at least ORDERS_MIN), by service; killed ones end a service.
+    """Return `orders` orders in the order of their services; the killed orders of a service last.
 
     Raises:
-        ValueError: too few orders to have one of each kind.
+        ValueError: There are fewer than ORDERS_MIN orders.
     """
     if orders < ORDERS_MIN:
         raise ValueError(f"the demo needs at least {ORDERS_MIN} orders")
@@ -109,7 +109,7 @@ def make_plan(orders: int) -> tuple[Order, ...]:
 
 
 def expectations(plan: tuple[Order, ...]) -> dict[Kind, Expectation]:
-    """Return what must come out of `plan`, every kind included."""
+    """Return the expected messages of `plan` for every kind."""
     counts = dict.fromkeys(Kind, 0)
     for order in plan:
         counts[order.kind] += len(order.messages)

@@ -1,4 +1,4 @@
-"""What the demo found: expected against delivered, kind by kind. Pure."""
+"""The demo's result: expected and delivered messages of each kind of order. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class KindResult:
 
     Attributes:
         orders: Orders of this kind in the plan.
-        expected: What must come out.
+        expected: Messages that must arrive.
         delivered: Distinct messages read from real topics.
         dead_lettered: Distinct messages read from the dead-letter topic.
     """
@@ -33,7 +33,7 @@ class KindResult:
 
     @property
     def ok(self) -> bool:
-        """Tell whether what came out is what must."""
+        """Tell whether exactly the expected messages arrived."""
         return Expectation(self.delivered, self.dead_lettered) == self.expected
 
 
@@ -42,9 +42,9 @@ class DemoResult:
     """The demo's verdict.
 
     Attributes:
-        kinds: By kind, all of them.
-        verdict: What the history judge says.
-        seconds: From the start of the broker to the end of the last process.
+        kinds: Kind -> result, for all kinds.
+        verdict: The verdict of the history checker.
+        seconds: Time from the start of the broker to the end of the last process.
     """
 
     kinds: dict[Kind, KindResult]
@@ -53,12 +53,12 @@ class DemoResult:
 
     @property
     def ok(self) -> bool:
-        """Tell whether everything arrived exactly once, in order, and nothing else did."""
+        """Tell whether every message arrived exactly once and in order, and no other message."""
         return self.verdict.ok and all(kind.ok for kind in self.kinds.values())
 
     @property
     def lost(self) -> int:
-        """Messages that must have come out and did not."""
+        """Number of expected messages that did not arrive."""
         missing = (k.expected.total - k.delivered - k.dead_lettered for k in self.kinds.values())
         found = self.verdict.counts
         return max(sum(missing), found[Anomaly.LOST] + found[Anomaly.TORN])
@@ -90,7 +90,7 @@ def make_result(
     *,
     seconds: float,
 ) -> DemoResult:
-    """Return the demo's result, from the plan, what clients did and what the judge found."""
+    """Return the demo's result from the plan, the clients' histories and the verdict."""
     orders = Counter(order.kind for order in plan)
     delivered: Counter[str] = Counter()
     dead_lettered: Counter[str] = Counter()

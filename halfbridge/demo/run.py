@@ -1,4 +1,4 @@
-"""Sets the demo's stage up and takes it down again, whatever happens."""
+"""Starts the demo's processes, and ends them in every case."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 def run_demo(
     orders: int, *, console: Console, keep_directory: bool = False, spark: bool = False
 ) -> tuple[DemoResult, SparkResult | None]:
-    """Run the demo with `orders` orders and return its result; nothing is left behind.
+    """Run the demo with `orders` orders, and return its result.
 
     Args:
-        orders: At least plan.ORDERS_MIN.
-        console: Where progress is shown; standard error.
-        keep_directory: Leave logs, database and client histories in a temporary directory.
-        spark: Whether Spark reads and audits the run in the end; it must be installed.
+        orders: Number of orders; at least plan.ORDERS_MIN.
+        console: Shows the progress, on standard error.
+        keep_directory: Keep logs, database and client histories in a temporary directory.
+        spark: Read and audit the run with Spark at the end. Spark must be installed.
 
     Returns:
-        The demo's own verdict, and Spark's if asked for.
+        The demo's own result, and Spark's result if `spark`.
 
     Raises:
-        ChildFailedError: a process ended by itself; its last words are in the message.
-        InterruptedRunError: SIGINT, SIGTERM or SIGHUP came.
-        ValueError: too few orders.
+        ChildFailedError: A process ended by itself; its last output is in the message.
+        InterruptedRunError: SIGINT, SIGTERM or SIGHUP was received.
+        ValueError: There are too few orders.
     """
     plan = make_plan(orders)
     wanted = expectations(plan).values()
-    broker_jars()  # may take minutes the first time, and takes a plain Ctrl-C
+    broker_jars()  # may take minutes the first time; Ctrl-C interrupts it
     started_s = time.monotonic()
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())

@@ -33,7 +33,7 @@ _NAMES = TopicNames()
 _PARTITIONS = 4
 _SERVICE_S_MAX = 90.0  # a few seconds on a quiet machine
 _OUTCOME_S_MAX = 45.0
-# The defaults ask first after 6 s, then every 30 s up to 15 times; nobody waits for that.
+# With the defaults, checks come after 6 s and then every 30 s up to 15 times: too long for a demo.
 _LIMITS = {
     "HALFBRIDGE_TRANSACTION_TIMEOUT_MS": "2000",
     "HALFBRIDGE_CHECK_INTERVAL_MS": "1000",
@@ -43,14 +43,14 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """Where a run takes place.
+    """The environment of a run.
 
     Attributes:
         plan: The orders.
-        bootstrap_servers: A broker that nobody else uses.
+        bootstrap_servers: A broker that only this run uses.
         directory: An empty directory.
         children: Starts and ends the processes.
-        display: Shows how far things are.
+        display: Shows the progress.
     """
 
     plan: tuple[Order, ...]
@@ -60,7 +60,7 @@ class Stage:
     display: Display
 
     def start(self, name: str, *command: str, settings: Mapping[str, str]) -> Child:
-        """Start a Python program of ours with no HALFBRIDGE_ setting but `settings`."""
+        """Start a Python program of halfbridge; its only HALFBRIDGE_ variables are `settings`."""
         ours = {k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_")}
         return self.children.start(
             name, (sys.executable, "-m", *command), environ={**ours, **settings}
@@ -68,15 +68,15 @@ class Stage:
 
 
 def run(stage: Stage, *, started_s: float) -> DemoResult:
-    """Run the plan on `stage` and return what came of it.
+    """Run the plan on `stage`, and return the result.
 
     Args:
-        stage: Where.
+        stage: The environment.
         started_s: Monotonic time at which the demo began.
 
     Raises:
-        ChildFailedError: a process ended by itself, or with an error.
-        InterruptedRunError: somebody wants the run to end.
+        ChildFailedError: A process ended by itself, or with an error.
+        InterruptedRunError: A signal was received.
     """
     stage.display.step("making the topics")
     _make_topics(stage.bootstrap_servers)
@@ -145,7 +145,7 @@ def _start_witness(stage: Stage) -> tuple[Child, Tally]:
 
 
 def _run_services(stage: Stage, tally: Tally) -> Child:
-    """Run one order service after the other, kill all but the last one, and return that one."""
+    """Run the order services one after the other, kill all but the last, and return the last."""
     for number in range(SERVICES):
         share = [order for order in stage.plan if order.service == number]
         service = _start_service(stage, number)
@@ -187,7 +187,7 @@ def _await_outcome(stage: Stage, tally: Tally) -> None:
     try:
         stage.children.wait_until(is_complete, what="all outcomes", timeout_s=_OUTCOME_S_MAX)
     except NotInTimeError as error:
-        stage.display.step(str(error))  # what is missing is for the judge to say
+        stage.display.step(str(error))  # the history checker finds what is missing
 
 
 def _show(stage: Stage, tally: Tally) -> None:

@@ -1,4 +1,4 @@
-"""The demo's last act, with --spark: Spark reads the real topics and audits the whole run."""
+"""The demo's last step, with --spark: Spark reads the real topics and audits the whole run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halfbridge.demo.result import DemoResult
     from halfbridge.demo.scenario import Stage
 
-_JOB_S_MAX = 900.0  # ten seconds on a quiet machine; a busy one must not end the demo
+_JOB_S_MAX = 900.0  # ten seconds on a quiet machine, far more on a busy one
 _DONE, _FINDINGS = 0, 2
 # HALFBRIDGE_SPARK_JARS is spelled out: its module needs tomli, which a demo without Spark does not.
 _KEPT = (CACHE_VARIABLE, SETTINGS_VARIABLE, JARS_VARIABLE)
@@ -26,12 +26,12 @@ _KEPT = (CACHE_VARIABLE, SETTINGS_VARIABLE, JARS_VARIABLE)
 
 @dataclass(frozen=True, slots=True)
 class SparkResult:
-    """What Spark found.
+    """The result of Spark's reading and audit.
 
     Attributes:
-        rows: Rows that it read from the real topics.
-        differing: Transactions of which it read another number of rows than the demo's own
-            consumer did.
+        rows: Rows that Spark read from the real topics.
+        differing: Transactions for which Spark and the demo's own consumer read different numbers
+            of rows.
         audit: The audit's report.
     """
 
@@ -41,11 +41,11 @@ class SparkResult:
 
     @property
     def ok(self) -> bool:
-        """Tell whether Spark saw what the consumer saw, and the audit found nothing."""
+        """Tell whether Spark and the consumer read the same, and the audit found nothing."""
         return self.differing == 0 and bool(self.audit["clean"])
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `halfbridge demo --spark --json` adds."""
+        """Return the object that `halfbridge demo --spark --json` adds."""
         return {
             "ok": self.ok,
             "rows": self.rows,
@@ -55,7 +55,7 @@ class SparkResult:
         }
 
     def line(self) -> str:
-        """Return one line for people."""
+        """Return the result as one line of text."""
         transactions = self.audit["transactions"]
         told = (
             f"{self.rows:,} rows read; audit of {transactions['all']:,} transactions:"
@@ -67,15 +67,15 @@ class SparkResult:
 
 
 def read_with_spark(stage: Stage, result: DemoResult) -> SparkResult:
-    """Let Spark read and audit what a finished run left on its broker.
+    """Read and audit the topics of a finished run with Spark.
 
     Args:
-        stage: The run's; its processes have ended, its broker runs.
-        result: What the demo's own consumer saw.
+        stage: The run's environment. Its processes have ended, and its broker still runs.
+        result: The demo's own result.
 
     Raises:
-        ChildFailedError: a job did not work; its last words are in the message.
-        InterruptedRunError: somebody wants the run to end.
+        ChildFailedError: A job failed; its last output is in the message.
+        InterruptedRunError: A signal was received.
     """
     stage.display.step("reading the real topics with Spark")
     topics = [word for topic in TOPICS for word in ("--topic", topic)]
@@ -91,7 +91,7 @@ def read_with_spark(stage: Stage, result: DemoResult) -> SparkResult:
 
 
 def _run(stage: Stage, job: str, *arguments: str) -> str:
-    """Run a job to its end and return what it printed."""
+    """Run a job to its end, and return its output."""
     settings = {
         name: value
         for name, value in os.environ.items()
@@ -106,7 +106,7 @@ def _run(stage: Stage, job: str, *arguments: str) -> str:
     stage.children.wait_until(
         lambda: child.process.poll() is not None, what=child.name, timeout_s=_JOB_S_MAX
     )
-    stage.children.kill(child)  # what it started: a JVM ends a moment after its driver
+    stage.children.kill(child)  # and its JVM, which ends a moment after the driver
     if child.process.returncode not in (_DONE, _FINDINGS):
         status, words = child.process.returncode, child.last_words()
         raise ChildFailedError(f"{child.name} ended with status {status}\n{words}")

@@ -1,4 +1,4 @@
-"""Follows what client logs and the witness's file say while a run goes on."""
+"""Follows the client logs and the witness's file during a run."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _ANSWERING = b'"e":"answering"'
 
 @dataclass(slots=True)
 class Tally:
-    """Counts, moved on by `refresh`; each byte of the files is read once.
+    """Counts that `refresh` updates. Each byte of the files is read once.
 
     Attributes:
         logs: Client logs; they need not exist yet.
         witnessed: The witness's file.
         dead_topic: Name of the dead-letter topic.
-        decided: Decisions acknowledged to order services.
-        proven: Transactions that a check was answered about with ROLLBACK.
-        records: What the witness read, dead letters included.
-        dead_lettered: How many of them are dead letters.
+        decided: Number of decisions that were acknowledged to order services.
+        proven: Number of transactions for which a check was answered with ROLLBACK.
+        records: Number of records that the witness read, dead letters included.
+        dead_lettered: Number of dead letters that the witness read.
     """
 
     logs: Sequence[Path]
@@ -43,11 +43,11 @@ class Tally:
 
     @property
     def delivered(self) -> int:
-        """How many records of real topics were read."""
+        """Number of records that the witness read from real topics."""
         return len(self.records) - self.dead_lettered
 
     def refresh(self) -> None:
-        """Take in what was written since the last call."""
+        """Read what was written to the files since the last call."""
         for log in self.logs:
             if log.exists():
                 fresh = self._fresh_lines(log)

@@ -1,4 +1,4 @@
-"""The demo's real topics, for docker-compose.yml: `python -m halfbridge.demo.topics`."""
+"""Creates the demo's real topics, for docker-compose.yml: `python -m halfbridge.demo.topics`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PARTITIONS = 4
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make the topics that are missing; running it again does no harm."""
+    """Create the missing topics."""
     parser = argparse.ArgumentParser(prog="halfbridge.demo.topics")
     parser.add_argument("--bootstrap-servers", required=True)
     options = parser.parse_args(arguments)
