@@ -16,7 +16,6 @@ import time
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge import (
@@ -29,14 +28,14 @@ from halfbridge.bridge import (
 from halfbridge.serde.records import OpKind
 from halfbridge.testkit.client_log import ClientLog
 from tests.faults.database import LocalDatabase
-from tests.faults.plan import PRODUCER_GROUP, REAL_TOPICS, Kind, Planned, planned
+from tests.faults.plan import Kind, Planned, planned
+from tests.kit.load import PRODUCER_GROUP, REAL_TOPICS, live, parser_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from halfbridge.bridge import DecisionFuture, MessageView, SendFuture, Transaction
 
-READY, QUIET = "ready", "quiet"
 _THREADS = 4
 _TICK_S = 0.02
 _FLUSH_S = 60.0
@@ -261,49 +260,29 @@ class Checker:
 
 def main(arguments: Sequence[str]) -> int:
     """Run transactions until SIGUSR1, answer checks until SIGTERM."""
-    parser = argparse.ArgumentParser(prog="client")
-    parser.add_argument("--bootstrap-servers", required=True)
-    parser.add_argument("--prefix", required=True)
-    parser.add_argument("--directory", required=True, type=Path)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--seed", required=True, type=int)
+    parser = parser_of("client")
     parser.add_argument("--rate", required=True, type=float, help="transactions a second")
     parser.add_argument("--late-s", required=True, type=float, help="what late decisions wait")
     parser.add_argument("--pipelined", action="store_true")
     parser.add_argument("--die-at", type=int, default=0, help="SIGKILL itself in that one")
     parser.add_argument("--kafka", action="append", default=[], help="client property, name=value")
     options = parser.parse_args(arguments)
-    quiet, end = threading.Event(), threading.Event()
-
-    def stop(number: int, _: object) -> None:
-        quiet.set()
-        if number == signal.SIGTERM:
-            end.set()
-
-    signal.signal(signal.SIGUSR1, stop)
-    signal.signal(signal.SIGTERM, stop)
+    quiet = threading.Event()
     log = ClientLog(
         options.directory / f"client-{options.name}.jsonl", producer_group=PRODUCER_GROUP
     )
     database = LocalDatabase(options.directory / "local.sqlite")
-    with TransactionProducer(
+    producer = TransactionProducer(
         bootstrap_servers=options.bootstrap_servers,
         topic_prefix=options.prefix,
         producer_group=PRODUCER_GROUP,
         topics=[options.prefix + topic for topic in REAL_TOPICS],
         checker=Checker(database, log),
         kafka=dict(each.split("=", 1) for each in options.kafka),
-    ) as producer:
-        _say(READY)
-        Client(options, producer=producer, database=database, log=log).run(quiet)
-        _say(QUIET)
-        end.wait()
+    )
+    client = Client(options, producer=producer, database=database, log=log)
+    live(producer, lambda: client.run(quiet), quiet)
     return 0
-
-
-def _say(word: str) -> None:
-    sys.stdout.write(f"{word}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

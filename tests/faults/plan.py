@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
-PRODUCER_GROUP = "shop"
-REAL_TOPICS = ("orders", "payments")
+from tests.kit.load import REAL_TOPICS
+
 _KEYS = 20
 _BODY_BYTES_MAX = 2000
 

@@ -34,8 +34,8 @@ from halfbridge.testkit.judge import judge
 from halfbridge.testkit.progress import DaemonProgress
 from halfbridge.testkit.reader import load_records, read_all, read_ops
 from tests.check_oracle import unexpected_in
-from tests.faults.client import QUIET, READY
-from tests.faults.plan import PRODUCER_GROUP, REAL_TOPICS, Kind
+from tests.faults.plan import Kind
+from tests.kit.load import PRODUCER_GROUP, QUIET, READY, REAL_TOPICS
 from tests.kit.waiting import SETTLED_S, until
 
 if TYPE_CHECKING:

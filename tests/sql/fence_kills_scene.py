@@ -21,8 +21,7 @@ from halfbridge.testkit.client_log import read_client_logs
 from halfbridge.testkit.history import Claim, Outcome
 from halfbridge.testkit.judge import judge
 from halfbridge.testkit.reader import read_all, read_ops
-from tests.faults.client import READY
-from tests.faults.plan import PRODUCER_GROUP
+from tests.kit.load import PRODUCER_GROUP, READY
 from tests.kit.waiting import until
 from tests.sql.databases import OwnDatabase
 from tests.sql.fence_plan import ITEMS, SHIPPED, STOCK, TABLES, Step

@@ -66,6 +66,25 @@ class Scene:
         assert self.cluster is not None
         return Message(self.cluster.orders, key=b"customer-42", value=value)
 
+    @contextmanager
+    def block(self, **given: Any) -> Iterator[tuple[Any, Any]]:
+        """Enter a block of the fence, and send one message in it."""
+        with self.fence.transaction(self.producer, **given) as (tx, handle):
+            tx.send(self.message())
+            yield tx, handle
+
+    def check_committed(self, tx: Any, *work: int) -> None:
+        """Check that this work stands, and that row and op say so; of one message."""
+        assert self.worked() == list(work)
+        assert self.fenced(tx.id) == ("committed", 1)
+        assert self.decisions(tx.id) == [("COMMIT", 1)]
+
+    def check_rolled_back(self, tx: Any, *work: int) -> None:
+        """Check that no other work stands, and that row and op say that it was rolled back."""
+        assert self.worked() == list(work)
+        assert self.fenced(tx.id) == ("rolled_back", 0)
+        assert self.decisions(tx.id) == [("ROLLBACK", 1)]
+
     def worked(self) -> list[int]:
         """Return what stands of the work."""
         with self.truth.connect() as connection:

@@ -37,8 +37,7 @@ from halfbridge.bridge import (
 from halfbridge.bridge.transaction import IllegalTransitionError
 from halfbridge.serde.records import OpKind
 from halfbridge.testkit.client_log import ClientLog
-from tests.faults.client import QUIET, READY
-from tests.faults.plan import PRODUCER_GROUP, REAL_TOPICS
+from tests.kit.load import PRODUCER_GROUP, REAL_TOPICS, TICK_S, live, parser_of
 from tests.sql.fence_plan import ITEMS, SHIPPED, Kind, Step, draw_kind, kinds_on
 from tests.sql.fence_troubles import Engines, Rival
 
@@ -54,7 +53,6 @@ MESSAGES_MAX = 4
 SIGNAL_S_MAX = 60.0  # how long a block waits for a check, on a machine that does other things too
 ANY_S_MAX = 0.3
 POLL_S = 0.01
-TICK_S = 0.1  # a signal that comes just before a wait is seen behind it
 REST_S = 0.2  # behind a failure of the database or of Kafka
 # Folders with a file for each transaction: its check was answered, or not; an op decides it.
 ANSWERED, UNANSWERED, DECIDED = "answered", "unanswered", "decided"
@@ -307,13 +305,8 @@ def _fail(raised: threading.ExceptHookArgs) -> None:
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="fence_service")
+    parser = parser_of("fence_service")
     parser.add_argument("--url", required=True)
-    parser.add_argument("--bootstrap-servers", required=True)
-    parser.add_argument("--prefix", required=True)
-    parser.add_argument("--directory", required=True, type=Path)
-    parser.add_argument("--name", required=True, help="no other process has or had it")
-    parser.add_argument("--seed", required=True, type=int)
     parser.add_argument("--threads", type=int, default=3)
     parser.add_argument("--first-lane", type=int, default=0, help="threads of other services")
     parser.add_argument("--die-at", default="", help="name of a step")
@@ -334,28 +327,9 @@ def main(arguments: Sequence[str]) -> int:
         with suppress(FileExistsError):
             (options.directory / folder).mkdir()
     service = Service(options)
-    end = threading.Event()
-
-    def stop(number: int, _: object) -> None:
-        service.quiet.set()
-        if number == signal.SIGTERM:
-            end.set()
-
-    signal.signal(signal.SIGUSR1, stop)
-    signal.signal(signal.SIGTERM, stop)
     threading.excepthook = _fail
-    with service.producer:
-        _say(READY)
-        service.run()
-        _say(QUIET)
-        while not end.wait(TICK_S):
-            pass
+    live(service.producer, service.run, service.quiet)
     return 0
-
-
-def _say(word: str) -> None:
-    sys.stdout.write(f"{word}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

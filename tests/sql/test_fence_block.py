@@ -41,8 +41,7 @@ class BrokenError(Exception):
 
 def test_left_normally_the_database_commits_and_then_the_messages(scene: Scene) -> None:
     """The row has the count of messages, and so has the op; the half names the fence's table."""
-    with scene.fence.transaction(scene.producer) as (tx, connection):
-        tx.send(scene.message())
+    with scene.block() as (tx, connection):
         tx.send(scene.message(b"a hat"))
         work(connection, 1)
         work(connection, 2)
@@ -65,9 +64,7 @@ def test_a_session_of_the_users_own(scene: Scene) -> None:
             raise BrokenError
         with session.begin_nested():
             work(session, 2)
-    assert scene.worked() == [2]
-    assert scene.fenced(tx.id) == ("committed", 1)
-    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+    scene.check_committed(tx, 2)
 
 
 def test_the_fence_row_is_the_first_statement(scene: Scene) -> None:
@@ -88,8 +85,8 @@ def test_the_fence_row_is_the_first_statement(scene: Scene) -> None:
 
 def test_a_block_that_only_sends(scene: Scene) -> None:
     """Its row is written all the same: a check finds that nothing failed."""
-    with scene.fence.transaction(scene.producer) as (tx, _):
-        tx.send(scene.message())
+    with scene.block() as (tx, _):
+        pass
     assert scene.fenced(tx.id) == ("committed", 1)
     assert scene.decisions(tx.id) == [("COMMIT", 1)]
 
@@ -110,19 +107,15 @@ def test_a_block_without_sends_is_a_plain_database_transaction(scene: Scene) -> 
 
 def test_left_by_an_exception_neither_stands(scene: Scene) -> None:
     """The fence says so for good, then the message transaction is rolled back."""
-    with pytest.raises(BrokenError), scene.fence.transaction(scene.producer) as (tx, connection):
-        tx.send(scene.message())
+    with pytest.raises(BrokenError), scene.block() as (tx, connection):
         work(connection, 1)
         raise BrokenError
-    assert scene.worked() == []
-    assert scene.fenced(tx.id) == ("rolled_back", 0)
-    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+    scene.check_rolled_back(tx)
 
 
 def test_left_by_an_exception_before_the_first_statement(scene: Scene) -> None:
     """No row is needed: nobody else can enter. The message transaction is rolled back."""
-    with pytest.raises(BrokenError), scene.fence.transaction(scene.producer) as (tx, _):
-        tx.send(scene.message())
+    with pytest.raises(BrokenError), scene.block() as (tx, _):
         raise BrokenError
     assert scene.fenced(tx.id) is None
     assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
@@ -169,35 +162,30 @@ def test_only_the_block_commits(
     given = {"session_factory": sessionmaker(scene.engine)} if has_session else {}
     with (
         pytest.raises(FenceUsageError, match="only the block commits"),
-        scene.fence.transaction(scene.producer, **given) as (tx, handle),
+        scene.block(**given) as (tx, handle),
     ):
-        tx.send(scene.message())
         work(handle, 1)
         try:
             commit(handle)
         except FenceUsageError:
             if is_let_out:
                 raise
-    assert scene.worked() == []
-    assert scene.fenced(tx.id) == ("rolled_back", 0)
-    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+    scene.check_rolled_back(tx)
 
 
 def test_a_rollback_inside_ends_the_block(scene: Scene) -> None:
     """What would come after it has no fence row, and is refused."""
     with (
         pytest.raises(FenceUsageError, match="second database transaction"),
-        scene.fence.transaction(scene.producer) as (tx, connection),
+        scene.block() as (tx, connection),
     ):
-        tx.send(scene.message())
         work(connection, 1)
         connection.rollback()
         work(connection, 2)
     with (
         pytest.raises(TransactionEndedError, match="nothing of what came before stands") as caught,
-        scene.fence.transaction(scene.producer) as (other, connection),
+        scene.block() as (other, connection),
     ):
-        other.send(scene.message())
         work(connection, 3)
         connection.rollback()
     assert caught.value.outcome is Outcome.ROLLED_BACK
@@ -220,17 +208,15 @@ def test_a_session_that_begins_anew_inside(scene: Scene) -> None:
         work(session, 1)
         session.rollback()
         work(session, 2)
-    assert scene.worked() == []
-    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+    scene.check_rolled_back(tx)
 
 
 def test_a_rollback_of_the_message_transaction_inside(scene: Scene) -> None:
     """The work would stand without its messages; both are rolled back."""
     with (
         pytest.raises(FenceUsageError, match="raise an exception instead"),
-        scene.fence.transaction(scene.producer) as (tx, connection),
+        scene.block() as (tx, connection),
     ):
-        tx.send(scene.message())
         work(connection, 1)
         tx.rollback()
     assert scene.worked() == []
@@ -241,9 +227,8 @@ def test_a_send_behind_the_first_statement(scene: Scene) -> None:
     """It is refused: the row has the count of messages already."""
     with (
         pytest.raises(IllegalTransitionError, match="send all messages before it"),
-        scene.fence.transaction(scene.producer) as (tx, connection),
+        scene.block() as (tx, connection),
     ):
-        tx.send(scene.message())
         work(connection, 1)
         tx.send(scene.message())
     with (
@@ -283,20 +268,14 @@ def test_a_send_that_is_outstanding_or_has_failed(scene: Scene) -> None:
 @pytest.mark.parametrize("is_let_out", [True, False])
 def test_a_check_that_comes_first(scene: Scene, is_let_out: bool) -> None:
     """Its rollback is final: the block cannot commit, swallowed or not."""
-    with (
-        pytest.raises(FencedError, match="a check came before"),
-        scene.fence.transaction(scene.producer) as (tx, connection),
-    ):
-        tx.send(scene.message())
+    with pytest.raises(FencedError, match="a check came before"), scene.block() as (tx, connection):
         assert scene.fence.check(scene.view(tx.id)).resolution is Resolution.ROLLBACK
         try:
             work(connection, 1)
         except FencedError:
             if is_let_out:
                 raise
-    assert scene.worked() == []
-    assert scene.fenced(tx.id) == ("rolled_back", 0)
-    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+    scene.check_rolled_back(tx)
 
 
 @on("mariadb")
@@ -304,60 +283,45 @@ def test_a_statement_that_commits_by_itself(scene: Scene) -> None:
     """DDL on MariaDB: found out, and said what stands; what came after it is rolled back."""
     with (
         pytest.raises(TransactionEndedError, match="what came before stands") as caught,
-        scene.fence.transaction(scene.producer) as (tx, connection),
+        scene.block() as (tx, connection),
     ):
-        tx.send(scene.message())
         work(connection, 1)
         connection.execute(text("CREATE TABLE other (number INT)"))
         work(connection, 2)
     assert caught.value.outcome is Outcome.COMMITTED
-    assert scene.worked() == [1]
-    assert scene.fenced(tx.id) == ("committed", 1)
-    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+    scene.check_committed(tx, 1)
 
 
 @on("mariadb")
 def test_an_exception_behind_a_statement_that_commits_by_itself(scene: Scene) -> None:
     """The row stands, and rules: the messages of what stands are delivered."""
-    with pytest.raises(BrokenError), scene.fence.transaction(scene.producer) as (tx, connection):
-        tx.send(scene.message())
+    with pytest.raises(BrokenError), scene.block() as (tx, connection):
         work(connection, 1)
         connection.execute(text("CREATE TABLE other (number INT)"))
         raise BrokenError
-    assert scene.worked() == [1]
-    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+    scene.check_committed(tx, 1)
 
 
 @on("sqlite")
 def test_a_script_of_the_drivers_own_commits(scene: Scene) -> None:
     """executescript() commits before it begins; found out at the end of the block."""
-    with (
-        pytest.raises(TransactionEndedError) as caught,
-        scene.fence.transaction(scene.producer) as (tx, connection),
-    ):
-        tx.send(scene.message())
+    with pytest.raises(TransactionEndedError) as caught, scene.block() as (tx, connection):
         work(connection, 1)
         connection.connection.dbapi_connection.executescript("SELECT 1;")
         work(connection, 2)
     assert caught.value.outcome is Outcome.COMMITTED
-    assert scene.worked() == [1]
-    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+    scene.check_committed(tx, 1)
 
 
 @on("postgresql", "mariadb")
 def test_a_commit_in_sql_text(scene: Scene) -> None:
     """SQLAlchemy does not see it; the mark of the transaction is gone."""
-    with (
-        pytest.raises(TransactionEndedError) as caught,
-        scene.fence.transaction(scene.producer) as (tx, connection),
-    ):
-        tx.send(scene.message())
+    with pytest.raises(TransactionEndedError) as caught, scene.block() as (tx, connection):
         work(connection, 1)
         connection.execute(text("COMMIT"))
         work(connection, 2)
     assert caught.value.outcome is Outcome.COMMITTED
-    assert scene.worked() == [1]
-    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+    scene.check_committed(tx, 1)
 
 
 @on("mariadb")
@@ -394,40 +358,27 @@ def test_an_error_of_a_statement_that_is_swallowed(scene: Scene) -> None:
     """PostgreSQL answers COMMIT with a rollback then, and no error; the block does not ask."""
     with (
         pytest.raises(DBAPIError, match="current transaction is aborted"),
-        scene.fence.transaction(scene.producer) as (tx, connection),
+        scene.block() as (tx, connection),
     ):
-        tx.send(scene.message())
         work(connection, 1)
         with pytest.raises(IntegrityError):
             work(connection, 1)
-    assert scene.worked() == []
-    assert scene.fenced(tx.id) == ("rolled_back", 0)
-    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+    scene.check_rolled_back(tx)
 
 
 @on("postgresql", "mariadb")
 def test_a_connection_lost_before_the_commit(scene: Scene) -> None:
     """Nothing can stand: the fence says so, and the message transaction is rolled back."""
-    with (
-        pytest.raises(DBAPIError),
-        scene.fence.transaction(scene.producer) as (tx, connection),
-    ):
-        tx.send(scene.message())
+    with pytest.raises(DBAPIError), scene.block() as (tx, connection):
         work(connection, 1)
         kill_session(scene.database, connection)
-    assert scene.worked() == []
-    assert scene.fenced(tx.id) == ("rolled_back", 0)
-    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+    scene.check_rolled_back(tx)
 
 
 @on("postgresql", "mariadb")
 def test_a_connection_lost_at_the_commit_decides_nothing(scene: Scene) -> None:
     """The database did not say; the check finds that nothing was committed."""
-    with (
-        pytest.raises(CommitUnknownError),
-        scene.fence.transaction(scene.producer) as (tx, connection),
-    ):
-        tx.send(scene.message())
+    with pytest.raises(CommitUnknownError), scene.block() as (tx, connection):
         work(connection, 1)
         event.listen(connection, "commit", lambda each: kill_session(scene.database, each))
     assert scene.fenced(tx.id) is None
@@ -443,11 +394,7 @@ def test_a_commit_whose_answer_is_lost_decides_nothing(scene: Scene) -> None:
         connection.connection.dbapi_connection.commit()
         raise ConnectionError
 
-    with (
-        pytest.raises(CommitUnknownError) as caught,
-        scene.fence.transaction(scene.producer) as (tx, connection),
-    ):
-        tx.send(scene.message())
+    with pytest.raises(CommitUnknownError) as caught, scene.block() as (tx, connection):
         work(connection, 1)
         event.listen(connection, "commit", commit_and_lose_the_answer)
     assert isinstance(caught.value, OutcomeUnknownError)
@@ -467,18 +414,12 @@ def test_a_constraint_that_refuses_the_commit(scene: Scene) -> None:
                 " DEFERRABLE INITIALLY DEFERRED)"
             )
         )
-    with (
-        pytest.raises(IntegrityError),
-        scene.fence.transaction(scene.producer) as (tx, connection),
-    ):
-        tx.send(scene.message())
+    with pytest.raises(IntegrityError), scene.block() as (tx, connection):
         if scene.database.name == "sqlite":
             connection.connection.dbapi_connection.execute("PRAGMA foreign_keys = ON")
         work(connection, 1)
         connection.execute(text("INSERT INTO part VALUES (2)"))
-    assert scene.worked() == []
-    assert scene.fenced(tx.id) == ("rolled_back", 0)
-    assert scene.decisions(tx.id) == [("ROLLBACK", 1)]
+    scene.check_rolled_back(tx)
 
 
 @on("sqlite")
@@ -512,8 +453,8 @@ def test_a_producer_that_does_not_go_with_the_fence(scene: Scene) -> None:
 def test_the_first_check_waits_as_long_as_is_asked(scene: Scene) -> None:
     """immunity_ms is that of each message."""
     assert scene.cluster is not None
-    with scene.fence.transaction(scene.producer, immunity_ms=60_000) as (tx, _):
-        tx.send(scene.message())
+    with scene.block(immunity_ms=60_000) as (tx, _):
+        pass
     found = [parse_half(each.headers())[0] for each in scene.cluster.read(scene.cluster.names.half)]
     assert [each.immunity_ms for each in found if each.transaction_id == tx.id] == [60_000]
 
@@ -523,9 +464,8 @@ def test_a_transaction_older_than_any_check(scene: Scene) -> None:
     """The daemon has given it up by now, and rows of its age may be purged."""
     with (
         pytest.raises(FencedError, match="longer than transaction_age_ms_max"),
-        scene.fence.transaction(scene.producer) as (tx, connection),
+        scene.block() as (tx, connection),
     ):
-        tx.send(scene.message())
         tx.id = new_id(age_ms=259_200_000)
         work(connection, 1)
     assert scene.worked() == []
@@ -537,9 +477,8 @@ def test_only_the_block_commits_its_messages(scene: Scene, *, has_worked: bool) 
     """tx.commit() inside would be first, and final: the database might still roll back."""
     with (
         pytest.raises(IllegalTransitionError, match="only the block commits"),
-        scene.fence.transaction(scene.producer) as (tx, connection),
+        scene.block() as (tx, connection),
     ):
-        tx.send(scene.message())
         if has_worked:
             work(connection, 1)
         tx.commit()
@@ -584,8 +523,7 @@ def test_a_session_that_is_used_again(scene: Scene) -> None:
     """What a block listened to ends with the block."""
     sessions = scoped_session(sessionmaker(scene.engine))
     for number in (1, 2):
-        with scene.fence.transaction(scene.producer, session_factory=sessions) as (tx, session):
-            tx.send(scene.message())
+        with scene.block(session_factory=sessions) as (_, session):
             work(session, number)
     sessions.execute(text("SELECT 1"))
     sessions.remove()

@@ -46,9 +46,7 @@ def test_by_hand(scene: Scene, has_session: bool) -> None:
         scene.fence.enter(handle, tx)
         work(handle, 1)
     tx.commit()
-    assert scene.worked() == [1]
-    assert scene.fenced(tx.id) == ("committed", 1)
-    assert scene.decisions(tx.id) == [("COMMIT", 1)]
+    scene.check_committed(tx, 1)
 
 
 def test_rolled_back_by_hand_the_row_goes_too(scene: Scene) -> None:
@@ -114,8 +112,7 @@ def test_a_begin_event_of_the_users_own(scene: Scene) -> None:
         connection.exec_driver_sql("BEGIN")
 
     scene.engine.dispose()
-    with scene.fence.transaction(scene.producer) as (tx, connection):
-        tx.send(scene.message())
+    with scene.block() as (tx, connection):
         work(connection, 1)
     assert scene.worked() == [1]
     assert scene.fence.roll_back(tx.id) is False
@@ -301,8 +298,7 @@ def test_blocks_at_each_isolation_level(
         other.send(scene.message())
         scene.fence.check(scene.view(other.id))
         work(connection, 2)
-    assert scene.worked() == [1]
-    assert scene.decisions(other.id) == [("ROLLBACK", 1)]
+    scene.check_rolled_back(other, 1)
 
 
 def test_messages_are_not_committed_before_the_database(scene: Scene) -> None:
