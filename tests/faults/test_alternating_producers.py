@@ -50,7 +50,7 @@ class Group:
         )
         self._joined = threading.Event()
         self._member.subscribe([self.topic], on_assign=lambda *_: self._joined.set())
-        until("the member joins", lambda: self._member.poll(0.05) or self._joined.is_set())
+        until("the member joins", lambda: (self._member.poll(0.05), self._joined.is_set())[1])
         self._producers = [
             Producer(
                 {
