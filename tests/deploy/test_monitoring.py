@@ -24,6 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from halfbridge.testkit.ports import HOST, free_ports
 from tests.deploy.promql import RULES, expressions, rules
 from tests.integration.installation import GROUP, Installation
+from tests.kit.http import answer_of
 from tests.kit.waiting import until
 from tests.tools import tool
 
@@ -54,11 +55,7 @@ SETTINGS = {
 
 def get(url: str) -> str:
     """Return what `url` answers; empty while nobody does."""
-    try:
-        with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
-            return str(answer.read().decode())
-    except (urllib.error.URLError, ConnectionError):
-        return ""
+    return answer_of(url, within_s=ANSWER_S)[1]
 
 
 @contextmanager

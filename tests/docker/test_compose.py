@@ -10,8 +10,6 @@ import os
 import secrets
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +23,7 @@ from halfbridge.demo.plan import BRINK, TOPICS, Kind, make_plan
 from halfbridge.testkit.choice import DOCKER_VARIABLE, IMAGE_VARIABLE
 from halfbridge.testkit.ports import HOST, free_ports
 from halfbridge.testkit.reader import read_all
+from tests.kit.http import answer_of
 from tests.kit.waiting import until
 from tests.tools import compose
 
@@ -76,11 +75,7 @@ class Stack:
 
     def is_ready(self) -> bool:
         """Tell whether every worker has its partitions."""
-        try:
-            with urllib.request.urlopen(self._ready, timeout=CALL_S) as answer:
-                return answer.status == 200
-        except (urllib.error.URLError, ConnectionError):
-            return False
+        return answer_of(self._ready)[0] == 200
 
     def topic(self, name: str) -> str:
         """Make a real topic, from this machine."""

@@ -6,8 +6,6 @@ import os
 import re
 import sys
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from halfbridge.serde.avro import HALF_METADATA, OP
 from halfbridge.serde.headers import HALF
 from halfbridge.serde.identity import TRANSACTION_IDS
 from halfbridge.testkit.ports import free_ports
+from tests.kit.http import answer_of
 from tests.kit.records import A_HALF, AN_OP
 
 if TYPE_CHECKING:
@@ -133,11 +132,7 @@ class Worker:
 
     def get(self, path: str) -> str:
         """Return what it answers; empty while it does not."""
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=5) as told:
-                return str(told.read().decode())
-        except (urllib.error.URLError, OSError):
-            return ""
+        return answer_of(f"http://127.0.0.1:{self._port}{path}", within_s=5)[1]
 
     def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels."""

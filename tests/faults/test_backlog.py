@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.testkit.reader import read_all
 from tests.faults.mass import PARTITIONS, Mass, Worker
 from tests.faults.stage import seed_of_run
+from tests.kit.reading import reader_of
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -51,19 +51,6 @@ def _bench_per_s(servers: str) -> float:
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
     )
     return float(json.loads(done.stdout)["transactions_per_s"])
-
-
-def _reader(stage: Stage) -> Any:
-    reader = Consumer(
-        {
-            "bootstrap.servers": stage.servers,
-            "group.id": "backlog",  # required by the client, never joined
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-        }
-    )
-    reader.assign([TopicPartition(stage.real_topics[0], each, 0) for each in range(PARTITIONS)])
-    return reader
 
 
 class _Drained:
@@ -117,7 +104,10 @@ def test_a_million_decided_while_the_daemon_was_away(own_stage: Stage) -> None:
     stage = own_stage
     bench_per_s = _bench_per_s(stage.servers)
     mass = _decided(stage, "checker run")
-    reader, drained = _reader(stage), _Drained(mass)
+    reader, drained = (
+        reader_of(stage.servers, stage.real_topics[:1], partitions=PARTITIONS),
+        _Drained(mass),
+    )
     began = time.monotonic()
     worker = Worker(stage, "back")
     first = 0.0
@@ -144,7 +134,10 @@ def test_a_million_decided_and_kills_in_the_drain(own_stage: Stage) -> None:
     seed = stage.seed = seed_of_run()
     draw = random.Random(seed)
     mass = _decided(stage, "checker run, killed")
-    reader, drained = _reader(stage), _Drained(mass)
+    reader, drained = (
+        reader_of(stage.servers, stage.real_topics[:1], partitions=PARTITIONS),
+        _Drained(mass),
+    )
     worker = Worker(stage, "worker-0")
     kills = 0
     kill_at = draw.randrange(_KILL_EVERY)

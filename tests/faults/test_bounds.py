@@ -7,12 +7,12 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.bridge import Message, Resolution, TransactionProducer
 from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from tests.faults.mass import Mass, Worker
+from tests.kit.reading import reader_of
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -37,15 +37,7 @@ def _latencies_s(stage: Stage) -> list[float]:
     Not counted: the first one, with which client and reader find their brokers.
     """
     topic = stage.real_topics[1]
-    reader = Consumer(
-        {
-            "bootstrap.servers": stage.servers,
-            "group.id": "bounds",  # required by the client, never joined
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-        }
-    )
-    reader.assign([TopicPartition(topic, partition, 0) for partition in range(4)])
+    reader = reader_of(stage.servers, [topic], partitions=4)
     seconds = []
     with TransactionProducer(
         bootstrap_servers=stage.servers,

@@ -11,9 +11,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from tests.faults.stage import is_running, seed_of_run
+from tests.kit.reading import reader_of
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -46,21 +46,8 @@ class Arrivals:
         self._counts: Counter[int] = Counter()
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": stage.servers,
-                "group.id": "arrivals",
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "error",
-                "fetch.wait.max.ms": 10,
-            }
-        )
-        self._consumer.assign(
-            [
-                TopicPartition(topic, partition, 0)
-                for topic in stage.real_topics
-                for partition in range(partitions)
-            ]
+        self._consumer = reader_of(
+            stage.servers, stage.real_topics, partitions=partitions, fetch_wait_max_ms=10
         )
         self._thread = threading.Thread(target=self._run)
         self._thread.start()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import threading
-import urllib.error
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.http import HttpServer, Status, serve
 from halfbridge.checker.service import run_worker
-from tests.kit.waiting import CALL_S, SETTLED_S, until
+from tests.kit.http import answer_of
+from tests.kit.waiting import SETTLED_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,14 +49,8 @@ class Daemon:
     def healthz(self) -> tuple[int, dict[str, Any]]:
         """Return status and body of /healthz, over HTTP."""
         assert self._server is not None
-        try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{self._server.port}/healthz", timeout=CALL_S
-            ) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, json.loads(error.read())
+        status, body = answer_of(f"http://127.0.0.1:{self._server.port}/healthz")
+        return status, json.loads(body)
 
     def ready(self) -> Daemon:
         """Return once every partition that is not stopped has been rebuilt."""

@@ -12,7 +12,7 @@ from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.serde.headers import real_headers
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from halfbridge.serde.headers import Headers
 
@@ -41,7 +41,7 @@ class RealTopic:
     servers: str
     name: str
 
-    def begin(self, records: Sequence[Real], *, slot: int = 0) -> Producer:
+    def begin(self, records: Iterable[Real], *, slot: int = 0) -> Producer:
         """Write the records in a kafka_txn that stays open."""
         producer = self._producer(slot)
         producer.begin_transaction()
@@ -71,10 +71,12 @@ class RealTopic:
         producer.commit_transaction(TIMEOUT_S)
         self._producer(slot)  # the coordinator makes it wait for them
 
-    def write_plain(self, value: bytes | None, *, key: bytes | None = None) -> None:
+    def write_plain(
+        self, value: bytes | None, *, key: bytes | None = None, partition: int = 0
+    ) -> None:
         """Write a record as a producer that knows nothing of halfbridge does."""
         producer = Producer({"bootstrap.servers": self.servers})
-        producer.produce(self.name, value, key, partition=0, timestamp=DAY_1_MS)
+        producer.produce(self.name, value, key, partition=partition, timestamp=DAY_1_MS)
         assert producer.flush(TIMEOUT_S) == 0
 
     def _producer(self, slot: int) -> Producer:

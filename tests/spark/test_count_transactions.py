@@ -6,21 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka import Producer
 
-from halfbridge.bridge.admin_client.kafka_io import AdminClient
-from halfbridge.serde.headers import real_headers
 from halfbridge.spark_jobs import count_transactions as job
 from halfbridge.spark_jobs.count_transactions import count_transactions, main
 from halfbridge.spark_jobs.jars import connector_jars
+from tests.spark.real_topic import Real, RealTopic, make_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,57 +31,13 @@ PROCESS_S_MAX = 180.0  # a JVM's start on a busy machine
 BORN_MS = 1_700_000_000_000
 
 
-@dataclass(frozen=True)
-class Topic:
-    """One real topic and what the daemon, or somebody else, writes into it."""
+class Topic(RealTopic):
+    """A real topic whose transactions are counted; a record is (transaction id, partition)."""
 
-    servers: str
-    name: str
-
-    def begin(self, *records: tuple[str, int], slot: int = 0) -> Producer:
-        """Write one record a (transaction id, partition) in a kafka_txn that stays open."""
-        producer = Producer(
-            {
-                "bootstrap.servers": self.servers,
-                "transactional.id": f"{self.name}-{slot}",
-                "linger.ms": 0,
-                # On a busy machine the default minute is over before a test has looked.
-                "transaction.timeout.ms": 900_000,
-            }
-        )
-        producer.init_transactions(TIMEOUT_S)
-        producer.begin_transaction()
-        for transaction_id, partition in records:
-            headers = real_headers([("trace", b"\x00\xff")], transaction_id, BORN_MS)
-            producer.produce(self.name, b"v", b"k", partition=partition, headers=headers)
-        assert producer.flush(TIMEOUT_S) == 0
-        return producer
-
-    def commit(self, *records: tuple[str, int]) -> None:
-        """Write records that consumers see."""
-        self.end(self.begin(*records))
-
-    def end(self, producer: Producer, *, slot: int = 0) -> None:
-        """Commit, and return once consumers see it: the broker answers before markers stand."""
-        producer.commit_transaction(TIMEOUT_S)
-        self.begin(slot=slot)  # the coordinator makes it wait for them
-
-    def abort(self, *records: tuple[str, int]) -> None:
-        """Write records that consumers must not see."""
-        self.begin(*records).abort_transaction(TIMEOUT_S)
-
-    def write_plain(self, partition: int) -> None:
-        """Write a record as a producer that knows nothing of halfbridge does."""
-        producer = Producer({"bootstrap.servers": self.servers})
-        producer.produce(self.name, b"v", partition=partition)
-        assert producer.flush(TIMEOUT_S) == 0
-
-    def delete_before(self, offset: int, partition: int) -> None:
-        """Delete the records of a partition below `offset`."""
-        admin = AdminClient({"bootstrap.servers": self.servers})
-        where = TopicPartition(self.name, partition, offset)
-        for deleted in admin.delete_records([where]).values():
-            assert deleted.result(TIMEOUT_S).low_watermark == offset
+    def begin(self, records: Iterable[Any], *, slot: int = 0) -> Producer:
+        """Write the records in a kafka_txn that stays open."""
+        each_has = (Real(transaction_id=name, partition=partition) for name, partition in records)
+        return super().begin(each_has, slot=slot)
 
     def count(self, spark: SparkSession) -> dict[str | None, int]:
         """Return what the job counts."""
@@ -96,11 +50,8 @@ class Topic:
 @pytest.fixture
 def topic(kafka_bootstrap_servers: str, topic_prefix: str) -> Topic:
     """An empty real topic."""
-    name = f"{topic_prefix}orders"
-    admin = AdminClient({"bootstrap.servers": kafka_bootstrap_servers})
-    for made in admin.create_topics([NewTopic(name, PARTITIONS, 1)]).values():
-        made.result(TIMEOUT_S)
-    return Topic(kafka_bootstrap_servers, name)
+    made = make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders", partitions=PARTITIONS)
+    return Topic(made.servers, made.name)
 
 
 def test_only_committed_rows_count(spark: SparkSession, topic: Topic) -> None:
@@ -123,7 +74,7 @@ def test_open_kafka_txn_hides_its_partition_until_it_ends(
 ) -> None:
     """Rows of an open kafka_txn, and rows behind it, count once it has ended; others at once."""
     topic.commit(("a1", 0), ("a1", 1))
-    producer = topic.begin(("b2", 0), slot=1)
+    producer = topic.begin([("b2", 0)], slot=1)
     topic.commit(("c3", 0), ("c3", 1))
     assert topic.count(spark) == {"a1": 2, "c3": 1}
     topic.end(producer, slot=1)
@@ -135,8 +86,8 @@ def test_rows_of_other_producers_count_without_a_transaction(
 ) -> None:
     """A real topic may have other writers; their rows are seen, under no id."""
     topic.commit(("a1", 0))
-    topic.write_plain(0)
-    topic.write_plain(1)
+    topic.write_plain(b"v", partition=0)
+    topic.write_plain(b"v", partition=1)
     assert topic.count(spark) == {"a1": 1, None: 2}
 
 
@@ -148,7 +99,7 @@ def test_empty_topic(spark: SparkSession, topic: Topic) -> None:
 def test_command_prints_a_table_or_json(spark: SparkSession, topic: Topic) -> None:
     """Both name every transaction in the order of their ids; the session stays for its owner."""
     topic.commit(("b2", 0), ("a1", 1), ("a1", 0))
-    topic.write_plain(1)
+    topic.write_plain(b"v", partition=1)
     arguments = ["--bootstrap-servers", topic.servers, "--topic", topic.name]
     text = CliRunner().invoke(main, arguments)
     assert text.exit_code == 0, text.output

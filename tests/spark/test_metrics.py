@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import urllib.request
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from halfbridge.spark_jobs.cluster import connect
 from halfbridge.spark_jobs.io import Topics, stream_topics
 from halfbridge.spark_jobs.metrics import metrics_served
+from tests.kit.http import answer_of
 from tests.spark.real_topic import Real, RealTopic, make_topic
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ Samples = dict[str, float]
 
 def scrape(port: int | None) -> Samples:
     """Return what the port shows: name and label values, by the labels' names -> value."""
-    with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=30) as answer:
-        text = answer.read().decode()
+    _, text = answer_of(f"http://localhost:{port}/metrics", within_s=30)
     return {
         ",".join((sample.name.removeprefix("halfbridge_spark_"), *sample.labels.values())): value
         for family in text_string_to_metric_families(text)

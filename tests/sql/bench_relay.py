@@ -24,12 +24,12 @@ from statistics import median, quantiles
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
-from confluent_kafka import Consumer, TopicPartition
 from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, create_engine, text
 
 from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.testkit.stack import HalfbridgeStack
+from tests.kit.reading import reader_of
 from tests.kit.waiting import until
 from tests.sql.servers import MariaDbServer, PostgresServer, Template
 
@@ -50,16 +50,7 @@ class Reader:
         self.seen: dict[int, float] = {}
         self.count = 0
         self._stopping = Event()
-        settings = {
-            "bootstrap.servers": bootstrap,
-            "group.id": "bench",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "fetch.wait.max.ms": 5,
-            "auto.offset.reset": "earliest",
-        }
-        self._consumer = Consumer(settings)
-        self._consumer.assign([TopicPartition(topic, n, 0) for n in range(PARTITIONS)])
+        self._consumer = reader_of(bootstrap, [topic], partitions=PARTITIONS, fetch_wait_max_ms=5)
         self._thread = Thread(target=self._read, daemon=True)
         self._thread.start()
 

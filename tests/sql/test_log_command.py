@@ -8,13 +8,13 @@ import subprocess
 import sys
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
-from urllib.request import urlopen
 
 import pytest
 from sqlalchemy import text
 
 from halfbridge.bridge import Message
 from halfbridge.sql.local_messages.service import RelayService
+from tests.kit.http import answer_of
 from tests.sql.log_scene import KINDS, Orders, make_durable
 from tests.sql.relaying import running, scene, wait_until
 
@@ -88,9 +88,11 @@ def test_the_command_relays_shows_its_lag_and_ends_in_order(
             records = halfbridge_stack.read_committed(topic, count=2)
             assert [(each.key, each.value) for each in records] == [(b"c1", b"1"), (b"c2", b"2")]
             name = re.escape('{subscription="orders"}')
-            wait_until(lambda: bool(re.search(rf"log_messages_total{name} 2\.0", _get(found[1]))))
-            assert re.search(rf"halfbridge_log_lag_bytes{name} \d", _get(found[1]))
-            assert '"healthy": true' in _get(found[1], "/healthz")
+            wait_until(
+                lambda: bool(re.search(rf"log_messages_total{name} 2\.0", _served(found[1])))
+            )
+            assert re.search(rf"halfbridge_log_lag_bytes{name} \d", _served(found[1]))
+            assert '"healthy": true' in _served(found[1], "/healthz")
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=STOP_S_MAX)
             assert process.returncode == 0, errors
@@ -166,6 +168,5 @@ def test_the_log_wakes_a_relay_of_the_local_message_table(
             assert connection.scalar(text(slots)) == 0
 
 
-def _get(address: str, path: str = "/metrics") -> str:
-    with urlopen(f"http://{address}{path}", timeout=10) as answer:
-        return str(answer.read().decode())
+def _served(address: str, path: str = "/metrics") -> str:
+    return answer_of(f"http://{address}{path}")[1]

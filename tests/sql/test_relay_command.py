@@ -11,7 +11,6 @@ import sys
 from contextlib import ExitStack
 from time import sleep
 from typing import TYPE_CHECKING
-from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
@@ -21,6 +20,7 @@ from halfbridge.bridge.message import Message
 from halfbridge.cli import cli
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.testkit.ports import free_ports
+from tests.kit.http import answer_of
 from tests.sql.relaying import states_of, wait_until
 
 if TYPE_CHECKING:
@@ -68,11 +68,7 @@ class RelayProcess:
 
     def says(self, path: str) -> str:
         """Return what it serves; empty while it does not."""
-        try:
-            with urlopen(f"http://127.0.0.1:{self.port}/{path}", timeout=END_S_MAX) as answer:
-                return str(answer.read().decode())
-        except OSError:
-            return ""
+        return answer_of(f"http://127.0.0.1:{self.port}/{path}", within_s=END_S_MAX)[1]
 
     def __enter__(self) -> Self:
         return self.start()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from halfbridge.checker.errors import MetricsPortError
 from halfbridge.checker.http import HttpServer, Status, serve
+from tests.kit.http import answer_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,13 +31,7 @@ def server(status: Status) -> Iterator[HttpServer]:
 
 
 def _get(port: int, path: str) -> tuple[int, str]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read().decode()
-    finally:
-        connection.close()
+    return answer_of(f"http://127.0.0.1:{port}{path}")
 
 
 def _get_json(port: int, path: str) -> tuple[int, dict[str, Any]]:

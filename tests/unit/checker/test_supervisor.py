@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,8 @@ from halfbridge.checker.supervisor import (
     KILLED_BACKOFF_S_MAX,
     restart_delay_s,
 )
+from halfbridge.testkit.ports import free_ports
+from tests.kit.http import answer_of
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def test_worker_that_needs_an_operator_is_not_started_again(tmp_path: Path, stat
 def test_one_worker_given_up_leaves_the_others_at_work(tmp_path: Path) -> None:
     """The others run on; readiness turns red and names the one."""
     (tmp_path / "status-a").write_text(str(EXIT_OPERATOR))
-    port = _free_port()
+    port = free_ports(1)[0]
     with _fleet(tmp_path, "a", "b", metrics_port=port) as fleet:
         fleet.wait_for("started", "b")
         until("it waits for an operator", lambda: "operator" in _get(port, "/readyz")[1])
@@ -188,7 +189,7 @@ def test_one_worker_given_up_leaves_the_others_at_work(tmp_path: Path) -> None:
 
 def test_one_port_shows_all_workers(tmp_path: Path) -> None:
     """Each worker's metrics stand there once, with its slot as `worker`."""
-    port = _free_port()
+    port = free_ports(1)[0]
     with _fleet(tmp_path, "a", "b", metrics_port=port) as fleet:
         fleet.wait_for("started", "a")
         fleet.wait_for("started", "b")
@@ -205,7 +206,7 @@ def test_one_port_shows_all_workers(tmp_path: Path) -> None:
 
 def test_metrics_follow_a_worker_over_its_restart(tmp_path: Path) -> None:
     """A restarted worker is found again, and its restart is counted."""
-    port = _free_port()
+    port = free_ports(1)[0]
     with _fleet(tmp_path, "a", metrics_port=port) as fleet:
         os.kill(fleet.wait_for("started", "a")[0], signal.SIGKILL)
         fleet.wait_for("started", "a", 2)
@@ -228,22 +229,5 @@ def test_first_restart_is_immediate_and_later_ones_wait_longer() -> None:
     assert failed[-1] == FAILED_BACKOFF_S_MAX
 
 
-def _free_port() -> int:
-    import socket  # noqa: PLC0415 (only here)
-
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _get(port: int, path: str) -> tuple[int, str]:
-    """Return the answer; (0, "") while the supervisor does not listen yet."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read().decode()
-    except ConnectionError:
-        return 0, ""
-    finally:
-        connection.close()
+    return answer_of(f"http://127.0.0.1:{port}{path}")

@@ -18,40 +18,22 @@ import pytest
 
 from halfbridge.testkit.ports import HOST, free_ports, is_free
 from tests.kit.proxy import Act, Api, KafkaProxy, ProxyError, Route, Rule
+from tests.kit.sockets import LIMIT_S, SILENCE_S, Server, is_silent, receive
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 20.0
-SILENCE_S = 0.3
 NODE = 7
 
 
-def receive(connection: socket.socket, count: int) -> bytes:
-    """Return exactly `count` bytes; fewer at the end of the connection."""
-    data = b""
-    while len(data) < count:
-        part = connection.recv(count - len(data))
-        if not part:
-            break
-        data += part
-    return data
-
-
-class Broker:
+class Broker(Server):
     """Answers each request with its correlation id and body; notes (api, body) in order."""
 
     def __init__(self) -> None:
-        self._server = socket.create_server((HOST, 0))
-        self.port = self._server.getsockname()[1]
         self.arrived: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        """Listen no more."""
-        self._server.close()
+        super().__init__(self._answer)
 
     def next(self) -> tuple[int, bytes]:
         """Return the request that arrives next."""
@@ -65,25 +47,13 @@ class Broker:
             return True
         return False
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                while len(head := receive(connection, 12)) == 12:
-                    length, api, _, correlation_id = struct.unpack(">ihhi", head)
-                    body = receive(connection, length - 8)
-                    self.arrived.put((api, body))
-                    answer = struct.pack(">i", correlation_id) + body
-                    connection.sendall(struct.pack(">i", len(answer)) + answer)
-            except OSError:
-                pass
+    def _answer(self, connection: socket.socket) -> None:
+        while len(head := receive(connection, 12)) == 12:
+            length, api, _, correlation_id = struct.unpack(">ihhi", head)
+            body = receive(connection, length - 8)
+            self.arrived.put((api, body))
+            answer = struct.pack(">i", correlation_id) + body
+            connection.sendall(struct.pack(">i", len(answer)) + answer)
 
 
 class Client:
@@ -116,14 +86,7 @@ class Client:
 
     def nothing_comes(self) -> bool:
         """Tell whether the connection stays open and silent for a moment."""
-        self._socket.settimeout(SILENCE_S)
-        try:
-            self._socket.recv(1)
-        except TimeoutError:
-            return True
-        finally:
-            self._socket.settimeout(LIMIT_S)
-        return False
+        return is_silent(self._socket)
 
     def is_reset(self) -> bool:
         """Wait for the end of the connection and close it; tell whether it was a reset."""

@@ -12,52 +12,36 @@ import pytest
 
 from halfbridge.testkit.ports import HOST
 from tests.kit.proxy_tcp import Act, TcpProxy
+from tests.kit.sockets import LIMIT_S, SILENCE_S, Server, is_silent, receive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-LIMIT_S = 20.0
-SILENCE_S = 0.3
 GREETING = b"hello "  # no frame of Kafka's
 
 
-class EchoServer:
+class EchoServer(Server):
     """Greets each client, sends back what it reads; notes what arrives, b"" at an end."""
 
     def __init__(self) -> None:
-        self._server = socket.create_server((HOST, 0))
-        self.port = self._server.getsockname()[1]
         self.arrived: SimpleQueue[bytes] = SimpleQueue()
         self.served: SimpleQueue[socket.socket] = SimpleQueue()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        """Listen no more."""
-        self._server.close()
+        super().__init__(self._echo)
 
     def next(self) -> bytes:
         """Return what arrives next."""
         return self.arrived.get(timeout=LIMIT_S)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._server.accept()
-            except OSError:
-                return
-            self.served.put(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection:
-            try:
-                connection.sendall(GREETING)
-                while data := connection.recv(65_536):
-                    self.arrived.put(data)
-                    connection.sendall(data)
-                self.arrived.put(b"")
-            except OSError:
-                self.arrived.put(b"reset")
+    def _echo(self, connection: socket.socket) -> None:
+        self.served.put(connection)
+        try:
+            connection.sendall(GREETING)
+            while data := connection.recv(65_536):
+                self.arrived.put(data)
+                connection.sendall(data)
+            self.arrived.put(b"")
+        except OSError:
+            self.arrived.put(b"reset")
 
 
 @pytest.fixture
@@ -86,26 +70,6 @@ def client(proxy: TcpProxy) -> Iterator[socket.socket]:
 def connected(proxy: TcpProxy) -> socket.socket:
     """Return a new connection."""
     return socket.create_connection((HOST, proxy.port), timeout=LIMIT_S)
-
-
-def receive(connection: socket.socket, count: int) -> bytes:
-    """Return exactly `count` bytes; fewer at an orderly end."""
-    data = b""
-    while len(data) < count and (part := connection.recv(count - len(data))):
-        data += part
-    return data
-
-
-def is_silent(connection: socket.socket) -> bool:
-    """Tell whether the connection stays open and silent for a moment."""
-    connection.settimeout(SILENCE_S)
-    try:
-        connection.recv(1)
-    except TimeoutError:
-        return True
-    finally:
-        connection.settimeout(LIMIT_S)
-    return False
 
 
 def is_refused(proxy: TcpProxy) -> bool:
