@@ -36,6 +36,7 @@ from halfbridge.testkit.reader import load_records, read_all, read_ops
 from tests.check_oracle import unexpected_in
 from tests.faults.plan import Kind
 from tests.kit.load import PRODUCER_GROUP, QUIET, READY, REAL_TOPICS
+from tests.kit.processes import children_of
 from tests.kit.waiting import SETTLED_S, until
 
 if TYPE_CHECKING:
@@ -445,27 +446,6 @@ class Stage:
         for future in self._admin.delete_topics(mine).values() if mine else ():
             with suppress(KafkaException, TimeoutError):  # a broker whose clock was set back, say
                 future.result(_CALL_S)
-
-
-def children_of(parent: int) -> list[int]:
-    """Return the process ids of a process's living children, oldest first."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, IndexError):
-            # The command's name stands in parentheses and may hold anything.
-            state, ppid = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            if int(ppid) == parent and state != "Z":
-                found.append(int(entry.name))
-    return sorted(found)
-
-
-def is_running(pid: int) -> bool:
-    """Tell whether a process of that id runs (a zombie does not)."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
 
 
 def _difference(live: list[ReadRecord], final: list[ReadRecord]) -> str:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.faults.plan import Kind
-from tests.faults.stage import children_of, is_running, seed_of_run
+from tests.faults.stage import seed_of_run
+from tests.kit.processes import children_of, is_running
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.stage import is_running, seed_of_run
+from tests.faults.stage import seed_of_run
+from tests.kit.processes import is_running
 from tests.kit.reading import reader_of
 from tests.kit.waiting import until
 

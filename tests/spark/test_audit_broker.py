@@ -21,6 +21,7 @@ from halfbridge.serde.records import OpSource
 from halfbridge.spark_jobs.audit import main
 from halfbridge.testkit.children import Children, Interrupts
 from tests.integration.installation import GROUP, Installation
+from tests.spark.marks import INTERPRETED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,12 +31,7 @@ if TYPE_CHECKING:
 
     from tests.integration.tail import Stored
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.timeout(900),
-    pytest.mark.usefixtures("interpreted"),
-]
+pytestmark = [*INTERPRETED, pytest.mark.broker]
 
 ROOT = Path(__file__).parents[2]
 PAIRS = 2

@@ -22,16 +22,13 @@ from halfbridge.spark_jobs import wire
 from halfbridge.spark_jobs.audit import facts as columns
 from halfbridge.spark_jobs.audit.facts import FACTS, facts_of_halves, facts_of_ops, facts_of_reals
 from halfbridge.spark_jobs.io import LOG_APPEND_TIME
+from tests.spark.marks import INTERPRETED
 from tests.spark.tape import BORN_MS, GROUP, NAMES, ORDERS, Tape
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(900),
-    pytest.mark.usefixtures("interpreted"),
-]
+pytestmark = INTERPRETED
 
 
 BROKEN = bytes(10)

@@ -13,16 +13,13 @@ import pytest
 from halfbridge.spark_jobs.audit.bounds import Bounds
 from halfbridge.spark_jobs.audit.run import audited
 from tests.spark.audit_scenes import SCENES, Scene
+from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, ORDERS, Tape
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(900),
-    pytest.mark.usefixtures("interpreted"),
-]
+pytestmark = INTERPRETED
 
 
 @pytest.fixture(scope="module")

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.audit.bounds import SKEW_MS
 from halfbridge.spark_jobs.audit.others import Others
 from halfbridge.spark_jobs.audit.run import audited
 from halfbridge.spark_jobs.snapshot import Range
+from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, Half, Tape
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(900),
-    pytest.mark.usefixtures("interpreted"),
-]
+pytestmark = INTERPRETED
 
 THEIRS = TopicNames("eu.").half
 

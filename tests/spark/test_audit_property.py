@@ -12,16 +12,13 @@ from halfbridge.serde.records import DeadReason, OpKind, OpSource
 from halfbridge.spark_jobs.audit.finding import VIOLATIONS
 from halfbridge.spark_jobs.audit.run import audited
 from tests.spark.audit_oracle import expected
+from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, PAIRS, Half, Tape
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(900),
-    pytest.mark.usefixtures("interpreted"),
-]
+pytestmark = INTERPRETED
 
 
 SEEDS = [int(each) for each in os.environ.get("HALFBRIDGE_AUDIT_SEEDS", "1 2").split()]

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.spark_jobs.audit.bounds import SKEW_MS, Bounds
 from halfbridge.spark_jobs.audit.run import audited
 from halfbridge.spark_jobs.take_snapshot import first_times
+from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, ORDERS, Half, Tape
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(900),
-    pytest.mark.usefixtures("interpreted"),
-]
+pytestmark = INTERPRETED
 
 
 def found(spark: SparkSession, tape: Tape) -> set[tuple[str, str]]:

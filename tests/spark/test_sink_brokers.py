@@ -36,6 +36,17 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 _INVALID_RECORD = 87  # Kafka's code
 _FIVE_WINDOWS = 40_000  # records: 64, 8 times as many each time
 _CALL_S = 20.0
+Proxied = tuple[ProxiedCluster, "Sink"]
+
+
+@pytest.fixture
+def proxied(topic_prefix: str, tmp_path: Path) -> Iterator[Proxied]:
+    """A broker of the test's own, and the sink's parts behind a proxy."""
+    with (
+        ProxiedCluster(1) as cluster,
+        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
+    ):
+        yield cluster, sink
 
 
 def test_halves_that_the_brokers_refuse(sink: Sink) -> None:
@@ -49,113 +60,98 @@ def test_halves_that_the_brokers_refuse(sink: Sink) -> None:
     assert OpKind.COMMIT in sink.scene.decisions().values()
 
 
-def test_what_a_failed_attempt_has_stored_is_rolled_back(topic_prefix: str, tmp_path: Path) -> None:
+def test_what_a_failed_attempt_has_stored_is_rolled_back(
+    proxied: Proxied,
+) -> None:
     """All of it, though nobody has told where it stands."""
-    with (
-        ProxiedCluster(1) as cluster,
-        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
-    ):
-        cluster.proxy.add(INFERRED)
-        with pytest.raises(SendError):
-            sink.attempt()
-        last = {
-            parse_half(each.headers)[0].transaction_id: each.offset
-            for each in sink.scene.read(sink.scene.names.half)
-        }
-        ops = read_ops(sink.scene.read(sink.scene.names.op))
-        assert {each.op.kind for each in ops} == {OpKind.ROLLBACK}
-        assert {each.op.transaction_id for each in ops} == last.keys()
-        assert all(each.op.half_offset >= last[each.op.transaction_id] for each in ops)
+    cluster, sink = proxied
+    cluster.proxy.add(INFERRED)
+    with pytest.raises(SendError):
+        sink.attempt()
+    last = {
+        parse_half(each.headers)[0].transaction_id: each.offset
+        for each in sink.scene.read(sink.scene.names.half)
+    }
+    ops = read_ops(sink.scene.read(sink.scene.names.op))
+    assert {each.op.kind for each in ops} == {OpKind.ROLLBACK}
+    assert {each.op.transaction_id for each in ops} == last.keys()
+    assert all(each.op.half_offset >= last[each.op.transaction_id] for each in ops)
 
 
-def test_a_failure_is_told_to_whom_it_happened(topic_prefix: str, tmp_path: Path) -> None:
+def test_a_failure_is_told_to_whom_it_happened(proxied: Proxied) -> None:
     """Responders of several apps share a client: who waits for it gets another when it failed."""
-    with (
-        ProxiedCluster(1) as cluster,
-        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
-    ):
-        first, second = sink.attempt(), sink.attempt(1)
-        winner = sink.committer.record(0, [first])
-        begun, waiting = Event(), Event()
+    cluster, sink = proxied
+    first, second = sink.attempt(), sink.attempt(1)
+    winner = sink.committer.record(0, [first])
+    begun, waiting = Event(), Event()
 
-        def slow() -> Iterator[list[ManifestTransaction]]:
-            begun.set()
-            assert waiting.wait(_CALL_S)
-            cluster.proxy.add(INFERRED)
-            yield from rounds(winner.attempts)
+    def slow() -> Iterator[list[ManifestTransaction]]:
+        begun.set()
+        assert waiting.wait(_CALL_S)
+        cluster.proxy.add(INFERRED)
+        yield from rounds(winner.attempts)
 
-        def decided(cut: Iterable[list[ManifestTransaction]]) -> None:
-            group = sink.options.producer_group
-            decide(sink.options, OpKind.COMMIT, cut, producer_group=group, timeout_s=_CALL_S)
+    def decided(cut: Iterable[list[ManifestTransaction]]) -> None:
+        group = sink.options.producer_group
+        decide(sink.options, OpKind.COMMIT, cut, producer_group=group, timeout_s=_CALL_S)
 
-        with ThreadPoolExecutor(2) as threads:
-            fails = threads.submit(decided, slow())
-            assert begun.wait(_CALL_S)
-            succeeds = threads.submit(decided, rounds([second.attempt]))
-            waiting.set()
-        assert isinstance(fails.exception(), CommitInDoubtError)
-        assert succeeds.exception() is None
-        assert sink.decided(second) == {OpKind.COMMIT}
+    with ThreadPoolExecutor(2) as threads:
+        fails = threads.submit(decided, slow())
+        assert begun.wait(_CALL_S)
+        succeeds = threads.submit(decided, rounds([second.attempt]))
+        waiting.set()
+    assert isinstance(fails.exception(), CommitInDoubtError)
+    assert succeeds.exception() is None
+    assert sink.decided(second) == {OpKind.COMMIT}
 
 
 def test_a_rollback_asks_once_where_a_half_partition_ends(
-    topic_prefix: str, tmp_path: Path
+    proxied: Proxied,
 ) -> None:
     """However many transactions the brokers refused: each question costs a client a connection."""
-    with (
-        ProxiedCluster(1) as cluster,
-        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
-    ):
-        stored = sink.attempt()
-        sink.alter(sink.scene.names.half, "max.message.bytes", "1000")
-        cluster.proxy.add(Rule(api=Api.LIST_OFFSETS, act=Act.HOLD))
-        with pytest.raises(SendError):
-            sink.attempt(rows=10 * ROWS)
-        asked = cluster.proxy.hits(Act.HOLD, Api.LIST_OFFSETS)
-        assert 0 < asked <= 2 * HALF_PARTITIONS  # for the beginning and for the end
-        assert sink.scene.undecided() == {
-            each.transaction_id for each in stored.attempt.transactions
-        }
+    cluster, sink = proxied
+    stored = sink.attempt()
+    sink.alter(sink.scene.names.half, "max.message.bytes", "1000")
+    cluster.proxy.add(Rule(api=Api.LIST_OFFSETS, act=Act.HOLD))
+    with pytest.raises(SendError):
+        sink.attempt(rows=10 * ROWS)
+    asked = cluster.proxy.hits(Act.HOLD, Api.LIST_OFFSETS)
+    assert 0 < asked <= 2 * HALF_PARTITIONS  # for the beginning and for the end
+    assert sink.scene.undecided() == {each.transaction_id for each in stored.attempt.transactions}
 
 
 def test_no_decision_overtakes_one_that_may_not_be_stored(
-    topic_prefix: str, tmp_path: Path
+    proxied: Proxied,
 ) -> None:
     """An acknowledgement without an offset proves nothing: what comes behind it waits.
 
     Written again after the ones behind it, it would take its rows behind later ones of their keys.
     """
-    with (
-        ProxiedCluster(1) as cluster,
-        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
-    ):
-        report = sink.attempt()
-        winner = sink.committer.record(0, [report])
-        cluster.proxy.add(INFERRED)
-        with pytest.raises(CommitInDoubtError):
-            sink.committer.decide_all(winner)
-        assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
-        firsts, *others = rounds([report.attempt])
-        assert others
-        decided = set(sink.scene.decisions())
-        assert decided <= {each.transaction_id for each in firsts}
+    cluster, sink = proxied
+    report = sink.attempt()
+    winner = sink.committer.record(0, [report])
+    cluster.proxy.add(INFERRED)
+    with pytest.raises(CommitInDoubtError):
         sink.committer.decide_all(winner)
-        assert sink.decided(report) == {OpKind.COMMIT}
+    assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
+    firsts, *others = rounds([report.attempt])
+    assert others
+    decided = set(sink.scene.decisions())
+    assert decided <= {each.transaction_id for each in firsts}
+    sink.committer.decide_all(winner)
+    assert sink.decided(report) == {OpKind.COMMIT}
 
 
-def test_a_manifest_that_is_refused_spoils_nothing(topic_prefix: str, tmp_path: Path) -> None:
+def test_a_manifest_that_is_refused_spoils_nothing(proxied: Proxied) -> None:
     """A responder lives long: after a refusal its client takes no more, and it gets another."""
-    with (
-        ProxiedCluster(1) as cluster,
-        sink_parts(cluster.proxied_servers, topic_prefix, tmp_path) as sink,
-    ):
-        first, second = sink.attempt(), sink.attempt()
-        cluster.proxy.add(Rule(api=Api.PRODUCE, act=Act.FAIL, error=_INVALID_RECORD, times=1))
-        with pytest.raises(CommitInDoubtError):
-            sink.committer.reject(0, first.attempt.attempt_id, "too old")
-        assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
-        sink.committer.reject(0, second.attempt.attempt_id, "too old")
-        assert sink.fate(second) is Fate.ROLLBACK
+    cluster, sink = proxied
+    first, second = sink.attempt(), sink.attempt()
+    cluster.proxy.add(Rule(api=Api.PRODUCE, act=Act.FAIL, error=_INVALID_RECORD, times=1))
+    with pytest.raises(CommitInDoubtError):
+        sink.committer.reject(0, first.attempt.attempt_id, "too old")
+    assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
+    sink.committer.reject(0, second.attempt.attempt_id, "too old")
+    assert sink.fate(second) is Fate.ROLLBACK
 
 
 def test_a_long_log_may_be_read_for_long(topic_prefix: str, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from halfbridge.spark_jobs.stuck.state import (
     undecided,
 )
 from halfbridge.spark_jobs.stuck.table import GENERATIONS_KEPT, Table, keep_up
+from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, PAIRS, Tape
 
 if TYPE_CHECKING:
@@ -26,11 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.timeout(900),
-    pytest.mark.usefixtures("interpreted"),
-]
+pytestmark = INTERPRETED
 
 MINUTE_MS = 60_000
 KEEP_MS = 10_000

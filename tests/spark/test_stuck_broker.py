@@ -15,18 +15,14 @@ from halfbridge.serde import headers as names
 from halfbridge.spark_jobs.stuck import main
 from halfbridge.spark_jobs.stuck.table import Table
 from tests.integration.installation import GROUP, Installation
+from tests.spark.marks import INTERPRETED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.broker,
-    pytest.mark.timeout(900),
-    pytest.mark.usefixtures("interpreted"),
-]
+pytestmark = [*INTERPRETED, pytest.mark.broker]
 
 TIMEOUT_S = 60.0
 

@@ -21,6 +21,7 @@ from halfbridge.checker.supervisor import (
 )
 from halfbridge.testkit.ports import free_ports
 from tests.kit.http import answer_of
+from tests.kit.processes import is_running
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -106,13 +107,6 @@ def _fleet(
         process.communicate()
 
 
-def _is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
-
-
 def test_killed_worker_starts_again_on_its_slot_at_once(tmp_path: Path) -> None:
     """A SIGKILL, and a second one at once, cost one start each; the other worker stays."""
     with _fleet(tmp_path, "a", "b") as fleet:
@@ -159,7 +153,7 @@ def test_workers_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
         fleet.process.kill()
 
         fleet.wait_for("orphaned", "a")
-        until("the worker is gone", lambda: _is_gone(worker), within_s=PATIENCE_S)
+        until("the worker is gone", lambda: not is_running(worker), within_s=PATIENCE_S)
 
 
 @pytest.mark.parametrize("status", [EXIT_CONFIG, EXIT_OPERATOR])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from halfbridge.testkit.children import (
     Interrupts,
     NotInTimeError,
 )
+from tests.kit.processes import is_running
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -55,14 +55,6 @@ def start(children: Children, code: str) -> Child:
         lambda: child.output.read_bytes().endswith(b"\n"), what="line", timeout_s=20
     )
     return child
-
-
-def is_running(pid: int) -> bool:
-    """Tell whether a process exists and is no zombie."""
-    state = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    return bool(state) and not state.startswith("Z")
 
 
 def test_kill_ends_grandchildren(children: Children) -> None:
