@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from halfbridge.bridge.ports import Event, Ports, Running
-    from halfbridge.bridge.settings_topic.kafka_io import Said
+    from halfbridge.bridge.settings_topic import Said
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.http import Status
 

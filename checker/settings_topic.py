@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.errors import RetriableError
 from halfbridge.bridge.failure import KafkaFailure, bridge_error
 from halfbridge.bridge.kafka.errors import failure_of
-from halfbridge.bridge.settings_topic.kafka_io import Said, read_settings
+from halfbridge.bridge.settings_topic import READING, Said, read_settings
 from halfbridge.bridge.trouble import Troubles
 from halfbridge.checker.clients import client_config, unjoined
 from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
@@ -39,8 +39,14 @@ class SettingsTopic:
         Raises:
             BridgeError: as `read_settings`.
         """
-        client = {**client_config(self._config), **unjoined(self._config), **self._told()}
-        return read_settings(client, self._topic, stop=cast("Any", stop))
+        ports, config = self._ports, self._config
+        reader = ports.kafka.reader(
+            {**client_config(config), **unjoined(config), **self._told(), **READING}
+        )
+        try:
+            return read_settings(reader, self._topic, stop=stop, clock=ports.clock)
+        finally:
+            ports.run.let_go(reader)
 
     def write(self, settings: DaemonSettings) -> None:
         """Append the record of the daemon's limits; return once it is stored.

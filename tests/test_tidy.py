@@ -40,18 +40,12 @@ SHARED = (
     "halfbridge.bridge.kafka",
     "halfbridge.bridge.ports",
     "halfbridge.bridge.threads",
-    "halfbridge.bridge.admin_client.kafka_io",
 )
 SINK = "spark_jobs/sink/"
 # Where confluent_kafka is imported: the adapter, and the bench's baseline.
 KAFKA_CLIENT = ("bridge/kafka/", "halfbridge/bench/plain_clients.py")
 # Files that import confluent_kafka still; entries are only ever removed.
-KAFKA_CLIENT_LEFT = (
-    "bridge/inquiry/kafka_io.py",
-    "bridge/kafka_io.py",
-    "checker/",
-    "spark_jobs/",
-)
+KAFKA_CLIENT_LEFT = ("spark_jobs/sink/",)
 # What waits, or looks at a clock; the client is given ports for it.
 PORTS_ONLY = {"_thread", "threading", "queue", "time"}
 NO_WAIT = {"threading.Lock", "queue.Empty", "queue.Full"}

@@ -20,8 +20,8 @@ from halfbridge.bridge import (
     Resolution,
     TransactionProducer,
 )
-from halfbridge.bridge.admin_client.kafka_io import AdminClient
 from halfbridge.bridge.kafka import system_ports
+from halfbridge.bridge.kafka.admin import AdminClient
 from halfbridge.checker.failures import KafkaTxnFailedError
 from halfbridge.checker.outlet import Transactor
 from halfbridge.checker.publish import Outgoing

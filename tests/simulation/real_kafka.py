@@ -15,7 +15,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import NewTopic, OffsetSpec
 
-from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.kafka.admin import AdminClient
 from tests.simulation.contract import WasRefusedError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from halfbridge.bridge.admin_client.kafka_io import AdminClient
+from halfbridge.bridge.kafka.admin import AdminClient
 from halfbridge.serde.topics import MANIFEST_BYTES_MAX
 from halfbridge.spark_jobs.sink.errors import SinkOptionError
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.cluster import Destinations
+from halfbridge.bridge.cluster import RealTopics
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.kafka import system_ports
 from halfbridge.bridge.ports import SeenTopic
@@ -87,5 +87,5 @@ def shared_around(writer: FakeWriter, **settings: Any) -> Shared:
     ports = replace(system_ports(), clock=Clock(), transaction_id=lambda: ID)
     shape = HalfShape(partitions=4, record_bytes_max=1_000_000, replicas=1)
     client: Any = writer
-    destinations = Destinations(config, client, ports, bound=())
-    return Shared(config, client, ports, half=shape, destinations=destinations)
+    real_topics = RealTopics(config, client, ports, bound=())
+    return Shared(config, client, ports, half=shape, real_topics=real_topics)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.bridge.errors import BridgeError, RetriableError, TopicSetupError
-from halfbridge.bridge.settings_topic.kafka_io import Said
+from halfbridge.bridge.settings_topic import Said
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.http import Status
 from halfbridge.checker.settings_record import SettingsRecord, disagreement, limits_of

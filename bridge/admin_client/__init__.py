@@ -1,1 +1,0 @@
-"""The client that asks brokers, made so that no thread of its own ever destroys it."""

@@ -1,5 +1,0 @@
-"""The old place of AdminClient."""
-
-from halfbridge.bridge.kafka.admin import AdminClient
-
-__all__ = ["AdminClient"]
