@@ -80,6 +80,10 @@ class KafkaWriter:
         """Return how many records are not acknowledged, or their callbacks not served."""
         return len(self._producer)
 
+    def __bool__(self) -> bool:
+        """A writer without records is a writer all the same."""
+        return True
+
     def _call(self, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         try:
             return call(*arguments, **keywords)

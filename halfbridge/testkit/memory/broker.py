@@ -259,7 +259,7 @@ class Broker:
 
     def fetch_offsets(
         self, group: str, places: Iterable[Place], *, is_stable: bool
-    ) -> Mapping[Place, tuple[int, str]] | None:
+    ) -> Mapping[Place, tuple[int, str | None]] | None:
         """Return committed offsets; None while stable ones are awaited."""
         return self.group(group).fetch(places, is_stable=is_stable)
 

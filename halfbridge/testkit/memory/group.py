@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 METADATA_BYTES_MAX = 4096
 _METADATA_TOO_LARGE = 12
 
-Offsets = dict["Place", tuple[int, str]]
+Offsets = dict["Place", "tuple[int, str | None]"]
 
 
 class Group:
@@ -43,7 +43,7 @@ class Group:
         self.is_rebalancing = False
         self.rebalance_until_ns: int | None = None
         self.seats: dict[int, Seat] = {}
-        self.committed: dict[Place, tuple[int, int, str]] = {}
+        self.committed: dict[Place, tuple[int, int, str | None]] = {}
         self.pending: dict[Place, int] = {}
         self._partitions_of = partitions_of
         self._instances: dict[str, int] = {}
@@ -169,10 +169,13 @@ class Group:
             KafkaFailure: no member (any more), of an older generation, or none of the members that
                 live, which only a kafka_txn may be.
         """
-        if member.generation == NO_GENERATION and not member.member_id and not member.instance:
-            if self.seats and not in_kafka_txn:
+        if member.generation == NO_GENERATION:
+            if not self.seats:
+                return
+            if not member.member_id and not member.instance:
+                if in_kafka_txn:
+                    return
                 raise KafkaFailure(Code.UNKNOWN_MEMBER_ID, "Broker: Unknown member")
-            return
         known = self._instances.get(member.instance) if member.instance else member.member_id
         if known not in self.seats:
             raise KafkaFailure(Code.UNKNOWN_MEMBER_ID, "Broker: Unknown member")
@@ -190,7 +193,7 @@ class Group:
 
     def fetch(
         self, places: Iterable[Place], *, is_stable: bool
-    ) -> Mapping[Place, tuple[int, str]] | None:
+    ) -> Mapping[Place, tuple[int, str | None]] | None:
         """Return (offset, metadata) by place, of those that have one.
 
         None while a commit is pending and only stable ones are wanted: ask again.
@@ -236,7 +239,7 @@ def check_metadata(offsets: Offsets) -> None:
     Raises:
         KafkaFailure: it is.
     """
-    if any(len(metadata.encode()) > METADATA_BYTES_MAX for _, metadata in offsets.values()):
+    if any(len((metadata or "").encode()) > METADATA_BYTES_MAX for _, metadata in offsets.values()):
         raise KafkaFailure(
             _METADATA_TOO_LARGE,
             "Broker: Offset metadata string too large",

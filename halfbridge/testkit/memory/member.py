@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.testkit.memory.error_record import ErrorRecord
 from halfbridge.testkit.memory.network import Kind, NoAnswerError
+from halfbridge.testkit.memory.no_record import ErrorRecord
 from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.reader import MemoryReader
 from halfbridge.testkit.memory.seat import NO_GENERATION, Membership
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from halfbridge.bridge.ports import Place
-    from halfbridge.testkit.memory.group import Group
+    from halfbridge.testkit.memory.group import Group, Offsets
     from halfbridge.testkit.memory.seat import Seat
 
 # librdkafka's defaults.
@@ -85,7 +85,7 @@ class MemoryMember(MemoryReader):
         self._check_open()
         self._is_leaving = bool(self._topics)
 
-    def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> None:
+    def commit(self, offsets: Mapping[Place, tuple[int, str | None]]) -> None:
         """Commit offsets of the group outside any kafka_txn, in one request; waits for it."""
         if self._fatal is not None:
             raise KafkaFailure(Code.FATAL, "Commit failed: Local: Fatal error")
@@ -213,7 +213,7 @@ class MemoryMember(MemoryReader):
 
     def _hand_over(self) -> Any:
         record = super()._hand_over()
-        if self._commits_itself and record.error() is None:
+        if self._commits_itself and record is not None and record.error() is None:
             self._stored[record.topic(), record.partition()] = record.offset() + 1
         return record
 
@@ -231,7 +231,7 @@ class MemoryMember(MemoryReader):
                 self._broker.group(self._group).rebalance(now_ns, self._rebalance_ns)
 
     def _commit_stored(self) -> None:
-        offsets = {place: (offset, "") for place, offset in self._stored.items()}
+        offsets: Offsets = {place: (offset, None) for place, offset in self._stored.items()}
         self._stored = {}
         if offsets:
             try:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.ports import NO_COMMITTED_OFFSET, Committed, Edge
 from halfbridge.testkit.memory.client import Client
-from halfbridge.testkit.memory.error_record import ErrorRecord
 from halfbridge.testkit.memory.log import OutOfRangeError
 from halfbridge.testkit.memory.network import Kind, NoAnswerError
+from halfbridge.testkit.memory.no_record import ErrorRecord, MarkerPassed
 from halfbridge.testkit.memory.seat import NO_GENERATION, Membership
 
 if TYPE_CHECKING:
@@ -54,7 +54,10 @@ class MemoryReader(Client):
         self._positions.clear()
         self._told_ends.clear()
         self._stopped.clear()
-        self._fetched = deque(one for one in self._fetched if one.topic() is None)
+        # What is of no partition is told all the same.
+        self._fetched = deque(
+            one for one in self._fetched if one.partition() < 0 or not one.topic()
+        )
         self._seen_version = -1
 
     def poll(self, wait_s: float) -> Any:
@@ -65,8 +68,10 @@ class MemoryReader(Client):
             self._serve()
             if not self._fetched and not self.is_closed:
                 self._fetch()
-            if self._fetched:
-                return self._hand_over()
+            while self._fetched:
+                record = self._hand_over()
+                if record is not None:
+                    return record
             left_s = self._left_s(deadline_ns)
             silent_s = self._left_s(self._silent_until_ns)
             self._wait(self._has_news, min(left_s, silent_s) if silent_s else left_s)
@@ -79,7 +84,12 @@ class MemoryReader(Client):
         self._serve()
         if len(self._fetched) < records_max:
             self._fetch()
-        return [self._hand_over() for _ in range(min(records_max, len(self._fetched)))]
+        taken: list[Any] = []
+        while self._fetched and len(taken) < records_max:
+            record = self._hand_over()
+            if record is not None:
+                taken.append(record)
+        return taken
 
     def pause(self, places: Iterable[Place]) -> None:
         """Fetch no more of these; what was fetched of them is dropped."""
@@ -91,7 +101,6 @@ class MemoryReader(Client):
             place = one.topic(), one.partition()
             if one.error() is None:
                 self._next[place] = one.offset()
-            self._told_ends.pop(place, None)
         self._fetched = deque(
             one for one in self._fetched if (one.topic(), one.partition()) not in paused
         )
@@ -99,7 +108,9 @@ class MemoryReader(Client):
     def resume(self, places: Iterable[Place]) -> None:
         """Fetch these again."""
         self._check_open()
-        self._paused.difference_update(places)
+        for place in places:
+            self._paused.discard(place)
+            self._told_ends.pop(place, None)
         self._seen_version = -1
 
     def positions(self, places: Iterable[Place]) -> dict[Place, int]:
@@ -137,7 +148,7 @@ class MemoryReader(Client):
                 )
             self._wait_for_change(left_s)
 
-    def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> None:
+    def commit(self, offsets: Mapping[Place, tuple[int, str | None]]) -> None:
         """Commit offsets of the group outside any kafka_txn, in one request; waits for it."""
         self._check_open()
         member, wanted = self._who_commits(), dict(offsets)
@@ -201,10 +212,11 @@ class MemoryReader(Client):
         self._wait(lambda: self._broker.version != version, timeout_s)
 
     def _hand_over(self) -> Any:
+        """Return what comes next; None: it was a marker, which only moves the position."""
         record = self._fetched.popleft()
         if record.error() is None:
             self._positions[record.topic(), record.partition()] = record.offset() + 1
-        return record
+        return None if isinstance(record, MarkerPassed) else record
 
     def _has_news(self) -> bool:
         if self._news or self._fetched:
@@ -260,6 +272,8 @@ class MemoryReader(Client):
                 return  # read from elsewhere while the answer was under way
             self._next[place] = then
             self._fetched += records
+            if then and self._broker.partition(place).slots[then - 1] is None and then > at:
+                self._fetched.append(MarkerPassed(*place, then - 1))
             if self._tells_ends and then >= end and self._told_ends.get(place) != then:
                 self._told_ends[place] = then
                 text = f"Fetch from broker 1 reached end of partition at offset {then}"
@@ -299,3 +313,8 @@ class MemoryReader(Client):
 
     def _put_error(self, failure: KafkaFailure, place: Place, at: int | None) -> None:
         self._fetched.append(ErrorRecord(failure, *place, at))
+
+
+def _is_of_no_partition(one: Any) -> bool:
+    """Tell whether an error is about the group or a topic: it is told whatever is read."""
+    return one.topic() is None or one.partition() < 0

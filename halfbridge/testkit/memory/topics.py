@@ -105,10 +105,6 @@ class Topic:
                         Code.INVALID_RECORD, "Broker: Broker failed to validate record"
                     )
                 raise KafkaFailure(Code.INVALID_TIMESTAMP, "Broker: Invalid timestamp")
-        if int(settings["min.insync.replicas"]) > self.replicas:
-            raise KafkaFailure(
-                Code.NOT_ENOUGH_REPLICAS, "Broker: Not enough in-sync replicas", is_retriable=True
-            )
 
     def expire(self, now_ms: int) -> None:
         """Delete what is older than the topic keeps, and stands before anything younger."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from halfbridge.bridge.ports import Place
+    from halfbridge.testkit.memory.group import Offsets
     from halfbridge.testkit.memory.log import BatchNumber, Row
     from halfbridge.testkit.memory.seat import Membership
 
@@ -107,7 +108,9 @@ class MemoryTransactionalWriter(MemoryWriter):
         self._require(_State.IN_TXN)
         who: Membership = member  # type: ignore[assignment]
         deadline_ns = self._deadline(timeout_s)
-        staged = {(topic, number): (offset, text) for topic, number, offset, text in offsets}
+        staged: Offsets = {
+            (topic, number): (offset, text) for topic, number, offset, text in offsets
+        }
         broker, name, epoch = self._broker, self._id, self._epoch
         self._ask(
             Kind.ADD_TO_TXN, lambda: broker.add_offsets(name, epoch, who.group), deadline_ns, _AGAIN

@@ -1,4 +1,4 @@
-"""What a reader hands over in place of a record."""
+"""What a reader finds among the records that is none."""
 
 from __future__ import annotations
 
@@ -53,3 +53,29 @@ class ErrorRecord:
 
     def __len__(self) -> int:
         return len(self._error.text)
+
+
+class MarkerPassed:
+    """Stands for the marker that ends what was fetched: nobody sees it, but it is read."""
+
+    __slots__ = ("_offset", "_partition", "_topic")
+
+    def __init__(self, topic: str, partition: int, offset: int) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._offset = offset
+
+    def topic(self) -> str:
+        """Return the topic."""
+        return self._topic
+
+    def partition(self) -> int:
+        """Return the partition's number."""
+        return self._partition
+
+    def offset(self) -> int:
+        """Return the marker's offset."""
+        return self._offset
+
+    def error(self) -> None:
+        """Return None."""
