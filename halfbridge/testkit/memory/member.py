@@ -128,6 +128,8 @@ class MemoryMember(MemoryReader):
             return False
         if not self._network.reaches(self.process):
             return False
+        if self._silent_until_ns > self._scheduler.now_ns:
+            return False
         if self._is_leaving or self._untold or self._scheduler.now_ns >= self._look_at_ns:
             return True
         group = self._broker.group(self._group)

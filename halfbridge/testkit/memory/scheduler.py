@@ -18,7 +18,12 @@ from itertools import count
 from math import ceil
 from typing import TYPE_CHECKING
 
-from greenlet import GreenletExit, getcurrent, greenlet
+try:
+    from greenlet import GreenletExit, getcurrent, greenlet
+except ImportError as error:
+    raise ImportError(
+        "the broker in memory needs greenlet: pip install 'halfbridge[memory]'"
+    ) from error
 
 from halfbridge.testkit.memory.process import NS_PER_MS, NS_PER_S, ProcessDeadError
 from halfbridge.testkit.memory.task import Task

@@ -1,0 +1,264 @@
+"""What clients in memory make of requests that get lost, come late, or are not answered."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.ports import NewTopic
+from halfbridge.testkit.memory.machine import Machine
+from halfbridge.testkit.memory.network import Kind, Network, NoAnswerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from halfbridge.testkit.memory.client import Client
+    from halfbridge.testkit.memory.process import Process
+    from halfbridge.testkit.memory.scheduler import Scheduler
+
+T = TypeVar("T")
+
+_PLACE = ("topic", 0)
+
+
+class Faulty(Network):
+    """Does to the next requests of a kind what it was told to do.
+
+    Attributes:
+        fates: Kind -> what becomes of its next requests: "lost", "late" or "unanswered".
+        late: What has not come yet.
+        silent: Processes that no broker hears.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self.is_direct = False
+        self.fates: dict[Kind, list[str]] = {}
+        self.late: list[Callable[[], object]] = []
+        self.silent: set[str] = set()
+
+    def request(
+        self, client: Client, kind: Kind, place: Any, do: Callable[[], T], timeout_s: float
+    ) -> T:
+        """Do as told."""
+        fates = self.fates.get(kind)
+        fate = fates.pop(0) if fates else ""
+        if client.process.name in self.silent:
+            fate = "lost"
+        if not fate:
+            return do()
+        if fate == "late":
+            self.late.append(do)
+        elif fate == "unanswered":
+            do()
+        self.scheduler.wait(client.process, None, timeout_s)
+        raise NoAnswerError
+
+    def reaches(self, process: Process) -> bool:
+        """Tell whether a process is heard."""
+        return process.name not in self.silent
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """Yield brokers behind a faulty network, and one topic."""
+    with Machine(network=Faulty) as made:
+        made.broker.create_topic(NewTopic("topic", 1, 1, {}))
+        yield made
+
+
+def _network(machine: Machine) -> Faulty:
+    network = machine.network
+    assert isinstance(network, Faulty)
+    return network
+
+
+def _kafka(machine: Machine, name: str = "p") -> Any:
+    return machine.ports(machine.process(name)).kafka
+
+
+def _written(writer: Any, count: int = 1, timeout_s: float = 60.0) -> list[Any]:
+    told: list[Any] = []
+    for _ in range(count):
+        writer.produce("topic", b"v", None, 0, lambda error, record: told.append((error, record)))
+    writer.flush(timeout_s)
+    return told
+
+
+def _end(machine: Machine) -> int:
+    return machine.broker.partition(_PLACE).end
+
+
+def _transactional(machine: Machine, **properties: Any) -> Any:
+    writer = _kafka(machine).transactional_writer({"transactional.id": "a", **properties})
+    writer.init(5.0)
+    return writer
+
+
+@pytest.mark.parametrize("fate", ["lost", "unanswered"])
+def test_an_idempotent_writer_repeats_and_stores_once(machine: Machine, fate: str) -> None:
+    """Whether the first request came or not, each record stands once, and is acknowledged."""
+    writer = _kafka(machine).writer({"enable.idempotence": True, "request.timeout.ms": 1_000})
+    _network(machine).fates[Kind.PRODUCE] = [fate]
+    told = _written(writer, 3)
+    assert [(error, record.offset()) for error, record in told] == [(None, n) for n in range(3)]
+    assert _end(machine) == 3
+
+
+def test_another_writer_stores_twice(machine: Machine) -> None:
+    """Without idempotence a repetition is another record."""
+    writer = _kafka(machine).writer({"request.timeout.ms": 1_000})
+    _network(machine).fates[Kind.PRODUCE] = ["unanswered"]
+    _written(writer)
+    assert _end(machine) == 2
+
+
+def test_a_record_times_out(machine: Machine) -> None:
+    """MSG_TIMED_OUT, whatever became of the record; later records are stored."""
+    writer = _kafka(machine).writer({"enable.idempotence": True, "message.timeout.ms": 1_000})
+    _network(machine).fates[Kind.PRODUCE] = ["late"]
+    ((error, record),) = _written(writer)
+    assert (error.code, record.offset()) == (Code.MSG_TIMED_OUT, None)
+    ((error, record),) = _written(writer)
+    assert (error, record.offset()) == (None, 0)
+
+
+def test_a_late_record_of_an_old_epoch_is_refused(machine: Machine) -> None:
+    """What timed out may still come, until the writer's next record has."""
+    writer = _kafka(machine).writer({"enable.idempotence": True, "message.timeout.ms": 1_000})
+    network = _network(machine)
+    network.fates[Kind.PRODUCE] = ["late", "late"]
+    _written(writer)
+    network.late.pop()()
+    assert _end(machine) == 1
+    _written(writer)
+    _written(writer)
+    with pytest.raises(KafkaFailure) as refused:
+        network.late.pop()()
+    assert refused.value.code == Code.INVALID_PRODUCER_EPOCH
+    assert _end(machine) == 2
+
+
+@pytest.mark.parametrize("fate", ["lost", "unanswered", "late"])
+def test_a_commit_of_unknown_outcome_is_repeated(machine: Machine, fate: str) -> None:
+    """TIMED_OUT is retriable; only `commit` may follow, and it finds out."""
+    writer = _transactional(machine)
+    writer.begin()
+    _written(writer)
+    _network(machine).fates[Kind.END_TXN] = [fate]
+    with pytest.raises(KafkaFailure) as unknown:
+        writer.commit(1.0)
+    assert (unknown.value.code, unknown.value.is_retriable) == (Code.TIMED_OUT, True)
+    for call in (writer.begin, lambda: writer.abort(1.0)):
+        with pytest.raises(KafkaFailure, match="_CONFLICT"):
+            call()
+    writer.commit(1.0)
+    assert machine.broker.partition(_PLACE).lso == _end(machine) == 2
+
+
+def test_a_late_commit_ends_the_next_kafka_txn(machine: Machine) -> None:
+    """A request of the same epoch counts for whatever is open then (KAFKA-17754)."""
+    writer = _transactional(machine)
+    writer.begin()
+    _written(writer)
+    network = _network(machine)
+    network.fates[Kind.END_TXN] = ["late"]
+    with pytest.raises(KafkaFailure):
+        writer.commit(1.0)
+    writer.commit(1.0)
+    writer.begin()
+    _written(writer)
+    network.late.pop()()
+    assert machine.broker.partition(_PLACE).lso == _end(machine) == 4
+
+
+def test_late_markers_hold_up_the_next_kafka_txn(machine: Machine) -> None:
+    """The client asks again while CONCURRENT_TRANSACTIONS is answered; readers wait meanwhile."""
+    coordinator = machine.broker.coordinator
+    coordinator.marks_at_once = False
+    writer = _transactional(machine, **{"retry.backoff.ms": 10})
+    writer.begin()
+    _written(writer)
+    writer.commit(5.0)
+    assert machine.broker.partition(_PLACE).lso == 0
+    assert coordinator.is_ending("a")
+    writer.begin()
+    assert _written(writer, timeout_s=1.0) == []
+    coordinator.mark(0)
+    assert writer.flush(1.0) == 0
+    assert machine.broker.partition(_PLACE).lso == 2
+
+
+def test_connections_that_are_lost_are_told_in_poll(machine: Machine) -> None:
+    """`error_cb` and `on_lost` are called by the next poll, not by the network."""
+    told: list[Any] = []
+    writer = _kafka(machine).transactional_writer(
+        {"transactional.id": "a", "error_cb": told.append}, on_lost=lambda: told.append("lost")
+    )
+    writer.connection_lost()
+    assert told == []
+    writer.poll(0.0)
+    assert [told[0].code, told[1]] == [Code.TRANSPORT, "lost"]
+
+
+def test_a_member_that_is_not_heard_is_out(machine: Machine) -> None:
+    """Its partitions go to the others after its session; when it is back it joins again."""
+    assigned: dict[str, list[int]] = {"one": [], "two": []}
+    machine.broker.grow_topic("topic", 2)
+
+    def joined(name: str) -> Any:
+        properties = {"group.id": "g", "group.instance.id": name, "session.timeout.ms": 6_000}
+        member = _kafka(machine, name).member({**properties, "enable.auto.commit": False})
+
+        def on_assigned(reader: Any, places: frozenset[Any]) -> None:
+            assigned[name].append(len(places))
+            reader.read_from({})
+
+        member.join(["topic"], on_assigned, lambda _: assigned[name].append(-1))
+        return member
+
+    members = [joined("one"), joined("two")]
+
+    def go_on(seconds: int) -> None:
+        for _ in range(10 * seconds):
+            for member in members:
+                member.poll(0.1)
+
+    go_on(1)
+    assert (assigned["one"][-1], assigned["two"][-1]) == (1, 1)
+    _network(machine).silent.add("one")
+    go_on(5)
+    assert (assigned["one"][-1], assigned["two"][-1]) == (1, 2)
+    _network(machine).silent.clear()
+    go_on(1)
+    assert (assigned["one"][-3:], assigned["two"][-2:]) == ([1, -1, 1], [-1, 1])
+
+
+def test_a_network_that_gives_way_lets_others_between_requests() -> None:
+    """A driver may step others, or kill the writer, between any two requests of a kafka_txn."""
+    ends: list[tuple[int, int]] = []
+    for kill_after in range(12):
+        with Machine(network=lambda scheduler: Network(scheduler, gives_way=True)) as machine:
+            machine.broker.create_topic(NewTopic("topic", 1, 1, {}))
+            process = machine.process("p")
+
+            def work(machine: Machine = machine, process: Process = process) -> None:
+                writer = machine.ports(process).kafka.transactional_writer(
+                    {"transactional.id": "a"}
+                )
+                writer.init(5.0)
+                writer.begin()
+                _written(writer)
+                writer.commit(5.0)
+
+            machine.scheduler.start(process, work, "work")
+            for _ in range(kill_after):
+                for task in machine.scheduler.runnable()[:1]:
+                    machine.scheduler.step(task)
+            machine.scheduler.kill(process)
+            partition = machine.broker.partition(_PLACE)
+            ends.append((partition.lso, partition.end))
+    assert ends == sorted(ends)
+    assert set(ends) == {(0, 0), (0, 1), (2, 2)}
