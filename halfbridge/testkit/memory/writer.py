@@ -22,6 +22,7 @@ _MESSAGE_BYTES_MAX = 1_000_000
 _QUEUE_RECORDS_MAX = 100_000
 _QUEUE_KBYTES_MAX = 1_048_576
 _DELIVERY_MS = 300_000
+_NEVER_MS = 1 << 40  # 35 years
 
 
 class MemoryWriter(Outbox):
@@ -100,7 +101,8 @@ class MemoryWriter(Outbox):
         return True
 
     def _delivery_ms(self) -> int:
-        return self.number("message.timeout.ms", _DELIVERY_MS, "delivery.timeout.ms")
+        """Return how long a record may wait for its acknowledgement; with 0, for ever."""
+        return self.number("message.timeout.ms", _DELIVERY_MS, "delivery.timeout.ms") or _NEVER_MS
 
     def _serve(self) -> int:
         served = self._serve_news()
