@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.client_settings import admin_properties
 from halfbridge.bridge.errors import BridgeError, InvalidMessageError, TopicSetupError
-from halfbridge.bridge.failure import Code, KafkaFailure, bridge_error
 from halfbridge.bridge.held import held
 from halfbridge.bridge.ports import NewTopic
-from halfbridge.serde.topic_shapes import (
-    CHECK_PARTITIONS,
-    MESSAGE_BYTES_MAX,
-    HalfShape,
-    check_topic_settings,
-)
+from halfbridge.bridge.topics import GRACE_S, Topics, are_in, topics_with
+from halfbridge.serde.topic_shapes import CHECK_PARTITIONS, check_topic_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.message import Message
-    from halfbridge.bridge.ports import Admin, Ports, SeenTopic, Writer
+    from halfbridge.bridge.ports import Admin, Ports, Writer
+    from halfbridge.serde.topic_shapes import HalfShape
 
-_LOG = logging.getLogger("halfbridge.kafka")
 _ADMIN_TIMEOUT_S = 10.0
-_VISIBLE_WAIT_S = 10.0
-# A topic made a moment ago is not in every broker's metadata yet (1.3 s seen on a busy one), and
-# a broker that has just started lacks others.
-_GRACE_S = 3.0
-_LOOK_AGAIN_S = 0.05
 
 
 def check_installation(config: BridgeConfig, ports: Ports) -> HalfShape:
@@ -43,21 +32,12 @@ def check_installation(config: BridgeConfig, ports: Ports) -> HalfShape:
         BridgeError: the brokers do not answer.
     """
     admin = ports.kafka.admin(admin_properties(config, ports.clock))
-    half, op = config.names.half, config.names.op
-    topics = _topics_with(admin, ports, {half: 1, op: 1}, patience_s=_GRACE_S)
-    missing = [name for name in (half, op) if name not in topics]
-    if missing:
-        raise TopicSetupError(f"no topic {' and no topic '.join(missing)}; {_remedy(config)}")
-    partitions, op_partitions = topics[half].partitions, topics[op].partitions
-    if partitions != op_partitions:
-        raise TopicSetupError(
-            f"{half} has {partitions} partitions and {op} has {op_partitions}; they must "
-            f"have the same number; {_remedy(config)} (it names the topic to grow)"
-        )
-    shape = HalfShape(partitions, _message_bytes_max(admin, half), replicas=topics[half].replicas)
-    if config.names.check(config.producer_group) not in topics:
-        _create_check_topic(config, admin, ports, shape)
-    return shape
+    topics = Topics(admin, ports, config.names, remedy=_remedy(config), timeout_s=_ADMIN_TIMEOUT_S)
+    half = topics.half_shape()
+    check = config.names.check(config.producer_group)
+    settings = check_topic_settings(half)
+    topics.make_missing([NewTopic(check, CHECK_PARTITIONS, half.replicas, settings)])
+    return half
 
 
 class RealTopics:
@@ -139,13 +119,17 @@ class RealTopics:
         now = self._ports.clock.monotonic
         began = now()
         with held(self._asking):
-            if _are_in(self._partitions, wanted):
+            if are_in(self._partitions, wanted):
                 return
             if self._failure is not None and self._failed_at > began:
                 raise self._failure
             try:
-                topics = _topics_with(
-                    self._client, self._ports, wanted, patience_s=began + _GRACE_S - now()
+                topics = topics_with(
+                    self._client,
+                    self._ports,
+                    wanted,
+                    patience_s=began + GRACE_S - now(),
+                    timeout_s=_ADMIN_TIMEOUT_S,
                 )
             except BridgeError as error:
                 self._failure, self._failed_at = error, now()
@@ -162,61 +146,6 @@ class RealTopics:
             raise InvalidMessageError(
                 f"topic {topic} is internal and can never be a real topic", field="topic"
             )
-
-
-def _message_bytes_max(admin: Admin, topic: str) -> int:
-    """Return a topic's max.message.bytes; Kafka's default where it may not be read."""
-    try:
-        settings = admin.ask_settings([topic], _ADMIN_TIMEOUT_S)[topic].result()
-        return int(settings["max.message.bytes"])
-    except (KafkaFailure, KeyError, ValueError) as error:
-        _LOG.info("max.message.bytes of %s not readable, default taken: %r", topic, error)
-        return MESSAGE_BYTES_MAX
-
-
-def _create_check_topic(config: BridgeConfig, admin: Admin, ports: Ports, half: HalfShape) -> None:
-    topic = config.names.check(config.producer_group)
-    new = NewTopic(topic, CHECK_PARTITIONS, half.replicas, check_topic_settings(half))
-    try:
-        admin.create_topics([new], _ADMIN_TIMEOUT_S)[topic].result()
-    except KafkaFailure as failure:
-        if failure.code != Code.TOPIC_ALREADY_EXISTS:
-            raise TopicSetupError(
-                f"no topic {topic}, and it could not be created ({failure}); {_remedy(config)}"
-            ) from failure
-    if topic not in _topics_with(admin, ports, {topic: 1}, patience_s=_VISIBLE_WAIT_S):
-        raise TopicSetupError(f"topic {topic} was created but does not appear; start again")
-
-
-def _topics_with(
-    client: Admin | Writer, ports: Ports, wanted: Mapping[str, int], *, patience_s: float
-) -> dict[str, SeenTopic]:
-    """Return the topics there are, once `wanted` are among them or patience is over.
-
-    Args:
-        client: Asks for them.
-        ports: The clock, and who waits.
-        wanted: Topic to its least number of partitions.
-        patience_s: How long to look again; 0 or less: once.
-
-    Raises:
-        BridgeError: no broker answered.
-    """
-    now = ports.clock.monotonic
-    deadline = now() + patience_s
-    while True:
-        try:
-            topics = client.topics(_ADMIN_TIMEOUT_S)
-        except KafkaFailure as failure:
-            raise bridge_error(failure) from failure
-        partitions = {name: seen.partitions for name, seen in topics.items()}
-        if _are_in(partitions, wanted) or now() > deadline:
-            return topics
-        ports.run.pause(_LOOK_AGAIN_S)  # metadata spreads between brokers without a signal
-
-
-def _are_in(partitions: Mapping[str, int], wanted: Mapping[str, int]) -> bool:
-    return all(partitions.get(name, 0) >= least for name, least in wanted.items())
 
 
 def _remedy(config: BridgeConfig) -> str:

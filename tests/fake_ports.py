@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 from concurrent.futures import Future
 from threading import Event
 from typing import TYPE_CHECKING, Any, cast
@@ -10,6 +11,8 @@ from halfbridge.bridge.ports import Ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from halfbridge.bridge.ports import Waker
 
 
 class Clock:
@@ -52,9 +55,24 @@ class _AtOnce:
 class _Run:
     """Concurrency in which a call is over before the next one begins."""
 
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def pause(self, seconds: float) -> None:
+        """Have time pass."""
+        self._clock.now += seconds
+
     def side_thread(self, _name: str) -> _AtOnce:
         """Return a side thread."""
         return _AtOnce()
+
+    def current(self) -> int:
+        """Return the identity of the one that runs."""
+        return 1
+
+    def waker(self) -> Waker:
+        """Return a lock that nobody holds."""
+        return allocate_lock()
 
     def event(self) -> Event:
         """Return a flag."""
@@ -68,4 +86,5 @@ class _Run:
 
 def fake_ports(kafka: Any = None, clock: Clock | None = None) -> Ports:
     """Return ports of which Kafka is the test's own."""
-    return Ports(kafka, clock or Clock(), cast("Any", _Run()), lambda: "id")
+    clock = clock or Clock()
+    return Ports(kafka, clock, cast("Any", _Run(clock)), lambda: "id")

@@ -89,7 +89,7 @@ def test_a_partition_is_waited_for_like_a_topic() -> None:
 
 def test_what_does_not_appear_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Patience has an end."""
-    monkeypatch.setattr("halfbridge.bridge.cluster._GRACE_S", 0.1)
+    monkeypatch.setattr("halfbridge.bridge.cluster.GRACE_S", 0.1)
     real_topics = _real_topics(_Brokers({"orders": 1}))
     with pytest.raises(TopicSetupError, match="bills"):
         real_topics.check(Message("bills"))
@@ -99,7 +99,7 @@ def test_what_does_not_appear_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_threads_are_patient_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits for its topic from when it began to send, not once more behind the others."""
-    monkeypatch.setattr("halfbridge.bridge.cluster._GRACE_S", _CALL_S)
+    monkeypatch.setattr("halfbridge.bridge.cluster.GRACE_S", _CALL_S)
     real_topics = _real_topics(_Brokers({}))
     began = monotonic()
     with ThreadPoolExecutor(_SENDERS) as pool:

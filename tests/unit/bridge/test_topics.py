@@ -1,0 +1,150 @@
+"""Topics as brokers tell them, and those that are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from halfbridge.bridge.errors import RetriableError, TopicSetupError
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.ports import NewTopic, SeenTopic
+from halfbridge.bridge.topics import GRACE_S, Topics
+from halfbridge.serde.topic_shapes import MESSAGE_BYTES_MAX
+from halfbridge.serde.topics import TopicNames
+from tests.fake_ports import Clock, fake_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NAMES = TopicNames("")
+TIMEOUT_S = 10.0
+CHECKS = NewTopic("checks", 4, 1, {})
+
+
+@dataclass
+class Brokers:
+    """What brokers say of their topics.
+
+    Attributes:
+        there: Topic to its partitions.
+        settings: Of every topic, or why they are not told.
+        made: What the question for a new topic is answered with.
+        appears_s: How long a new topic takes to appear.
+    """
+
+    clock: Clock = field(default_factory=lambda: Clock(0.0))
+    there: dict[str, int] = field(default_factory=lambda: {NAMES.half: 2, NAMES.op: 2})
+    settings: dict[str, str] | KafkaFailure = field(default_factory=dict)
+    made: KafkaFailure | None = None
+    appears_s: float = 0.0
+    coming: dict[str, float] = field(default_factory=dict)
+    asked: int = 0
+
+    def topics(self, _timeout_s: float) -> dict[str, SeenTopic]:
+        """Return what is there by now."""
+        self.asked += 1
+        come = {name: 4 for name, at in self.coming.items() if at <= self.clock.now}
+        return {name: SeenTopic(n, 1, is_led=True) for name, n in (self.there | come).items()}
+
+    def ask_settings(self, topics: Sequence[str], _timeout_s: float) -> dict[str, Any]:
+        """Return settings, or fail."""
+        return {topic: answer(self.settings) for topic in topics}
+
+    def create_topics(self, topics: Sequence[NewTopic], _timeout_s: float) -> dict[str, Any]:
+        """Make topics, or fail."""
+        if self.made is None:
+            self.coming |= {one.name: self.clock.now + self.appears_s for one in topics}
+        return {one.name: answer(self.made) for one in topics}
+
+    def topics_of(self) -> Topics:
+        """Return what asks them."""
+        ports = fake_ports(clock=self.clock)
+        return Topics(self, ports, NAMES, remedy="run: make", timeout_s=TIMEOUT_S)  # type: ignore[arg-type]
+
+
+def answer(told: object) -> Any:
+    """Return an answer that is a value, or raises a failure."""
+
+    def result() -> object:
+        if isinstance(told, KafkaFailure):
+            raise told
+        return told
+
+    return SimpleNamespace(result=result)
+
+
+def test_the_half_topic_has_the_shape_that_its_settings_say() -> None:
+    """Asked twice in all: for topics, and for settings."""
+    brokers = Brokers(settings={"max.message.bytes": "2000000"})
+    shape = brokers.topics_of().half_shape()
+    assert (shape.partitions, shape.record_bytes_max, shape.replicas) == (2, 2_000_000, 1)
+    assert brokers.asked == 1
+
+
+@pytest.mark.parametrize("code", [Code.TOPIC_AUTHORIZATION_FAILED, Code.TIMED_OUT])
+def test_a_limit_that_is_not_told_is_kafkas_default(code: Code) -> None:
+    """Without the right, and from brokers that do not know the question."""
+    shape = Brokers(settings=KafkaFailure(code)).topics_of().half_shape()
+    assert shape.record_bytes_max == MESSAGE_BYTES_MAX
+
+
+def test_settings_that_are_not_told_are_not_taken_for_none() -> None:
+    """A topic without the right to read its settings may be as it must be; silence says nothing."""
+    refused = Brokers(settings=KafkaFailure(Code.TOPIC_AUTHORIZATION_FAILED))
+    assert refused.topics_of().settings("orders") == {}
+    silent = Brokers(settings=KafkaFailure(Code.TIMED_OUT))
+    with pytest.raises(RetriableError):
+        silent.topics_of().settings("orders")
+
+
+@pytest.mark.parametrize(
+    ("there", "text"),
+    [
+        ({}, f"no topic {NAMES.half} and no topic {NAMES.op}; run: make"),
+        ({NAMES.half: 2}, f"no topic {NAMES.op}; run: make"),
+        ({NAMES.half: 2, NAMES.op: 3}, "must have the same number; run: make"),
+    ],
+)
+def test_what_is_missing_is_waited_for_and_then_told(there: dict[str, int], text: str) -> None:
+    """A topic that was made a moment ago is not in every broker's metadata."""
+    brokers = Brokers(there=there)
+    with pytest.raises(TopicSetupError, match=text):
+        brokers.topics_of().half_shape()
+    assert (brokers.clock.now >= GRACE_S) is (len(there) < 2)
+
+
+def test_a_topic_that_appears_late_is_waited_for() -> None:
+    """As long as one answer may take."""
+    brokers = Brokers(appears_s=TIMEOUT_S / 2)
+    topics = brokers.topics_of()
+    topics.half_shape()
+    topics.make_missing([CHECKS])
+    assert brokers.clock.now >= TIMEOUT_S / 2
+    late = Brokers(appears_s=2 * TIMEOUT_S)
+    with pytest.raises(TopicSetupError, match="checks: created, but not in"):
+        late.topics_of().make_missing([CHECKS])
+
+
+def test_what_is_there_is_not_made() -> None:
+    """Nor asked for again."""
+    brokers = Brokers(there={NAMES.half: 2, NAMES.op: 2, "checks": 4})
+    topics = brokers.topics_of()
+    topics.half_shape()
+    topics.make_missing([CHECKS])
+    assert (brokers.coming, brokers.asked) == ({}, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        (Code.TOPIC_ALREADY_EXISTS, "checks: created, but not in"),
+        (Code.CLUSTER_AUTHORIZATION_FAILED, r"could not be created \(CLUSTER_.*\); run: make"),
+    ],
+)
+def test_a_topic_that_another_has_made_meanwhile_is_as_good(code: Code, outcome: str) -> None:
+    """A refusal names the command."""
+    with pytest.raises(TopicSetupError, match=outcome):
+        Brokers(made=KafkaFailure(code)).topics_of().make_missing([CHECKS])
