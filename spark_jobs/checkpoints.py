@@ -31,12 +31,12 @@ class Checkpoint:
     @property
     def is_new(self) -> bool:
         """Tell whether no batch was ever planned."""
-        return self._newest("offsets") is None
+        return count_done(self._storage, join(self.path, "offsets")) == 0
 
     @property
-    def newest_commit(self) -> int | None:
-        """Number of the newest batch that Spark noted as done."""
-        return self._newest("commits")
+    def batches_done(self) -> int:
+        """How many batches Spark noted as done."""
+        return count_done(self._storage, join(self.path, "commits"))
 
     def claim(self, identity: Mapping[str, Any]) -> None:
         """Write job.json while the checkpoint is new; later, compare.
@@ -65,23 +65,41 @@ class Checkpoint:
             was: dict[str, Any] = json.loads(text)
         except ValueError as error:
             raise JobError(f"{place} is damaged: {error}. Restore it, or begin anew.") from error
-        names = sorted(was.keys() | identity.keys())
-        other = [name for name in names if was.get(name) != identity.get(name)]
-        if other:
-            told = "; ".join(
-                f"{name} was {_word(was.get(name))}, now it is {_word(identity.get(name))}"
-                for name in other
-            )
-            raise JobError(
-                f"the checkpoint {self.path} belongs to another job: {told}. Start it as it was,"
-                " or give a new --checkpoint and another place for what it writes."
-            )
+        remedy = "give a new --checkpoint and another place for what it writes"
+        check_same(self.path, was, identity, remedy=remedy)
 
-    def _newest(self, log: str) -> int | None:
-        numbers = [
-            int(name) for name in self._storage.names(join(self.path, log)) if name.isdigit()
-        ]
-        return max(numbers, default=None)
+
+def check_same(
+    path: str, was: Mapping[str, Any], identity: Mapping[str, Any], *, remedy: str
+) -> None:
+    """Check that a checkpoint is the one of the job that is started.
+
+    Args:
+        path: Of the checkpoint.
+        was: The identity that stands in the checkpoint.
+        identity: Of the job.
+        remedy: What the user can do where the job is to be another one.
+
+    Raises:
+        JobError: it is another job's; the user must act.
+    """
+    names = sorted(was.keys() | identity.keys())
+    told = "; ".join(
+        f"{name} was {_word(was.get(name))}, now it is {_word(identity.get(name))}"
+        for name in names
+        if was.get(name) != identity.get(name)
+    )
+    if told:
+        raise JobError(
+            f"the checkpoint {path} belongs to another job: {told}. Start it as it was, or"
+            f" {remedy}."
+        )
+
+
+def count_done(storage: Storage, directory: str) -> int:
+    """Return how many steps are noted in a directory, by a file for each: `0`, `1` and so on."""
+    numbers = [int(name) for name in storage.names(directory) if name.isdigit()]
+    return max(numbers, default=-1) + 1
 
 
 def _word(value: Any) -> str:

@@ -104,8 +104,8 @@ class _Parquet:
                 " new: rows would be left out. Give the checkpoint that the output was made with,"
                 " or an empty --output."
             )
-        done = checkpoint.newest_commit
-        if done is not None and (newest is None or newest < done):
+        done = checkpoint.batches_done - 1
+        if done >= 0 and (newest is None or newest < done):
             raise JobError(
                 f"the checkpoint {checkpoint.path} has done batch {done}, which {self._output}"
                 " does not have: the output was removed or replaced. Bring it back, or begin with"
@@ -146,8 +146,8 @@ class _Delta:
                 " checkpoint that the table was made with, or another --app-id to write all of it"
                 " once more."
             )
-        done = checkpoint.newest_commit
-        if done is not None and (newest is None or newest < done):
+        done = checkpoint.batches_done - 1
+        if done >= 0 and (newest is None or newest < done):
             raise JobError(
                 f"the checkpoint {checkpoint.path} has done batch {done}, which the table"
                 f" {self._output} does not have: it was removed, replaced or restored. Bring it"

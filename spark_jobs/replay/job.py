@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
+from halfbridge.spark_jobs.checkpoints import check_same, count_done
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.io import Topics, cluster_options, read_ranges, read_topics
 from halfbridge.spark_jobs.positions import EARLIEST, LATEST, Position
@@ -165,7 +166,7 @@ def preview(spark: SparkSession, job: Replay) -> Sent:
     plan = _kept_plan(storage, job) if job.checkpoint else None
     if plan is None:
         return Sent(plan_replay(spark, job))
-    return Sent(plan, _done(storage, job.checkpoint))
+    return Sent(plan, count_done(storage, join(job.checkpoint, _DONE)))
 
 
 def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sent:
@@ -184,7 +185,7 @@ def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sen
         _refuse_replayed(job)
         plan = plan_replay(spark, job)
         storage.create(join(job.checkpoint, PLAN_FILE), plan.to_json())
-    done = _done(storage, job.checkpoint)
+    done = count_done(storage, join(job.checkpoint, _DONE))
     if plan.slices and done == plan.slices:
         raise JobError(
             f"replay {job.replay_id} is complete: {plan.rows} rows were sent to {job.to_topic}."
@@ -258,12 +259,8 @@ def _kept_plan(storage: Storage, job: Replay) -> ReplayPlan | None:
     if text is None:
         return None
     plan = read_plan(text, place)
-    identity = job.identity()
-    if other := sorted(name for name in identity if plan.identity.get(name) != identity[name]):
-        raise JobError(
-            f"the checkpoint {job.checkpoint} belongs to another replay: {', '.join(other)} differ."
-            " Give the options of that replay, or a new --checkpoint and a new --replay-id"
-        )
+    remedy = "give a new --checkpoint and a new --replay-id"
+    check_same(job.checkpoint, plan.identity, job.identity(), remedy=remedy)
     return plan
 
 
@@ -281,12 +278,3 @@ def _refuse_replayed(job: Replay) -> None:
             f"replay {job.replay_id} was begun before: resume it with its --checkpoint, or choose"
             " another --replay-id"
         )
-
-
-def _done(storage: Storage, checkpoint: str) -> int:
-    """Return how many slices are done. Slices are sent in order, so these are the first ones."""
-    numbers = {int(name) for name in storage.names(join(checkpoint, _DONE)) if name.isdigit()}
-    done = 0
-    while done in numbers:
-        done += 1
-    return done

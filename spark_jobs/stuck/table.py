@@ -9,10 +9,10 @@ predecessor once more, so a restart changes nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.storage import Storage, join
 from halfbridge.spark_jobs.stuck.state import STATE, kept, merged
 
 if TYPE_CHECKING:
@@ -27,31 +27,27 @@ _NAME = re.compile(r"generation=(\d+)")
 _SUCCESS = "_SUCCESS"  # Spark writes it when all of a directory's files are complete
 
 
-@dataclass(frozen=True, slots=True)
 class Table:
-    """Where the table is.
+    """The generations of the table.
 
-    Attributes:
+    Args:
         spark: A session whose file systems know `path`.
         path: Directory or URI.
+
+    Raises:
+        JobError: the session is of a Spark Connect client; the user must act.
     """
 
-    spark: SparkSession
-    path: str
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.path = path
+        self._spark = spark
+        self._storage = Storage(spark)
 
     def generations(self) -> list[int]:
         """Return the numbers of the complete generations, ascending."""
-        jvm: Any = getattr(self.spark, "_jvm", None)
-        if jvm is None:
-            raise JobError("a Spark Connect client cannot keep this table: run it in the driver")
-        here, files = self._files(self.path)
-        if not files.exists(here):
-            return []
-        found = (_NAME.fullmatch(each.getPath().getName()) for each in files.listStatus(here))
+        found = (_NAME.fullmatch(name) for name in self._storage.names(self.path))
         numbers = sorted(int(match[1]) for match in found if match)
-        return [
-            each for each in numbers if files.exists(self._path(f"{self._of(each)}/{_SUCCESS}"))
-        ]
+        return [each for each in numbers if self._storage.exists(join(self._of(each), _SUCCESS))]
 
     def check(self, checkpoint: Checkpoint) -> None:
         """Make sure that the checkpoint is the one this table was made with.
@@ -63,15 +59,15 @@ class Table:
             JobError: one of them was replaced or removed; the user must act.
         """
         newest = max(self.generations(), default=None)
-        done = -1 if checkpoint.newest_commit is None else checkpoint.newest_commit
-        behind = done >= 0 and (newest is None or newest < done)
+        written, done = -1 if newest is None else newest, checkpoint.batches_done
+        behind = written < done - 1
         # The last batch may have been written and not noted as done.
-        ahead = newest is not None and (checkpoint.is_new or newest > done + 1)
+        ahead = newest is not None and (checkpoint.is_new or written > done)
         if behind or ahead:
             has = "nothing" if newest is None else f"generation {newest}"
             raise JobError(
                 f"the table {self.path} has {has}, and the checkpoint {checkpoint.path} has done"
-                f" {done + 1} batches: one of the two was removed or replaced. Bring it back, or"
+                f" {done} batches: one of the two was removed or replaced. Bring it back, or"
                 " begin with a new --checkpoint and an empty --table."
             )
 
@@ -80,27 +76,17 @@ class Table:
         known = [each for each in self.generations() if below is None or each < below]
         schema = ", ".join(f"{name} {kind}" for name, kind in STATE.items())
         if not known:
-            return self.spark.createDataFrame([], schema)
-        return self.spark.read.schema(schema).parquet(self._of(known[-1])).select(*STATE)
+            return self._spark.createDataFrame([], schema)
+        return self._spark.read.schema(schema).parquet(self._of(known[-1])).select(*STATE)
 
     def write(self, state: DataFrame, generation: int) -> None:
         """Write STATE as a generation; forget those that nobody needs any more."""
         state.write.mode("overwrite").parquet(self._of(generation))
         for old in [each for each in self.generations() if each < generation][:-GENERATIONS_KEPT]:
-            here, files = self._files(self._of(old))
-            files.delete(here, True)  # noqa: FBT003  # Java has no names: its contents too
+            self._storage.remove_tree(self._of(old))
 
     def _of(self, generation: int) -> str:
-        return f"{self.path.rstrip('/')}/generation={generation}"
-
-    def _path(self, path: str) -> Any:
-        jvm: Any = getattr(self.spark, "_jvm", None)
-        return jvm.org.apache.hadoop.fs.Path(path)
-
-    def _files(self, path: str) -> tuple[Any, Any]:
-        here = self._path(path)
-        session: Any = getattr(self.spark, "_jsparkSession", None)
-        return here, here.getFileSystem(session.sessionState().newHadoopConf())
+        return join(self.path, f"generation={generation}")
 
 
 def keep_up(table: Table, *, keep_ms: int) -> Callable[[DataFrame, int], None]:

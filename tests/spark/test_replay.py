@@ -108,7 +108,7 @@ def test_table_resumed_in_the_middle(spark: SparkSession, scene: SinkScene) -> N
 
     other = replay(scene, *words, "--where", "offset > 3", source=table)
     assert other.exit_code == 1
-    assert "belongs to another replay: where differ" in other.stderr
+    assert "belongs to another job: where was not given, now it is" in other.stderr
 
 
 @pytest.mark.spark_long
