@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from threading import Lock
-from time import monotonic, time_ns
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge import Resolution, TransactionProducer
+from halfbridge.bridge import NoAnswerError, Resolution, TransactionProducer
+from halfbridge.bridge.held import held
 from halfbridge.serde.avro import SINK_CONTEXT
 from halfbridge.serde.records import OpSource
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.manifest import Fate
 from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
+from halfbridge.spark_jobs.sink.process import here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from halfbridge.bridge import CheckCounts, MessageView
     from halfbridge.serde.records import SinkContext
     from halfbridge.spark_jobs.sink.manifest import Standing
+    from halfbridge.spark_jobs.sink.process import SinkProcess
 
-_NS_PER_MS = 1_000_000
 # Batches that are remembered: those of an hour at one a second.
 _KNOWN_MAX = 3_600
 # So long the log is not searched again for a batch that nobody had decided: each of its
@@ -42,11 +42,11 @@ _KNOWN_MAX = 3_600
 _OPEN_S = 2.0
 
 
-class StillOpenError(Exception):
+class StillOpenError(NoAnswerError):
     """Nobody has decided the batch yet: to be asked again. Not counted as an answer."""
 
 
-class NotOfTheSinkError(Exception):
+class NotOfTheSinkError(NoAnswerError):
     """The half message does not say which batch it belongs to; its sender must be asked."""
 
 
@@ -73,11 +73,17 @@ class SinkChecker:
 
     Before the first COMMIT of a batch it writes all decisions of its manifest, in order: answers
     to single checks alone would let a later chunk of rows overtake an earlier one.
+
+    Args:
+        options: Of the sink.
+        process: Has the clients; None: `here()`.
     """
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
         self._options = options
-        self._lock = Lock()
+        self._process = process or here()
+        self._clock = self._process.ports.clock
+        self._turn = self._process.ports.run.waker()
         self._known: OrderedDict[tuple[str, int], _Known] = OrderedDict()
 
     def __call__(self, view: MessageView) -> Resolution:
@@ -90,14 +96,14 @@ class SinkChecker:
         if view.context is None:
             raise NotOfTheSinkError(f"{view.transaction_id} has no RMQ_CONTEXT")
         context = SINK_CONTEXT.decode(view.context)
-        with self._lock:
-            return self._resolve(context, age_ms=time_ns() // _NS_PER_MS - view.born_timestamp)
+        with held(self._turn):
+            return self._resolve(context, age_ms=self._clock.time_ms() - view.born_timestamp)
 
     def _resolve(self, context: SinkContext, *, age_ms: int) -> Resolution:
         is_old = age_ms > self._options.age_ms_max
         known = self._known.get((context.app_id, context.batch_id))
         fate = Fate.OPEN if known is None else known.stands.fate(context.attempt_id)
-        is_fresh = known is not None and monotonic() - known.looked_at < _OPEN_S
+        is_fresh = known is not None and self._clock.monotonic() - known.looked_at < _OPEN_S
         if fate is Fate.OPEN and (is_old or not is_fresh):
             fate = self._look(context, is_old=is_old)
         if fate is Fate.OPEN:
@@ -109,7 +115,8 @@ class SinkChecker:
 
     def _look(self, context: SinkContext, *, is_old: bool) -> Fate:
         """Search the log, give up what is old and undecided, and decide what was published."""
-        committer = BatchCommitter(replace(self._options, app_id=context.app_id))
+        options = replace(self._options, app_id=context.app_id)
+        committer = BatchCommitter(options, self._process)
         stands = committer.find(context.batch_id).standing
         if is_old and stands.fate(context.attempt_id) is Fate.OPEN:
             reason = f"nobody committed it within {self._options.age_ms_max} ms"
@@ -117,7 +124,7 @@ class SinkChecker:
         if stands.winner is not None:
             committer.decide_all(stands.winner.manifest, source=OpSource.CHECK)
         batch = (context.app_id, context.batch_id)
-        self._known[batch] = _Known(stands.without_transactions(), monotonic())
+        self._known[batch] = _Known(stands.without_transactions(), self._clock.monotonic())
         self._known.move_to_end(batch)
         if len(self._known) > _KNOWN_MAX:
             self._known.popitem(last=False)

@@ -28,7 +28,6 @@ from halfbridge.spark_jobs.options import (
     librdkafka_option,
     prefix_option,
 )
-from halfbridge.spark_jobs.sink.errors import SinkError
 
 if TYPE_CHECKING:
     from halfbridge.spark.checker import SinkResponder
@@ -96,7 +95,7 @@ def main(
             with on_signals(lambda _number: stop.set()):
                 stop.wait()
             _show(responders, as_json=as_json)
-    except (BridgeError, SinkError) as error:
+    except BridgeError as error:
         raise JobError(str(error)) from error
     return EXIT_DONE
 

@@ -16,9 +16,9 @@ from halfbridge.spark_jobs.positions import EARLIEST, LATEST, Position
 from halfbridge.spark_jobs.replay.plan import Bounds, Place, ReplayPlan, make_plan, read_plan
 from halfbridge.spark_jobs.replay.rows import COLUMNS, replayed, selected, within
 from halfbridge.spark_jobs.sink import register
-from halfbridge.spark_jobs.sink.cluster.kafka_io import ensure_topics
-from halfbridge.spark_jobs.sink.log.kafka_io import log_for
 from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
+from halfbridge.spark_jobs.sink.process import here
+from halfbridge.spark_jobs.sink.topics import ensure_topics
 from halfbridge.spark_jobs.snapshot import Range
 from halfbridge.spark_jobs.storage import Storage, join
 from halfbridge.spark_jobs.tables import read_table
@@ -218,7 +218,7 @@ def _send(spark: SparkSession, job: Replay, plan: ReplayPlan, number: int) -> in
     )
     options = {**job.sink_options(), "batch.id": str(number)}
     rows.write.format(FORMAT).mode("append").options(**options).save()
-    winner = log_for(job.parsed()).find(job.app_id, number).standing.winner
+    winner = here().log(job.parsed()).find(job.app_id, number).standing.winner
     return winner.manifest.row_count if winner is not None else 0
 
 
@@ -270,9 +270,9 @@ def _refuse_replayed(job: Replay) -> None:
     Raises:
         JobError: The first slice was published; the user must act.
     """
-    options = job.parsed()
-    ensure_topics(options)
-    found = log_for(options).find(job.app_id, 0)
+    options, process = job.parsed(), here()
+    ensure_topics(options, process.ports)
+    found = process.log(options).find(job.app_id, 0)
     if found.standing.winner is not None or found.later_batch >= 0:
         raise JobError(
             f"replay {job.replay_id} was begun before: resume it with its --checkpoint, or choose"

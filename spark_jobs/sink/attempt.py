@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
-from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import WriterCommitMessage
 
 from halfbridge.serde.avro import SINK_CONTEXT, half_metadata_series
 from halfbridge.serde.headers import CONTEXT, HALF
-from halfbridge.serde.identity import TRANSACTION_IDS
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
 from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.records import (
@@ -21,25 +18,26 @@ from halfbridge.serde.records import (
     new_half,
 )
 from halfbridge.spark_jobs.sink.chunks import Chunk, Chunks
-from halfbridge.spark_jobs.sink.clients.kafka_io import LOG, text_of
-from halfbridge.spark_jobs.sink.cluster.kafka_io import MS_PER_S, partition_ends
+from halfbridge.spark_jobs.sink.clients import LOG
 from halfbridge.spark_jobs.sink.errors import RowError, SendError, SinkError
+from halfbridge.spark_jobs.sink.process import here
 from halfbridge.spark_jobs.sink.real_topic import FRAME_BYTES_MAX
 from halfbridge.spark_jobs.sink.rows import ContentHash, rows_of
-from halfbridge.spark_jobs.sink.sender.kafka_io import Sender, decide, new_attempts_sender
+from halfbridge.spark_jobs.sink.topics import MS_PER_S, partition_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
+    from halfbridge.bridge.failure import KafkaFailure
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.records import ManifestTransaction
     from halfbridge.spark_jobs.sink.options import SinkOptions
+    from halfbridge.spark_jobs.sink.process import SinkProcess
     from halfbridge.spark_jobs.sink.real_topic import RealTopic
     from halfbridge.spark_jobs.sink.rows import Row
 
-_NS_PER_MS = 1_000_000
 # Beyond the time-out at which the Kafka client itself gives a message up.
 _GRACE_S = 5.0
 _ROLLBACK_S = 10.0
@@ -67,19 +65,31 @@ class AttemptReport(WriterCommitMessage):
 
 
 def write_attempt(
-    options: SinkOptions, batch_id: int, batches: Iterator[pa.RecordBatch], *, query_id: str = ""
+    options: SinkOptions,
+    batch_id: int,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    query_id: str = "",
+    process: SinkProcess | None = None,
 ) -> AttemptReport:
     """Send all rows as half messages and return once they are durable.
 
     When it fails, what was sent is rolled back as far as the brokers allow; the rest is found by
     the check.
 
+    Args:
+        options: Of the sink.
+        batch_id: The batch that the task belongs to.
+        batches: Rows of the task.
+        query_id: Spark's id of the streaming query; empty for a batch write.
+        process: Has the clients; None: `here()`.
+
     Raises:
         RowError: a row cannot be sent; the query must not make such rows.
         SendError: the brokers did not take it; Spark runs the task again.
         SinkSetupError: a topic is missing; the text names it.
     """
-    attempt = _Attempt(options, batch_id, new_attempts_sender(options))
+    attempt = _Attempt(options, batch_id, process or here())
     try:
         for batch in batches:
             attempt.send_all(rows_of(batch, topic=options.topic))
@@ -92,14 +102,16 @@ def write_attempt(
 class _Attempt:
     """One task attempt. Not thread-safe."""
 
-    def __init__(self, options: SinkOptions, batch_id: int, sender: Sender) -> None:
+    def __init__(self, options: SinkOptions, batch_id: int, process: SinkProcess) -> None:
         self._options = options
         self._batch_id = batch_id
-        self._sender = sender
-        self._id = uuid.uuid4().hex
+        self._process = process
+        self._ports = process.ports
+        self._sender = process.new_attempts_sender(options)
+        self._id = self._ports.transaction_id()
         # Rows without a key may go anywhere: all of a task's to one half partition, so that they
-        # fill few transactions, and tasks to different ones.
-        self._keyless = int(self._id[:8], 16) % sender.shape.partitions
+        # fill few transactions, and tasks to different ones: an id ends with random digits.
+        self._keyless = int(self._id[-8:], 16) % self._sender.shape.partitions
         self._context = (
             CONTEXT,
             SINK_CONTEXT.encode(SinkContext(options.app_id, batch_id, self._id)),
@@ -107,11 +119,11 @@ class _Attempt:
         self._chunks = Chunks(
             messages_max=options.messages_max,
             bytes_max=TRANSACTION_BYTES_MAX,
-            new_id=TRANSACTION_IDS.next,
+            new_id=self._ports.transaction_id,
         )
         self._content = ContentHash()
         self._row_count = 0
-        self._error: Any = None
+        self._failure: KafkaFailure | None = None
         self._on_delivery: dict[str, Callable[[Any, Any], None]] = {}
 
     def send_all(self, rows: Iterable[Row]) -> None:
@@ -121,7 +133,7 @@ class _Attempt:
         """
         self._refuse_if_lost()  # whatever else is sent would have to be rolled back
         sender, place, encoder = self._sender, self._chunks.place, self._encoder
-        send, add = sender.send, self._content.add
+        send, add, half = sender.send, self._content.add, self._options.names.half
         partitions, bytes_max = sender.shape.partitions, sender.shape.message_bytes_max
         keyless, context, on_delivery = self._keyless, self._context, self._on_delivery
         real_topics: dict[tuple[str, int], RealTopic] = {}
@@ -153,7 +165,7 @@ class _Attempt:
             else:
                 headers += (context, (HALF, encoded(0)))
                 on_delivery[chunk.transaction_id] = self._delivery_of(chunk)
-            send(value, key, half_partition, on_delivery[chunk.transaction_id], headers)
+            send(half, value, key, half_partition, on_delivery[chunk.transaction_id], headers)
             self._row_count += 1
 
     def finish(self, query_id: str) -> AttemptReport:
@@ -186,7 +198,7 @@ class _Attempt:
         except SendError as error:
             LOG.info("attempt %s: %s", self._id, error)
         try:
-            decide(
+            self._process.decide(
                 self._options,
                 OpKind.ROLLBACK,
                 [self._stored_at_most()],
@@ -203,9 +215,8 @@ class _Attempt:
         Those of which no broker says where that is are left out, and to the check.
         """
         unknown = {chunk.half_partition for chunk in self._chunks.all if chunk.unacknowledged}
-        ends = partition_ends(
-            self._options, self._options.names.half, unknown, timeout_s=_ROLLBACK_S
-        )
+        half = self._options.names.half
+        ends = partition_ends(self._options, self._ports, half, unknown, timeout_s=_ROLLBACK_S)
         known: list[ManifestTransaction] = []
         for chunk in self._chunks.all:
             transaction = chunk.as_transaction()
@@ -217,9 +228,9 @@ class _Attempt:
         return known
 
     def _refuse_if_lost(self) -> None:
-        if self._error is not None:
+        if self._failure is not None:
             self._sender.give_up()  # it has passed records over: it takes no more
-            raise SendError(f"half messages were not stored: {text_of(self._error)}")
+            raise SendError(f"half messages were not stored: {self._failure}")
 
     def _too_large(self, size: int) -> RowError:
         self._sender.is_outdated = True
@@ -233,7 +244,7 @@ class _Attempt:
         series = half_metadata_series(
             new_half(
                 transaction_id=chunk.transaction_id,
-                born_timestamp=time_ns() // _NS_PER_MS,
+                born_timestamp=self._ports.clock.time_ms(),
                 producer_group=self._options.producer_group,
                 real_topic=topic,
                 real_partition=partition,
@@ -245,9 +256,9 @@ class _Attempt:
 
     def _delivery_of(self, chunk: Chunk) -> Callable[[Any, Any], None]:
         def delivered(error: Any, record: Any) -> None:
-            error = error or self._sender.not_proven(record)
-            if error is not None:
-                self._error = self._error or error
+            failure = self._sender.failure(error, record)
+            if failure is not None:
+                self._failure = self._failure or failure
             else:
                 chunk.acknowledged(record.offset(), record.timestamp()[1])
 

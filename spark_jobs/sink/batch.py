@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from time import time_ns
 from typing import TYPE_CHECKING
 
 from halfbridge.serde.records import BatchManifest, ManifestKind, OpKind, OpSource
 from halfbridge.spark_jobs.sink.checkpoint import NO_PLAN
 from halfbridge.spark_jobs.sink.chunks import merge_timestamps
-from halfbridge.spark_jobs.sink.clients.kafka_io import LOG, actor_name
-from halfbridge.spark_jobs.sink.cluster.kafka_io import MS_PER_S
+from halfbridge.spark_jobs.sink.clients import LOG
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError
-from halfbridge.spark_jobs.sink.kept import MARKS_MAX, Kept
-from halfbridge.spark_jobs.sink.log.kafka_io import log_for
 from halfbridge.spark_jobs.sink.manifest import (
     Fate,
     Rerun,
@@ -20,9 +16,10 @@ from halfbridge.spark_jobs.sink.manifest import (
     rounds,
     without_transactions,
 )
+from halfbridge.spark_jobs.sink.process import here
 from halfbridge.spark_jobs.sink.refusals import given_up, refusal_of, replay_refusal_of
 from halfbridge.spark_jobs.sink.rows import ContentHash
-from halfbridge.spark_jobs.sink.sender.kafka_io import decide
+from halfbridge.spark_jobs.sink.topics import MS_PER_S
 from halfbridge.spark_jobs.sink.watch import RefusedWatch
 
 if TYPE_CHECKING:
@@ -33,20 +30,21 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
     from halfbridge.spark_jobs.sink.manifest import Found
     from halfbridge.spark_jobs.sink.options import SinkOptions
-
-_NS_PER_MS = 1_000_000
-
-
-# App and cluster -> the latest batch whose COMMITs this process has written.
-_DECIDED: Kept[int] = Kept(MARKS_MAX)
+    from halfbridge.spark_jobs.sink.process import SinkProcess
 
 
 class BatchCommitter:
-    """Commits and aborts the batches of one app. Holds no state: Spark makes one for each call."""
+    """Commits and aborts the batches of one app. Holds no state: Spark makes one for each call.
 
-    def __init__(self, options: SinkOptions) -> None:
+    Args:
+        options: Of the sink.
+        process: Has the clients; None: `here()`.
+    """
+
+    def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
         self._options = options
-        self._watch = RefusedWatch(options, self._winner_of)
+        self._process = process or here()
+        self._watch = RefusedWatch(options, self._process, self._winner_of)
 
     def commit(
         self, batch_id: int, reports: Sequence[AttemptReport], plan: BatchPlan = NO_PLAN
@@ -86,7 +84,7 @@ class BatchCommitter:
         Raises: as commit, but for ReplayMismatchError.
         """
         mine = self._manifest(ManifestKind.COMMIT, batch_id, reports, plan)
-        log = log_for(self._options)
+        log = self._process.log(self._options)
         found = log.find(self._options.app_id, batch_id)
         if found.standing.winner is None:
             refusal = refusal_of(
@@ -118,7 +116,7 @@ class BatchCommitter:
             CommitInDoubtError: not all were acknowledged; repeat it.
         """
         written = self._decide(OpKind.COMMIT, winner.attempts, winner.producer_group, source)
-        _DECIDED.put(self._key, max(winner.batch_id, self._decided_to))
+        self._process.decided.put(self._key, max(winner.batch_id, self._decided_to))
         return written
 
     def abort(self, batch_id: int, reports: Sequence[AttemptReport]) -> None:
@@ -132,7 +130,7 @@ class BatchCommitter:
         """
         if not reports:
             return
-        log = log_for(self._options)
+        log = self._process.log(self._options)
         found = log.find(self._options.app_id, batch_id)
         rejected = self._manifest(ManifestKind.REJECT, batch_id, reports)
         fates = [found.standing.fate(each.attempt_id) for each in rejected.attempts]
@@ -154,7 +152,7 @@ class BatchCommitter:
         Raises:
             SinkError: it cannot be read; repeat it.
         """
-        return log_for(self._options).find(self._options.app_id, batch_id)
+        return self._process.log(self._options).find(self._options.app_id, batch_id)
 
     def reject(self, batch_id: int, attempt_id: str, reason: str) -> Found:
         """Give an attempt up unless a manifest has it by now; return what stands then.
@@ -170,7 +168,7 @@ class BatchCommitter:
             searched_from=found.searched_from,
             reason=reason,
         )
-        return log_for(self._options).append(manifest)
+        return self._process.log(self._options).append(manifest)
 
     def _accept(
         self, rerun: Rerun, winner: BatchManifest, mine: BatchManifest, plan: BatchPlan
@@ -246,7 +244,7 @@ class BatchCommitter:
 
     @property
     def _decided_to(self) -> int:
-        decided = _DECIDED.get(self._key)
+        decided = self._process.decided.get(self._key)
         return -1 if decided is None else decided
 
     def _manifest(
@@ -275,9 +273,9 @@ class BatchCommitter:
             plan_hash=plan.plan_hash,
             refused_count=0,
             dead_letter_offsets=(),
-            timestamp=time_ns() // _NS_PER_MS,
+            timestamp=self._process.ports.clock.time_ms(),
             producer_group=self._options.producer_group,
-            actor=actor_name(),
+            actor=self._process.actor,
             reason="",
             attempts=tuple(
                 report.attempt if commits else without_transactions(report.attempt.attempt_id)
@@ -307,7 +305,7 @@ class BatchCommitter:
         cut = rounds(attempts)
         if not cut:
             return {}
-        return decide(
+        return self._process.decide(
             self._options,
             kind,
             cut,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
-from halfbridge.spark_jobs.sink.clients.kafka_io import LOG
+from halfbridge.spark_jobs.sink.clients import LOG
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,19 +15,21 @@ from pyspark.sql.datasource import (
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.checkpoint import DriverAddress, plan_of
-from halfbridge.spark_jobs.sink.clients.kafka_io import LOG
-from halfbridge.spark_jobs.sink.cluster.kafka_io import ensure_topics
-from halfbridge.spark_jobs.sink.daemon_settings.kafka_io import check_age
+from halfbridge.spark_jobs.sink.clients import LOG
+from halfbridge.spark_jobs.sink.daemon_settings import check_age
 from halfbridge.spark_jobs.sink.errors import SinkError, SinkOptionError
-from halfbridge.spark_jobs.sink.kept import MARKS_MAX, Kept
 from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
+from halfbridge.spark_jobs.sink.process import here
 from halfbridge.spark_jobs.sink.rows import check_schema
+from halfbridge.spark_jobs.sink.topics import ensure_topics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from halfbridge.spark_jobs.sink.process import SinkProcess
 
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
@@ -83,20 +85,32 @@ class TxnHalf(DataSource):
     def _checked(self, schema: StructType) -> SinkOptions:
         options = parse_options(self.options)
         check_schema(schema, topic=options.topic)
-        _ensure_topics_once(options)
+        _check_once(options, here())
         return options
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches. Pickled to executors, but for the driver's address."""
+    """Writes micro-batches. Pickled to executors, but for the driver's address and process.
 
-    def __init__(self, options: SinkOptions, driver: DriverAddress | None = None) -> None:
+    Args:
+        options: Of the sink.
+        driver: Where the driver's JVM can be asked about a checkpoint.
+        process: Has the clients; None: `here()`, wherever this comes to.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        driver: DriverAddress | None = None,
+        process: SinkProcess | None = None,
+    ) -> None:
         self.options = options
         self.driver = driver
+        self.process = process
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what executors get: the address opens the driver, and stays there."""
-        return {**self.__dict__, "driver": None}
+        return {**self.__dict__, "driver": None, "process": None}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptReport:
         """Send a task's rows as half messages (on an executor)."""
@@ -106,6 +120,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             int(context.getLocalProperty(_BATCH_PROPERTY)),
             iterator,
             query_id=context.getLocalProperty(_QUERY_PROPERTY) or "",
+            process=self.process,
         )
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -121,14 +136,24 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def committer(self) -> BatchCommitter:
         """Return what commits and aborts."""
-        return BatchCommitter(self.options)
+        return BatchCommitter(self.options, self.process)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes one batch. Pickled to executors."""
+    """Writes one batch. Pickled to executors, but for the process.
 
-    def __init__(self, options: SinkOptions) -> None:
+    Args:
+        options: Of the sink.
+        process: As of StreamWriter.
+    """
+
+    def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
         self.options = options
+        self.process = process
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what executors get: each uses its own process."""
+        return {**self.__dict__, "process": None}
 
     @property
     def batch_id(self) -> int:
@@ -137,7 +162,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptReport:
         """Send a task's rows as half messages (on an executor)."""
-        return write_attempt(self.options, self.batch_id, iterator)
+        return write_attempt(self.options, self.batch_id, iterator, process=self.process)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the batch, or find it published (on the driver)."""
@@ -149,7 +174,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def committer(self) -> BatchCommitter:
         """Return what commits and aborts."""
-        return BatchCommitter(self.options)
+        return BatchCommitter(self.options, self.process)
 
 
 def _all_reports(messages: list[WriterCommitMessage | None], batch_id: int) -> list[AttemptReport]:
@@ -182,12 +207,9 @@ def _abort(
         LOG.warning("abort of batch %d is left to the check: %s", batch_id, error)
 
 
-_ENSURED: Kept[bool] = Kept(MARKS_MAX)
-
-
-def _ensure_topics_once(options: SinkOptions) -> None:
+def _check_once(options: SinkOptions, process: SinkProcess) -> None:
     key = (options.producer_group, options.age_ms_max, *options.client_key())
-    if not _ENSURED.get(key):
-        ensure_topics(options)
-        check_age(options)
-        _ENSURED.put(key, True)  # noqa: FBT003 (a mark)
+    if not process.checked.get(key):
+        ensure_topics(options, process.ports)
+        check_age(options, process.ports)
+        process.checked.put(key, True)  # noqa: FBT003 (a mark)

@@ -1,12 +1,14 @@
 """Errors of the sink, split by who must act. Spark shows their text in its own exception.
 
-SinkError
-├─ SinkOptionError     (also ValueError) whoever wrote the query corrects an option
-├─ SinkSetupError      an operator makes or mends a topic; the text names the command
-├─ RowError            (also ValueError) a row cannot be sent; the query must not make such rows
-├─ SendError           Kafka did not take the half messages; Spark runs the task or batch again
-├─ CommitInDoubtError  the manifest or a decision was not acknowledged; restarting settles it
-├─ AttemptGivenUpError the batch took too long and was given up; restarting runs it anew
+SinkError              (BridgeError)
+├─ SinkOptionError     (ConfigError) whoever wrote the query corrects an option
+├─ SinkSetupError      (TopicSetupError) an operator makes or mends a topic; the text says how
+├─ RowError            (InvalidMessageError) a row cannot be sent; the query must not make such rows
+├─ SendError           (RetriableError) Kafka did not take the half messages; Spark runs them again
+├─ CommitInDoubtError  (OutcomeUnknownError) the manifest or a decision was not acknowledged;
+│                      restarting settles the batch
+├─ AttemptGivenUpError (RetriableError) the batch took too long and was given up; restarting runs
+│                      the batch anew
 ├─ ReplayMismatchError the batch was published with other rows; the text says what to do
 ├─ PlanMismatchError   another checkpoint, or another plan in it; the text says what to do
 ├─ RefusedError        rows of earlier batches are dead letters; the text says what to do
@@ -17,32 +19,57 @@ SinkError
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-class SinkError(Exception):
+from halfbridge.bridge.errors import (
+    BridgeError,
+    ConfigError,
+    InvalidMessageError,
+    OutcomeUnknownError,
+    RetriableError,
+    TopicSetupError,
+)
+from halfbridge.bridge.failure import KafkaFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class SinkError(BridgeError):
     """The sink cannot do what it was told."""
 
 
-class SinkOptionError(SinkError, ValueError):
+class SinkOptionError(SinkError, ConfigError):
     """An option is missing or wrong."""
 
+    def __init__(
+        self, message: str, *, field: str = "", value: str = "", origin: str = "", allowed: str = ""
+    ) -> None:
+        super().__init__(field=field, value=value, origin=origin, allowed=allowed)
+        self.args = (message,)
 
-class SinkSetupError(SinkError):
+
+class SinkSetupError(SinkError, TopicSetupError):
     """A topic is missing or has the wrong shape."""
 
 
-class RowError(SinkError, ValueError):
+class RowError(SinkError, InvalidMessageError):
     """A row, or the schema of all rows, cannot be sent as it is."""
 
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(message, field=field)
 
-class SendError(SinkError):
+
+class SendError(SinkError, RetriableError):
     """Half messages were not stored; nothing of them will be visible."""
 
 
-class CommitInDoubtError(SinkError):
+class CommitInDoubtError(SinkError, OutcomeUnknownError):
     """What decides the batch was sent, and may stand or not; running the batch again settles it."""
 
 
-class AttemptGivenUpError(SinkError):
+class AttemptGivenUpError(SinkError, RetriableError):
     """The attempts of this commit were rejected before it came; running the batch again helps."""
 
 
@@ -68,3 +95,26 @@ class BatchOrderError(SinkError):
 
 class UnknownPastError(SinkError):
     """A stream's manifests are somewhere else: whether this batch was published is not known."""
+
+
+@contextmanager
+def failing_as(kind: type[SinkError], what: str) -> Iterator[None]:
+    """Raise failures of Kafka and errors of shared code as errors of the sink, in a `with` block.
+
+    A TopicSetupError becomes a SinkSetupError, a ConfigError a SinkOptionError: these say by
+    themselves who must act.
+
+    Args:
+        kind: What every other failure becomes.
+        what: What was being done, in front of the failure's text.
+    """
+    try:
+        yield
+    except SinkError:
+        raise
+    except TopicSetupError as error:
+        raise SinkSetupError(str(error)) from error
+    except ConfigError as error:
+        raise SinkOptionError(f"a kafka. option is not taken: {error.value}") from error
+    except (KafkaFailure, BridgeError, BufferError) as error:
+        raise kind(f"{what}: {error}") from error

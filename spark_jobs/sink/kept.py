@@ -51,11 +51,6 @@ class Kept(Generic[V]):
                 values.popitem(last=False)
             return value
 
-    def drop(self, key: Hashable) -> None:
-        """Let a value go, if it is there."""
-        with self._lock:
-            self._own().pop(key, None)
-
     def _own(self) -> OrderedDict[Hashable, V]:
         if self._process != os.getpid():
             self._parents.append(self._values)

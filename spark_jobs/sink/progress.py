@@ -13,11 +13,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from halfbridge.serde.errors import SerdeError
-from halfbridge.spark_jobs.sink.clients.kafka_io import LOG
+from halfbridge.spark_jobs.sink.clients import LOG
 from halfbridge.spark_jobs.sink.errors import SinkError
-from halfbridge.spark_jobs.sink.kept import MARKS_MAX, Kept
-from halfbridge.spark_jobs.sink.log.kafka_io import log_for
 from halfbridge.spark_jobs.sink.options import BATCH_ID_MAX, parse_options
+from halfbridge.spark_jobs.sink.process import here
 from halfbridge.spark_jobs.sink.tally import newest_tally
 
 if TYPE_CHECKING:
@@ -25,16 +24,12 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
-    from halfbridge.serde.records import BatchManifest
 
 _PREFIX = "halfbridge_spark_sink_"
 # Read of the manifest partition in one search, at each scrape. A manifest has 1 KB to 235 KB
 # (docs/spark_sink.md has the arithmetic), so 5,000 are 5 MB to 1 GB. One app with a batch each ten
 # seconds writes them in half a day.
 RECORDS_MAX = 5_000
-# App and cluster -> the manifest that was shown last, without its attempts. A winner stays one, and
-# its manifest may have 70,000 transactions, which are decoded once.
-_WINNERS: Kept[BatchManifest] = Kept(MARKS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,8 @@ def sink_progress(options: Mapping[str, str]) -> SinkProgress:
         DecodeError: a manifest of the app is damaged, or of a newer version; upgrade this reader.
     """
     parsed = parse_options(options)
-    log = log_for(parsed)
+    process = here()
+    log = process.log(parsed)
     found = log.find(parsed.app_id, BATCH_ID_MAX, records_max=RECORDS_MAX)
     tally = newest_tally(found.earlier_commits)
     progress = SinkProgress(
@@ -82,13 +78,13 @@ def sink_progress(options: Mapping[str, str]) -> SinkProgress:
     # COMMITs of drivers that came second say other numbers, and those that came too late publish
     # nothing: what is shown is the winner, of the latest batch that has one.
     key = (parsed.app_id, *parsed.client_key())
-    shown = _WINNERS.get(key)
+    shown = process.shown.get(key)
     while found.earlier_batch >= 0:
         if shown is None or shown.batch_id != found.earlier_batch:
             found = log.find(parsed.app_id, found.earlier_batch, records_max=RECORDS_MAX)
             if (entry := found.standing.winner) is None:
                 continue
-            shown = _WINNERS.put(key, entry.manifest._replace(attempts=()))
+            shown = process.shown.put(key, entry.manifest._replace(attempts=()))
         return replace(
             progress,
             batch_id=shown.batch_id,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfbridge.serde.errors import SerdeError
-from halfbridge.spark_jobs.sink.clients.kafka_io import LOG
+from halfbridge.spark_jobs.sink.clients import LOG
 from halfbridge.spark_jobs.sink.errors import RefusedError, SinkError
-from halfbridge.spark_jobs.sink.refused.kafka_io import await_delivery, dead_letters_for
+from halfbridge.spark_jobs.sink.refused import await_delivery
 from halfbridge.spark_jobs.sink.tally import Refused, Tally, newest_tally, refused_by
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from halfbridge.serde.records import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
+    from halfbridge.spark_jobs.sink.process import SinkProcess
 
 
 class RefusedWatch:
@@ -22,13 +23,18 @@ class RefusedWatch:
 
     Args:
         options: Of the sink.
+        process: Has the clients.
         winner_of: Batch -> its winning manifest.
     """
 
     def __init__(
-        self, options: SinkOptions, winner_of: Callable[[int], BatchManifest | None]
+        self,
+        options: SinkOptions,
+        process: SinkProcess,
+        winner_of: Callable[[int], BatchManifest | None],
     ) -> None:
         self._options = options
+        self._process = process
         self._winner_of = winner_of
 
     def before(self, earlier: Sequence[BatchManifest]) -> Tally:
@@ -43,7 +49,7 @@ class RefusedWatch:
         """
         since = newest_tally(earlier)
         if not since.offsets:
-            return Tally(since.refused_count, dead_letters_for(self._options).ends())
+            return Tally(since.refused_count, self._process.dead_letters(self._options).ends())
         batch_id = max(each.batch_id for each in earlier)
         return self._look(since, batch_id)
 
@@ -60,7 +66,9 @@ class RefusedWatch:
         wait_ms = self._options.refused_wait_ms
         if not wait_ms or not winner.dead_letter_offsets:
             return
-        if not await_delivery(self._options, decisions, timeout_ms=wait_ms):
+        dead = self._process.dead_letters(self._options)
+        ports = self._process.ports
+        if not await_delivery(self._options, ports, dead, decisions, timeout_ms=wait_ms):
             LOG.warning(
                 "batch %d of %s: after %d ms the daemon has not delivered it, or its dead letters"
                 " are not visible; what is refused of it is counted with a later batch",
@@ -70,7 +78,7 @@ class RefusedWatch:
 
     def _look(self, since: Tally, newest_batch: int) -> Tally:
         """Return the tally that a look leaves; the one before where it cannot be had now."""
-        look = dead_letters_for(self._options).read(since.offsets)
+        look = self._process.dead_letters(self._options).read(since.offsets)
         if look is None:
             return since
         refused = Refused({}, "", 0)

@@ -14,8 +14,9 @@ from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import TopicShape, Wanted
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
-from halfbridge.spark_jobs.sink.cluster.kafka_io import ensure_topics, settings_of
 from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
+from halfbridge.spark_jobs.sink.process import here
+from halfbridge.spark_jobs.sink.topics import ensure_topics, new_topics
 from halfbridge.testkit.children import Children, Interrupts
 from tests.spark.sink_scene import SinkScene, key_of, until, value_of
 
@@ -30,19 +31,27 @@ ROWS = 40
 
 
 class Sink:
-    """The sink's parts on an installation without a daemon."""
+    """The sink's parts on an installation without a daemon.
+
+    Attributes:
+        scene: The installation.
+        options: Of the sink.
+        process: Whose clients attempts and commits use; this process's own, unless a test says
+            otherwise.
+    """
 
     def __init__(self, scene: SinkScene, **options: str) -> None:
         given = scene.options(transaction_messages_max="10", **options)
         del given["checkpointLocation"]
         self.scene = scene
         self.options: SinkOptions = parse_options(given)
-        ensure_topics(self.options)
+        self.process = here()
+        ensure_topics(self.options, self.process.ports)
 
     @property
     def committer(self) -> BatchCommitter:
         """As Spark makes one for each call."""
-        return BatchCommitter(self.options)
+        return BatchCommitter(self.options, self.process)
 
     def attempt(self, batch: int = 0, rows: int = ROWS, *, first: int = 0) -> AttemptReport:
         """Write a task attempt."""
@@ -57,7 +66,7 @@ class Sink:
         columns = [pa.array(column, pa.binary()) for column in (keys, values)]
         given = pa.record_batch(columns, names=["key", "value"])
         options = replace(self.options, topic=topic or self.options.topic)
-        return write_attempt(options, batch, iter([given]))
+        return write_attempt(options, batch, iter([given]), process=self.process)
 
     def fate(self, report: AttemptReport, batch: int = 0) -> Fate:
         """Return what the log says of an attempt."""
@@ -81,7 +90,8 @@ class Sink:
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         admin.incremental_alter_configs([resource])[resource].result(20)
-        until(f"{name} of {topic}", lambda: settings_of(admin, topic)[name] == value)
+        topics = new_topics(self.options, self.process.ports)
+        until(f"{name} of {topic}", lambda: topics.settings(topic)[name] == value)
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from halfbridge.serde.records import OpKind
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, SendError
 from halfbridge.spark_jobs.sink.manifest import Fate, rounds
-from halfbridge.spark_jobs.sink.sender.kafka_io import decide
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.reader import read_ops
 from tests.kit.cluster import ProxiedCluster
@@ -92,8 +91,8 @@ def test_a_failure_is_told_to_whom_it_happened(proxied: Proxied) -> None:
         yield from rounds(winner.attempts)
 
     def decided(cut: Iterable[list[ManifestTransaction]]) -> None:
-        group = sink.options.producer_group
-        decide(sink.options, OpKind.COMMIT, cut, producer_group=group, timeout_s=_CALL_S)
+        more = {"producer_group": sink.options.producer_group, "timeout_s": _CALL_S}
+        sink.process.decide(sink.options, OpKind.COMMIT, cut, **more)
 
     with ThreadPoolExecutor(2) as threads:
         fails = threads.submit(decided, slow())

@@ -14,7 +14,6 @@ from halfbridge.serde.headers import CONTEXT, INTERNAL, parse_half
 from halfbridge.serde.manifest import BATCH_MANIFEST
 from halfbridge.serde.records import OpKind, SinkContext
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
-from halfbridge.spark_jobs.sink.cluster.kafka_io import ensure_topics
 from halfbridge.spark_jobs.sink.errors import (
     AttemptGivenUpError,
     BatchOrderError,
@@ -22,6 +21,7 @@ from halfbridge.spark_jobs.sink.errors import (
     SinkSetupError,
     UnknownPastError,
 )
+from halfbridge.spark_jobs.sink.topics import ensure_topics
 from tests.spark.sink_parts import ROWS, Sink, sink_parts
 from tests.spark.sink_scene import HALF_PARTITIONS
 
@@ -100,7 +100,7 @@ def test_a_manifest_topic_that_forgets_is_refused(sink: Sink, name: str, value: 
     """With the command that mends it, when a query begins and before anything is published."""
     sink.alter(sink.scene.names.manifest, name, value)
     with pytest.raises(SinkSetupError, match=f"--add-config {name}="):
-        ensure_topics(sink.options)
+        ensure_topics(sink.options, sink.process.ports)
     with pytest.raises(SinkSetupError, match=f"--add-config {name}="):
         sink.committer.commit(0, [sink.attempt()])
 

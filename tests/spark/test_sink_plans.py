@@ -17,7 +17,7 @@ from halfbridge.spark_jobs.sink.errors import (
     PlanMismatchError,
     ReplayMismatchError,
 )
-from halfbridge.spark_jobs.sink.kept import MARKS_MAX, Kept
+from halfbridge.spark_jobs.sink.process import SinkProcess
 from tests.spark.sink_scene import SCHEMA, SinkScene, check_exactly_once
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def test_a_void_commit_of_another_plan_says_nothing(sink: Sink) -> None:
 
 @pytest.mark.parametrize("is_done", [True, False])
 def test_a_new_process_writes_no_commit_again_that_spark_has_seen(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch, is_done: bool
+    sink: Sink, is_done: bool
 ) -> None:
     """Spark ends idle Python workers after a minute: each batch began in a new one."""
     first = sink.attempt()
@@ -142,7 +142,7 @@ def test_a_new_process_writes_no_commit_again_that_spark_has_seen(
     written = []
     for partition in range(2):
         written += sink.scene.ops(partition)
-    monkeypatch.setattr("halfbridge.spark_jobs.sink.batch._SETTLED", Kept(MARKS_MAX))
+    sink.process = SinkProcess(sink.process.ports)
     second = sink.attempt(1)
     plan = BatchPlan("query", "b2", "a1", is_before_done=is_done)
     sink.committer.commit(1, [second], plan)
@@ -151,13 +151,11 @@ def test_a_new_process_writes_no_commit_again_that_spark_has_seen(
     assert again == (0 if is_done else len(first.attempt.transactions))
 
 
-def test_an_older_batch_is_settled_whatever_spark_has_seen_of_the_one_before(
-    sink: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_older_batch_is_settled_whatever_spark_has_seen_of_the_one_before(sink: Sink) -> None:
     """The driver died behind the manifest of batch 0; another sink had batches 1 to 4."""
     first = sink.attempt()
     sink.committer.record(0, [first], PLAN)
-    monkeypatch.setattr("halfbridge.spark_jobs.sink.batch._SETTLED", Kept(MARKS_MAX))
+    sink.process = SinkProcess(sink.process.ports)
     sink.options = replace(sink.options, first_batch=5)
     sink.committer.commit(5, [sink.attempt(5)], BatchPlan("query", "b6", "b5", is_before_done=True))
     assert sink.decided(first) == {OpKind.COMMIT}

@@ -22,11 +22,10 @@ from halfbridge.serde.records import (
 )
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
 from halfbridge.spark_jobs.sink import progress as progress_module
+from halfbridge.spark_jobs.sink import refused
 from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
 from halfbridge.spark_jobs.sink.errors import RefusedError, SearchLimitError
-from halfbridge.spark_jobs.sink.log.kafka_io import log_for
 from halfbridge.spark_jobs.sink.progress import SinkMetrics, SinkProgress, sink_progress
-from halfbridge.spark_jobs.sink.refused import kafka_io as refused
 from tests.spark.sink_scene import until
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def test_progress_is_the_winners(sink: Sink) -> None:
     options = sink.scene.options()
     sink.committer.commit(0, [sink.attempt(rows=3)])
     (published,) = sink.scene.manifests()
-    log = log_for(sink.options)
+    log = sink.process.log(sink.options)
     log.append(published._replace(row_count=50, searched_from=0))
     assert sink_progress(options).row_count == 3
     log.append(published._replace(batch_id=1, row_count=60, first_append_timestamp=1))
@@ -158,7 +157,7 @@ def test_progress_is_the_winners(sink: Sink) -> None:
 def test_a_scrape_reads_so_far_back_only(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """An app without a batch would read the whole partition each time, and a damaged one fails."""
     options = sink.scene.options()
-    log = log_for(sink.options)
+    log = sink.process.log(sink.options)
     sink.committer.commit(0, [sink.attempt()])
     monkeypatch.setattr(progress_module, "RECORDS_MAX", 3)
     assert sink_progress(options).batch_id == 0

@@ -16,10 +16,9 @@ from halfbridge.spark import checker as checker_module
 from halfbridge.spark.checker import NotOfTheSinkError, SinkChecker, StillOpenError
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.errors import AttemptGivenUpError
-from halfbridge.spark_jobs.sink.sender.kafka_io import decide
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from halfbridge.serde.records import ManifestTransaction
     from halfbridge.spark_jobs.sink.attempt import AttemptReport
@@ -141,10 +140,11 @@ def test_responders_of_one_process_decide_one_after_the_other(sink: Sink) -> Non
         together.wait(_ALONE_S)
         yield []
 
-    def alone() -> None:
-        group = sink.options.producer_group
-        decide(sink.options, OpKind.ROLLBACK, no_rounds(), producer_group=group, timeout_s=_CALL_S)
+    def decided(cut: Iterable[list[ManifestTransaction]]) -> None:
+        more = {"producer_group": sink.options.producer_group, "timeout_s": _CALL_S}
+        sink.process.decide(sink.options, OpKind.ROLLBACK, cut, **more)
 
+    decided([])  # the client is made
     with ThreadPoolExecutor(2) as threads:
-        both = [threads.submit(alone) for _ in range(2)]
+        both = [threads.submit(decided, no_rounds()) for _ in range(2)]
     assert [type(each.exception()) for each in both] == [BrokenBarrierError] * 2

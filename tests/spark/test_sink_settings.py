@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
+from halfbridge.bridge import settings_topic
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import TopicShape, Wanted
 from halfbridge.serde.daemon_settings import DAEMON_KEY, encode_daemon_settings
 from halfbridge.serde.records import DaemonSettings
-from halfbridge.spark_jobs.sink.daemon_settings import kafka_io as daemon_settings
-from halfbridge.spark_jobs.sink.daemon_settings.kafka_io import check_age
+from halfbridge.spark_jobs.sink.daemon_settings import check_age
 from halfbridge.spark_jobs.sink.errors import SinkOptionError
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ def limit(hours: int) -> tuple[bytes, bytes]:
 def test_an_age_beyond_the_daemons_is_refused(sink: Sink) -> None:
     """Part of a batch would be published, and part given up: the newest record says so."""
     sink.options = replace(sink.options, age_ms_max=24 * HOUR_MS)
-    check_age(sink.options)  # no record, the defaults
+    check_age(sink.options, sink.process.ports)  # no record, the defaults
     say(sink, limit(12), limit(72), limit(24))
     wanted = rf"batch\.age\.max\.ms is 86400000, .* Set the option to {8 * HOUR_MS} or less"
     with pytest.raises(SinkOptionError, match=wanted):
-        check_age(sink.options)
-    check_age(replace(sink.options, age_ms_max=8 * HOUR_MS))
+        check_age(sink.options, sink.process.ports)
+    check_age(replace(sink.options, age_ms_max=8 * HOUR_MS), sink.process.ports)
     say(sink, limit(72))
-    check_age(sink.options)
+    check_age(sink.options, sink.process.ports)
 
 
 def test_a_record_that_cannot_be_read_refuses_nothing(
@@ -63,12 +63,12 @@ def test_a_record_that_cannot_be_read_refuses_nothing(
     """It is a hint: without it the daemon's defaults are assumed, and the log says so."""
     caplog.set_level("INFO", "halfbridge.spark")
     say(sink, limit(1), (b"another key", b"?"), (DAEMON_KEY, b"damaged"))
-    check_age(sink.options)
+    check_age(sink.options, sink.process.ports)
     assert "the daemon's defaults are assumed" in caplog.text
     say(sink, limit(1), (DAEMON_KEY, None))
-    check_age(sink.options)
+    check_age(sink.options, sink.process.ports)
     say(sink, limit(1), *[(b"more", bytes(1_000))] * 20)
     with pytest.raises(SinkOptionError):
-        check_age(sink.options)
-    monkeypatch.setattr(daemon_settings, "READ_BYTES_MAX", 10_000)
-    check_age(sink.options)
+        check_age(sink.options, sink.process.ports)
+    monkeypatch.setattr(settings_topic, "READ_BYTES_MAX", 10_000)
+    check_age(sink.options, sink.process.ports)

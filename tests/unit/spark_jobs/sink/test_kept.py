@@ -15,9 +15,6 @@ def test_the_one_that_was_not_used_for_longest_is_let_go() -> None:
     assert kept.get("a") == 1
     kept.put("c", 3)
     assert (kept.get("a"), kept.get("b"), kept.get("c")) == (1, None, 3)
-    kept.drop("c")
-    kept.drop("c")
-    assert kept.get("c") is None
 
 
 def test_a_fork_does_not_use_what_its_parent_kept() -> None:

@@ -1,28 +1,24 @@
-"""How the dead-letter topic is read, with a Kafka client that answers as it is told."""
+"""How the dead-letter topic is read, with Kafka clients that answer as they are told."""
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException
-from confluent_kafka.admin import OffsetSpec
 
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.ports import Committed, Edge, SeenTopic
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.records import DeadLetter, DeadReason, new_half
-from halfbridge.spark_jobs.sink.clients import kafka_io as clients
-from halfbridge.spark_jobs.sink.kept import Kept
 from halfbridge.spark_jobs.sink.options import parse_options
-from halfbridge.spark_jobs.sink.refused import kafka_io
-from halfbridge.spark_jobs.sink.refused.kafka_io import DeadLetters, await_delivery
+from halfbridge.spark_jobs.sink.refused import DeadLetters, await_delivery
+from tests.fake_ports import Clock, fake_ports
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from halfbridge.bridge.ports import Place, Ports
     from halfbridge.serde.headers import Headers
 
 OPTIONS = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app"})
@@ -77,67 +73,67 @@ class Kafka:
     """A dead-letter topic of one partition, and the clients that reach it.
 
     Attributes:
+        clock: Goes on while somebody waits.
         told: Headers of each record, or the error that asking for them raises.
         end: What the leader says for read_committed; None: the records' own.
         ends_at_s: When it says the records' own end.
-        error: What asking for the topics raises.
+        failure: What asking for the topics raises.
         connects_s: How long the first record takes.
-        now_s: The clock, which goes on while somebody waits.
     """
 
+    clock: Clock
     told: list[Headers | Exception] = field(default_factory=list)
     end: int | None = None
     ends_at_s: float = float("inf")
-    error: KafkaException | None = None
+    failure: KafkaFailure | None = None
     connects_s: float = 0.0
-    now_s: float = 0.0
     position: int = 0
 
-    def list_topics(self, timeout: float) -> Any:
+    def admin(self, _properties: dict[str, Any]) -> Kafka:
+        """Return a client for questions."""
+        return self
+
+    def reader(self, _properties: dict[str, Any]) -> Kafka:
+        """Return a client that reads."""
+        return self
+
+    def topics(self, _timeout_s: float) -> dict[str, SeenTopic]:
         """Return the topic, with its partition."""
-        if self.error is not None:
-            raise self.error
-        partition = SimpleNamespace(replicas=[1])
-        topic = SimpleNamespace(error=None, partitions={0: partition})
-        return SimpleNamespace(topics={TOPIC: topic}, timeout=timeout)
+        if self.failure is not None:
+            raise self.failure
+        return {TOPIC: SeenTopic(1, 1, is_led=True)}
 
-    def list_offsets(
-        self, places: dict[Any, OffsetSpec], *, isolation_level: IsolationLevel, **_: float
-    ) -> dict[Any, Future[Any]]:
+    def ask_ends(self, places: list[Place], edge: Edge, _timeout_s: float) -> dict[Place, Any]:
         """Return where the partition begins or ends."""
-        answers = {}
-        for place, where in places.items():
-            answers[place] = Future[Any]()
-            offset = self._end(isolation_level) if where is OffsetSpec.latest() else 0
-            answers[place].set_result(SimpleNamespace(offset=offset))
-        return answers
+        offset = 0 if edge is Edge.START else self._end(edge)
+        return {place: SimpleNamespace(result=lambda: offset) for place in places}
 
-    def assign(self, places: list[Any]) -> None:
+    def read_from(self, offsets: dict[Place, int]) -> None:
         """Read from there on."""
-        self.position = places[0].offset
+        self.position = offsets[TOPIC, 0]
 
-    def committed(self, places: list[Any], timeout: float) -> list[Any]:
+    def committed(self, places: dict[Place, int], timeout_s: float) -> dict[Place, Committed]:
         """Return the daemon's place: behind all decisions."""
-        assert timeout > 0
-        return [SimpleNamespace(partition=each.partition, offset=1_000) for each in places]
+        assert timeout_s > 0
+        return {place: Committed(1_000, "") for place in places}
 
-    def poll(self, timeout: float) -> Record | None:
+    def poll(self, wait_s: float) -> Record | None:
         """Return the next record; without one the time is up."""
-        if self.now_s < self.connects_s or self.position >= len(self.told):
-            self.now_s += timeout
+        if self.clock.now < self.connects_s or self.position >= len(self.told):
+            self.clock.now += wait_s
             return None
         self.position += 1
         return Record(self.position - 1, self.told[self.position - 1])
 
-    def consume(self, *_: float) -> list[Record]:
+    def take(self, _records_max: int) -> list[Record]:
         """Return nothing: `poll` has it all."""
         return []
 
     def close(self) -> None:
         """Close."""
 
-    def _end(self, level: IsolationLevel) -> int:
-        is_whole = level is IsolationLevel.READ_UNCOMMITTED or self.now_s >= self.ends_at_s
+    def _end(self, edge: Edge) -> int:
+        is_whole = edge is Edge.END or self.clock.now >= self.ends_at_s
         return len(self.told) if is_whole or self.end is None else self.end
 
 
@@ -145,19 +141,15 @@ Letters = tuple[Kafka, DeadLetters]
 
 
 @pytest.fixture
-def letters(monkeypatch: pytest.MonkeyPatch) -> Letters:
+def letters() -> Letters:
     """A dead-letter topic, and what reads it."""
-    kafka = Kafka()
+    kafka = Kafka(Clock(0.0))
+    return kafka, DeadLetters(OPTIONS, ports_of(kafka))
 
-    def client(_: dict[str, Any], **__: object) -> Kafka:
-        return kafka
 
-    clock: Callable[[], float] = lambda: kafka.now_s  # noqa: E731
-    monkeypatch.setattr(clients, "AdminClient", client)
-    monkeypatch.setattr(kafka_io, "Consumer", client)
-    monkeypatch.setattr(kafka_io, "monotonic", clock)
-    monkeypatch.setattr(kafka_io, "_DEAD_LETTERS", Kept(1))
-    return kafka, DeadLetters(OPTIONS)
+def ports_of(kafka: Kafka) -> Ports:
+    """Return the outside, in which there is nothing else."""
+    return fake_ports(kafka, kafka.clock)
 
 
 def test_a_record_whose_headers_cannot_be_read_is_nobodys(letters: Letters) -> None:
@@ -176,11 +168,11 @@ def test_brokers_that_do_not_answer_fail_no_batch(
     """The dead letters are not counted now, the log says so, and the next look goes on."""
     kafka, dead = letters
     kafka.told = [letter("a")]
-    kafka.error = KafkaException(KafkaError(KafkaError._TRANSPORT))
+    kafka.failure = KafkaFailure(Code.TRANSPORT)
     with caplog.at_level("INFO"):
         assert dead.read((0,)) is None
     assert "was not read: no broker answers" in caplog.text
-    kafka.error = None
+    kafka.failure = None
     look = dead.read((0,))
     assert look is not None
     assert look.offsets == (1,)
@@ -218,6 +210,8 @@ def test_dead_letters_that_are_not_visible_yet_are_waited_for(
     kafka.position = 1
     kafka.end = 0
     kafka.ends_at_s = ends_at_s
-    assert await_delivery(OPTIONS, {0: 7}, timeout_ms=10_000) is is_visible
+    decisions = {0: 7}
+    delivered = await_delivery(OPTIONS, ports_of(kafka), dead, decisions, timeout_ms=10_000)
+    assert delivered is is_visible
     assert dead.ends() == ((1,) if is_visible else (0,))
-    assert kafka.now_s >= (ends_at_s if is_visible else 10.0)
+    assert kafka.clock.now >= (ends_at_s if is_visible else 10.0)

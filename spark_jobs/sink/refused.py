@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
-from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import OffsetSpec
-
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.bridge.ports import Edge
 from halfbridge.serde.errors import SerdeError
 from halfbridge.serde.headers import headers_of
-from halfbridge.spark_jobs.sink.clients.kafka_io import (
-    LOG,
-    admin_for,
-    made,
-    reader_settings,
-    text_of,
-)
-from halfbridge.spark_jobs.sink.cluster.kafka_io import (
-    KAFKA_TIMEOUT_S,
-    LOOK_AGAIN_S,
-    MS_PER_S,
-    topics_of,
-)
-from halfbridge.spark_jobs.sink.errors import SinkSetupError
-from halfbridge.spark_jobs.sink.kept import CLIENTS_MAX, Kept
+from halfbridge.spark_jobs.sink.clients import LOG, new_admin, new_reader
 from halfbridge.spark_jobs.sink.tally import letter_of
+from halfbridge.spark_jobs.sink.topics import KAFKA_TIMEOUT_S, MS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from halfbridge.bridge.ports import Ports
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.tally import Letter
 
@@ -42,10 +28,11 @@ LOOK_S_MAX = 2.0
 CONNECT_S_MAX = 10.0
 LOOK_RECORDS_MAX = 10_000
 LOOK_BYTES_MAX = 64 * 1024 * 1024
+# Taken from the client at a time, so that a look goes beyond its bounds by so many records at most.
 _READ_MAX = 100
 _QUEUE_KBYTES_MAX = 16 * 1024
 _POLL_S = 0.1
-_NO_RIGHT = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED)
+_NO_RIGHT = (Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED)
 
 
 class Look(NamedTuple):
@@ -65,10 +52,12 @@ class Look(NamedTuple):
 class DeadLetters:
     """The dead-letter topic. What may not be read is said once, and nothing is counted."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, ports: Ports) -> None:
         self._options = options
+        self._ports = ports
+        self._now = ports.clock.monotonic
         self._topic = options.names.dead
-        self._admin = admin_for(options)
+        self._admin = new_admin(options, ports)
         self._is_refused = False
 
     def ends(self) -> tuple[int, ...]:
@@ -76,15 +65,15 @@ class DeadLetters:
         if self._is_refused:
             return ()
         try:
-            partitions, _ = topics_of(self._admin).get(self._topic, (0, 0))
-        except SinkSetupError as error:  # counting fails no batch
-            LOG.info("%s was not read: %s", self._topic, error)
+            seen = self._admin.topics(KAFKA_TIMEOUT_S).get(self._topic)
+        except KafkaFailure as failure:  # counting fails no batch
+            LOG.info("%s was not read: no broker answers: %s", self._topic, failure)
             return ()
-        if not partitions:
+        if seen is None:
             self._say_once("there is no such topic, or no right to see it (DESCRIBE)")
             return ()
-        ends = self._asked(partitions, OffsetSpec.latest())
-        return tuple(ends[each] for each in range(partitions)) if len(ends) == partitions else ()
+        ends = self._asked(seen.partitions, Edge.STABLE_END)
+        return tuple(ends.values()) if len(ends) == seen.partitions else ()
 
     def read(self, since: tuple[int, ...]) -> Look | None:
         """Return what stands behind some offsets; None where it cannot be read."""
@@ -97,12 +86,12 @@ class DeadLetters:
             # A leader that was deposed may tell an older end. Offsets that went back would make the
             # next look count the dead letters between once more.
             return Look((), tuple(at[each] for each in range(len(ends))), 0)
-        for partition, start in self._asked(len(ends), OffsetSpec.earliest()).items():
+        for partition, start in self._asked(len(ends), Edge.START).items():
             at[partition] = max(at[partition], start)  # what was deleted meanwhile is not counted
         try:
             letters = self._read(at, behind)
-        except KafkaException as error:
-            self._refused(error.args[0])
+        except KafkaFailure as failure:
+            self._refused(failure)
             return None
         unread = sum(max(0, end - at[each]) for each, end in behind.items())
         return Look(letters, tuple(at[each] for each in range(len(ends))), unread)
@@ -115,43 +104,43 @@ class DeadLetters:
         Args:
             deadline: Latest moment, by the monotonic clock.
         """
-        partitions = len(self.ends())
-        stored = self._asked(partitions, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        stored = self._asked(len(self.ends()), Edge.END)
         while ends := self.ends():
             if all(ends[each] >= end for each, end in stored.items()):
                 return True
-            if monotonic() >= deadline:
+            if self._now() >= deadline:
                 return False
-            self._admin.poll(LOOK_AGAIN_S)
+            self._admin.poll(_POLL_S)
         return True
 
     def _read(self, at: dict[int, int], behind: Mapping[int, int]) -> list[Letter]:
         """Read up to the ends that lie ahead, moving `at`; stop where a bound is reached."""
         letters: list[Letter] = []
         open_ = {each for each, end in behind.items() if at[each] < end}
-        settings = {
-            **reader_settings(self._options),
+        changes = {
             "isolation.level": "read_committed",  # an aborted kafka_txn has buried nothing
             "queued.max.messages.kbytes": _QUEUE_KBYTES_MAX,
         }
-        consumer: Any = made(Consumer, settings)
+        reader = new_reader(self._options, self._ports, changes=changes)
         try:
-            consumer.assign([TopicPartition(self._topic, each, at[each]) for each in open_])
-            deadline = monotonic() + CONNECT_S_MAX
+            reader.read_from({(self._topic, each): at[each] for each in open_})
+            deadline = self._now() + CONNECT_S_MAX
             is_answered = False
             records = size = 0
-            while open_ and monotonic() < deadline:
+            while open_ and self._now() < deadline:
                 if records >= LOOK_RECORDS_MAX or size >= LOOK_BYTES_MAX:
                     break
-                first = consumer.poll(_POLL_S)
+                first = reader.poll(_POLL_S)
                 if first is not None and not is_answered:
                     is_answered = True
-                    deadline = monotonic() + LOOK_S_MAX
-                for record in [] if first is None else [first, *consumer.consume(_READ_MAX, 0)]:
+                    deadline = self._now() + LOOK_S_MAX
+                found: list[Any] = [] if first is None else [first, *reader.take(_READ_MAX)]
+                for record in found:
                     partition = record.partition()
                     if record.error() is not None:
-                        if record.error().code() != KafkaError._PARTITION_EOF:
-                            raise KafkaException(record.error())
+                        failure = failure_of(record.error())
+                        if failure.code != Code.PARTITION_EOF:
+                            raise failure
                         at[partition] = max(at[partition], record.offset())
                     else:
                         records += 1
@@ -162,7 +151,7 @@ class DeadLetters:
                     if at[partition] >= behind[partition]:
                         open_.discard(partition)
         finally:
-            consumer.close()
+            self._ports.run.let_go(reader)
         return letters
 
     def _letter(self, record: Any) -> Letter | None:
@@ -176,33 +165,23 @@ class DeadLetters:
             producer_group=self._options.producer_group,
         )
 
-    def _asked(
-        self,
-        partitions: int,
-        where: OffsetSpec,
-        isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED,
-    ) -> dict[int, int]:
-        places = {TopicPartition(self._topic, each): where for each in range(partitions)}
-        if not places:
-            return {}
-        futures = self._admin.list_offsets(
-            places, isolation_level=isolation_level, request_timeout=KAFKA_TIMEOUT_S
-        )
+    def _asked(self, partitions: int, edge: Edge) -> dict[int, int]:
+        """Return an edge of each partition whose broker tells it, the partitions in order."""
+        places = [(self._topic, each) for each in range(partitions)]
+        answers = self._admin.ask_ends(places, edge, KAFKA_TIMEOUT_S) if places else {}
         told: dict[int, int] = {}
-        for place, future in futures.items():
+        for topic, partition in places:
             try:
-                told[place.partition] = int(future.result(KAFKA_TIMEOUT_S).offset)
-            except (KafkaException, TimeoutError) as error:  # noqa: PERF203 (a few partitions)
-                self._refused(error.args[0] if isinstance(error, KafkaException) else None)
-        return {partition: offset for partition, offset in told.items() if offset >= 0}
+                told[partition] = answers[topic, partition].result()
+            except KafkaFailure as failure:  # noqa: PERF203 (a few partitions)
+                self._refused(failure)
+        return told
 
-    def _refused(self, error: Any) -> None:
-        if error is not None and error.code() in _NO_RIGHT:
+    def _refused(self, failure: KafkaFailure) -> None:
+        if failure.code in _NO_RIGHT:
             self._say_once("no right to read it (READ)")
         else:
-            LOG.info(
-                "%s was not read: %s", self._topic, "no answer" if error is None else text_of(error)
-            )
+            LOG.info("%s was not read: %s", self._topic, failure)
 
     def _say_once(self, why: str) -> None:
         self._is_refused = True
@@ -211,7 +190,14 @@ class DeadLetters:
         )
 
 
-def await_delivery(options: SinkOptions, decisions: Mapping[int, int], *, timeout_ms: int) -> bool:
+def await_delivery(
+    options: SinkOptions,
+    ports: Ports,
+    dead: DeadLetters,
+    decisions: Mapping[int, int],
+    *,
+    timeout_ms: int,
+) -> bool:
     """Wait until the daemon has delivered what some decisions publish; tell whether it did.
 
     It commits its place in the op topic in the very kafka_txn that has the deliveries, or the dead
@@ -220,39 +206,33 @@ def await_delivery(options: SinkOptions, decisions: Mapping[int, int], *, timeou
 
     Args:
         options: Of the sink.
+        ports: The outside.
+        dead: The dead-letter topic.
         decisions: Half partition -> offset of its last decision.
         timeout_ms: Longest wait.
     """
-    deadline = monotonic() + timeout_ms / MS_PER_S
-    wanted = [TopicPartition(options.names.op, each) for each in decisions]
-    settings = {**reader_settings(options), "group.id": options.names.daemon_group}
-    consumer: Any = made(Consumer, settings)
+    now = ports.clock.monotonic
+    deadline = now() + timeout_ms / MS_PER_S
+    last = {(options.names.op, partition): offset for partition, offset in decisions.items()}
+    reader = new_reader(options, ports, changes={"group.id": options.names.daemon_group})
     try:
-        while wanted:
+        while last:
+            left_s = min(max(deadline - now(), _POLL_S), KAFKA_TIMEOUT_S)
             try:
-                left_s = min(max(deadline - monotonic(), _POLL_S), KAFKA_TIMEOUT_S)
-                places = consumer.committed(wanted, timeout=left_s)
-            except KafkaException as error:
-                if error.args[0].code() in _NO_RIGHT:
+                places = reader.committed(last, left_s)
+            except KafkaFailure as failure:
+                if failure.code in _NO_RIGHT:
                     LOG.warning(
                         "no right to see how far %s has come (DESCRIBE): not waited for",
                         options.names.daemon_group,
                     )
                     return False
-                places = wanted  # no answer: asked again
-            wanted = [each for each in places if each.offset <= decisions[each.partition]]
-            if not wanted or monotonic() >= deadline:
+                # No answer: asked again.
+            else:
+                last = {place: end for place, end in last.items() if places[place].offset <= end}
+            if not last or now() >= deadline:
                 break
-            consumer.poll(_POLL_S)
+            reader.poll(_POLL_S)
     finally:
-        consumer.close()
-    return not wanted and dead_letters_for(options).await_visible(deadline)
-
-
-_DEAD_LETTERS: Kept[DeadLetters] = Kept(CLIENTS_MAX)
-
-
-def dead_letters_for(options: SinkOptions) -> DeadLetters:
-    """Return this process's DeadLetters for the options."""
-    key = (options.app_id, options.producer_group, *options.client_key())
-    return _DEAD_LETTERS.get(key) or _DEAD_LETTERS.put(key, DeadLetters(options))
+        ports.run.let_go(reader)
+    return not last and dead.await_visible(deadline)

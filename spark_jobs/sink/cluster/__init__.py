@@ -1,1 +1,0 @@
-"""What the sink asks of the cluster."""

@@ -1,1 +1,0 @@
-"""The daemon's limits, as far as the sink relies on them."""

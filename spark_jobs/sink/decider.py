@@ -1,0 +1,101 @@
+"""The sender of decisions: ops that commit or roll back what task attempts have sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.serde.avro import OP
+from halfbridge.serde.records import OpSource, new_op
+from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, SendError
+from halfbridge.spark_jobs.sink.sender import Sender
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from halfbridge.bridge.failure import KafkaFailure
+    from halfbridge.bridge.ports import Ports
+    from halfbridge.serde.records import ManifestTransaction, OpKind
+    from halfbridge.spark_jobs.sink.options import SinkOptions
+
+_NOT_DECIDED = "decisions were not acknowledged"
+
+
+class Decider(Sender):
+    """Writes decisions, at once: each round waits for the round before.
+
+    Args:
+        options: Of the sink.
+        ports: Make the clients.
+        actor: This process's name in decisions, for people who search.
+
+    Attributes:
+        turn: Held by whoever decides, where several threads do.
+    """
+
+    def __init__(self, options: SinkOptions, ports: Ports, *, actor: str) -> None:
+        super().__init__(options, ports, changes={"linger.ms": 0})
+        self._actor = actor
+        self._time_ms = ports.clock.time_ms
+        self.turn = ports.run.waker()
+
+    def decide(
+        self,
+        kind: OpKind,
+        rounds: Iterable[Iterable[ManifestTransaction]],
+        *,
+        producer_group: str,
+        source: OpSource = OpSource.PRODUCER,
+        reason: str = "",
+        timeout_s: float,
+    ) -> dict[int, int]:
+        """Write decisions round by round; each is proven to be stored before the next begins.
+
+        Returns:
+            Half partition -> offset of its last decision in the op topic.
+
+        Args:
+            kind: What is decided, of all of them.
+            rounds: Of transactions.
+            producer_group: Of the half messages.
+            source: Who decides.
+            reason: Why, for those who read the log.
+            timeout_s: Longest wait for a round.
+
+        Raises:
+            CommitInDoubtError: not all were acknowledged; of the rounds after that one nothing
+                was written.
+        """
+        failures: list[KafkaFailure] = []
+        last: dict[int, int] = {}
+
+        def written(error: Any, record: Any) -> None:
+            failure = self.failure(error, record)
+            if failure is not None:
+                failures.append(failure)
+            else:
+                partition, offset = record.partition(), record.offset()
+                last[partition] = max(last.get(partition, offset), offset)
+
+        for transactions in rounds:
+            try:
+                for each in transactions:
+                    op = new_op(
+                        transaction_id=each.transaction_id,
+                        timestamp=self._time_ms(),
+                        half_offset=each.half_offset,
+                        producer_group=producer_group,
+                        kind=kind,
+                        message_count=each.message_count,
+                        source=source,
+                        actor=self._actor,
+                        reason=reason,
+                    )
+                    key = each.transaction_id.encode()
+                    self.send(self.names.op, OP.encode(op), key, each.half_partition, written)
+                self.flush(timeout_s)
+            except SendError as error:
+                raise CommitInDoubtError(f"{_NOT_DECIDED}: {error}") from error
+            if failures:
+                self.give_up()
+                raise CommitInDoubtError(f"{_NOT_DECIDED}: {failures[0]}")
+        return last

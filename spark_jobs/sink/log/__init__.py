@@ -1,1 +1,0 @@
-"""The manifest topic: read, searched and appended to."""

@@ -1,0 +1,105 @@
+"""What one process of Spark's has for all its batches: the outside, clients, and marks.
+
+Spark uses its Python workers again, batch after batch, and makes a data source and a writer anew
+for each of its calls. So what is to live longer stands here. Nothing of it is pickled: a writer
+that comes to an executor uses the process that it comes to, `here()`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.bridge.held import held
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.spark_jobs.sink.decider import Decider
+from halfbridge.spark_jobs.sink.halves import HalfSender
+from halfbridge.spark_jobs.sink.kept import CLIENTS_MAX, MARKS_MAX, Kept
+from halfbridge.spark_jobs.sink.log import ManifestLog
+from halfbridge.spark_jobs.sink.refused import DeadLetters
+
+if TYPE_CHECKING:
+    from halfbridge.bridge.ports import Ports
+    from halfbridge.serde.records import BatchManifest
+    from halfbridge.spark_jobs.sink.options import SinkOptions
+
+
+class SinkProcess:
+    """Clients and marks of one process. Thread-safe, but for what a task sends by.
+
+    Args:
+        ports: Kafka, clock, concurrency, ids.
+
+    Attributes:
+        ports: The same.
+        decided: App and cluster -> the latest batch whose COMMITs this process has written.
+        checked: Group, age and cluster -> topics and limits were as they must be.
+        shown: App and cluster -> the manifest that was shown last, without its attempts. A winner
+            stays one, and its manifest may have 70,000 transactions, which are decoded once.
+    """
+
+    def __init__(self, ports: Ports) -> None:
+        self.ports = ports
+        self._senders: Kept[HalfSender] = Kept(CLIENTS_MAX)
+        self._deciders: Kept[Decider] = Kept(CLIENTS_MAX)
+        self._logs: Kept[ManifestLog] = Kept(CLIENTS_MAX)
+        self._dead_letters: Kept[DeadLetters] = Kept(CLIENTS_MAX)
+        self.decided: Kept[int] = Kept(MARKS_MAX)
+        self.checked: Kept[bool] = Kept(MARKS_MAX)
+        self.shown: Kept[BatchManifest] = Kept(MARKS_MAX)
+
+    @property
+    def actor(self) -> str:
+        """This process's name in records, for people who search."""
+        return f"{socket.gethostname()}:{os.getpid()}"
+
+    def new_attempts_sender(self, options: SinkOptions) -> HalfSender:
+        """Return the sender for the options, a new one where the last has failed or is outdated.
+
+        An operator may have raised limits since, and Spark's Python workers outlive a query.
+
+        Raises: as Sender.
+        """
+        key = options.client_key()
+        sender = self._senders.get(key)
+        if sender is None or sender.is_broken or sender.is_outdated:
+            sender = self._senders.put(key, HalfSender(options, self.ports))
+        return sender
+
+    def decide(self, options: SinkOptions, *decision: Any, **more: Any) -> dict[int, int]:
+        """Decide by the Decider for the options, as `Decider.decide`.
+
+        Several threads of a responder may call this. Each waits for the one before, and has a
+        Decider of its own where the other's has failed.
+        """
+        key = options.client_key()
+        while True:
+            decider = self._deciders.get(key)
+            if decider is None or decider.is_broken:
+                decider = Decider(options, self.ports, actor=self.actor)
+                self._deciders.put(key, decider)
+            with held(decider.turn):
+                if not decider.is_broken:
+                    return decider.decide(*decision, **more)
+
+    def log(self, options: SinkOptions) -> ManifestLog:
+        """Return the ManifestLog for the options.
+
+        Raises: as ManifestLog.
+        """
+        key = (options.commit_timeout_ms, *options.client_key())
+        return self._logs.get(key) or self._logs.put(key, ManifestLog(options, self.ports))
+
+    def dead_letters(self, options: SinkOptions) -> DeadLetters:
+        """Return the DeadLetters for the options."""
+        key = (options.app_id, options.producer_group, *options.client_key())
+        known = self._dead_letters.get(key)
+        return known or self._dead_letters.put(key, DeadLetters(options, self.ports))
+
+
+@cache
+def here() -> SinkProcess:
+    """Return what this process has, with Kafka, clocks and threads of this machine."""
+    return SinkProcess(system_ports())

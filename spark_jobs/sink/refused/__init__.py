@@ -1,1 +1,0 @@
-"""The dead-letter topic, as far as the sink reads it."""

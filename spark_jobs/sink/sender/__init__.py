@@ -1,1 +1,0 @@
-"""Half messages and decisions on their way to Kafka."""

@@ -1,0 +1,118 @@
+"""What the sink asks of topics: as they are and must be, and where their partitions end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfbridge.bridge.ends import Ends
+from halfbridge.bridge.ports import NewTopic
+from halfbridge.bridge.topics import Topics
+from halfbridge.serde.topic_shapes import (
+    CHECK_PARTITIONS,
+    MESSAGE_BYTES_MAX,
+    check_topic_settings,
+    manifest_topic_settings,
+)
+from halfbridge.serde.topics import MANIFEST_PARTITIONS
+from halfbridge.spark_jobs.sink.clients import new_admin
+from halfbridge.spark_jobs.sink.errors import SinkSetupError, failing_as
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from halfbridge.bridge.ports import Ports
+    from halfbridge.spark_jobs.sink.options import SinkOptions
+
+# Longest wait for one answer of a broker. A TLS handshake and a login take a few seconds.
+KAFKA_TIMEOUT_S = 20.0
+MS_PER_S = 1_000
+NO_ANSWER = "no broker answers"
+# What makes a manifest topic keep all manifests, with the times of brokers.
+_GUARANTEED = ("cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type")
+
+
+def new_topics(options: SinkOptions, ports: Ports) -> Topics:
+    """Return what asks about the installation's topics, by a client of its own."""
+    return Topics(
+        new_admin(options, ports),
+        ports,
+        options.names,
+        remedy=_remedy(options),
+        timeout_s=KAFKA_TIMEOUT_S,
+    )
+
+
+def ensure_topics(options: SinkOptions, ports: Ports) -> None:
+    """Check half, op and manifest topic; make the latter and the group's check topic if missing.
+
+    Raises:
+        SinkSetupError: a topic is not what it must be, or is missing and may not be made; the text
+            names the command.
+    """
+    names, topics = options.names, new_topics(options, ports)
+    with failing_as(SinkSetupError, NO_ANSWER):
+        shape = topics.half_shape()
+        manifests = manifest_topic_settings(replicas=shape.replicas)
+        checks = check_topic_settings(shape)
+        topics.make_missing(
+            [
+                NewTopic(names.manifest, MANIFEST_PARTITIONS, shape.replicas, manifests),
+                NewTopic(
+                    names.check(options.producer_group), CHECK_PARTITIONS, shape.replicas, checks
+                ),
+            ]
+        )
+    manifest_bytes_max(topics, options)
+
+
+def manifest_bytes_max(topics: Topics, options: SinkOptions) -> int:
+    """Return the manifest topic's max.message.bytes, once the topic is as it must be.
+
+    Raises:
+        SinkSetupError: it is missing, or forgets what it must not; the text names the command.
+    """
+    topic = options.names.manifest
+    with failing_as(SinkSetupError, NO_ANSWER):
+        seen = topics.seen().get(topic)
+        settings = topics.settings(topic) if seen else {}
+    if seen is None or seen.partitions < MANIFEST_PARTITIONS:
+        raise SinkSetupError(
+            f"{topic} must have at least {MANIFEST_PARTITIONS} partitions, it has"
+            f" {seen.partitions if seen else 0}; {_remedy(options)}"
+        )
+    wanted = manifest_topic_settings(replicas=seen.replicas)
+    for name in _GUARANTEED:
+        if settings.get(name, wanted[name]) != wanted[name]:
+            raise SinkSetupError(
+                f"{name} of {topic} is {settings[name]}, it must be {wanted[name]}: what the topic"
+                f" forgets would be published twice. Run: {altered(options, name, wanted[name])}"
+            )
+    return int(settings.get("max.message.bytes", MESSAGE_BYTES_MAX))
+
+
+def altered(options: SinkOptions, name: str, value: object) -> str:
+    """Return the command that gives a setting of the manifest topic this value."""
+    return (
+        f"kafka-configs.sh --bootstrap-server {options.bootstrap_servers} --alter --entity-type"
+        f" topics --entity-name {options.names.manifest} --add-config {name}={value}"
+    )
+
+
+def partition_ends(
+    options: SinkOptions, ports: Ports, topic: str, partitions: Iterable[int], *, timeout_s: float
+) -> dict[int, int]:
+    """Return the high watermark of each partition whose broker tells it; all are asked at once."""
+    places = [(topic, each) for each in partitions]
+    if not places:
+        return {}
+    admin = new_admin(options, ports)  # kept: a client that is gone answers nothing
+    answers = Ends(admin, places, timeout_s).answers()
+    return {partition: end for (_, partition), end in answers.items()}
+
+
+def _remedy(options: SinkOptions) -> str:
+    prefix = f" --topic-prefix {options.prefix}" if options.prefix else ""
+    return (
+        f"run: halfbridge topics create --bootstrap-servers {options.bootstrap_servers}{prefix}"
+        f" --producer-group {options.producer_group} --spark-sink"
+    )
