@@ -17,7 +17,7 @@ from halfbridge.spark_jobs.options import JobGroup
 JOBS = {
     "audit": (
         "halfbridge.spark_jobs.audit",
-        "Check that each transaction was delivered as decided.",
+        "Check each transaction's delivery against its decision.",
     ),
     "bench-ingest": ("halfbridge.spark_jobs.bench_ingest", "Measure ingest against a plain read."),
     "count-transactions": (
