@@ -147,7 +147,7 @@ class Ledger:
 
     @property
     def ops_waiting(self) -> int:
-        """Ops read and not applied."""
+        """Number of ops that were read and not applied yet."""
         return len(self._waiting)
 
     @property

@@ -41,7 +41,7 @@ class Letters:
         return len(self._waiting)
 
     def add(self, letter: Letter) -> None:
-        """Add a dead letter; offsets ascend from call to call."""
+        """Add a dead letter, without its body if there is no room; offsets ascend."""
         record = record_of(letter)
         if record.body is not None:
             if self.held_bytes + record.body_bytes <= self._body_bytes_max:

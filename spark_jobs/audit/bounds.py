@@ -122,7 +122,7 @@ class Bounds:
 
     @property
     def are_ops_cut(self) -> bool:
-        """Whether ops were deleted anywhere."""
+        """Whether ops of any pair were deleted."""
         return bool(_cut_until(self.snapshot.op))
 
     def _is_near_start_of(self, topic: str, ms: Column) -> Column:

@@ -228,7 +228,11 @@ def facts_of_reals(records: DataFrame) -> DataFrame:
 
 
 def facts_of_letters(records: DataFrame) -> DataFrame:
-    """Return FACTS about the rows of the dead-letter topic (in Kafka's columns)."""
+    """Return FACTS about the rows of the dead-letter topic, which have Kafka's columns.
+
+    A row is a dead letter (IS_LETTER), a dead letter of an unreadable record (IS_JUNK_COPY), or a
+    row that is not a dead letter (IS_JUNK_LETTER).
+    """
     headers = F.col("headers")
     last = F.try_element_at(headers, F.lit(-1))
     rest = F.slice(headers, 1, F.greatest(F.size(headers) - 1, F.lit(0)))

@@ -123,39 +123,39 @@ class LogSource(Protocol):
     def read(self, inserts_max: int, timeout_s: float) -> tuple[Insert, ...]:
         """Return the next inserts, in the order of their commits; empty after `timeout_s`.
 
-        Does not wait for more once there is one.
+        Returns as soon as there is one insert.
 
         Raises:
-            PositionLostError: the log was cut off while it was read.
-            UnreadableChangeError: see there.
+            PositionLostError: The server removed a part of the log that was not read yet.
+            UnreadableChangeError: As in its docstring.
         """
 
     def advance(self, commit: str) -> None:
         """Tell the server that the log up to `commit` is not needed any more."""
 
     def check_table(self) -> None:
-        """Check that the log still tells of the table that has the name now.
+        """Check that the log still contains the inserts into the table that now has the name.
 
         Raises:
-            PositionLostError: the table was made anew or swapped by a rename, and PostgreSQL's
-                publication has stayed with the old one.
+            PositionLostError: The table was created again or replaced by a rename, and PostgreSQL's
+                publication still has the old table.
         """
 
     def lag_bytes(self) -> int:
-        """Return how much log lies behind what was read (MariaDB) or advanced to (PostgreSQL).
+        """Return the bytes of log after the place that was read or, on PostgreSQL, advanced to.
 
-        Thread-safe, and the only method that is.
+        This is the only method that is thread-safe.
         """
 
     def close(self) -> None:
-        """End the connections; what stands on the server stays."""
+        """End the connections; objects on the server stay."""
 
     def standing(self) -> tuple[Standing, ...]:
-        """Return what stands on the server for the subscription."""
+        """Return the objects of the subscription on the server."""
 
     def drop(self) -> None:
-        """Remove from the server what `begin_now` or `begin_snapshot` made.
+        """Remove the objects that `begin_now` or `begin_snapshot` created on the server.
 
         Raises:
-            LogUnavailableError: a relay uses it.
+            LogUnavailableError: A relay uses one of the objects.
         """

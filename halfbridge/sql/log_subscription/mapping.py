@@ -97,7 +97,7 @@ def load_mapping(path: Path) -> MessageMapping:
     """Return the mapping in a file.
 
     Raises:
-        MappingError: the file cannot be read, or a field of it is wrong; the text names both.
+        MappingError: The file cannot be read, or a field is wrong; the text names file and field.
     """
     try:
         text = path.read_text("utf-8")
@@ -114,7 +114,7 @@ def parse_mapping(text: str, *, origin: str) -> MessageMapping:
         origin: Where it stands, for errors.
 
     Raises:
-        MappingError: names the field and what is allowed; whoever wrote the text corrects it.
+        MappingError: A field is wrong; the error names the field and what is allowed.
     """
     try:
         given: dict[str, Any] = tomllib.loads(text)

@@ -34,7 +34,7 @@ _NOT_ALLOWED = frozenset((1044, 1045, 1142, 1227, 1698))
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What information_schema says of a table.
+    """The description of a table in information_schema.
 
     Attributes:
         types: Column -> name of its type, in the table's order, for columns that can be read from
@@ -109,7 +109,7 @@ def check_settings(connection: Any, schema: str) -> None:
     """Check that the server writes a log from which inserts can be read.
 
     Raises:
-        LogSettingsError: names the variable and the value that is needed.
+        LogSettingsError: A setting is wrong; the text names the variable and the needed value.
     """
     for variable, needed, why in _NEEDED:
         rows = query(connection, "SHOW GLOBAL VARIABLES LIKE %s", (variable,))

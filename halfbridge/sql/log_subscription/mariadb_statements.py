@@ -34,8 +34,8 @@ _BODIES = (
         "WHERE routine_schema <> 'sys'"
     ),
 )
-# Without both, triggers and functions of a schema are not shown, and do not seem to be there.
-# Rights by a role are not counted: whether the role is enabled is the session's own matter.
+# Without both rights the server hides the triggers and functions of a schema. Rights through a role
+# do not count, because a session may not have enabled the role.
 _NEEDED = ("TRIGGER", "EXECUTE")
 # The schema of a grant is a pattern.
 _GRANTED = (
@@ -52,7 +52,7 @@ _HARMLESS = re.compile(
 # Statements that may fill a new table. They fire no trigger and only read other tables, but they
 # may call functions.
 MAKES_TABLE = re.compile(r"\s*CREATE\s+(OR\s+REPLACE\s+)?(TEMPORARY\s+)?TABLE\s", re.IGNORECASE)
-# Bytes of an event of LOAD DATA in front of its text (EXECUTE_LOAD_QUERY_EVENT): two headers.
+# Bytes before the text in an event of LOAD DATA (EXECUTE_LOAD_QUERY_EVENT): two headers.
 _LOAD_HEADERS_BYTES = 26
 _QUALIFIER = re.compile(r"(?<![\w$])(?:([^\W\d][\w$]*)|[`\"]([^`\"]+)[`\"])\s*\.")
 _LITERAL = re.compile("'[^']*'")

@@ -1,9 +1,9 @@
-"""PostgreSQL's streaming replication protocol over the libpq that psycopg 3 brings.
+"""PostgreSQL's streaming replication protocol, with the libpq of psycopg 3.
 
-psycopg 3 has no interface of its own for it, but its module `psycopg.pq` has all that libpq has:
-simple queries and COPY data in both directions. A stream, unlike repeated calls of
-pg_logical_slot_peek_binary_changes, decodes each record once, and a snapshot that belongs to a new
-slot exists in this protocol only. Source: PostgreSQL manual, "Streaming Replication Protocol".
+psycopg 3 has no interface for this protocol, but its module `psycopg.pq` exposes libpq: simple
+queries, and COPY data in both directions. The server decodes each record of a stream once, but
+decodes again for each call of pg_logical_slot_peek_binary_changes. Only this protocol can create a
+snapshot together with a slot. Source: PostgreSQL manual, "Streaming Replication Protocol".
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ _UNIX_TO_POSTGRES_US = 946_684_800_000_000  # from 1970 to 2000
 _NS_PER_US = 1_000
 # The server drops a silent client after wal_sender_timeout, 60 s by default.
 _STATUS_INTERVAL_S = 10.0
-# A status asks for an answer; a server that gives none for so long is gone, or a device between.
+# Each status requests an answer. Without an answer for this long, the connection counts as lost.
 _SILENCE_S_MAX = 30.0
-# How soon a waiting statement notices that it is not wanted any more.
+# How often a waiting statement calls `is_wanted`.
 _WANTED_INTERVAL_S = 0.5
-# A statement that has no answer for so long is lost; those about one slot or table take far less.
+# A statement without an answer for this long counts as lost. Statements about one slot or table
+# take far less.
 _ANSWER_S_MAX = 60.0
-# The request to give up a statement goes over a connection of its own, for which libpq has no
-# limit: a server that is there answers at once.
+# libpq sends the request to cancel a statement over a separate connection, without a time-out. A
+# running server answers at once.
 _CANCEL_S_MAX = 5.0
 # libpq's own: seconds to connect, seconds and probes until a dead connection is noticed.
 _CONNECTION = {
@@ -68,12 +69,12 @@ class ReplicationConnection:
     """One connection to PostgreSQL in replication mode. Not thread-safe.
 
     Args:
-        parameters: Of libpq: host, port, user, password, dbname, ...
-        is_wanted: Asked while a statement waits for the server.
+        parameters: Parameters for libpq: host, port, user, password, dbname, ...
+        is_wanted: Called while a statement waits for the server.
 
     Raises:
-        LogUnavailableError: there is no such server now.
-        LogSettingsError: the server does not let this user replicate.
+        LogUnavailableError: The server cannot be reached now.
+        LogSettingsError: The server does not allow this user to replicate.
     """
 
     def __init__(self, parameters: Mapping[str, object], is_wanted: Wanted = always) -> None:
@@ -82,7 +83,7 @@ class ReplicationConnection:
         conninfo = make_conninfo(**{**given, "replication": "database", "options": settings})
         self._is_wanted = is_wanted
         self._pg = pq.PGconn.connect(conninfo.encode())
-        self.keepalive_lsn = 0  # all that committed before was sent
+        self.keepalive_lsn = 0  # all transactions that committed before it were sent
         self._flushed_lsn = 0
         self._status_due_s = 0.0
         self._asked_s: float | None = None  # when an answer was asked for that has not come
@@ -97,9 +98,9 @@ class ReplicationConnection:
         """Run one statement as a simple query; return its rows, all columns in text form.
 
         Args:
-            statement: Run as it is.
-            is_patient: The answer may take as long as others' database transactions last, or as
-                a sort of the table.
+            statement: The statement.
+            is_patient: Wait for the answer without the usual limit: the statement waits for other
+                database transactions, or sorts the table.
         """
         return self.typed_rows(statement, is_patient=is_patient)[1]
 
@@ -121,18 +122,18 @@ class ReplicationConnection:
         """Begin to stream, by a START_REPLICATION.
 
         Args:
-            statement: Run as it is.
-            flushed_lsn: The log before it is not needed.
+            statement: The statement START_REPLICATION.
+            flushed_lsn: The log before this LSN is not needed.
         """
         self._flushed_lsn = self.keepalive_lsn = flushed_lsn
         self._execute(statement)
 
     def receive(self) -> bytes | None:
-        """Return the next message of the output plug-in that is here already; None: none is.
+        """Return the next message of the output plug-in that has arrived; None: none has.
 
         Raises:
-            LogUnavailableError: the connection or the stream ended.
-            SlotLostError: the server ended it because the slot is no longer valid.
+            LogUnavailableError: The connection or the stream ended.
+            SlotLostError: The server ended the stream because the slot is no longer valid.
         """
         while True:
             try:
@@ -154,7 +155,7 @@ class ReplicationConnection:
                     self._send_status()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until something came, at most `timeout_s`; tell the server that this one lives."""
+        """Wait for data, at most `timeout_s`; send the server a status if one is due."""
         if monotonic() >= self._status_due_s:
             self._send_status()
         try:
@@ -174,7 +175,7 @@ class ReplicationConnection:
             self._send_status()
 
     def close(self) -> None:
-        """End the connection; a slot that it used is free once the server has noticed."""
+        """End the connection. Its slot is free when the server has noticed the end."""
         self._pg.finish()
 
     def _execute(self, statement: str, *, is_patient: bool = False) -> pq.abc.PGresult:
@@ -190,7 +191,7 @@ class ReplicationConnection:
         return result
 
     def _answer(self, deadline_s: float) -> pq.abc.PGresult:
-        """Return the last result of what was sent; the first one of a stream."""
+        """Return the last result of the statement, or the first result of a stream."""
         result = None
         while True:
             while self._pg.is_busy():
@@ -198,7 +199,7 @@ class ReplicationConnection:
                     self._pg.consume_input()
                 elif not self._is_wanted():
                     self._cancel()
-                    raise ReadingStoppedError("stopped while the server let wait")
+                    raise ReadingStoppedError("stopped while waiting for the server")
                 elif monotonic() > deadline_s:
                     self._cancel()
                     raise LogUnavailableError(f"no answer within {_ANSWER_S_MAX:.0f} s")
@@ -213,12 +214,12 @@ class ReplicationConnection:
         return result
 
     def _cancel(self) -> None:
-        """Ask the server to give up the statement, before its connection is closed.
+        """Request the server to cancel the statement, before the connection is closed.
 
-        A server that waits for a lock does not see that the client has gone: process, slot and log
-        would be kept until the lock is free.
+        A server process that waits for a lock does not notice that its client is gone. It would
+        keep the slot and the log until the lock is free.
         """
-        # In a thread, and a daemon one: nothing ends the wait for a server that says nothing.
+        # In a daemon thread: the wait for a server that does not answer cannot be ended.
         thread = Thread(target=self._pg.get_cancel().cancel, name="halfbridge-cancel", daemon=True)
         thread.start()
         thread.join(_CANCEL_S_MAX)

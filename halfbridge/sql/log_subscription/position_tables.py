@@ -16,7 +16,7 @@ _POSITION_CHARS_MAX = 1_000  # a GTID of 42 characters for each of 23 domains
 def position_table(metadata: MetaData, name: str, schema: str | None) -> Table:
     """Return the table of positions: one row a subscription; see positions.Stored.
 
-    What the columns hold is told by the table itself, to whoever looks at it in the database.
+    The columns are described by comments in the database.
     """
     return Table(
         name,

@@ -2,7 +2,7 @@
 
 The row moves in the same database transaction that writes the fence row of the messages, and only
 if it still has the version that the relay has read. Of several relays, one succeeds at each step. A
-relay that was killed has either moved the row and committed its messages, or neither.
+relay that was killed has either moved the row and written the fence row, or neither.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Positions:
             lock, unlock = _LOCKS[self.engine.dialect.name]
             named = {"name": f"{self._table.name}:{name}"}
             if not connection.execute(text(lock), named).scalar():
-                raise LogUnavailableError(f"another relay begins subscription {name}")
+                raise LogUnavailableError(f"another relay is beginning subscription {name}")
             try:
                 yield
             finally:
@@ -144,7 +144,7 @@ class Positions:
         first = list(islice(rest, 1))
         with self._own_transaction() as connection:
             of_name = self._table.c.name == name
-            # Locked: a relay that moves the row now would have the version that is written here.
+            # FOR UPDATE: a relay that moves the row now would get the version that is written here.
             version = select(self._table.c.version).where(of_name).with_for_update()
             before = connection.execute(version).scalar()
             connection.execute(delete(self._staged).where(self._staged.c.name == name))
@@ -155,7 +155,7 @@ class Positions:
                 staged_after=0 if count else None,
                 decision=None,
                 is_acknowledged=True,
-                # A relay may still know the version of a row that was removed: this is another.
+                # A new version: a relay may still know the version of a removed row.
                 version=(secrets.randbits(_FIRST_VERSION_BITS) if before is None else before) + 1,
                 producer_group=producer_group,
             )
@@ -274,8 +274,8 @@ class Positions:
         }
 
 
-# Both last until they are given back or the connection ends, and neither holds a transaction open,
-# for which PostgreSQL would wait before it makes a slot.
+# Both locks last until they are released or the connection ends. Neither keeps a transaction open,
+# because PostgreSQL waits for open transactions before it creates a slot.
 _LOCKS = {
     "postgresql": (
         "SELECT pg_try_advisory_lock(hashtextextended(:name, 0))",
