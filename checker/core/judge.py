@@ -66,7 +66,7 @@ def judge_commit(
     dead = []
     for half in messages:
         if half.origin > half_offset:
-            dead.append((half, DeadReason.LATE, "stored after the decision was asked for"))
+            dead.append((half, DeadReason.LATE, "stored above the half offset of the decision"))
         elif 0 <= count <= half.metadata.message_index:
             dead.append((half, DeadReason.EXTRA, f"the commit covers {count} messages"))
         else:

@@ -82,7 +82,7 @@ class Ops:
         book, op = self._book, read.op
         if not proves_its_age(op, read.append_ms, entry.first_append_ms):
             entry.discarding = False
-            text = f"{named(read)} came before the age of {op.age_ms} ms"
+            text = f"{named(read)}: its append time does not prove the age of {op.age_ms} ms"
             book.draft.note(Count.INVALID_OP, text)
             return
         if op.source is OpSource.CHECKER:
@@ -127,7 +127,7 @@ class Ops:
         self._book.remember(entry, read, now_ms)
 
     def _refuse(self, entry: Entry, read: OpRead, now_ms: int) -> None:  # noqa: ARG002
-        text = f"{named(read)}: {read.op.source.value} may not say that"
+        text = f"{named(read)}: {read.op.source.value} may not write this kind of op"
         self._book.draft.note(Count.INVALID_OP, text)
 
     def _allows(self, group: str, topic: str) -> bool:
