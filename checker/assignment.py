@@ -225,7 +225,7 @@ class Assignment:
 
     def _ask(self, numbers: Collection[int]) -> Ranges:
         return self._questions.ask_ranges(
-            place for place in self._input.assigned if place[1] in numbers
+            sorted(place for place in self._input.assigned if place[1] in numbers)
         )
 
     def _serve(

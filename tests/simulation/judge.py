@@ -11,29 +11,32 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead
-from halfbridge.serde.avro import DEAD_LETTER, OP
-from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.headers import (
     BORN_TIMESTAMP,
     DEAD,
     MESSAGE_INDEX,
     TRANSACTION_ID,
-    parse_half,
     real_identity,
 )
+from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.protocol import REASON_AGE, REASON_CHECK_TIMES
 from halfbridge.serde.records import DeadReason, OpKind, OpSource
 from tests.ledger_log import Log
 from tests.property.model import Truth, key_of, line
-from tests.simulation.client import NO_SUCH_PARTITION
+from tests.simulation.asked import judge_discards
+from tests.simulation.reading import read_log, visible
 from tests.simulation.settings import LEDGER, NAMES, PARTITIONS, REAL_TOPICS, BrokenPromiseError
+from tests.simulation.stranger import NO_SUCH_PARTITION
 
 if TYPE_CHECKING:
-    from tests.simulation.broker import Place
-    from tests.simulation.log import Partition, Record
+    from halfbridge.bridge.ports import Place
+    from halfbridge.testkit.memory.log import Record
     from tests.simulation.world import World
 
 UNLIMITED = 1 << 60
+# What becomes of messages that their decision does not cover, or covers without the others.
+TORN = ("INCOMPLETE ", "EXTRA ", "LATE ")
 OURS = (TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX)
 
 
@@ -74,13 +77,13 @@ class Judge:
             (topic, number) for topic, count in REAL_TOPICS.items() for number in range(count)
         ]
         self._positions = dict.fromkeys(self._places, 0)
+        self._deaf = frozenset(world.deaf)
         self._seen: dict[Place, list[Record]] = {place: [] for place in self._places}
 
     def watch(self) -> None:
         """Read on, as a read_committed consumer that was there all the time."""
-        partitions = self._world.broker.partitions
         for place in self._places:
-            found, self._positions[place] = partitions[place].read(
+            found, self._positions[place] = self._world.partition(place).read(
                 self._positions[place], UNLIMITED
             )
             self._seen[place] += found
@@ -94,11 +97,12 @@ class Judge:
         Raises:
             BrokenPromiseError: a promise was broken.
         """
+        world = self._world
         for place, seen in self._seen.items():
-            late_reader = visible(self._world.broker.partitions[place])
+            late_reader = visible(world.partition(place))
             if late_reader[: len(seen)] != seen:
                 raise BrokenPromiseError(f"{place}: two readers saw different records")
-        logs = [_log(self._world, number) for number in range(PARTITIONS)]
+        logs = [read_log(world, number) for number in range(PARTITIONS)]
         truths = [Rulings(log, UNLIMITED) for log in logs]
         delivered = self._delivered()
         dead, junk = self._dead(logs, truths)
@@ -109,6 +113,8 @@ class Judge:
             _compare_dead(truth, dead[number], is_final=is_final)
             _compare_junk(log, junk[number], is_final=is_final)
             _compare_copies(log, truth, is_final=is_final)
+            if is_final and not world.rate:
+                judge_discards(world, log, truth, deaf=self._deaf)
             if is_final and truth.undecided:
                 raise BrokenPromiseError(f"undecided to the end: {sorted(truth.undecided)}")
         if is_final:
@@ -119,7 +125,7 @@ class Judge:
         world = self._world
         found: list[dict[Place, list[str]]] = [{} for _ in range(PARTITIONS)]
         for place in self._places:
-            for record in visible(world.broker.partitions[place]):
+            for record in visible(world.partition(place)):
                 sent = world.sent.get(record.value() or b"")
                 if sent is None:
                     raise BrokenPromiseError(f"{place}@{record.offset()}: sent by nobody")
@@ -131,6 +137,7 @@ class Judge:
                     or headers[: len(sent.headers)] != sent.headers
                     or record.key() != sent.key
                     or place[0] != sent.real_topic
+                    or not _is_of_its_key(place, sent.key)
                     or tuple(name for name, _ in added) != named
                 ):
                     where = f"{place}@{record.offset()}"
@@ -143,19 +150,19 @@ class Judge:
         self, logs: list[Log], truths: list[Rulings]
     ) -> tuple[list[Counter[str]], list[list[tuple[str, int]]]]:
         """Return dead letters in words, and where the dead junk stood, by partition."""
-        partitions = self._world.broker.partitions
+        world = self._world
         halves = [
             {each.offset: each for each in log.half if isinstance(each, HalfRead)} for log in logs
         ]
         dead: list[Counter[str]] = [Counter() for _ in logs]
         junk: list[list[tuple[str, int]]] = [[] for _ in logs]
-        for record in visible(partitions[NAMES.dead, 0]):
+        for record in visible(world.partition((NAMES.dead, 0))):
             *headers, (name, value) = record.headers() or []
             if name != DEAD:
                 raise BrokenPromiseError(f"dead letter @{record.offset()} without its header")
             letter = DEAD_LETTER.decode(value or b"")
             number, offset = letter.source_partition, letter.source_offset
-            source = partitions[letter.source_topic, number].slots[offset]
+            source = world.partition((letter.source_topic, number)).slots[offset]
             if source is None or (record.key(), record.value(), headers or None) != (
                 source.key(),
                 source.value(),
@@ -170,9 +177,14 @@ class Judge:
         return dead, junk
 
     def _compare_with_database(self, truths: list[Rulings]) -> None:
-        """Where nobody lied, what was delivered is what the local transactions committed."""
+        """Where nobody lied, what was delivered is what the local transactions committed.
+
+        A local transaction commits only once all its half messages are acknowledged. So each of
+        them stands in its half partition, and the decision covers all of them.
+        """
         world = self._world
         for truth in truths:
+            torn = {tuple(words.split()[1:4:2]) for words in truth.dead if words.startswith(TORN)}
             delivered = {tuple(words.split()[1:4:2]) for words in truth.delivered}
             for name, group in truth.messages:
                 if name in world.contested or world.owners.get(name) != group:
@@ -183,39 +195,17 @@ class Judge:
                 is_found = (name, group) in delivered or _is_dead(truth, name, group)
                 if is_kept and not is_found:
                     raise BrokenPromiseError(f"{name}: lost, and its local transaction committed")
+                if is_kept and (name, group) in torn:
+                    raise BrokenPromiseError(f"{name}: torn, and its local transaction committed")
+        stored = {key for truth in truths for key in truth.messages}
+        for name, is_kept in world.database.items():
+            if is_kept and name not in world.contested and (name, world.owners[name]) not in stored:
+                raise BrokenPromiseError(f"{name}: committed, and its half messages are not stored")
 
 
-def visible(partition: Partition) -> list[Record]:
-    """Return what a read_committed reader finds from offset zero on; deleted records too."""
-    lso = partition.lso
-    return [
-        record
-        for record in partition.slots[:lso]
-        if record is not None and (record.fate is None or not record.fate.is_aborted)
-    ]
-
-
-def _log(world: World, number: int) -> Log:
-    """Return the half and op log of a partition, as a slow reader parses them."""
-    log = Log()
-    partitions = world.broker.partitions
-    for record in visible(partitions[NAMES.half, number]):
-        offset, append_ms = record.offset(), record.timestamp()[1]
-        try:
-            metadata, flaw = parse_half(record.headers())
-        except DecodeError:
-            log.half.append(JunkRead(offset, append_ms, "", 0, record))
-        else:
-            log.half.append(HalfRead(offset, append_ms, metadata, flaw, 0, record))
-    for record in visible(partitions[NAMES.op, number]):
-        offset, append_ms = record.offset(), record.timestamp()[1]
-        try:
-            op = OP.decode(record.value() or b"")
-        except DecodeError:
-            log.op.append(JunkRead(offset, append_ms, "", 0, record))
-        else:
-            log.op.append(OpRead(offset, append_ms, op))
-    return log
+def _is_of_its_key(place: Place, key: bytes | None) -> bool:
+    """Tell whether Java's default partitioner puts this key there; a null key goes anywhere."""
+    return key is None or place[1] == partition_of(key, REAL_TOPICS[place[0]])
 
 
 def _split(truth: Rulings) -> tuple[list[str], Counter[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import traceback
 from concurrent.futures import ProcessPoolExecutor
@@ -11,13 +12,17 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
+from halfbridge.checker import worker as daemon_worker
 from halfbridge.checker.core import forget, half_end
 from tests.simulation.choices import Choices, shrink
-from tests.simulation.worker import Worker
+from tests.simulation.settings import BACKGROUND_RECORDS
+from tests.simulation.workers import NotedWorker
 from tests.simulation.world import STEPS, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from halfbridge.checker.worker import Worker
 
 SEED_VARIABLE = "HALFBRIDGE_SIM_SEED"  # one seed, and no other
 SEEDS_VARIABLE = "HALFBRIDGE_SIM_SEEDS"  # how many seeds
@@ -57,28 +62,33 @@ def run(
     choices: Choices,
     *,
     steps: int = STEPS,
-    worker: type[Worker] = Worker,
+    worker: type[Worker] = NotedWorker,
     is_verbose: bool = False,
 ) -> Outcome:
-    """Run once, whatever happens."""
-    world = World(choices, worker=worker)
+    """Run once, whatever happens; nothing is logged."""
+    logging.disable()
+    world = World(choices, worker_type=worker)
     world.is_verbose = is_verbose
     failure = place = ""
     try:
         with (
             patch.object(forget, "RECENT_MS", world.remembers_ms),
             patch.object(half_end, "OP_WAIT_MS", OP_WAIT_MS),
+            patch.object(daemon_worker, "BACKGROUND_RECORDS", BACKGROUND_RECORDS),
         ):
             world.run(steps)
     except Exception as error:  # noqa: BLE001 (a crash of the code under test is a finding too)
         failure = f"{type(error).__name__}: {error}"
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{last.filename}:{last.lineno}"
+    finally:
+        world.close()
+        logging.disable(logging.NOTSET)
     digest = blake2b(repr(world.trace).encode(), digest_size=16).hexdigest()
     return Outcome(failure, place, world.steps, digest, world)
 
 
-def report(seed: int, *, worker: type[Worker] = Worker) -> str:
+def report(seed: int, *, worker: type[Worker] = NotedWorker) -> str:
     """Return what a failing seed shows, in a run as simple as can be; empty when it is fine."""
     first = Choices(seed)
     outcome = run(first, worker=worker)

@@ -17,7 +17,7 @@ from tests.simulation.run import failing, failing_in_parallel, happened, report,
 from tests.simulation.world import STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = 400
+SEEDS = 250
 LONG_SEEDS = 10_000
 # How many failing seeds are told in full.
 REPORTS_MAX = 2
@@ -40,21 +40,25 @@ HAPPENINGS = (
     ("dead ", "] NOT_ALLOWED"),
     ("dead junk half",),
     ("dead junk op",),
-    ("timed out and never came end",),
-    ("timed out and comes late end",),
-    ("timed out but was done end",),
+    ("timed out and never came end kafka_txn",),
+    ("timed out and comes late end kafka_txn",),
+    ("timed out but was done end kafka_txn",),
     ("timed out and comes late produce",),
     ("timed out but was done offsets",),
-    ("came end",),
-    ("came append",),
-    ("refused end INVALID_PRODUCER_EPOCH",),
+    ("came end kafka_txn",),
+    ("came produce",),
+    ("refused end kafka_txn PRODUCER_FENCED",),
     ("refused produce INVALID_PRODUCER_EPOCH",),
     ("failed", "ILLEGAL_GENERATION"),
     ("failed", "FENCED_INSTANCE_ID"),
     ("failed", "UNKNOWN_MEMBER_ID"),
-    ("failed", "INVALID_PRODUCER_EPOCH"),
+    ("failed", "_FENCED"),
+    ("failed", "_TIMED_OUT"),
     ("failed", "outcome stays unknown"),
-    ("failed while it was left behind",),
+    ("failed", "does not return"),
+    ("is not sent", "HalfNotStoredError"),
+    ("decision in doubt",),
+    ("torn",),
     ("its slot was taken",),
     ("rebalance",),
     ("clock jumped",),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfbridge.serde.progress import parse_progress
-from tests.simulation.settings import NAMES, PARTITIONS, SESSION_MS
+from tests.simulation.settings import GROUPS, NAMES, PARTITIONS, SESSION_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from halfbridge.testkit.memory.log import Partition
     from tests.simulation.world import World
 
 # How far a worker's clock jumps ahead.
@@ -27,16 +28,17 @@ def strike(world: World) -> None:
 
 def begin(world: World) -> None:
     """Choose how clocks and check responders are at the beginning."""
-    for partition in world.broker.partitions.values():
+    for partition in _partitions(world):
         partition.skew_ms = SKEWS_MS[world.choices.below(len(SKEWS_MS))] if world.rate else 0
-    for responder in world.responders:
-        responder.is_deaf = world.choices.below(8) == 1
+    world.deaf.update(group for group in GROUPS if world.choices.below(8) == 1)
 
 
 def kill(world: World) -> None:
     """A worker dies where it stands."""
     slot = world.choices.below(len(world.workers))
-    if world.workers[slot] is not None:
+    worker = world.workers[slot]
+    if worker is not None:
+        worker.die()
         world.workers[slot] = None
         world.note("killed: slot", slot)
 
@@ -56,7 +58,7 @@ def replace(world: World) -> None:
 
 def rebalance(world: World) -> None:
     """The group begins a new generation."""
-    world.broker.group.rebalance()
+    world.network.rebalance()
     world.note("rebalance")
 
 
@@ -65,7 +67,8 @@ def leave(world: World) -> None:
     slot = world.choices.below(len(world.workers))
     worker = world.workers[slot]
     if worker is not None:
-        world.broker.group.leave(worker.instance)
+        world.network.leave(worker.instance)
+        worker.die()
         world.workers[slot] = None
         world.note("left: slot", slot)
 
@@ -74,13 +77,13 @@ def jump(world: World) -> None:
     """A worker's clock jumps ahead."""
     worker = world.workers[world.choices.below(len(world.workers))]
     if worker is not None:
-        worker.skew_ms += JUMP_MS
+        worker.process.skew_ns += JUMP_MS * 1_000_000
         world.note("clock jumped:", worker.instance)
 
 
 def skew(world: World) -> None:
     """A partition moves to a broker with another clock."""
-    places = list(world.broker.partitions.values())
+    places = _partitions(world)
     partition = places[world.choices.below(len(places))]
     partition.skew_ms = SKEWS_MS[world.choices.below(len(SKEWS_MS))]
     world.note("clock of", partition.topic, partition.number, partition.skew_ms)
@@ -94,30 +97,27 @@ def silence(world: World) -> None:
 def delete(world: World) -> None:
     """Retention deletes what a rebuild does not need: half records below H, ops below T."""
     number = world.choices.below(PARTITIONS)
-    committed = world.broker.fetch_offsets([(NAMES.half, number), (NAMES.op, number)])
+    places = [(NAMES.half, number), (NAMES.op, number)]
+    committed = world.broker.fetch_offsets(NAMES.daemon_group, places, is_stable=True)
     if committed is None:
         return
     half, op = committed[NAMES.half, number], committed[NAMES.op, number]
     progress = parse_progress(half[0], *op)
-    world.broker.partitions[NAMES.half, number].delete_before(progress.half)
-    world.broker.partitions[NAMES.op, number].delete_before(progress.ops_from)
+    world.partition((NAMES.half, number)).delete_before(progress.half)
+    world.partition((NAMES.op, number)).delete_before(progress.ops_from)
     world.note("deleted before", number, progress.half, progress.ops_from)
 
 
 def lose_client(world: World) -> None:
-    """A client dies where it stands."""
-    if world.clients:
-        which = world.choices.below(len(world.clients))
-        client = world.clients.pop(which)
-        world.alive.discard(client.id)
-        world.note("client dies:", client.id)
+    """A client process dies where it stands, with its check responder; a new one starts."""
+    world.replace_shop(world.choices.below(len(world.shops)))
 
 
 def deafen(world: World) -> None:
-    """A group's check responders are away for long, or come back."""
-    responder = world.responders[world.choices.below(len(world.responders))]
-    responder.is_deaf = not responder.is_deaf
-    world.note("deaf:", responder.group, responder.is_deaf)
+    """A group's checkers hang for long, or work again."""
+    group = GROUPS[world.choices.below(len(GROUPS))]
+    world.deaf.symmetric_difference_update((group,))
+    world.note("deaf:", group, group in world.deaf)
 
 
 def write_junk(world: World) -> None:
@@ -126,6 +126,15 @@ def write_junk(world: World) -> None:
     place = topic, world.choices.below(PARTITIONS)
     world.append(place, b"k", b"junk", None)
     world.note("junk", place)
+
+
+def tear(world: World) -> None:
+    """A process loses its connections; the requests on them may have arrived."""
+    world.network.tear()
+
+
+def _partitions(world: World) -> list[Partition]:
+    return [each for topic in world.broker.topics.values() for each in topic.partitions]
 
 
 TROUBLES: tuple[Callable[[World], None], ...] = (
@@ -146,6 +155,8 @@ TROUBLES: tuple[Callable[[World], None], ...] = (
     lose_client,
     lose_client,
     deafen,
+    tear,
+    tear,
     write_junk,
     write_junk,
 )

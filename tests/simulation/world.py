@@ -1,7 +1,8 @@
-"""The scheduler: one process, one clock, and one seed that draws who goes on and what fails.
+"""A run: one thread, one clock, and one seed that draws who goes on and what fails.
 
-A run has two phases. While anything may fail, nothing wrong may ever be seen. Then everything is
-healed, and within a bounded number of rounds all must be decided and have had its effect.
+Workers and clients are the shipped ones, on the broker in memory. A run has two phases. While
+anything may fail, nothing wrong may ever be seen. Then everything is healed, and within a bounded
+number of rounds all must be decided and have had its effect.
 """
 
 from __future__ import annotations
@@ -9,52 +10,48 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.core.settings import RECENT_MS
-from halfbridge.checker.routes import Routes
-from halfbridge.serde.partitioner import partition_of
 from halfbridge.serde.progress import START
+from halfbridge.testkit.memory.machine import Machine
 from tests.simulation import stranger, trouble
-from tests.simulation.broker import Broker, Place
-from tests.simulation.client import Responder, Sent, Transaction, encoded
-from tests.simulation.group import RefusedError
 from tests.simulation.judge import Judge
+from tests.simulation.network import ChosenNetwork
 from tests.simulation.settings import (
-    BEGIN_MS,
     GROUPS,
-    KAFKA_TXN_TIMEOUT_MS,
-    LATE_MS,
     NAMES,
     PARTITIONS,
-    SESSION_MS,
-    TOPICS,
     BrokenPromiseError,
+    new_topics,
 )
-from tests.simulation.worker import Worker
+from tests.simulation.shop import Shop
+from tests.simulation.workers import NotedWorker, WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from halfbridge.bridge.ports import Place, Ports
+    from halfbridge.checker.worker import Worker
     from halfbridge.serde.headers import Headers
-    from halfbridge.serde.records import Op
+    from halfbridge.testkit.memory.log import Partition
+    from halfbridge.testkit.memory.process import Process
     from tests.simulation.choices import Choices
+    from tests.simulation.shop import Sent
 
 STEPS = 500
 TRANSACTIONS_MAX = 40
-OPEN_MAX = 6
 WORKERS = 2
-# How far a worker comes at most before others go on.
-WORKER_STEPS_MAX = 3
+# How often tasks of a process go on before others do: a worker has one that matters, a client
+# process has one for each transaction, and one that serves acknowledgements.
+WORKER_STEPS = (1, 2, 4, 8)
+SHOP_STEPS = (4, 8, 16, 16)
 # Longer than any run.
 LONG_MS = 1 << 40
 # Chances of a fault, in thousandths; a run has one of them.
 RATES = (0, 10, 25, 60)
-# Time-outs come in bunches: a third of them begin an outage.
-OUTAGE_MS = 1_000
-OUTAGE_RATE = 600
 PASSED_MS = (5, 5, 5, 10, 20, 50, 100, 300)
-# After everything is healed: so many rounds, of so many steps of each worker and so much time.
+# After everything is healed: so many rounds, of so much time, in which whoever can goes on.
 ROUNDS_MAX = 400
-ROUND_STEPS = 6
 ROUND_MS = 200
+ROUND_STEPS_MAX = 2_000
 
 
 class World:
@@ -62,13 +59,13 @@ class World:
 
     Args:
         choices: What is drawn.
-        worker: The class of the workers.
+        worker_type: The class of the workers.
 
     Attributes:
         rate: Chance of a fault, in thousandths.
-        has_late_halves: Half messages may come twice, or after their decision. Those that come, or
-            are read, later than decisions are remembered become new transactions; so such runs
-            remember them to the end (`remembers_ms`).
+        has_late_halves: Half messages may come after their decision. Those that come, or are read,
+            later than decisions are remembered become new transactions; so such runs remember them
+            to the end (`remembers_ms`).
         lies: Checkers and strangers may contradict what was decided.
         sent: Value -> the half message that has it.
         database: Transaction id -> committed, rolled back, or open (None).
@@ -76,46 +73,78 @@ class World:
         closed: Those that somebody decided, maybe before all their messages were sent.
         alive: Transactions whose client may still decide.
         contested: Those about which somebody lied.
-        late: (deadline, request) of requests that timed out and are still under way.
+        deaf: Producer groups whose checkers hang.
+        known, keys, partitions, offsets: Of a transaction: its client process, the key of its first
+            message, its half partition, its acknowledged half offsets.
     """
 
-    def __init__(self, choices: Choices, *, worker: type[Worker] = Worker) -> None:
+    def __init__(self, choices: Choices, *, worker_type: type[Worker] = NotedWorker) -> None:
         self.choices = choices
-        self.now_ms = BEGIN_MS
+        self.worker_type = worker_type
         self.rate = RATES[choices.below(len(RATES))]
         self.lies = choices.below(2) == 1
         self.has_late_halves = choices.below(2) == 1
         self.trace: list[tuple[Any, ...]] = []
         self.is_verbose = False
         self.steps = 0
-        self.broker = Broker(TOPICS, timeout_ms=KAFKA_TXN_TIMEOUT_MS, session_ms=SESSION_MS)
-        self.broker.now_ms = BEGIN_MS
-        self.broker.group.partitions = PARTITIONS
+        self._numbers = 0
+        self.machine = Machine(network=lambda scheduler: ChosenNetwork(scheduler, self))
+        self.scheduler, self.broker = self.machine.scheduler, self.machine.broker
+        self.broker.coordinator.marks_at_once = False
+        for topic in new_topics():
+            self.broker.create_topic(topic)
+        group = self.broker.group(NAMES.daemon_group)
         for number in range(PARTITIONS):
-            self.broker.commit_offsets(
-                {(NAMES.half, number): (0, ""), (NAMES.op, number): (0, START.metadata())}
-            )
-        self.routes = Routes(gone_ms=0)
-        self.routes.update(TOPICS, 0)
+            begin = {(NAMES.half, number): (0, ""), (NAMES.op, number): (0, START.metadata())}
+            group.store(group.next_commit(), begin)
         self.sent: dict[bytes, Sent] = {}
         self.database: dict[str, bool | None] = {}
         self.owners: dict[str, str] = {}
         self.closed: set[str] = set()
         self.alive: set[str] = set()
         self.contested: set[str] = set()
-        self.late: list[tuple[int, tuple[Any, ...]]] = []
-        self.clients: list[Transaction] = []
-        self.responders = [Responder(self, group) for group in GROUPS]
-        self._worker = worker
-        self.workers: list[Worker | None] = [worker(self, slot) for slot in range(WORKERS)]
-        self.zombies: list[Worker] = []
-        self._outage_until_ms = 0
+        self.deaf: set[str] = set()
+        self.known: dict[str, Shop] = {}
+        self.keys: dict[str, bytes | None] = {}
+        self.partitions: dict[str, int] = {}
+        self.offsets: dict[str, list[int]] = {}
+        self.shops = [Shop(self, group, self.next_number()) for group in GROUPS]
+        self.workers: list[WorkerProcess | None] = [
+            WorkerProcess(self, slot) for slot in range(WORKERS)
+        ]
+        self.zombies: list[WorkerProcess] = []
         trouble.begin(self)
         self.judge = Judge(self)
 
+    @property
+    def network(self) -> ChosenNetwork:
+        """The way to the brokers."""
+        network = self.machine.network
+        assert isinstance(network, ChosenNetwork)
+        return network
+
+    @property
+    def now_ms(self) -> int:
+        """True time, ms since 1970."""
+        return self.broker.now_ms
+
     def note(self, *what: Any) -> None:
         """Keep what happened, for the trace."""
-        self.trace.append((self.steps, self.now_ms - BEGIN_MS, *what))
+        self.trace.append((self.steps, self.scheduler.now_ns // 1_000_000, *what))
+
+    def next_number(self) -> int:
+        """Return a number that no process has."""
+        self._numbers += 1
+        return self._numbers
+
+    def new_process(self, name: str) -> tuple[Process, Ports]:
+        """Return a new process and its ports."""
+        process = self.machine.process(name)
+        return process, self.machine.ports(process)
+
+    def partition(self, place: Place) -> Partition:
+        """Return a partition of the broker."""
+        return self.broker.partition(place)
 
     @property
     def remembers_ms(self) -> int:
@@ -142,6 +171,10 @@ class World:
             raise BrokenPromiseError(f"not settled {ROUNDS_MAX} rounds after everything was healed")
         self.judge.rule(is_final=True)
 
+    def close(self) -> None:
+        """End what is still there."""
+        self.machine.close()
+
     def _step(self) -> None:
         self.steps += 1
         choices = self.choices
@@ -149,161 +182,70 @@ class World:
         ACTORS[choices.below(len(ACTORS))](self)
 
     def pass_time(self, ms: int) -> None:
-        """Let time pass; what has a deadline keeps it."""
-        self.now_ms += ms
-        self.broker.now_ms = self.now_ms
-        while self.late and self.late[0][0] <= self.now_ms:
-            self._arrive(0)
-        group = self.broker.group
+        """Let time pass."""
+        self.scheduler.advance(ms / 1000)
         for worker in self.workers:
-            if worker is not None and worker.paused_until_ms <= self.now_ms:
-                group.heartbeat(worker.instance, worker.member_id, self.now_ms)
-        self.broker.expire()
+            if worker is not None:
+                worker.process.is_frozen = worker.paused_until_ms > self.now_ms
+
+    def go_on(self, process: Process, steps: tuple[int, ...] = WORKER_STEPS) -> None:
+        """Let some tasks of a process go on, one after the other."""
+        for _ in range(steps[self.choices.below(len(steps))]):
+            tasks = [task for task in self.scheduler.runnable() if task.process is process]
+            if not tasks:
+                return
+            self.scheduler.step(tasks[self.choices.below(len(tasks))])
 
     def step_worker(self) -> None:
         """Let one worker go on, or start one where there is none."""
-        self.go_on(self.choices.below(WORKERS))
-
-    def go_on(self, slot: int) -> None:
-        """Let the worker of a slot go on."""
+        slot = self.choices.below(WORKERS)
         worker = self.workers[slot]
-        if worker is None:
+        if worker is None or worker.has_ended:
             if self.choices.below(4) == 0:
                 self.start(slot)
-        elif worker.paused_until_ms > self.now_ms:
-            pass
         else:
-            for _ in range(1 + self.choices.below(WORKER_STEPS_MAX)):
-                if not worker.step():
-                    self.workers[slot] = None
-                    return
+            self.go_on(worker.process)
 
     def start(self, slot: int) -> None:
         """Start a new incarnation on a slot; one that is there goes on as a zombie."""
         before = self.workers[slot]
-        if before is not None:
+        if before is not None and not before.has_ended:
             self.zombies.append(before)
-        self.workers[slot] = self._worker(self, slot)
+        self.workers[slot] = WorkerProcess(self, slot)
         self.note("a worker starts on slot", slot)
 
     def step_zombie(self) -> None:
         """Let a worker go on whose slot was taken over."""
+        self.zombies = [each for each in self.zombies if not each.has_ended]
         if self.zombies:
-            which = self.choices.below(len(self.zombies))
-            if not self.zombies[which].step():
-                del self.zombies[which]
+            self.go_on(self.zombies[self.choices.below(len(self.zombies))].process)
 
-    def step_client(self) -> None:
-        """Let one client go on, or begin a transaction."""
-        clients = self.clients
-        is_full = len(clients) >= OPEN_MAX or len(self.database) >= TRANSACTIONS_MAX
-        which = self.choices.below(len(clients) + (0 if is_full else 2))
-        if which < len(clients):
-            if not clients[which].step():
-                del clients[which]
-        elif not is_full:
-            clients.append(Transaction(self))
+    def step_shop(self) -> None:
+        """Let one client process go on, or begin a transaction in one."""
+        shop = self.shops[self.choices.below(len(self.shops))]
+        is_full = len(self.database) >= TRANSACTIONS_MAX
+        if shop.has_room and not is_full and self.choices.below(3) == 0:
+            shop.begin()
+        self.go_on(shop.process, SHOP_STEPS)
 
-    def step_responder(self) -> None:
-        """Let one check responder go on."""
-        self.responders[self.choices.below(len(self.responders))].step()
+    def replace_shop(self, which: int) -> None:
+        """Have a client process die where it stands, and a new one start in its place."""
+        shop = self.shops[which]
+        shop.die()
+        self.shops[which] = Shop(self, shop.group, self.next_number())
+        self.note("client dies:", shop.process.name)
 
     def step_marker(self) -> None:
         """Have one marker arrive."""
-        if self.broker.markers:
-            self.broker.mark(self.choices.below(len(self.broker.markers)))
-
-    def step_late(self) -> None:
-        """Have one late request arrive."""
-        if self.late:
-            self._arrive(self.choices.below(len(self.late)))
-
-    # --- requests --------------------------------------------------------------------------
-
-    def send(
-        self, place: Place, key: bytes | None, value: bytes | None, headers: Headers | None
-    ) -> int | None:
-        """Send a client's record; None when no acknowledgement came in time."""
-        may_be_late = self.has_late_halves or place[0] != NAMES.half
-        if may_be_late and self.choices.fault(self.rate // 2):
-            self.comes_late("append", place, key, value, headers)  # and once more
-        offset: int | None = self.request(
-            "append", place, key, value, headers, may_be_late=may_be_late
-        )
-        return offset
-
-    def send_op(self, partition: int, op: Op) -> int | None:
-        """Send an op; None when no acknowledgement came in time."""
-        key = op.transaction_id.encode()
-        offset = self.send((NAMES.op, partition), key, encoded(op), None)
-        self.note(op.transaction_id, op.kind.value, op.source.value, partition, offset)
-        return offset
+        markers = self.broker.coordinator.markers
+        if markers:
+            self.broker.coordinator.mark(self.choices.below(len(markers)))
 
     def append(
         self, place: Place, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> int:
-        """Store a record without any trouble."""
-        return self.broker.append(place, key, value, headers)
-
-    def request(self, *what: Any, may_be_late: bool = True) -> Any:
-        """Send a request: it is answered, or times out, and then nobody knows.
-
-        Returns:
-            The answer, True where there is none; None after a time-out.
-
-        Raises:
-            RefusedError: the broker refuses it.
-        """
-        is_outage = self.now_ms < self._outage_until_ms
-        if not self.choices.fault(OUTAGE_RATE if is_outage else self.rate):
-            answer = self._do(what)
-            return True if answer is None else answer
-        if not is_outage and self.choices.below(3) == 1:
-            self._outage_until_ms = self.now_ms + OUTAGE_MS
-        fate = self.choices.below(3)
-        if fate == 1 and not may_be_late:
-            fate = 0
-        if fate == 1:
-            self.comes_late(*what)
-        elif fate == 2:
-            self._try(what)
-        self.note("timed out", ("and never came", "and comes late", "but was done")[fate], what[0])
-        return None
-
-    def comes_late(self, *what: Any) -> None:
-        """Have a request arrive later, in a connection of its own."""
-        self.late.append((self.now_ms + LATE_MS, what))
-
-    def _arrive(self, which: int) -> None:
-        _, what = self.late.pop(which)
-        self._try(what)
-
-    def _try(self, what: tuple[Any, ...]) -> None:
-        try:
-            self._do(what)
-        except RefusedError as error:
-            self.note("refused", what[0], str(error))
-        else:
-            self.note("came", what[0])
-
-    def _do(self, what: tuple[Any, ...]) -> Any:
-        name, *arguments = what
-        broker = self.broker
-        if name == "append":
-            return broker.append(*arguments)
-        if name == "produce":
-            return broker.produce(*arguments)
-        if name == "offsets":
-            return broker.send_offsets(*arguments)
-        transactional_id, epoch, is_commit = arguments
-        return broker.end_txn(transactional_id, epoch, is_commit=is_commit)
-
-    def partition_of(self, topic: str, partition: int, key: bytes | None) -> int:
-        """Return where a producer's partitioner puts a record."""
-        if partition >= 0:
-            return partition
-        count = TOPICS[topic]
-        return self.choices.below(count) if key is None else partition_of(key, count)
+        """Store a stranger's record without any trouble; return its offset."""
+        return self.network.append(place, key, value, headers)
 
     # --- healing ---------------------------------------------------------------------------
 
@@ -312,10 +254,9 @@ class World:
         self.note("healed")
         self.choices.is_calm = True
         self.lies = False
-        for responder in self.responders:
-            responder.is_deaf = False
+        self.deaf.clear()
         for slot, worker in enumerate(self.workers):
-            if worker is None:
+            if worker is None or worker.has_ended:
                 self.start(slot)
             else:
                 worker.paused_until_ms = 0
@@ -323,34 +264,44 @@ class World:
     def _round(self) -> None:
         self.steps += 1
         self.pass_time(ROUND_MS)
-        self.broker.mark_all()
-        for _ in range(ROUND_STEPS):
-            self.step_zombie()
-            for slot in range(WORKERS):
-                self.go_on(slot)
-        self.clients = [client for client in self.clients if client.step()]
-        for responder in self.responders:
-            responder.step()
+        coordinator = self.broker.coordinator
+        for _ in range(ROUND_STEPS_MAX):
+            while coordinator.markers:
+                coordinator.mark(0)
+            tasks = self.scheduler.runnable()
+            if not tasks:
+                break
+            for task in tasks:
+                self.scheduler.step(task)
+        for slot, worker in enumerate(self.workers):
+            if worker is None or worker.has_ended:
+                self.start(slot)
 
     def _is_settled(self) -> bool:
         """Tell whether all is applied, nothing is held any more, and no reader waits."""
-        broker = self.broker
-        if self.clients or self.late or broker.markers:
+        if any(shop.open for shop in self.shops) or self.network.late:
             return False
-        for place, (_, offset, _) in broker.committed.items():
-            if offset != broker.partitions[place].end:
-                return False
-        return not any(partition.open for partition in broker.partitions.values())
+        if self.broker.coordinator.markers:
+            return False
+        committed = self.broker.group(NAMES.daemon_group).committed
+        for number in range(PARTITIONS):
+            for topic in (NAMES.half, NAMES.op):
+                if committed[topic, number][1] != self.partition((topic, number)).end:
+                    return False
+        return not any(
+            partition.lso < partition.end
+            for topic in self.broker.topics.values()
+            for partition in topic.partitions
+        )
 
 
 # Who goes on, by how often.
 ACTORS: tuple[Callable[[World], None], ...] = (
     *[World.step_worker] * 18,
-    *[World.step_client] * 8,
+    *[World.step_shop] * 10,
     *[World.step_marker] * 5,
-    *[World.step_responder] * 2,
     *[World.step_zombie] * 3,
-    *[World.step_late] * 1,
+    *[lambda world: world.network.step_late()] * 1,
     *[lambda world: world.judge.watch()] * 1,
     *[trouble.strike] * 2,
     *[stranger.speak] * 2,

@@ -1,0 +1,156 @@
+"""Planted defects of the client's shell, and of the brokers in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.bridge import check_responder
+from halfbridge.bridge.check_answers import answer_to
+from halfbridge.bridge.check_pool import CheckPool
+from halfbridge.bridge.check_responder import CheckResponder
+from halfbridge.bridge.delivery import Delivery
+from halfbridge.bridge.futures import SendFuture
+from halfbridge.bridge.held import held
+from halfbridge.bridge.message import Resolution
+from halfbridge.bridge.shared import Shared
+from halfbridge.bridge.transaction_records import half_partition
+from halfbridge.bridge.transaction_writes import TransactionWrites
+from halfbridge.serde.records import NO_OFFSET
+from halfbridge.testkit.memory.group import Group
+from halfbridge.testkit.memory.transactions import Coordinator
+from tests.simulation.mutation import Mutation
+
+if TYPE_CHECKING:
+    from halfbridge.bridge.check_pool import Outcome
+    from halfbridge.bridge.message import Message
+    from halfbridge.serde.records import CheckRequest, Op
+
+# --- check responder -----------------------------------------------------------------------
+
+_next_batch = CheckPool._next_batch
+
+
+def _no_answer_is_a_rollback(request: CheckRequest, outcome: Outcome[Any], **how: Any) -> Op:
+    if outcome.is_overdue or outcome.error is not None:
+        outcome = replace(outcome, answer=Resolution.ROLLBACK)
+    return answer_to(request, outcome, **how)
+
+
+def _unknown_is_a_commit(request: CheckRequest, outcome: Outcome[Any], **how: Any) -> Op:
+    if outcome.answer is Resolution.UNKNOWN:
+        outcome = replace(outcome, answer=Resolution.COMMIT)
+    return answer_to(request, outcome, **how)
+
+
+def _report_the_answer_before(
+    self: CheckPool[Any], pause_s: float
+) -> tuple[list[Outcome[Any]], bool]:
+    batch, is_last = _next_batch(self, pause_s)
+    mixed = []
+    for outcome in batch:
+        mixed.append(replace(outcome, answer=getattr(self, "answer_before", outcome.answer)))
+        self.answer_before = outcome.answer  # type: ignore[attr-defined]
+    return mixed, is_last
+
+
+def _stay_hung(self: CheckPool[Any], number: int) -> bool:
+    with held(self._lock):
+        return self._running.pop(number).is_overdue
+
+
+def _stay_busy(self: CheckResponder) -> None:
+    for batch in self._pool.outcomes(pause_s=0.1):
+        self._write(batch)
+
+
+def _end_as_requested(self: Shared, partition: int, *, at_least: int = NO_OFFSET) -> int:
+    return at_least if at_least != NO_OFFSET else _half_end(self, partition)
+
+
+_half_end = Shared.half_end
+
+# --- client --------------------------------------------------------------------------------
+
+
+def _believe_every_send(self: SendFuture, error: Any, record: Any) -> None:
+    self.offset = record.offset() or 0
+    self.timestamp = record.timestamp()[1]
+    self.transaction.half_settled(self, None)
+
+
+def _is_done_too_soon(self: Delivery, timeout_s: float) -> bool:
+    if not self._is_done:
+        self.settle()
+    return True
+
+
+_half_settled = TransactionWrites.half_settled
+
+
+def _keep_the_first_offset(self: TransactionWrites, future: SendFuture, error: Any) -> None:
+    first = self._last_offset
+    _half_settled(self, future, error)
+    if first != NO_OFFSET:
+        self._last_offset = first
+
+
+_send = TransactionWrites._send
+
+
+def _place_each_alone(self: TransactionWrites, message: Message, *, pipelined: bool) -> SendFuture:
+    if self._count:
+        self.half_partition = half_partition(self.id, message.key, self.shared.partitions)
+    return _send(self, message, pipelined=pipelined)
+
+
+# --- brokers in memory ---------------------------------------------------------------------
+
+
+def _fences_nobody(self: Group, member: Any, *, in_kafka_txn: bool) -> None:
+    pass
+
+
+_init = Coordinator.init
+
+
+def _no_new_epoch(self: Coordinator, transactional_id: str, timeout_ns: int) -> tuple[int, int]:
+    _init(self, transactional_id, timeout_ns)
+    self.identities[transactional_id].epoch = 0
+    return self.new_producer_id(), 0
+
+
+CLIENT = (
+    # Of the check responder.
+    Mutation(
+        "no answer counts as ROLLBACK",
+        300,
+        ((check_responder, "answer_to", _no_answer_is_a_rollback),),
+    ),
+    Mutation(
+        "UNKNOWN counts as COMMIT", 100, ((check_responder, "answer_to", _unknown_is_a_commit),)
+    ),
+    Mutation(
+        "answer of the check before", 100, ((CheckPool, "_next_batch", _report_the_answer_before),)
+    ),
+    Mutation("hung for ever", 300, ((CheckPool, "_has_returned", _stay_hung),)),
+    Mutation("busy for ever", 300, ((CheckResponder, "_answer", _stay_busy),)),
+    Mutation("answer below what its checker saw", 300, ((Shared, "half_end", _end_as_requested),)),
+    # Of the client.
+    Mutation("failed send believed", 300, ((SendFuture, "on_delivery", _believe_every_send),)),
+    Mutation("waiting ends too soon", 300, ((Delivery, "wait", _is_done_too_soon),)),
+    Mutation(
+        "COMMIT below the last message",
+        100,
+        ((TransactionWrites, "half_settled", _keep_the_first_offset),),
+    ),
+    Mutation(
+        "messages of one transaction scattered",
+        100,
+        ((TransactionWrites, "_send", _place_each_alone),),
+    ),
+)
+BROKER = (
+    Mutation("generation not checked", 300, ((Group, "check", _fences_nobody),)),
+    Mutation("epoch not bumped", 1000, ((Coordinator, "init", _no_new_epoch),)),
+)

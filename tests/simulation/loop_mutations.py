@@ -1,0 +1,174 @@
+"""Planted defects of the daemon's loop: what it reads, what it asks, and what it plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker import collector
+from halfbridge.checker.asking import Asker
+from halfbridge.checker.assignment import Assignment
+from halfbridge.checker.collector import Collector
+from halfbridge.checker.intake import Input
+from halfbridge.checker.stall_watch import StallWatch
+from halfbridge.checker.worker import Worker
+from tests.simulation.mutation import Mutation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from halfbridge.bridge.ports import Committed, Event, Place
+    from halfbridge.checker.collector import Work
+    from halfbridge.checker.core.plan import Check
+    from halfbridge.checker.pair import Pair
+
+# --- worker --------------------------------------------------------------------------------
+
+_committed = Worker._committed
+
+
+def _keep_ledgers(self: Worker, why: str, stop: Event) -> None:
+    self._turns.settle()
+    for pair in self._assignment.pairs.values():
+        pair.held = None
+    self._work = []
+
+
+def _keep_what_is_written(self: Worker) -> None:
+    work = self._work
+    _committed(self)
+    for pair, plan in work:
+        if plan.records and getattr(pair, "written", None) is not plan:
+            pair.held = pair.written = plan  # type: ignore[attr-defined]  # once more
+
+
+# --- collector -----------------------------------------------------------------------------
+
+_collect = Collector.collect
+
+
+def _leave_the_last_out(self: Collector, pairs: Mapping[int, Pair], now: float) -> list[Work]:
+    batch = _collect(self, pairs, now)
+    for pair, _ in batch[1:]:
+        pair.held = None  # its plan was taken from the ledger
+    return batch[:1]
+
+
+def _never_move(pair: Pair, now: float) -> bool:
+    return False
+
+
+# --- assignment ----------------------------------------------------------------------------
+
+_serve = Assignment._serve
+_start = Assignment.start
+
+
+def _read_from_position(self: Assignment, *arguments: Any) -> None:
+    _serve(self, *arguments)
+    offsets = {}
+    for number, pair in self.pairs.items():
+        offsets[self._half, number] = pair.began_from.position
+        offsets[self._op, number] = pair.began_from.ops_from
+    self._input.read_from(offsets)
+
+
+def _keep_pairs(self: Assignment) -> None:
+    before = dict(self.pairs)
+    _start(self)
+    offsets = {}
+    for number in self.pairs:
+        pair = self.pairs[number] = before.get(number, self.pairs[number])
+        pair.held, pair.paused = None, frozenset()
+        progress = pair.ledger.progress() if number in before else pair.began_from
+        is_old = number in before
+        offsets[self._half, number] = progress.position if is_old else progress.half
+        offsets[self._op, number] = pair.ledger._op_position if is_old else progress.ops_from
+    if offsets:
+        self._input.read_from(offsets)
+
+
+def _never_resume(self: Assignment, *only: Pair) -> None:
+    for pair in only or self.pairs.values():
+        not_wanted = pair.paused | self._throttle.not_wanted(pair)
+        for topic in not_wanted - pair.paused:
+            self._input.pause(topic, pair.partition)
+        pair.paused = not_wanted
+
+
+# --- asking --------------------------------------------------------------------------------
+
+_send_checks = Asker._send
+
+
+def _ask_nobody_twice(self: Asker, pair: Pair, checks: list[Check], now: float) -> None:
+    _send_checks(self, pair, [check for check in checks if check.attempt == 1], now)
+
+
+def _ask_nobody(self: Asker, pair: Pair, checks: list[Check], now: float) -> None:
+    pass
+
+
+# --- intake --------------------------------------------------------------------------------
+
+_committed_offsets = Input.committed
+_read_from = Input.read_from
+_on_assigned = Input._on_assigned
+
+
+def _unstable(self: Input, wanted: Iterable[Place]) -> dict[Place, Committed]:
+    member: Any = self._member
+    member._is_committed = False
+    try:
+        return _committed_offsets(self, wanted)
+    finally:
+        member._is_committed = True
+
+
+def _go_on_reading(self: Input, offsets: Mapping[Place, int]) -> None:
+    places = [place for place in self._served if place in offsets]
+    reached = {at: end for at, end in self._member.positions(places).items() if end >= 0}
+    _read_from(self, {**offsets, **reached})
+
+
+def _keep_the_first_membership(self: Input, *arguments: Any) -> None:
+    before = self.membership
+    _on_assigned(self, *arguments)
+    self.membership = before or self.membership
+
+
+# --- stall watch ---------------------------------------------------------------------------
+
+
+def _look_at_nothing(self: StallWatch, now: float) -> bool:
+    return False
+
+
+LOOP = (
+    # Of the worker.
+    Mutation("ledger kept after a failed kafka_txn", 300, ((Worker, "_recover", _keep_ledgers),)),
+    Mutation("plan written again", 100, ((Worker, "_committed", _keep_what_is_written),)),
+    # Of the collector.
+    Mutation(
+        "plan taken and left out of the batch", 100, ((Collector, "collect", _leave_the_last_out),)
+    ),
+    Mutation("offsets moved only with records", 100, ((collector, "_must_move", _never_move),)),
+    # Of the assignment.
+    Mutation("undecided not read again", 100, ((Assignment, "_serve", _read_from_position),)),
+    Mutation("ledgers kept over assignments", 300, ((Assignment, "start", _keep_pairs),)),
+    Mutation("never resumed", 300, ((Assignment, "pause_or_resume", _never_resume),)),
+    # Of asking.
+    Mutation("nobody asked", 100, ((Asker, "_send", _ask_nobody),)),
+    Mutation("nobody asked twice", 300, ((Asker, "_send", _ask_nobody_twice),)),
+    # Of the intake.
+    Mutation("unstable offsets", 300, ((Input, "committed", _unstable),)),
+    Mutation(
+        "new ledgers not read from their beginning", 100, ((Input, "read_from", _go_on_reading),)
+    ),
+    Mutation(
+        "membership of the first generation",
+        100,
+        ((Input, "_on_assigned", _keep_the_first_membership),),
+    ),
+    # Of the stall watch.
+    Mutation("nobody watches for stalls", 300, ((StallWatch, "look", _look_at_nothing),)),
+)

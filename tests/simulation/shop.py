@@ -1,0 +1,219 @@
+"""Client processes: the shipped producer, several local transactions at a time, and a database.
+
+What the database says of a transaction is the truth that an honest checker tells: committed,
+rolled back, or open. A checker that finds an open transaction whose client is gone fences it: the
+local transaction can no longer commit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.errors import BridgeError, NoAnswerError, OutcomeUnknownError
+from halfbridge.bridge.message import Message, Resolution
+from halfbridge.bridge.producer import TransactionProducer
+from halfbridge.bridge.transaction import IllegalTransitionError
+from halfbridge.bridge.transaction_records import half_partition
+from halfbridge.serde.records import PARTITION_BY_KEY
+from tests.simulation.settings import (
+    DECISION_TIMEOUT_MS,
+    GROUPS,
+    LEDGER,
+    PARTITIONS,
+    SEND_TIMEOUT_MS,
+)
+
+if TYPE_CHECKING:
+    from halfbridge.bridge.message import MessageView
+    from halfbridge.bridge.message_transaction import Transaction
+    from halfbridge.serde.headers import Headers
+    from tests.simulation.world import World
+
+KEYS = (b"a", b"b", b"c", None)
+TOPICS = ("alpha", "alpha", "alpha", "alpha", "beta", "beta", "beta", "forbidden")
+IMMUNITIES_MS = (None, None, None, 2_000)
+MESSAGES = (1, 1, 1, 2, 3)
+# How long a local transaction takes.
+LOCAL_MS = (0, 0, 0, 0, 1_500, 6_000)
+COMMIT_TRIES_MAX = 3
+# How long a checker that hangs runs: longer than check_timeout_ms.
+HANG_MS = 2_500
+CHECK_TIMEOUT_MS = 1_000
+# Transactions that one client process runs at a time.
+AT_ONCE_MAX = 3
+
+
+class Sent(NamedTuple):
+    """A half message as its client gave it; the value is unique."""
+
+    transaction_id: str
+    group: str
+    message_index: int
+    partition: int
+    key: bytes | None
+    headers: Headers
+    real_topic: str
+    real_partition: int
+
+
+class Shop:
+    """One client process of a producer group.
+
+    Attributes:
+        process: What dies with it.
+        group: Its producer group.
+        open: Ids of the transactions whose code still runs, and the code's task.
+        offsets: Transaction id -> half offsets that were acknowledged.
+        partitions: Transaction id -> half partition.
+        keys: Transaction id -> the first message's key.
+    """
+
+    def __init__(self, world: World, group: str, number: int) -> None:
+        self.world = world
+        self.group = group
+        self.process, ports = world.new_process(f"{group}-{number}")
+        self.open: dict[str, Any] = {}
+        self._ports = ports
+        self._producer = TransactionProducer(
+            checker=self._check,
+            config=BridgeConfig(
+                bootstrap_servers="memory",
+                producer_group=group,
+                transaction_timeout_ms=LEDGER.transaction_timeout_ms,
+                transaction_age_ms_max=LEDGER.transaction_age_ms_max,
+                send_timeout_ms=SEND_TIMEOUT_MS,
+                decision_timeout_ms=DECISION_TIMEOUT_MS,
+                check_timeout_ms=CHECK_TIMEOUT_MS,
+                check_threads=1,
+                check_hung_max=1,
+            ),
+            ports=ports,
+        )
+        self._is_started = False
+        ports.run.start(self._start, "start")
+
+    def _start(self) -> None:
+        while True:
+            try:
+                self._producer.start()
+            except BridgeError as error:  # noqa: PERF203  (once a process, mostly)
+                self.world.note(self.process.name, "does not start", str(error))
+                self._ports.run.pause(0.2)
+            else:
+                self._is_started = True
+                return
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another transaction may begin."""
+        return self._is_started and not self.process.is_dead and len(self.open) < AT_ONCE_MAX
+
+    def begin(self) -> None:
+        """Run one more transaction beside the others."""
+        choices = self.world.choices
+        immunity_ms = IMMUNITIES_MS[choices.below(len(IMMUNITIES_MS))]
+        transaction = self._producer.begin(immunity_ms=immunity_ms)
+        name = transaction.id
+        self.world.database[name] = None
+        self.world.owners[name] = self.group
+        self.world.alive.add(name)
+        self.world.known[name] = self
+        self.open[name] = self._ports.run.start(lambda: self._run(transaction), name)
+
+    def die(self) -> None:
+        """End the process where it stands."""
+        self.world.scheduler.kill(self.process)
+        for name in self.open:
+            self.world.alive.discard(name)
+        self.open.clear()
+
+    # --- one local transaction ---------------------------------------------------------------
+
+    def _run(self, transaction: Transaction) -> None:
+        try:
+            self._transact(transaction)
+        except (BridgeError, IllegalTransitionError) as error:
+            self.world.note(transaction.id, "gives up:", type(error).__name__)
+        self.world.alive.discard(transaction.id)
+        del self.open[transaction.id]
+
+    def _transact(self, transaction: Transaction) -> None:
+        world, choices, name = self.world, self.world.choices, transaction.id
+        try:
+            self._send_all(transaction)
+        except BridgeError as error:
+            world.note(name, "is not sent:", type(error).__name__)
+            if choices.below(2) and transaction.message_count:
+                world.database[name] = False
+                self._decide(transaction, is_committed=False)
+            return
+        self._ports.run.pause(LOCAL_MS[choices.below(len(LOCAL_MS))] / 1000)
+        is_kept = choices.below(4) != 1 and world.database[name] is None
+        world.database[name] = is_kept
+        world.note(name, "in the database:", is_kept)
+        if choices.below(6) == 1:
+            return  # its code raised: the check finds out
+        self._decide(transaction, is_committed=is_kept)
+
+    def _send_all(self, transaction: Transaction) -> None:
+        world, choices = self.world, self.world.choices
+        topic = TOPICS[choices.below(len(TOPICS))]
+        first = KEYS[choices.below(len(KEYS))]
+        place = half_partition(transaction.id, first, PARTITIONS)
+        world.keys[transaction.id] = first
+        world.partitions[transaction.id] = place
+        for index in range(MESSAGES[choices.below(len(MESSAGES))]):
+            key = first if not index or choices.below(3) != 1 else KEYS[choices.below(len(KEYS))]
+            value = b"%d:%s" % (len(world.sent), transaction.id.encode())
+            headers: Headers = [("trace", value[:4])]
+            world.sent[value] = Sent(
+                transaction.id, self.group, index, place, key, headers, topic, PARTITION_BY_KEY
+            )
+            message = Message(topic, key=key, value=value, headers=headers)
+            receipt = transaction.send(message)
+            world.offsets.setdefault(transaction.id, []).append(receipt.half_offset)
+            world.note(transaction.id, "half", index, place, receipt.half_offset)
+
+    def _decide(self, transaction: Transaction, *, is_committed: bool) -> None:
+        decide = transaction.commit if is_committed else transaction.rollback
+        for _ in range(COMMIT_TRIES_MAX):
+            try:
+                receipt = decide()
+            except OutcomeUnknownError:  # noqa: PERF203  (at most three times)
+                self.world.note(transaction.id, "decision in doubt")
+                if self.world.choices.below(2):
+                    return  # the check settles it
+            else:
+                self.world.note(transaction.id, "decided", is_committed, receipt.op_offset)
+                return
+
+    # --- what the checker says -----------------------------------------------------------------
+
+    def _check(self, view: MessageView) -> Resolution:
+        world, choices, name = self.world, self.world.choices, view.transaction_id
+        if self.group in world.deaf or choices.fault(world.rate):
+            self._ports.run.pause(HANG_MS / 1000)
+        if choices.fault(world.rate):
+            raise NoAnswerError("the database does not answer")
+        answer = self._truth(name)
+        if answer is not Resolution.UNKNOWN and world.lies and choices.fault(world.rate):
+            world.contested.add(name)
+            return Resolution.ROLLBACK if answer is Resolution.COMMIT else Resolution.COMMIT
+        return answer
+
+    def _truth(self, name: str) -> Resolution:
+        database = self.world.database
+        if name not in database or self.world.owners[name] != self.group:
+            return Resolution.ROLLBACK
+        if database[name] is None and name not in self.world.alive:
+            database[name] = False  # the fence
+        is_kept = database[name]
+        if is_kept is None:
+            return Resolution.UNKNOWN
+        return Resolution.COMMIT if is_kept else Resolution.ROLLBACK
+
+
+def other(group: str) -> str:
+    """Return the producer group that is not this one."""
+    return GROUPS[group == GROUPS[0]]

@@ -1,0 +1,100 @@
+"""Workers: each incarnation is a process that runs the shipped loop."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.checker.errors import SlotTakenError
+from halfbridge.checker.http import Status
+from halfbridge.checker.metrics import Metrics
+from halfbridge.checker.slots import slot_ids
+from halfbridge.checker.worker import Worker
+from tests.ledger_log import outcomes
+from tests.simulation.settings import BATCHES, POLICY, daemon_config
+
+if TYPE_CHECKING:
+    from halfbridge.bridge.ports import Event
+    from halfbridge.checker.failures import KafkaTxnFailedError
+    from tests.simulation.world import World
+
+
+class NotedWorker(Worker):
+    """The shipped worker; what it does is kept for the trace."""
+
+    world: World
+    instance: str
+
+    def _transact(self, now: float) -> None:
+        if self.world.is_verbose:
+            for pair, plan in self._work:
+                self.world.note(self.instance, "writes", pair.partition, *outcomes(plan))
+        super()._transact(now)
+
+    def _committed(self) -> None:
+        work = list(self._work)
+        super()._committed()
+        for pair, plan in work:
+            self.world.note(self.instance, "committed", pair.committed, plan.records)
+
+    def _after_failure(self, error: KafkaTxnFailedError, stop: Event) -> None:
+        why = str(error) if error.failure is None else error.failure.name
+        self.world.note(self.instance, "failed:", why)
+        super()._after_failure(error, stop)
+
+    def _recover(self, why: str, stop: Event) -> None:
+        self.world.note(self.instance, "recovers:", why)
+        super()._recover(why, stop)
+
+
+class WorkerProcess:
+    """One incarnation of a worker slot.
+
+    Attributes:
+        process: What dies with it.
+        instance: Its name in the group.
+        paused_until_ms: It stands still until then.
+    """
+
+    def __init__(self, world: World, slot: int) -> None:
+        choices = world.choices
+        self.world = world
+        self.instance = f"worker-{slot}"
+        self.process, self._ports = world.new_process(f"{self.instance}.{world.next_number()}")
+        self.paused_until_ms = 0
+        self.has_ended = False
+        self._config = daemon_config(
+            batch_records=BATCHES[choices.below(len(BATCHES))], producers=2 + choices.below(2)
+        )
+        self._ports.run.start(self._run, "worker")
+
+    def die(self) -> None:
+        """End the process where it stands."""
+        self.world.scheduler.kill(self.process)
+        self.has_ended = True
+
+    def _run(self) -> None:
+        world = self.world
+        try:
+            worker = world.worker_type(
+                self._config,
+                POLICY,
+                ids=slot_ids(self.instance, topic_prefix=""),
+                status=Status(_metrics()),
+                ports=self._ports,
+            )
+            if isinstance(worker, NotedWorker):
+                worker.world, worker.instance = world, self.instance
+            worker.run(self._ports.run.event())
+        except SlotTakenError:
+            world.note(self.instance, "ends: its slot was taken")
+        except ConfigError as error:
+            world.note(self.instance, "ends:", str(error))
+        self.has_ended = True
+
+
+@cache
+def _metrics() -> Metrics:
+    """Return metrics for all workers: what they show is nobody's concern here."""
+    return Metrics()

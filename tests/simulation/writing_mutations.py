@@ -1,0 +1,192 @@
+"""Planted defects of what the daemon writes: kafka_txns, barriers, bodies read again, routes."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from halfbridge.bridge.failure import KafkaFailure
+from halfbridge.checker import barriers
+from halfbridge.checker.barriers import Barriers, EndProof
+from halfbridge.checker.bodies import BodyReader
+from halfbridge.checker.failures import KafkaTxnFailedError
+from halfbridge.checker.outlet import Transactor
+from halfbridge.checker.routes import Routes
+from halfbridge.checker.turns import Turns
+from tests.simulation.mutation import Mutation
+from tests.simulation.settings import REAL_TOPICS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from halfbridge.checker.core.plan import Delivery
+    from halfbridge.checker.publish import Outgoing
+    from halfbridge.serde.records import HalfMetadata
+    from halfbridge.testkit.memory.seat import Membership
+
+# What a leader of a moment ago does not know of.
+OLD_RECORDS = 4
+
+# --- outlet --------------------------------------------------------------------------------
+
+_commit = Transactor._commit
+_send_offsets = Transactor._send_offsets
+_produce = Transactor._produce
+
+
+def _writer(transactor: Transactor) -> Any:
+    return transactor._writer
+
+
+def _commit_offsets_apart(self: Transactor, offsets: Any, membership: Membership) -> None:
+    broker = _writer(self)._broker
+    broker.commit_offsets(
+        membership, {(topic, number): (offset, text) for topic, number, offset, text in offsets}
+    )
+
+
+def _send_newest_generation(self: Transactor, offsets: Any, membership: Membership) -> None:
+    generation = _writer(self)._broker.group(membership.group).generation
+    _send_offsets(self, offsets, membership._replace(generation=generation))
+
+
+def _abort_in_doubt(self: Transactor, began: float) -> None:
+    writer = _writer(self)
+    try:
+        writer.commit(self._timeout_s)
+    except KafkaFailure as failure:
+        if not failure.is_retriable:
+            raise self._aborted(failure) from failure
+        with suppress(KafkaFailure):
+            writer._broker.coordinator.end(writer._id, writer._epoch, is_commit=False)
+        self._told.worn = True
+
+
+def _believe_a_failed_commit(self: Transactor, began: float) -> None:
+    try:
+        _commit(self, began)
+    except KafkaTxnFailedError:
+        self._told.worn = True
+
+
+def _write_in_reverse(self: Transactor, records: Iterable[Outgoing]) -> bool:
+    return _produce(self, reversed([*records]))
+
+
+def _prove_nothing(self: Transactor) -> None:
+    pass
+
+
+# --- turns ---------------------------------------------------------------------------------
+
+
+def _discard_broken(self: Turns) -> None:
+    usable = takewhile(_is_usable, self._transactors)
+    self._transactors = [*usable]
+
+
+def _is_usable(transactor: Transactor) -> bool:
+    writer = _writer(transactor)
+    return writer._fatal is None and writer._state.name == "READY"
+
+
+def _is_done_at_once(self: Turns, timeout_s: float = 0) -> bool:
+    self._under_way = self._committing = None
+    return True
+
+
+def _leave_under_way(self: Turns) -> bool:
+    self._under_way = self._committing = None
+    return False
+
+
+# --- barriers ------------------------------------------------------------------------------
+
+_ends = barriers._Writer.ends
+
+
+def _ends_of_an_old_leader(
+    self: barriers._Writer, topic: str, partitions: Iterable[int]
+) -> dict[int, int]:
+    ends = _ends(self, topic, partitions)
+    return {number: max(0, end - OLD_RECORDS) for number, end in ends.items()}
+
+
+def _prove_for_later_questions(self: Barriers) -> None:
+    asked = self._asked
+    ends = self._writer.ends(self._topic, list(asked))
+    self._proofs = [
+        EndProof(number, self._wanted.get(number, asked[number]), end)
+        for number, end in ends.items()
+    ]
+
+
+# --- bodies and routes ---------------------------------------------------------------------
+
+
+_read_one = BodyReader._read_one
+
+
+def _read_the_neighbour(self: BodyReader, partition: int, offset: int) -> Any:
+    record = _read_one(self, partition, offset)
+    return self._reader.poll(0) or record
+
+
+_refusal = Routes.refusal
+
+
+def _refuse_its_topic(self: Routes, delivery: Delivery) -> str:
+    why = _refusal(self, delivery)
+    if why:
+        for half in delivery.messages:
+            self._refused_topics[half.metadata.real_topic] = (1 << 60, why)
+    return why
+
+
+def _place_by_crc(self: Routes, metadata: HalfMetadata, key: bytes | None) -> int:
+    return crc32(key or b"") % REAL_TOPICS.get(metadata.real_topic, 1)
+
+
+WRITING = (
+    # Of the outlet.
+    Mutation(
+        "offsets committed outside of the kafka_txn",
+        300,
+        ((Transactor, "_send_offsets", _commit_offsets_apart),),
+    ),
+    Mutation(
+        "newest generation with old plans",
+        300,
+        ((Transactor, "_send_offsets", _send_newest_generation),),
+    ),
+    Mutation(
+        "producer reused after a timed-out commit",
+        1000,
+        ((Transactor, "worn", property(lambda _: False)),),
+    ),
+    Mutation("abort after a commit in doubt", 300, ((Transactor, "_commit", _abort_in_doubt),)),
+    Mutation("failed commit believed", 300, ((Transactor, "_commit", _believe_a_failed_commit),)),
+    Mutation("records written in reverse", 100, ((Transactor, "_produce", _write_in_reverse),)),
+    Mutation("copies not awaited", 1000, ((Transactor, "_prove", _prove_nothing),)),
+    # Of the turns.
+    Mutation("producer reused after an abort", 1000, ((Turns, "discard", _discard_broken),)),
+    Mutation("commit left under way", 1000, ((Turns, "settle", _leave_under_way),)),
+    Mutation("commit not awaited", 300, ((Turns, "is_done", _is_done_at_once),)),
+    # Of the barriers.
+    Mutation(
+        "the end of an old leader believed",
+        100,
+        ((barriers._Writer, "ends", _ends_of_an_old_leader),),
+    ),
+    Mutation(
+        "end proven before it was asked for",
+        1000,
+        ((Barriers, "_prove", _prove_for_later_questions),),
+    ),
+    # Of bodies and routes.
+    Mutation("body of a neighbour", 300, ((BodyReader, "_read_one", _read_the_neighbour),)),
+    Mutation("topic refused for one message", 300, ((Routes, "refusal", _refuse_its_topic),)),
+    Mutation("keys placed anew", 100, ((Routes, "place", _place_by_crc),)),
+)
