@@ -47,7 +47,7 @@ _THROWS_MAX = 100
 _open: set[Scheduler] = set()
 
 
-class StuckError(RuntimeError):
+class EndlessWaitError(RuntimeError):
     """A wait without a time limit that nothing can end any more."""
 
 
@@ -110,7 +110,7 @@ class Scheduler:
 
         Raises:
             ProcessDeadError: the process was killed.
-            StuckError: nothing can ever end the wait.
+            EndlessWaitError: nothing can ever end the wait.
         """
         self.check(process)
         if ready is not None and ready():
@@ -255,7 +255,7 @@ class Scheduler:
                 continue
             moments = [each for each in (self.next_moment(), deadline_ns) if each is not None]
             if not moments:
-                raise StuckError(f"nothing can end this wait; tasks: {self._names()}")
+                raise EndlessWaitError(f"nothing can end this wait; tasks: {self._names()}")
             self._move_to(min(moments))
 
     def _note_round(self) -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.testkit.memory.log import Row
-from halfbridge.testkit.memory.outbox import Outbox
 from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.scheduler import BEGAN_MS
+from halfbridge.testkit.memory.send_queue import SendQueue
 from halfbridge.testkit.memory.sent import Sent
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _DELIVERY_MS = 300_000
 _NEVER_MS = 1 << 40  # 35 years
 
 
-class MemoryWriter(Outbox):
+class MemoryWriter(SendQueue):
     """Writes to the brokers in memory."""
 
     def __init__(self, *arguments: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.testkit.memory.process import Process, ProcessDeadError
-from halfbridge.testkit.memory.scheduler import ROUNDS_MAX, Scheduler, StuckError
+from halfbridge.testkit.memory.scheduler import ROUNDS_MAX, EndlessWaitError, Scheduler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ def test_a_wait_that_nothing_ends_is_an_error(scheduler: Scheduler) -> None:
     """The error names the tasks that wait as well."""
     process = Process("p")
     scheduler.start(process, lambda: scheduler.wait(process, lambda: False), "sleeper")
-    with pytest.raises(StuckError, match="p/sleeper"):
+    with pytest.raises(EndlessWaitError, match="p/sleeper"):
         scheduler.wait(process, lambda: False)
 
 

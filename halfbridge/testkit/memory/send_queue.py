@@ -36,7 +36,7 @@ _DUPLICATE_SEQUENCE = 46
 _RETRIED = frozenset((Code.NOT_ENOUGH_REPLICAS, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
 
 
-class Outbox(Client):
+class SendQueue(Client):
     """A client that sends records; `MemoryWriter` is how it is used."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -270,7 +270,7 @@ class Outbox(Client):
         """Tell each record where it stands.
 
         Where the client only infers that a batch is stored, it counts offsets up from -1, which is
-        none: the second record is said to stand at 0 (`serde.acknowledgements`).
+        none: the second record is said to stand at 0 (`halfbridge.bridge.acknowledgements`).
         """
         topic = self._broker.topics.get(place[0])
         for index, sent in enumerate(batch):
