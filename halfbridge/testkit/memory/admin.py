@@ -164,7 +164,7 @@ class MemoryAdmin(Client):
 
     def close(self) -> None:
         """Let the brokers go."""
-        self._forget()
+        self.is_closed = True
 
     def _ask(
         self, kind: Kind, place: Place | str, do: Callable[[], T], timeout_s: float

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.testkit.memory.network import Kind, NoAnswerError
-from halfbridge.testkit.memory.process import NS_PER_S, Dying
+from halfbridge.testkit.memory.process import NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ T = TypeVar("T")
 _BACKOFF_MS = 100
 
 
-class Client(Dying):
+class Client:
     """A Kafka client of a process.
 
     Args:
@@ -57,7 +57,7 @@ class Client(Dying):
         self._news: deque[Callable[[], None]] = deque()
         self._backoff_s = self.number("retry.backoff.ms", _BACKOFF_MS) / 1000
         self._scheduler.check(process)
-        process.clients.append(self)
+        process.add(self)
 
     def die(self) -> None:
         """Go dead at once: nothing is sent or told any more."""
@@ -147,11 +147,6 @@ class Client(Dying):
         return self._persist(
             Kind.METADATA, None, lambda: self._broker.seen_topics(name), self._deadline(timeout_s)
         )
-
-    def _forget(self) -> None:
-        self.is_closed = True
-        if self in self.process.clients:
-            self.process.clients.remove(self)
 
 
 def timed_out(text: str = "Local: Timed out") -> KafkaFailure:

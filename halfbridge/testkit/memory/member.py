@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.failure import Code, KafkaFailure
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import Place
     from halfbridge.testkit.memory.group import Group, Offsets
-    from halfbridge.testkit.memory.seat import Seat
 
 # librdkafka's defaults.
 _SESSION_MS = 45_000
@@ -98,7 +98,8 @@ class MemoryMember(MemoryReader):
         if self._topics and self._fatal is None:
             self._revoke()
             if not self._instance or self._is_leaving:
-                self._leave_group()
+                with suppress(NoAnswerError):  # its session ends all the same
+                    self._leave_group()
         super().close()
 
     # --- parts ------------------------------------------------------------------------------
@@ -149,7 +150,10 @@ class MemoryMember(MemoryReader):
         seat = group.seats.get(self._member_id)
         if seat is None:
             self._revoke()
-            seat = self._joined(group)
+            self._join(group)
+            seat = group.seats.get(self._member_id)
+            if seat is None:
+                return  # out again, before the answer came
         elif group.is_rebalancing and not seat.has_joined:
             self._revoke()
             self._ask(Kind.JOIN, lambda: group.rejoin(self._member_id))
@@ -158,8 +162,9 @@ class MemoryMember(MemoryReader):
             self._generation = group.generation
             self._assign(seat.assigned)
 
-    def _joined(self, group: Group) -> Seat:
-        member_id = self._ask(
+    def _join(self, group: Group) -> None:
+        self._generation = NO_GENERATION
+        self._member_id = self._ask(
             Kind.JOIN,
             lambda: group.join(
                 self._instance,
@@ -171,8 +176,6 @@ class MemoryMember(MemoryReader):
                 is_heard=self._is_heard,
             ),
         )
-        self._member_id, self._generation = member_id, NO_GENERATION
-        return group.seats[member_id]
 
     def _assign(self, places: frozenset[Place]) -> None:
         self._is_assigned = True

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+from weakref import ref
+
+if TYPE_CHECKING:
+    from halfbridge.testkit.memory.client import Client
+
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
 
@@ -13,16 +19,20 @@ class ProcessDeadError(BaseException):
 class Process:
     """What dies together: tasks, clients, and a clock of its own.
 
-    Attributes:
-        name: For people.
-        skew_ns: What its monotonic clock shows at the beginning of virtual time.
+    Args:
+        name: For people, and for rights.
+        skew_s: What its monotonic clock shows at the beginning of virtual time.
         skew_ms: How far its other clock is ahead of true time.
+
+    Attributes:
+        name: For people, and for rights.
+        skew_ns: What its monotonic clock shows at the beginning of virtual time.
+        skew_ms: How far its other clock is ahead of true time; may be changed.
         is_dead: It was killed.
         is_frozen: It stands still, heartbeats included, as in a pause of a virtual machine.
-        clients: Its Kafka clients that are not closed.
     """
 
-    __slots__ = ("clients", "is_dead", "is_frozen", "name", "skew_ms", "skew_ns")
+    __slots__ = ("_clients", "is_dead", "is_frozen", "name", "skew_ms", "skew_ns")
 
     def __init__(self, name: str, *, skew_s: float = 0.0, skew_ms: int = 0) -> None:
         self.name = name
@@ -30,11 +40,15 @@ class Process:
         self.skew_ms = skew_ms
         self.is_dead = False
         self.is_frozen = False
-        self.clients: list[Dying] = []
+        self._clients: list[ref[Client]] = []
 
+    @property
+    def clients(self) -> list[Client]:
+        """Its Kafka clients that are neither closed nor dropped, in the order they were made."""
+        alive = [client for each in self._clients if (client := each()) is not None]
+        return [client for client in alive if not client.is_closed]
 
-class Dying:
-    """What is told when its process is killed."""
-
-    def die(self) -> None:
-        """Go dead at once, as when connections drop."""
+    def add(self, client: Client) -> None:
+        """Note a new client; a writer or an admin is dropped rather than closed."""
+        self._clients = [each for each in self._clients if each() is not None]
+        self._clients.append(ref(client))

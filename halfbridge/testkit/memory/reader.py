@@ -123,7 +123,7 @@ class MemoryReader(GroupOffsets):
     def close(self) -> None:
         """Close."""
         self._next, self._fetched = {}, deque()
-        self._forget()
+        self.is_closed = True
 
     # --- parts ------------------------------------------------------------------------------
 
@@ -177,8 +177,11 @@ class MemoryReader(GroupOffsets):
             self._broker.check_read(self.process.name, place[0])
             partition = self._broker.partition(place)
             begin = self._resolved(place, at, partition) if at < 0 else at
-            found = partition.read(begin, count, is_committed=self._is_committed)
-            return *found, partition.lso if self._is_committed else partition.end
+            records, then = partition.read(begin, count, is_committed=self._is_committed)
+            found: list[Any] = [*records]
+            if then > begin and partition.slots[then - 1] is None:
+                found.append(MarkerPassed(*place, then - 1))
+            return found, then, partition.lso if self._is_committed else partition.end
 
         try:
             records, then, end = network.request(self, Kind.FETCH, place, read, _ANSWER_S)
@@ -191,8 +194,6 @@ class MemoryReader(GroupOffsets):
                 return  # read from elsewhere while the answer was under way
             self._next[place] = then
             self._fetched += records
-            if then and self._broker.partition(place).slots[then - 1] is None and then > at:
-                self._fetched.append(MarkerPassed(*place, then - 1))
             if self._tells_ends and then >= end and self._told_ends.get(place) != then:
                 self._told_ends[place] = then
                 text = f"Fetch from broker 1 reached end of partition at offset {then}"

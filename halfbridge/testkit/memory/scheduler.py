@@ -204,7 +204,6 @@ class Scheduler:
         self._tasks = [task for task in self._tasks if task.process is not process]
         for client in process.clients:
             client.die()
-        process.clients.clear()
         current = self.current
         if current is not None and current.process is process:
             current.hub.switch()

@@ -154,7 +154,8 @@ class SendQueue(Client):
         failure = self._topic_failure(topic)
         waiting = self._waiting.pop(place)
         if failure is not None:
-            self._known[topic] = 0, self._scheduler.now_ns
+            if failure.code != Code.MSG_TIMED_OUT:
+                self._known[topic] = 0, self._scheduler.now_ns
             self._report(waiting, failure)
             return
         count = self._partition_count(topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -234,6 +235,56 @@ def test_a_member_that_is_not_heard_is_out(machine: Machine) -> None:
     _network(machine).silent.clear()
     go_on(1)
     assert (assigned["one"][-3:], assigned["two"][-2:]) == ([1, -1, 1], [-1, 1])
+
+
+def _member(machine: Machine, name: str, **properties: Any) -> Any:
+    common = {"group.id": "g", "session.timeout.ms": 6_000, "enable.auto.commit": False}
+    member = _kafka(machine, name).member({**common, **properties})
+    member.join_and_read(["topic"])
+    member.poll(0.1)
+    return member
+
+
+def test_a_static_member_may_fence_itself(machine: Machine) -> None:
+    """When the answer to its JoinGroup is lost, the group knows it by an id that it never learns.
+
+    (librdkafka #3437.)
+    """
+    member = _member(machine, "one", **{"group.instance.id": "one"})
+    network = _network(machine)
+    network.silent.add("one")
+    machine.run(machine.process("other"), 7.0)
+    network.silent.clear()
+    network.fates[Kind.JOIN] = ["unanswered"]
+    told = []
+    for _ in range(100):
+        record = member.poll(1.0)
+        if record is not None and record.error().code == Code.FATAL:
+            told.append(record.error().text)
+    assert len(told) == 1
+    assert "fenced" in told[0]
+
+
+def test_a_member_closes_though_nobody_answers(machine: Machine) -> None:
+    """The group learns of it when the member's session is over."""
+    member = _member(machine, "one")
+    _network(machine).fates[Kind.LEAVE] = ["lost"]
+    member.close()
+    assert len(machine.broker.group("g").seats) == 1
+    machine.run(machine.process("other"), 7.0)
+    assert not machine.broker.group("g").seats
+
+
+def test_clients_that_are_dropped_are_gone(machine: Machine) -> None:
+    """A process has no more of a writer or an admin that nobody refers to."""
+    process = machine.process("p")
+    kafka = machine.ports(process).kafka
+    writer, admin, reader = kafka.writer({}), kafka.admin({}), kafka.reader({"group.id": "g"})
+    assert process.clients == [writer, admin, reader]
+    reader.close()
+    del admin
+    gc.collect()
+    assert process.clients == [writer]
 
 
 def test_a_network_that_gives_way_lets_others_between_requests() -> None:
