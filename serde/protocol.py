@@ -2,7 +2,7 @@
 
 The first decision wins: an op changes a transaction only while the transaction is undecided. The
 other effects say how a later op is counted. Ledger, rebuild, `checker init`, the testkit's history
-checker and, as columns (halfbridge.spark_jobs.decisions), the Spark jobs judge by this table.
+checker and the Spark jobs, as columns (halfbridge.spark_jobs.reading.decisions), judge by it.
 """
 
 from __future__ import annotations

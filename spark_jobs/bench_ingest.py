@@ -23,20 +23,25 @@ import click
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
-from halfbridge.spark_jobs.cluster import connect
-from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.ingest.job import Ingest, ingest
 from halfbridge.spark_jobs.ingest.sinks import FORMATS
-from halfbridge.spark_jobs.io import Topics
-from halfbridge.spark_jobs.options import EXIT_DONE, JobCommand, common_options, reading_options
-from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.jobs.options import (
+    EXIT_DONE,
+    JobCommand,
+    common_options,
+    reading_options,
+)
+from halfbridge.spark_jobs.reading.cluster import connect
+from halfbridge.spark_jobs.reading.topics import Topics
+from halfbridge.spark_jobs.session.local import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from halfbridge.spark_jobs.cluster import Brokers
+    from halfbridge.spark_jobs.reading.cluster import Brokers
 
 VALUE_BYTES = 1024
 _DIGEST_BYTES = 32

@@ -71,8 +71,8 @@ def bench(**values: Any) -> int:
     """
     # Imported here: --help does not need the Kafka client.
     from halfbridge.bench.run import run_bench  # noqa: PLC0415
-    from halfbridge.spark_jobs.ivy import JarsError  # noqa: PLC0415
-    from halfbridge.spark_jobs.jvm import JavaNotFoundError  # noqa: PLC0415
+    from halfbridge.spark_jobs.session.ivy import JarsError  # noqa: PLC0415
+    from halfbridge.spark_jobs.session.jvm import JavaNotFoundError  # noqa: PLC0415
     from halfbridge.testkit.children import (  # noqa: PLC0415
         ChildFailedError,
         InterruptedRunError,

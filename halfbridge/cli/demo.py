@@ -42,8 +42,8 @@ def demo(*, as_json: bool, orders: int, keep_dir: bool, spark: bool) -> int:
 
     from halfbridge.demo.display import make_table, verdict_line  # noqa: PLC0415
     from halfbridge.demo.run import run_demo  # noqa: PLC0415
-    from halfbridge.spark_jobs.ivy import JarsError  # noqa: PLC0415
-    from halfbridge.spark_jobs.jvm import JavaNotFoundError  # noqa: PLC0415
+    from halfbridge.spark_jobs.session.ivy import JarsError  # noqa: PLC0415
+    from halfbridge.spark_jobs.session.jvm import JavaNotFoundError  # noqa: PLC0415
     from halfbridge.testkit.children import (  # noqa: PLC0415
         ChildFailedError,
         InterruptedRunError,
@@ -88,8 +88,8 @@ def _fetch_spark() -> None:
         )
     import pyspark  # noqa: PLC0415  # an extra
 
-    from halfbridge.spark_jobs.jars import connector_jars  # noqa: PLC0415
-    from halfbridge.spark_jobs.session import find_spark_java  # noqa: PLC0415
+    from halfbridge.spark_jobs.session.jars import connector_jars  # noqa: PLC0415
+    from halfbridge.spark_jobs.session.local import find_spark_java  # noqa: PLC0415
 
     find_spark_java()
     connector_jars(pyspark.__version__)

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 import click
 
-from halfbridge.spark_jobs.options import JobGroup
+from halfbridge.spark_jobs.jobs.options import JobGroup
 
 # Job -> the module whose `main` it is, and one line for --help.
 JOBS = {

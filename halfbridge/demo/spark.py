@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.demo.plan import TOPICS
-from halfbridge.spark_jobs.jar_settings import CACHE_VARIABLE, JARS_VARIABLE, SETTINGS_VARIABLE
+from halfbridge.spark_jobs.session.jar_settings import (
+    CACHE_VARIABLE,
+    JARS_VARIABLE,
+    SETTINGS_VARIABLE,
+)
 from halfbridge.testkit.children import ChildFailedError
 
 if TYPE_CHECKING:

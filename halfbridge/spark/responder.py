@@ -19,8 +19,8 @@ import click
 
 from halfbridge.bridge import BridgeError
 from halfbridge.checker.signals import on_signals
-from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.options import (
+from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.jobs.options import (
     EXIT_DONE,
     JobCommand,
     bootstrap_servers_option,

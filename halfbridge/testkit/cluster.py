@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halfbridge.spark_jobs.jvm import find_java
+from halfbridge.spark_jobs.session.jvm import find_java
 from halfbridge.testkit.jars import broker_jars
 from halfbridge.testkit.node import (
     FAST_FLAGS,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfbridge.serde.settings import load
-from halfbridge.spark_jobs.ivy import resolve
+from halfbridge.spark_jobs.session.ivy import resolve
 from halfbridge.testkit.choice import VERSION_VARIABLE, KafkaChoice
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-    from halfbridge.spark_jobs.snapshot import Range, Snapshot
+    from halfbridge.spark_jobs.reading.snapshot import Range, Snapshot
 
 GRACE_MS = 300_000
 # How far the clocks of clients, brokers and partition pairs may differ; Kerberos tolerates as much.

@@ -12,7 +12,6 @@ from click.core import ParameterSource
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde.topics import TopicNames
-from halfbridge.spark_jobs import options
 from halfbridge.spark_jobs.audit.bounds import GRACE_MS, Bounds
 from halfbridge.spark_jobs.audit.facts import (
     all_facts,
@@ -24,19 +23,25 @@ from halfbridge.spark_jobs.audit.facts import (
 from halfbridge.spark_jobs.audit.others import Others
 from halfbridge.spark_jobs.audit.report import make_report, text_lines
 from halfbridge.spark_jobs.audit.run import audited
-from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.io import read_ranges
-from halfbridge.spark_jobs.session import spark_session
-from halfbridge.spark_jobs.snapshot import Snapshot, read_snapshot
-from halfbridge.spark_jobs.storage import Storage
-from halfbridge.spark_jobs.take_snapshot import SETTLE_S, audit_snapshot, other_halves, topic_ranges
+from halfbridge.spark_jobs.jobs import options
+from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.reading.snapshot import Snapshot, read_snapshot
+from halfbridge.spark_jobs.reading.take_snapshot import (
+    SETTLE_S,
+    audit_snapshot,
+    other_halves,
+    topic_ranges,
+)
+from halfbridge.spark_jobs.reading.topics import read_ranges
+from halfbridge.spark_jobs.session.local import spark_session
+from halfbridge.spark_jobs.tables.storage import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from halfbridge.spark_jobs.snapshot import Range
+    from halfbridge.spark_jobs.reading.snapshot import Range
 
 FINDINGS_SHOWN = 100  # in text and report; a table holds them all
 _APP_NAME = "halfbridge-audit"

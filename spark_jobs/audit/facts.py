@@ -29,9 +29,9 @@ from halfbridge.spark_jobs.audit.half_headers import (
     unread_half,
     user_bytes,
 )
-from halfbridge.spark_jobs.decisions import claimed_age_ms
-from halfbridge.spark_jobs.io import LOG_APPEND_TIME
-from halfbridge.spark_jobs.wire import (
+from halfbridge.spark_jobs.reading.decisions import claimed_age_ms
+from halfbridge.spark_jobs.reading.topics import LOG_APPEND_TIME
+from halfbridge.spark_jobs.reading.wire import (
     DEAD_SCHEMAS,
     HALF_SCHEMAS,
     OP_SCHEMAS,

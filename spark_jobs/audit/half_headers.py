@@ -15,7 +15,7 @@ from halfbridge.serde.limits import (
     ORIGINAL_METADATA_BYTES_MAX,
 )
 from halfbridge.serde.topics import DEAD_LETTERS, SYSTEM
-from halfbridge.spark_jobs.wire import (
+from halfbridge.spark_jobs.reading.wire import (
     BROKEN,
     TOO_LONG,
     Encoded,

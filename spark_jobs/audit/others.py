@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from halfbridge.spark_jobs.snapshot import Range
+    from halfbridge.spark_jobs.reading.snapshot import Range
 
 
 @dataclass(frozen=True, slots=True)

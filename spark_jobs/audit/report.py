@@ -17,13 +17,13 @@ from halfbridge.spark_jobs.audit.sift import (
     UNDECIDED,
 )
 from halfbridge.spark_jobs.audit.verdict import ELSEWHERE, MISSING
-from halfbridge.spark_jobs.snapshot import NOTHING_LEFT_MS
+from halfbridge.spark_jobs.reading.snapshot import NOTHING_LEFT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from halfbridge.spark_jobs.audit.run import Audit
-    from halfbridge.spark_jobs.snapshot import Snapshot
+    from halfbridge.spark_jobs.reading.snapshot import Snapshot
 
 _MS_PER_S = 1000
 _COMMITTED = (DELIVERED, REFUSED, PENDING, ELSEWHERE, MISSING, EXPIRED)

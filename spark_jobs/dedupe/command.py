@@ -9,7 +9,7 @@ import click
 
 from halfbridge.spark_jobs.dedupe.job import Deduped, dedupe
 from halfbridge.spark_jobs.ingest.sinks import FORMATS
-from halfbridge.spark_jobs.options import (
+from halfbridge.spark_jobs.jobs.options import (
     EXIT_DONE,
     JobCommand,
     json_option,
@@ -17,8 +17,8 @@ from halfbridge.spark_jobs.options import (
     spark_option,
     write_report,
 )
-from halfbridge.spark_jobs.session import spark_session
-from halfbridge.spark_jobs.storage import absolute
+from halfbridge.spark_jobs.session.local import spark_session
+from halfbridge.spark_jobs.tables.storage import absolute
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.spark_jobs.dedupe.rows import SAME_MESSAGE, SAME_RECORD, with_duplicates_marked
-from halfbridge.spark_jobs.delta import DeltaWriter
-from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.storage import Storage, join
-from halfbridge.spark_jobs.tables import exists, is_delta, read_table
+from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.tables.delta import DeltaWriter
+from halfbridge.spark_jobs.tables.read import exists, is_delta, read_table
+from halfbridge.spark_jobs.tables.storage import Storage, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

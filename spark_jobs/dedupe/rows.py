@@ -31,7 +31,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde.headers import MESSAGE_INDEX
-from halfbridge.spark_jobs.transforms import header_text
+from halfbridge.spark_jobs.reading.transforms import header_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfbridge.spark_jobs.cluster import connect
 from halfbridge.spark_jobs.ingest.job import Ingest, ingest
 from halfbridge.spark_jobs.ingest.sinks import FORMATS
-from halfbridge.spark_jobs.io import Topics, source_options
-from halfbridge.spark_jobs.metrics import metrics_served
-from halfbridge.spark_jobs.options import (
+from halfbridge.spark_jobs.jobs.metrics import metrics_served
+from halfbridge.spark_jobs.jobs.options import (
     EXIT_DONE,
     JobCommand,
     checkpoint_option,
@@ -25,17 +23,19 @@ from halfbridge.spark_jobs.options import (
     trigger_option,
     write_report,
 )
-from halfbridge.spark_jobs.positions import from_option
-from halfbridge.spark_jobs.schemas import load_schema
-from halfbridge.spark_jobs.session import spark_session
-from halfbridge.spark_jobs.storage import absolute
+from halfbridge.spark_jobs.reading.cluster import connect
+from halfbridge.spark_jobs.reading.positions import from_option
+from halfbridge.spark_jobs.reading.schemas import load_schema
+from halfbridge.spark_jobs.reading.topics import Topics, source_options
+from halfbridge.spark_jobs.session.local import spark_session
+from halfbridge.spark_jobs.tables.storage import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.spark_jobs.cluster import Place
-    from halfbridge.spark_jobs.progress import Totals
-    from halfbridge.spark_jobs.schemas import WriterSchema
+    from halfbridge.spark_jobs.jobs.progress import Totals
+    from halfbridge.spark_jobs.reading.cluster import Place
+    from halfbridge.spark_jobs.reading.schemas import WriterSchema
 
 
 def _schemas(

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from halfbridge.spark_jobs.checkpoints import Checkpoint
 from halfbridge.spark_jobs.ingest.rows import table_rows
 from halfbridge.spark_jobs.ingest.sinks import make_sink
-from halfbridge.spark_jobs.io import ISOLATION, stream_topics
-from halfbridge.spark_jobs.options import AVAILABLE_NOW, Trigger
-from halfbridge.spark_jobs.positions import EARLIEST, Position
-from halfbridge.spark_jobs.progress import OBSERVED, run_to_end
+from halfbridge.spark_jobs.jobs.options import AVAILABLE_NOW, Trigger
+from halfbridge.spark_jobs.jobs.progress import OBSERVED, run_to_end
+from halfbridge.spark_jobs.reading.positions import EARLIEST, Position
+from halfbridge.spark_jobs.reading.topics import ISOLATION, stream_topics
+from halfbridge.spark_jobs.tables.checkpoints import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import SparkSession
 
-    from halfbridge.spark_jobs.cluster import Brokers
-    from halfbridge.spark_jobs.io import Topics
-    from halfbridge.spark_jobs.progress import Totals
-    from halfbridge.spark_jobs.schemas import WriterSchema
+    from halfbridge.spark_jobs.jobs.progress import Totals
+    from halfbridge.spark_jobs.reading.cluster import Brokers
+    from halfbridge.spark_jobs.reading.schemas import WriterSchema
+    from halfbridge.spark_jobs.reading.topics import Topics
 
 JOB = "ingest"
 # Increased whenever checkpoints of the version before must not be continued.

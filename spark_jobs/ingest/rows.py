@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
-from halfbridge.spark_jobs.schemas import with_payload
-from halfbridge.spark_jobs.transforms import header_text
+from halfbridge.spark_jobs.reading.schemas import with_payload
+from halfbridge.spark_jobs.reading.transforms import header_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame
 
-    from halfbridge.spark_jobs.schemas import WriterSchema
+    from halfbridge.spark_jobs.reading.schemas import WriterSchema
 
 # Rows are partitioned by day, and within a day by quarantined, so that a query that skips the
 # quarantined rows does not read them.

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from halfbridge.spark_jobs.delta import DeltaWriter
-from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.ingest.rows import PARTITION_COLUMNS
-from halfbridge.spark_jobs.storage import Storage, join
-from halfbridge.spark_jobs.tables import DELTA_LOG, is_delta
+from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.tables.delta import DeltaWriter
+from halfbridge.spark_jobs.tables.read import DELTA_LOG, is_delta
+from halfbridge.spark_jobs.tables.storage import Storage, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from halfbridge.spark_jobs.checkpoints import Checkpoint
+    from halfbridge.spark_jobs.tables.checkpoints import Checkpoint
 
 FORMATS = ("parquet", "delta")
 _FILE_LOG = "_spark_metadata"

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.io import Topics
-from halfbridge.spark_jobs.options import (
+from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.jobs.options import (
     EXIT_DONE,
     JobCommand,
     common_options,
@@ -18,11 +17,12 @@ from halfbridge.spark_jobs.options import (
     report_option,
     write_report,
 )
-from halfbridge.spark_jobs.positions import EARLIEST, LATEST, from_option, to_option
+from halfbridge.spark_jobs.reading.positions import EARLIEST, LATEST, from_option, to_option
+from halfbridge.spark_jobs.reading.topics import Topics
 from halfbridge.spark_jobs.replay.job import Replay, Sent, preview, replay
-from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.sink.errors import SinkError
-from halfbridge.spark_jobs.storage import absolute
+from halfbridge.spark_jobs.tables.storage import absolute
 
 _RATE_SLICE_S = 10  # with --rate, the duration of a slice: a replay can be stopped between slices
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from halfbridge.spark_jobs.checkpoints import check_same, count_done
-from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.io import Topics, cluster_options, read_ranges, read_topics
-from halfbridge.spark_jobs.positions import EARLIEST, LATEST, Position
+from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.reading.positions import EARLIEST, LATEST, Position
+from halfbridge.spark_jobs.reading.snapshot import Range
+from halfbridge.spark_jobs.reading.topics import Topics, cluster_options, read_ranges, read_topics
 from halfbridge.spark_jobs.replay.plan import Bounds, Place, ReplayPlan, make_plan, read_plan
 from halfbridge.spark_jobs.replay.rows import COLUMNS, replayed, selected, within
 from halfbridge.spark_jobs.sink import register
 from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import here
 from halfbridge.spark_jobs.sink.topics import ensure_topics
-from halfbridge.spark_jobs.snapshot import Range
-from halfbridge.spark_jobs.storage import Storage, join
-from halfbridge.spark_jobs.tables import read_table
+from halfbridge.spark_jobs.tables.checkpoints import check_same, count_done
+from halfbridge.spark_jobs.tables.read import read_table
+from halfbridge.spark_jobs.tables.storage import Storage, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

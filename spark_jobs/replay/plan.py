@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence  # noqa: TC003 (fields' types)
 from dataclasses import dataclass
 from typing import Any
 
-from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.jobs.errors import JobError
 
 PLAN_VERSION = 1
 Bounds = dict[tuple[str, int], tuple[int, int]]

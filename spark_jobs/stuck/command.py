@@ -11,14 +11,13 @@ import click
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde.topics import TopicNames
-from halfbridge.spark_jobs import options
-from halfbridge.spark_jobs.checkpoints import Checkpoint
-from halfbridge.spark_jobs.cluster import connect
-from halfbridge.spark_jobs.io import Topics, read_ranges
-from halfbridge.spark_jobs.metrics import metrics_served
-from halfbridge.spark_jobs.progress import OBSERVED, run_to_end
-from halfbridge.spark_jobs.session import spark_session
-from halfbridge.spark_jobs.storage import absolute
+from halfbridge.spark_jobs.jobs import options
+from halfbridge.spark_jobs.jobs.metrics import metrics_served
+from halfbridge.spark_jobs.jobs.progress import OBSERVED, run_to_end
+from halfbridge.spark_jobs.reading.cluster import connect
+from halfbridge.spark_jobs.reading.take_snapshot import present_topics, undecided_snapshot
+from halfbridge.spark_jobs.reading.topics import Topics, read_ranges
+from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.stuck.report import (
     aged,
     by_group_and_topic,
@@ -28,7 +27,8 @@ from halfbridge.spark_jobs.stuck.report import (
 )
 from halfbridge.spark_jobs.stuck.state import merged, state_of_halves, state_of_ops, undecided
 from halfbridge.spark_jobs.stuck.table import Table, keep_up
-from halfbridge.spark_jobs.take_snapshot import present_topics, undecided_snapshot
+from halfbridge.spark_jobs.tables.checkpoints import Checkpoint
+from halfbridge.spark_jobs.tables.storage import absolute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from halfbridge.spark_jobs.cluster import Brokers
-    from halfbridge.spark_jobs.options import Trigger
+    from halfbridge.spark_jobs.jobs.options import Trigger
+    from halfbridge.spark_jobs.reading.cluster import Brokers
 
 _APP_NAME = "halfbridge-stuck"
 _KEEP_MS = 3_600_000  # copies come at most seconds behind the decision

@@ -19,7 +19,7 @@ from halfbridge.spark_jobs.audit.facts import (
     decoded_ops,
     first_append_ms,
 )
-from halfbridge.spark_jobs.decisions import claimed_age_ms, decides
+from halfbridge.spark_jobs.reading.decisions import claimed_age_ms, decides
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,16 +11,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from halfbridge.spark_jobs.errors import JobError
-from halfbridge.spark_jobs.storage import Storage, join
+from halfbridge.spark_jobs.jobs.errors import JobError
 from halfbridge.spark_jobs.stuck.state import STATE, kept, merged
+from halfbridge.spark_jobs.tables.storage import Storage, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from halfbridge.spark_jobs.checkpoints import Checkpoint
+    from halfbridge.spark_jobs.tables.checkpoints import Checkpoint
 
 GENERATIONS_KEPT = 2  # a reader may still be at work on the last but one
 _NAME = re.compile(r"generation=(\d+)")

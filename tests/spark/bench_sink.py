@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.sink import register
 from halfbridge.testkit.broker import EmbeddedBroker
 from halfbridge.testkit.children import Children, Interrupts

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfbridge.spark_jobs.dedupe.job import dedupe
-from halfbridge.spark_jobs.ivy import resolve
-from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.session.ivy import resolve
+from halfbridge.spark_jobs.session.local import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halfbridge.spark_jobs.delta import DeltaWriter
 from halfbridge.spark_jobs.ingest import main
-from halfbridge.spark_jobs.storage import Storage
+from halfbridge.spark_jobs.tables.delta import DeltaWriter
+from halfbridge.spark_jobs.tables.storage import Storage
 
 if TYPE_CHECKING:
-    from halfbridge.spark_jobs.storage import StoredFile
+    from halfbridge.spark_jobs.tables.storage import StoredFile
 
 HELD = "held"
 GO = "go"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.sink import register
 from tests.spark import sink_faults
 

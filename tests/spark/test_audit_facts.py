@@ -18,10 +18,10 @@ from halfbridge.serde.limits import (
     ORIGINAL_METADATA_BYTES_MAX,
 )
 from halfbridge.serde.records import DeadReason, OpKind
-from halfbridge.spark_jobs import wire
 from halfbridge.spark_jobs.audit import facts as columns
 from halfbridge.spark_jobs.audit.facts import FACTS, facts_of_halves, facts_of_ops, facts_of_reals
-from halfbridge.spark_jobs.io import LOG_APPEND_TIME
+from halfbridge.spark_jobs.reading import wire
+from halfbridge.spark_jobs.reading.topics import LOG_APPEND_TIME
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import BORN_MS, GROUP, NAMES, ORDERS, Tape
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.spark_jobs.audit.bounds import SKEW_MS, Bounds
 from halfbridge.spark_jobs.audit.run import audited
-from halfbridge.spark_jobs.take_snapshot import first_times
+from halfbridge.spark_jobs.reading.take_snapshot import first_times
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import NAMES, ORDERS, Half, Tape
 

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 
 from halfbridge.spark_jobs import count_transactions as job
 from halfbridge.spark_jobs.count_transactions import count_transactions, main
-from halfbridge.spark_jobs.jars import connector_jars
+from halfbridge.spark_jobs.session.jars import connector_jars
 from tests.spark.real_topic import Real, RealTopic, make_topic
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from halfbridge.serde import protocol
 from halfbridge.serde.protocol import STATE_AFTER, Effect, State, effect_of
 from halfbridge.serde.records import OpKind, OpSource, new_op
-from halfbridge.spark_jobs import decisions
+from halfbridge.spark_jobs.reading import decisions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.spark_jobs.delta import DeltaWriter
-from halfbridge.spark_jobs.storage import Storage
-from halfbridge.spark_jobs.tables import read_table
+from halfbridge.spark_jobs.tables.delta import DeltaWriter
+from halfbridge.spark_jobs.tables.read import read_table
+from halfbridge.spark_jobs.tables.storage import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from halfbridge.spark_jobs.storage import StoredFile
+    from halfbridge.spark_jobs.tables.storage import StoredFile
 
 DeltaTable = pytest.importorskip("deltalake").DeltaTable
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.spark_jobs.dedupe.job import dedupe
-from halfbridge.spark_jobs.delta import DeltaWriter
-from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.ingest.rows import PARTITION_COLUMNS
-from halfbridge.spark_jobs.ivy import JarsError, resolve
+from halfbridge.spark_jobs.jobs.errors import JobError
 from halfbridge.spark_jobs.replay.job import Replay, plan_replay
+from halfbridge.spark_jobs.session.ivy import JarsError, resolve
+from halfbridge.spark_jobs.tables.delta import DeltaWriter
 from halfbridge.testkit.pytest_plugin import leave_out
 from tests.spark.delta_engine import COORDINATES, DELETED, PURGED, RENAMED, ROWS, VECTORS, ingested
 

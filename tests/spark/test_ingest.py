@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from halfbridge.serde.avro import MARKER, schema_fingerprint
-from halfbridge.spark_jobs.checkpoints import JOB_FILE
 from halfbridge.spark_jobs.ingest import main
-from halfbridge.spark_jobs.tables import read_table
+from halfbridge.spark_jobs.tables.checkpoints import JOB_FILE
+from halfbridge.spark_jobs.tables.read import read_table
 from tests.spark.real_topic import BORN_MS, DAY_1_MS, DAY_2_MS, Real, RealTopic, make_topic
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import fastavro
 import pytest
 
 from halfbridge.serde.avro import MARKER, schema_fingerprint
-from halfbridge.spark_jobs.schemas import (
+from halfbridge.spark_jobs.reading.schemas import (
     BROKEN_BODY,
     NOT_FRAMED,
     UNKNOWN_SCHEMA,

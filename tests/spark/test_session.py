@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 from pyspark.sql.avro.functions import from_avro, to_avro
 
-from halfbridge.spark_jobs.session import spark_session
+from halfbridge.spark_jobs.session.local import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

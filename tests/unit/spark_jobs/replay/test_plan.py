@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.spark_jobs.errors import JobError
+from halfbridge.spark_jobs.jobs.errors import JobError
 from halfbridge.spark_jobs.replay.plan import Place, ReplayPlan, make_plan, read_plan
 
 IDENTITY = {"replay_id": "fix-1", "to_topic": "orders"}

@@ -1,0 +1,1 @@
+"""What all jobs share: options and exit statuses, errors of one line, progress, metrics."""

@@ -1,0 +1,282 @@
+"""What the commands of all jobs share: options, exit statuses, errors of one line.
+
+Exit status: 0 done, nothing found; 1 it did not work, or wrong usage; 2 done, with findings. So a
+scheduler tells "look at the report" from "run it again" without reading any text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from halfbridge.serde.settings import variable
+from halfbridge.spark_jobs.jobs.errors import JobError, cause_of
+from halfbridge.spark_jobs.reading.topics import cluster_options
+from halfbridge.spark_jobs.session.ivy import JarsError
+from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+EXIT_DONE = 0
+EXIT_ERROR = 1
+EXIT_FINDINGS = 2
+
+_INTERVAL = re.compile(r"([1-9]\d{0,5})\s*(ms|s|m|h)")
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+_AVAILABLE_NOW = "available-now"
+_PORT_MAX = 65535
+# As client and daemon read them.
+_SERVERS_VARIABLE = variable("bootstrap_servers")
+_PREFIX_VARIABLE = variable("topic_prefix")
+
+
+class _OneLineErrors(click.Command):
+    """Turns what the user can act upon into one line and exit status 1."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Read the command line."""
+        with _one_line_errors():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run; a returned number is the exit status."""
+        with _one_line_errors():
+            status = super().invoke(ctx)
+        if ctx.parent is None and isinstance(status, int):
+            ctx.exit(status)  # click itself would drop it
+        return status
+
+
+class JobCommand(_OneLineErrors):
+    """A job's command. What it returns is the exit status: EXIT_DONE, EXIT_FINDINGS.
+
+    JobError, JarsError, JavaNotFoundError, OSError and whatever PySpark raises end as one line.
+    """
+
+
+class JobGroup(_OneLineErrors, click.Group):
+    """A group of such commands."""
+
+
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    try:
+        yield
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "the command"
+        text = " ".join(error.format_message().split())
+        raise click.ClickException(f"{text} (see `{path} --help`)") from error
+    except (JobError, JarsError, JavaNotFoundError) as error:
+        raise click.ClickException(" ".join(str(error).split())) from error
+    except OSError as error:
+        raise click.ClickException(" ".join(f"{type(error).__name__}: {error}".split())) from error
+    except Exception as error:
+        if not _is_sparks(error):
+            raise  # a defect: a traceback is what helps
+        raise click.ClickException(cause_of(error)) from error
+
+
+def _is_sparks(error: Exception) -> bool:
+    """Tell whether PySpark raised `error`, without importing it for a command that did not."""
+    if "pyspark" not in sys.modules:
+        return False
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    return isinstance(error, (PySparkException, Py4JError))
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When a streaming job looks for new rows.
+
+    Attributes:
+        interval: As Spark takes it (`10 seconds`); None: once, for what is there, then it ends.
+    """
+
+    interval: str | None = None
+
+    @property
+    def ends(self) -> bool:
+        """Tell whether the job ends by itself."""
+        return self.interval is None
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `DataStreamWriter.trigger`."""
+        if self.interval is None:
+            return {"availableNow": True}
+        return {"processingTime": self.interval}
+
+
+AVAILABLE_NOW = Trigger()
+
+
+def _trigger(_context: click.Context, _option: click.Parameter, given: str) -> Trigger:
+    if given == _AVAILABLE_NOW:
+        return AVAILABLE_NOW
+    if match := _INTERVAL.fullmatch(given):
+        return Trigger(f"{match[1]} {_UNITS[match[2]]}")
+    raise click.BadParameter(f"{given!r} is neither {_AVAILABLE_NOW} nor a time such as 10s or 5m")
+
+
+def _pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    if wrong := [name for name, equals, _ in pairs if not name or not equals]:
+        raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE")
+    return {name: value for name, _, value in pairs}
+
+
+def _writable(_context: click.Context, _option: click.Parameter, given: Path | None) -> Path | None:
+    """Find out now: the report is written when all the work is done."""
+    if given is not None and not given.absolute().parent.is_dir():
+        raise click.BadParameter(f"there is no directory {given.parent}")
+    return given
+
+
+# As decorators. Each says under which keyword the command gets the value.
+
+# Keyword `bootstrap_servers`, of type `str`.
+bootstrap_servers_option = click.option(
+    "--bootstrap-servers",
+    envvar=_SERVERS_VARIABLE,
+    required=True,
+    metavar="HOST:PORT,...",
+    help=f"The cluster. [env: {_SERVERS_VARIABLE}]",
+)
+
+
+def _kafka_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(
+        "--kafka-opt",
+        "kafka",
+        multiple=True,
+        callback=_pairs,
+        metavar="NAME=VALUE",
+        help=f"{text} May be repeated.",
+    )
+
+
+# Both: keyword `kafka`, of type `dict[str, str]`.
+kafka_option = _kafka_option(
+    "A property of Spark's (Java) Kafka client, such as security.protocol=SSL."
+)
+librdkafka_option = _kafka_option("A property of librdkafka, such as ssl.ca.location=ca.pem.")
+# Keyword `topic_prefix`, of type `str`.
+prefix_option = click.option(
+    "--topic-prefix",
+    "--prefix",
+    "topic_prefix",
+    envvar=_PREFIX_VARIABLE,
+    default="",
+    metavar="TEXT",
+    help=f"Prefix of the installation's internal topics. [env: {_PREFIX_VARIABLE}]",
+)
+# Keyword `topics`, of type `tuple[str, ...]`.
+topics_option = click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME",
+    help="A real topic. May be repeated.",
+)
+# Keyword `checkpoint`, of type `str`, a path or a URI that Hadoop's file systems know.
+checkpoint_option = click.option(
+    "--checkpoint",
+    required=True,
+    metavar="PATH",
+    help="Directory or URI of the progress; one for each job and output, on durable storage.",
+)
+# Keyword `trigger`, of type `Trigger`.
+trigger_option = click.option(
+    "--trigger",
+    default=_AVAILABLE_NOW,
+    show_default=True,
+    callback=_trigger,
+    metavar="available-now|TIME",
+    help="Once for all that is there, or again and again, every 10s or 5m, until it is stopped.",
+)
+# Keyword `max_offsets`, of type `int | None`.
+max_offsets_option = click.option(
+    "--max-offsets",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="Offsets a batch takes at most, all partitions together.",
+)
+# Keyword `metrics_port`, of type `int | None`.
+metrics_port_option = click.option(
+    "--metrics-port",
+    type=click.IntRange(0, _PORT_MAX),
+    default=None,
+    metavar="PORT",
+    help="Show Prometheus metrics on this port while the job runs; 0 takes a free one.",
+)
+# Keyword `as_json`, of type `bool`.
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON on standard output, nothing else."
+)
+# Keyword `report`, of type `Path | None`.
+report_option = click.option(
+    "--report",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    callback=_writable,
+    default=None,
+    metavar="PATH",
+    help="Write the report, one JSON object, to this file.",
+)
+# Keyword `spark_options`, of type `dict[str, str]`, for `spark_session(options=...)`.
+spark_option = click.option(
+    "--spark-opt",
+    "spark_options",
+    multiple=True,
+    callback=_pairs,
+    metavar="NAME=VALUE",
+    help="An option of the local Spark session, such as spark.driver.memory=8g. May be repeated;"
+    " under spark-submit it is spark-submit that takes them.",
+)
+
+
+def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every job has: --bootstrap-servers, --kafka-opt, --spark-opt, --json."""
+    for option in (json_option, spark_option, kafka_option, bootstrap_servers_option):
+        command = option(command)
+    return command
+
+
+def reading_options(bootstrap_servers: str, kafka: Mapping[str, str]) -> dict[str, str]:
+    """Return `io.cluster_options` of a command line, before a JVM is started for nothing.
+
+    Raises:
+        click.UsageError: --kafka-opt sets what makes a read right.
+    """
+    try:
+        return cluster_options(bootstrap_servers, kafka)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def write_report(path: Path | None, report: Mapping[str, Any]) -> None:
+    """Write `report` to `path` as JSON, all of it or nothing; no path, no file.
+
+    Raises:
+        OSError: it cannot be written; the user must act.
+    """
+    if path is None:
+        return
+    fresh = path.with_name(f"{path.name}.part")
+    fresh.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    fresh.replace(path)

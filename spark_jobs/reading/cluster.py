@@ -1,0 +1,230 @@
+"""Asks the cluster of its topics and where its logs begin and end, through Spark's Kafka client.
+
+So one set of properties (`--kafka-opt`) serves both, and the driver needs no second client. It
+needs a JVM of its own, which a Spark Connect client has not; a snapshot in a file does there.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
+
+from halfbridge.serde.progress import ProgressError, parse_progress
+from halfbridge.spark_jobs.jobs.errors import JobError, cause_of
+from halfbridge.spark_jobs.tables.storage import jvm_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from pyspark.sql import SparkSession
+
+    from halfbridge.spark_jobs.reading.topics import Topics
+
+_ANSWER_MS = 30_000  # how long any question may take
+_POLL_S = 0.1  # between two looks at a last stable offset that is awaited
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """How far the daemon says it has come; empty where it says nothing.
+
+    Attributes:
+        ops: Op partition -> O.
+        positions: Half partition -> P; without partitions whose metadata cannot be trusted.
+    """
+
+    ops: dict[int, int]
+    positions: dict[int, int]
+
+
+class Brokers:
+    """Questions to the brokers, of any thread; `connect` makes one.
+
+    Each raises JobError when they do not answer, or refuse: the user must act.
+    """
+
+    def __init__(self, jvm: Any, admin: Any, servers: str) -> None:
+        self._jvm = jvm
+        self._admin = admin
+        self._servers = servers
+
+    def cluster_id(self) -> str:
+        """Return the id that the cluster got when it was made."""
+        found: str = self._get(self._admin.describeCluster().clusterId())
+        return found
+
+    def topics(self) -> frozenset[str]:
+        """Return the names of all topics that are not Kafka's own."""
+        return frozenset(self._get(self._admin.listTopics().names()))
+
+    def create_topic(self, name: str, partitions: int) -> None:
+        """Make a topic with the cluster's own replication factor."""
+        optional = self._jvm.java.util.Optional
+        topic = self._kafka.clients.admin.NewTopic(name, optional.of(partitions), optional.empty())
+        self._get(self._admin.createTopics([topic]).all())
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic."""
+        self._get(self._admin.deleteTopics([name]).all())
+
+    def partitions(self, topics: Iterable[str]) -> list[Place]:
+        """Return the partitions of topics, all of which must exist."""
+        described = self._get(self._admin.describeTopics(list(topics)).allTopicNames())
+        return sorted(
+            (topic, number)
+            for topic in described
+            for number in range(described[topic].partitions().size())
+        )
+
+    def starts(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return where the logs begin."""
+        return self._offsets(places, self._spec.earliest(), self._levels.READ_COMMITTED)
+
+    def stable_ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return the last stable offsets: what a `read_committed` consumer can read to."""
+        return self._offsets(places, self._spec.latest(), self._levels.READ_COMMITTED)
+
+    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return the high watermarks: rows of open kafka_txns stand below them."""
+        return self._offsets(places, self._spec.latest(), self._levels.READ_UNCOMMITTED)
+
+    def stalls(self, topics: Topics) -> dict[Place, int]:
+        """Return how many offsets open kafka_txns hide, for each partition that has any.
+
+        A reader of committed records sees nothing behind the last stable offset, and no error.
+        """
+        names = topics.names
+        if topics.pattern:
+            pattern = self._jvm.java.util.regex.Pattern.compile(topics.pattern)
+            names = tuple(name for name in self.topics() if pattern.matcher(name).matches())
+        marks = self.ends(self.partitions(names))
+        stable = self.stable_ends(marks)
+        return {
+            place: mark - stable[place] for place, mark in marks.items() if stable[place] < mark
+        }
+
+    def awaited_ends(
+        self, places: Iterable[Place], within_s: float
+    ) -> tuple[dict[Place, int], frozenset[Place]]:
+        """Return last stable offsets above all that is appended now, and where there are none.
+
+        A kafka_txn that is open now hides what follows it until it ends. The daemon's end within
+        milliseconds, or within `kafka_txn_timeout_ms`; somebody else's may take longer.
+        """
+        marks = self.ends(places)
+        deadline = monotonic() + within_s
+        while True:
+            stable = self.stable_ends(marks)
+            hidden = frozenset(place for place, mark in marks.items() if stable[place] < mark)
+            if not hidden or monotonic() >= deadline:
+                return stable, hidden
+            sleep(_POLL_S)
+
+    def applied(self, group: str, half: str, op: str) -> Applied:
+        """Return the daemon's committed progress; kafka_txns that are open do not count."""
+        found = self._admin.listConsumerGroupOffsets(group)
+        offsets = self._get(
+            found.partitionsToOffsetAndMetadata(),
+            failed=f"cannot read the committed offsets of group {group}",
+        )
+        committed = {
+            (place.topic(), place.partition()): (said.offset(), said.metadata())
+            for place in offsets
+            if (said := offsets[place]) is not None
+        }
+        return read_applied(committed, half=half, op=op)
+
+    @property
+    def _kafka(self) -> Any:
+        return self._jvm.org.apache.kafka
+
+    @property
+    def _spec(self) -> Any:
+        return self._kafka.clients.admin.OffsetSpec
+
+    @property
+    def _levels(self) -> Any:
+        return self._kafka.common.IsolationLevel
+
+    def _offsets(self, places: Iterable[Place], spec: Any, level: Any) -> dict[Place, int]:
+        wanted = self._jvm.java.util.HashMap()
+        for topic, number in places:
+            wanted.put(self._kafka.common.TopicPartition(topic, number), spec)
+        options = self._kafka.clients.admin.ListOffsetsOptions(level)
+        answered = self._get(self._admin.listOffsets(wanted, options).all())
+        return {
+            (each.topic(), each.partition()): answered[each].offset() for each in list(answered)
+        }
+
+    def _get(self, future: Any, *, failed: str = "") -> Any:
+        milliseconds = self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS
+        try:
+            return future.get(_ANSWER_MS, milliseconds)
+        except Py4JJavaError as error:
+            what = failed or f"{self._servers} does not answer"
+            raise JobError(f"{what}: {cause_of(error)}") from error
+
+
+def read_applied(
+    committed: Mapping[Place, tuple[int, str | None]], *, half: str, op: str
+) -> Applied:
+    """Return what the offsets and metadata say that the daemon's group has committed.
+
+    Args:
+        committed: Place -> offset and metadata, of any topics.
+        half: Name of the half topic.
+        op: Name of the op topic.
+    """
+    ops = {number: said for (topic, number), said in committed.items() if topic == op}
+    positions: dict[int, int] = {}
+    for number, (offset, metadata) in ops.items():
+        half_offset, _ = committed.get((half, number), (-1, None))
+        with suppress(ProgressError):  # the daemon stops there, and says so
+            positions[number] = parse_progress(half_offset, offset, metadata).position
+    return Applied({number: offset for number, (offset, _) in ops.items()}, positions)
+
+
+@contextmanager
+def connect(
+    spark: SparkSession, bootstrap_servers: str, kafka: Mapping[str, str]
+) -> Iterator[Brokers]:
+    """Yield a connection for the time of the block.
+
+    Args:
+        spark: A session with the Kafka connector.
+        bootstrap_servers: `host:port`, separated by commas.
+        kafka: Client properties by their Java names (security, say).
+
+    Raises:
+        JobError: there is no JVM in this process, no Kafka connector in it, or a property is
+            wrong; the user must act.
+    """
+    jvm = jvm_of(spark)
+    properties = jvm.java.util.Properties()
+    given = {
+        "default.api.timeout.ms": str(_ANSWER_MS),
+        "request.timeout.ms": str(_ANSWER_MS // 2),
+        **{name: value for name, value in kafka.items() if not name.startswith("max.poll.")},
+        "bootstrap.servers": bootstrap_servers,
+    }
+    for name, value in given.items():
+        properties.setProperty(name, value)
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(properties)
+    except TypeError as error:  # what py4j makes of a class that is not there
+        raise JobError(
+            "this Spark session has no Kafka connector: give spark-submit --packages or --jars"
+            " (docs/spark.md)"
+        ) from error
+    except Py4JError as error:
+        raise JobError(f"cannot connect to {bootstrap_servers}: {cause_of(error)}") from error
+    try:
+        yield Brokers(jvm, admin, bootstrap_servers)
+    finally:
+        admin.close(jvm.java.time.Duration.ofSeconds(1))

@@ -1,0 +1,285 @@
+"""Takes snapshots. The order in which the topics' ends are asked is what makes a judgement sound.
+
+A transaction moves one way: half message, op, then, in one kafka_txn, deliveries or dead letters
+together with O. A consumer of any of these topics sees a growing beginning of it.
+
+For an audit: O, then real topics and dead letters, then ops, then halves. So
+
+- what was delivered or buried in the snapshot has its op and its half in it: a delivery without
+  them is a phantom at any time, however busy the daemon is;
+- of two decisions the first in op order is in it when the second is;
+- an op below O had its effect in a kafka_txn that was decided before O could be seen, so its rows
+  were appended before the real topics' ends were asked. The markers of that kafka_txn may still be
+  on their way to some partitions: the ends that count are last stable offsets that lie above
+  everything appended by then. What is missing there is lost, without any regard to clocks. Where
+  an open kafka_txn keeps such an end from being reached, nothing is said about what is missing.
+
+For undecided transactions: halves, then ops, so that none is called undecided whose decision was
+there when its half was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
+
+from halfbridge.serde.headers import DEAD, TRANSACTION_ID
+from halfbridge.serde.topics import DEAD_LETTERS, TopicNames
+from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.reading.cluster import Applied, Brokers, connect
+from halfbridge.spark_jobs.reading.snapshot import NOTHING_LEFT_MS, Range, Snapshot
+from halfbridge.spark_jobs.reading.topics import LOG_APPEND_TIME, cluster_options, read_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from halfbridge.spark_jobs.reading.cluster import Place
+
+# The daemon's kafka_txns end within 20 s even when it dies (kafka_txn_timeout_ms).
+SETTLE_S = 25.0
+# A kafka_txn in which the daemon puts copies back is over within this; a longer one is told of.
+_BRIEF_S = 1.0
+# Offsets read to learn when a cut log begins now; most of them may be markers.
+_PROBE_OFFSETS = 1_000
+
+Topics = dict[str, dict[int, Range]]
+
+
+def audit_snapshot(
+    spark: SparkSession,
+    *,
+    bootstrap_servers: str,
+    kafka: Mapping[str, str],
+    prefix: str,
+    real_topics: Iterable[str],
+    settle_s: float = SETTLE_S,
+) -> Snapshot:
+    """Return a snapshot for an audit.
+
+    Args:
+        spark: A session with the Kafka connector.
+        bootstrap_servers: `host:port`, separated by commas.
+        kafka: Client properties by their Java names.
+        prefix: Prefix of the installation's internal topics.
+        real_topics: Those that exist are read; the others are named in `gone`.
+        settle_s: How long open kafka_txns on real topics are waited for.
+
+    Raises:
+        JobError: the installation's topics are not there, or no broker answers.
+    """
+    names = TopicNames(prefix)
+    with connect(spark, bootstrap_servers, kafka) as cluster:
+        wanted = sorted(real_topics)
+        present = present_topics(cluster, names, (names.half, names.op, names.dead))
+        real = [topic for topic in wanted if topic in present]
+        applied = cluster.applied(names.daemon_group, names.half, names.op)
+        taken_ms = _now_ms()
+        outputs, hidden = cluster.awaited_ends(
+            cluster.partitions([*real, names.dead]), within_s=settle_s
+        )
+        ops = cluster.stable_ends(cluster.partitions([names.op]))
+        halves = cluster.stable_ends(cluster.partitions([names.half]))
+        ends = {**outputs, **ops, **halves}
+        starts = cluster.starts(ends)
+    return Snapshot(
+        prefix=prefix,
+        taken_ms=taken_ms,
+        topics=_with_first(
+            spark, _ranges(starts, ends), cluster_options(bootstrap_servers, kafka), real=real
+        ),
+        real_topics=tuple(real),
+        applied=applied.ops,
+        positions=applied.positions,
+        hidden=tuple(sorted({topic for topic, _ in hidden})),
+        gone=tuple(topic for topic in wanted if topic not in present),
+    )
+
+
+def other_halves(
+    spark: SparkSession,
+    names: TopicNames,
+    prefixes: Iterable[str],
+    *,
+    bootstrap_servers: str,
+    kafka: Mapping[str, str],
+) -> Topics:
+    """Return what the half topics of other installations hold now.
+
+    Asked after the ends of the real topics: what another installation has delivered by then has
+    its half message in it, or had it before its retention deleted that.
+
+    Args:
+        spark: A session with the Kafka connector.
+        names: The installation whose others are wanted.
+        prefixes: Theirs; none: all that the cluster has.
+        bootstrap_servers: `host:port`, separated by commas.
+        kafka: Client properties by their Java names.
+
+    Raises:
+        JobError: one that is named is not there, or no broker answers.
+    """
+    with connect(spark, bootstrap_servers, kafka) as cluster:
+        present = cluster.topics()
+        wanted = [TopicNames(prefix) for prefix in prefixes] or TopicNames.found_in(present)
+        halves = [each.half for each in wanted if each != names]
+        for half in halves:
+            if half not in present:
+                raise JobError(_missing(half, "--other-prefix"))
+        ends = cluster.stable_ends(cluster.partitions(halves)) if halves else {}
+        starts = cluster.starts(ends) if ends else {}
+    return _with_first(spark, _ranges(starts, ends), cluster_options(bootstrap_servers, kafka))
+
+
+def undecided_snapshot(
+    spark: SparkSession, *, bootstrap_servers: str, kafka: Mapping[str, str], prefix: str
+) -> Snapshot:
+    """Return a snapshot of half and op topic, to tell what is undecided.
+
+    Raises:
+        JobError: as `audit_snapshot`.
+    """
+    names = TopicNames(prefix)
+    with connect(spark, bootstrap_servers, kafka) as cluster:
+        present_topics(cluster, names, (names.half, names.op))
+        taken_ms = _now_ms()
+        halves, hidden = cluster.awaited_ends(cluster.partitions([names.half]), within_s=_BRIEF_S)
+        ops, hidden_ops = cluster.awaited_ends(cluster.partitions([names.op]), within_s=_BRIEF_S)
+        ends = {**halves, **ops}
+        starts = cluster.starts(ends)
+    return Snapshot(
+        prefix=prefix,
+        taken_ms=taken_ms,
+        topics=_with_first(spark, _ranges(starts, ends), cluster_options(bootstrap_servers, kafka)),
+        real_topics=(),
+        hidden=tuple(sorted({topic for topic, _ in hidden | hidden_ops})),
+    )
+
+
+def first_times(rows: DataFrame, real: Iterable[str]) -> dict[Place, int]:
+    """Return when the log of each partition begins, as far as its records tell that.
+
+    Of `real` topics and of the dead-letter topic the daemon's records tell it, which bear partition
+    time: those of others bear what times they like. Of all other topics the brokers' append times
+    do: a writer's clock that is a year behind would say that nothing of that year was deleted.
+
+    Args:
+        rows: The first records of each partition, in Kafka's columns.
+        real: Which of the topics are real topics.
+    """
+    topic, names = F.col("topic"), F.col("headers")["key"]
+    tells = (
+        F.when(topic.isin(*real), F.array_contains(names, TRANSACTION_ID))
+        .when(topic.endswith(DEAD_LETTERS), F.array_contains(names, DEAD))
+        .otherwise(F.col("timestampType") == LOG_APPEND_TIME)
+    )
+    told = rows.where(tells)
+    first = told.groupBy("topic", "partition").agg(F.min(F.unix_millis("timestamp")).alias("ms"))
+    return {(row["topic"], row["partition"]): row["ms"] for row in first.collect()}
+
+
+def topic_ranges(
+    spark: SparkSession, topic: str, *, bootstrap_servers: str, kafka: Mapping[str, str]
+) -> Topics:
+    """Return what one topic holds now.
+
+    Raises:
+        JobError: there is no such topic, or no broker answers.
+    """
+    with connect(spark, bootstrap_servers, kafka) as cluster:
+        if topic not in cluster.topics():
+            raise JobError(_missing(topic))
+        ends = cluster.stable_ends(cluster.partitions([topic]))
+        return _ranges(cluster.starts(ends), ends)
+
+
+def present_topics(cluster: Brokers, names: TopicNames, needed: tuple[str, ...]) -> frozenset[str]:
+    """Return all topics of the cluster.
+
+    Raises:
+        JobError: one of the `needed` is not there; the user must act.
+    """
+    present = cluster.topics()
+    for topic in needed:
+        if topic not in present:
+            raise JobError(_missing(topic, names.prefix))
+    return present
+
+
+def _missing(topic: str, prefix: str = "") -> str:
+    hint = f" the prefix {prefix!r} is right" if prefix else " no --prefix is missing"
+    return f"topic {topic} does not exist: see that{hint}, or run `halfbridge topics create`"
+
+
+def _ranges(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> Topics:
+    ranges: Topics = {}
+    for (topic, number), end in sorted(ends.items()):
+        start = starts[topic, number]
+        ranges.setdefault(topic, {})[number] = Range(start, max(start, end))
+    return ranges
+
+
+def _with_first(
+    spark: SparkSession, ranges: Topics, options: Mapping[str, str], *, real: Iterable[str] = ()
+) -> Topics:
+    """Return the ranges, each that is cut with the time of the first record left (`first_times`).
+
+    Where no record that is left tells the time, anything may have been deleted: NOTHING_LEFT_MS.
+    """
+    cut = {
+        topic: {number: each for number, each in of.items() if each.is_cut}
+        for topic, of in ranges.items()
+    }
+    probes = {
+        topic: {
+            number: Range(each.start, min(each.end, each.start + _PROBE_OFFSETS))
+            for number, each in of.items()
+        }
+        for topic, of in cut.items()
+    }
+    first = _first_ms(spark, probes, options, real)
+    empty = {
+        topic: {number: each for number, each in of.items() if (topic, number) not in first}
+        for topic, of in cut.items()
+    }
+    first |= _first_ms(spark, empty, options, real)  # so far markers, or records that tell nothing
+    return {
+        topic: {
+            number: replace(each, first_ms=first.get((topic, number), NOTHING_LEFT_MS))
+            if each.is_cut
+            else each
+            for number, each in of.items()
+        }
+        for topic, of in ranges.items()
+    }
+
+
+def _first_ms(
+    spark: SparkSession,
+    ranges: Mapping[str, Mapping[int, Range]],
+    options: Mapping[str, str],
+    real: Iterable[str],
+) -> dict[Place, int]:
+    if not any(ranges.values()):
+        return {}
+    return first_times(read_ranges(spark, ranges, options), real)
+
+
+def _now_ms() -> int:
+    return int(datetime.now(timezone.utc).timestamp() * 1000)
+
+
+__all__ = [
+    "SETTLE_S",
+    "Applied",
+    "audit_snapshot",
+    "first_times",
+    "other_halves",
+    "present_topics",
+    "topic_ranges",
+    "undecided_snapshot",
+]

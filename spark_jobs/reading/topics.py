@@ -1,0 +1,201 @@
+"""How jobs read topics. Every option that decides what a row is stands here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from halfbridge.spark_jobs.reading.positions import EARLIEST, LATEST, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from halfbridge.spark_jobs.reading.snapshot import Range
+
+# The columns of Spark's Kafka source.
+KAFKA_SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp,"
+    " timestampType int, headers array<struct<key: string, value: binary>>"
+)
+# In timestampType: the broker wrote the timestamp when it appended the record.
+LOG_APPEND_TIME = 1
+ISOLATION = "read_committed"
+
+# What makes a read right; nobody may change these.
+_FIXED = {
+    # Spark's default shows records of open and aborted kafka_txns.
+    "kafka.isolation.level": ISOLATION,
+    # Offsets of markers and aborted records are not taken for loss, so true costs nothing.
+    "failOnDataLoss": "true",
+    "includeHeaders": "true",
+}
+# What the caller may set otherwise. Spark asks the broker twice for offsets after every poll,
+# whose default is 500 records; the sizes are what a poll of 10,000 records of 1 KB takes.
+_DEFAULTS = {
+    "kafka.default.api.timeout.ms": "30000",  # 60 s is long to learn that no broker answers
+    "kafka.max.poll.records": "10000",
+    "kafka.max.partition.fetch.bytes": str(16 << 20),
+    "kafka.receive.buffer.bytes": str(1 << 20),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What is read: topics by name, or all that match a pattern.
+
+    Attributes:
+        names: Names, sorted, each once.
+        pattern: A Java regular expression for the whole name, instead of names.
+    """
+
+    names: tuple[str, ...] = ()
+    pattern: str = ""
+
+    @classmethod
+    def of(cls, *names: str, pattern: str = "") -> Topics:
+        """Return the topics of these names, or of this pattern.
+
+        Raises:
+            ValueError: none or both are given, or a name is empty or several at once.
+        """
+        if bool(names) == bool(pattern) or not all(names):
+            raise ValueError("give topics by name, or a pattern: not both, none empty")
+        if several := [name for name in names if "," in name]:
+            raise ValueError(f"{several[0]!r} is not the name of one topic")
+        return cls(tuple(sorted(set(names))), pattern)
+
+    def option(self) -> dict[str, str]:
+        """Return the option of Spark's source."""
+        if self.pattern:
+            return {"subscribePattern": self.pattern}
+        return {"subscribe": ",".join(self.names)}
+
+    def __str__(self) -> str:
+        return (self.pattern and f"/{self.pattern}/") or ",".join(self.names)
+
+
+def source_options(
+    topics: Topics, *, bootstrap_servers: str, kafka: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the options of Spark's source that a batch read and a stream have in common.
+
+    Args:
+        topics: What is read.
+        bootstrap_servers: `host:port`, separated by commas.
+        kafka: Consumer properties by their Kafka names (security, say), without `kafka.`.
+
+    Raises:
+        ValueError: `kafka` sets what makes the read right, or servers are empty; the caller's
+            mistake.
+    """
+    return cluster_options(bootstrap_servers, kafka or {}, which=topics.option())
+
+
+def cluster_options(
+    bootstrap_servers: str, kafka: Mapping[str, str], *, which: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the options of Spark's source that every read has, and `which` topics it reads.
+
+    Raises:
+        ValueError: as `source_options`.
+    """
+    if not bootstrap_servers:
+        raise ValueError("bootstrap_servers must not be empty")
+    given = {f"kafka.{name}": value for name, value in kafka.items()}
+    fixed = {"kafka.bootstrap.servers": bootstrap_servers, **(which or {}), **_FIXED}
+    if clash := sorted(given.keys() & fixed.keys()):
+        names = ", ".join(name.removeprefix("kafka.") for name in clash)
+        raise ValueError(f"{names} cannot be set: a job reads what was committed, and all of it")
+    return {**_DEFAULTS, **given, **fixed}
+
+
+def read_topics(
+    spark: SparkSession,
+    topics: Topics,
+    *,
+    bootstrap_servers: str,
+    kafka: Mapping[str, str] | None = None,
+    start: Position = EARLIEST,
+    end: Position = LATEST,
+) -> DataFrame:
+    """Return the committed rows of `topics` between two positions.
+
+    Offsets are looked up when the read is planned; a plan that is run twice reads the same. An
+    open kafka_txn hides its partition's rows behind it until it ends: Spark reads to the last
+    stable offset and says nothing.
+
+    Returns:
+        The columns of KAFKA_SCHEMA; unique by (topic, partition, offset), in no order. `headers`
+        is null where there are none.
+
+    Raises:
+        ValueError: as `source_options`.
+    """
+    common = source_options(topics, bootstrap_servers=bootstrap_servers, kafka=kafka)
+    options = {**common, **start.starting(), **end.ending()}
+    return spark.read.format("kafka").options(**options).load()
+
+
+def read_ranges(
+    spark: SparkSession,
+    topics: Mapping[str, Mapping[int, Range]],
+    options: Mapping[str, str],
+) -> DataFrame:
+    """Return the committed rows of these ranges and no others, as `read_topics` does.
+
+    Args:
+        spark: A session with the Kafka connector.
+        topics: Topic -> partition -> what is read of it, perhaps nothing.
+        options: `cluster_options`, which say nothing of topics.
+    """
+    wanted = {
+        topic: {number: each for number, each in ranges.items() if each.start < each.end}
+        for topic, ranges in topics.items()
+    }
+    wanted = {topic: ranges for topic, ranges in wanted.items() if ranges}
+    if not wanted:
+        return spark.createDataFrame([], KAFKA_SCHEMA)
+    starts = {topic: {n: each.start for n, each in of.items()} for topic, of in wanted.items()}
+    ends = {topic: {n: each.end for n, each in of.items()} for topic, of in wanted.items()}
+    which = {
+        "assign": json.dumps({topic: sorted(of) for topic, of in wanted.items()}),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+    return spark.read.format("kafka").options(**options, **which).load()
+
+
+def stream_topics(
+    spark: SparkSession,
+    topics: Topics,
+    *,
+    bootstrap_servers: str,
+    kafka: Mapping[str, str] | None = None,
+    start: Position = EARLIEST,
+    max_offsets: int | None = None,
+) -> DataFrame:
+    """Return the committed rows of `topics` as a stream, with the columns of `read_topics`.
+
+    A checkpoint that has a batch goes on from there: `start` counts for a new one only, and
+    partitions that are new to it are read from their first offset.
+
+    Args:
+        spark: A session with the Kafka connector.
+        topics: What is read; a pattern takes in topics that are made later.
+        bootstrap_servers: `host:port`, separated by commas.
+        kafka: Consumer properties by their Kafka names, without `kafka.`.
+        start: Where a new checkpoint begins.
+        max_offsets: What a batch takes at most, all partitions together. Offsets of markers and
+            aborted records count too, so a batch may have no rows at all.
+
+    Raises:
+        ValueError: as `source_options`.
+    """
+    options = source_options(topics, bootstrap_servers=bootstrap_servers, kafka=kafka)
+    options.update(start.starting())
+    if max_offsets is not None:
+        options["maxOffsetsPerTrigger"] = str(max_offsets)
+    return spark.readStream.format("kafka").options(**options).load()
