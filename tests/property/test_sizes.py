@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.threads import SystemClock
 from halfbridge.checker.blame import Batch, Blame
 from halfbridge.checker.collector import Collector
 from halfbridge.checker.config import CheckerConfig
@@ -126,9 +128,8 @@ class Cluster:
             alone = pending[record.topic] + size > _BATCH_BYTES[batch]
             pending[record.topic] = size if alone else pending[record.topic] + size
             if pending[record.topic] > self.takes[record.topic]:
-                raise KafkaTxnFailedError(
-                    "too large", topic=record.topic, permanent=True, too_large=True
-                )
+                failure = KafkaFailure(Code.MSG_SIZE_TOO_LARGE)
+                raise KafkaTxnFailedError("too large", failure, topic=record.topic)
             done.append(record)
         for record in done:
             if record.topic in (NAMES.half, NAMES.op):
@@ -159,7 +160,9 @@ class Daemon:
         self.blame = Blame(
             NAMES, self.routes, self.sizes, nobody, limit_max=config.batch_records_max
         )
-        topics = TopicWatch(cast("Any", cluster), self.routes, config, nobody, nobody)
+        topics = TopicWatch(
+            cast("Any", cluster), self.routes, config, nobody, nobody, clock=SystemClock()
+        )
         topics.look(0.0)
         self.collector = Collector(
             config, blame=self.blame, topics=topics, reporter=cast("Any", _Silent())
