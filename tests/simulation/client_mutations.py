@@ -133,8 +133,8 @@ CLIENT = (
     Mutation(
         "answer of the check before", 100, ((CheckPool, "_next_batch", _report_the_answer_before),)
     ),
-    Mutation("hung for ever", 300, ((CheckPool, "_has_returned", _stay_hung),)),
-    Mutation("busy for ever", 300, ((CheckResponder, "_answer", _stay_busy),)),
+    Mutation("hung for ever", 1000, ((CheckPool, "_has_returned", _stay_hung),)),
+    Mutation("busy for ever", 1000, ((CheckResponder, "_answer", _stay_busy),)),
     Mutation("answer below what its checker saw", 300, ((Shared, "half_end", _end_as_requested),)),
     # Of the client.
     Mutation("failed send believed", 300, ((SendFuture, "on_delivery", _believe_every_send),)),

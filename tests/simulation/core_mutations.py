@@ -112,7 +112,9 @@ def _put_back_without_count(self: Draft, entry: Entry, rule: Any) -> None:
     entry.check_times += 1
 
 
-def _discard_at_once(self: Draft, entry: Entry, reason: str, actor: str, now_ms: int) -> None:
+def _discard_at_once(
+    self: Draft, entry: Entry, reason: str, actor: str, now_ms: int, *, age_ms: int = 0
+) -> None:
     for half in entry.in_order():
         op = op_record("", OpKind.DISCARD, half_offset=half.offset)
         op = op._replace(reason=reason, source=OpSource.CHECKER)
@@ -201,7 +203,7 @@ CORE = (
     Mutation("late message dropped", 300, ((Draft, "bury_late", _drop_late),)),
     Mutation(
         "discard for age without proof",
-        300,
+        1000,
         ((core_ops, "proves_its_age", _any_age), (core_rebuild, "proves_its_age", _any_age)),
     ),
     Mutation("copy counted as a new half", 300, ((Book, "_copy_back", _copy_is_another),)),

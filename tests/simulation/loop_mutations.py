@@ -9,7 +9,6 @@ from halfbridge.checker.asking import Asker
 from halfbridge.checker.assignment import Assignment
 from halfbridge.checker.collector import Collector
 from halfbridge.checker.intake import Input
-from halfbridge.checker.stall_watch import StallWatch
 from halfbridge.checker.worker import Worker
 from tests.simulation.mutation import Mutation
 
@@ -136,13 +135,6 @@ def _keep_the_first_membership(self: Input, *arguments: Any) -> None:
     self.membership = before or self.membership
 
 
-# --- stall watch ---------------------------------------------------------------------------
-
-
-def _look_at_nothing(self: StallWatch, now: float) -> bool:
-    return False
-
-
 LOOP = (
     # Of the worker.
     Mutation("ledger kept after a failed kafka_txn", 300, ((Worker, "_recover", _keep_ledgers),)),
@@ -158,7 +150,7 @@ LOOP = (
     Mutation("never resumed", 300, ((Assignment, "pause_or_resume", _never_resume),)),
     # Of asking.
     Mutation("nobody asked", 100, ((Asker, "_send", _ask_nobody),)),
-    Mutation("nobody asked twice", 300, ((Asker, "_send", _ask_nobody_twice),)),
+    Mutation("nobody asked twice", 1000, ((Asker, "_send", _ask_nobody_twice),)),
     # Of the intake.
     Mutation("unstable offsets", 300, ((Input, "committed", _unstable),)),
     Mutation(
@@ -169,6 +161,4 @@ LOOP = (
         100,
         ((Input, "_on_assigned", _keep_the_first_membership),),
     ),
-    # Of the stall watch.
-    Mutation("nobody watches for stalls", 300, ((StallWatch, "look", _look_at_nothing),)),
 )

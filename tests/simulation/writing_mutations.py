@@ -129,9 +129,11 @@ def _prove_for_later_questions(self: Barriers) -> None:
 _read_one = BodyReader._read_one
 
 
-def _read_the_neighbour(self: BodyReader, partition: int, offset: int) -> Any:
+def _read_the_one_before(self: BodyReader, partition: int, offset: int) -> Any:
     record = _read_one(self, partition, offset)
-    return self._reader.poll(0) or record
+    before = getattr(self, "before", record)
+    self.before = record  # type: ignore[attr-defined]
+    return before
 
 
 _refusal = Routes.refusal
@@ -158,7 +160,7 @@ WRITING = (
     ),
     Mutation(
         "newest generation with old plans",
-        300,
+        1000,
         ((Transactor, "_send_offsets", _send_newest_generation),),
     ),
     Mutation(
@@ -166,7 +168,7 @@ WRITING = (
         1000,
         ((Transactor, "worn", property(lambda _: False)),),
     ),
-    Mutation("abort after a commit in doubt", 300, ((Transactor, "_commit", _abort_in_doubt),)),
+    Mutation("abort after a commit in doubt", 1000, ((Transactor, "_commit", _abort_in_doubt),)),
     Mutation("failed commit believed", 300, ((Transactor, "_commit", _believe_a_failed_commit),)),
     Mutation("records written in reverse", 100, ((Transactor, "_produce", _write_in_reverse),)),
     Mutation("copies not awaited", 1000, ((Transactor, "_prove", _prove_nothing),)),
@@ -186,7 +188,7 @@ WRITING = (
         ((Barriers, "_prove", _prove_for_later_questions),),
     ),
     # Of bodies and routes.
-    Mutation("body of a neighbour", 300, ((BodyReader, "_read_one", _read_the_neighbour),)),
+    Mutation("body of the record before", 300, ((BodyReader, "_read_one", _read_the_one_before),)),
     Mutation("topic refused for one message", 300, ((Routes, "refusal", _refuse_its_topic),)),
     Mutation("keys placed anew", 100, ((Routes, "place", _place_by_crc),)),
 )
