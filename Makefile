@@ -64,7 +64,7 @@ test: $(STAMP)  ## All tests but the long ones, on a real broker that is started
 
 .PHONY: test-fast
 test-fast: $(STAMP)  ## Only what needs no broker
-	$(BIN)/pytest -m 'not broker and not docker and not spark and not long and not soak' tests/unit tests/property tests/conformance tests/simulation $(PYTEST_ARGS)
+	$(BIN)/pytest -n $(TEST_LANES) --dist loadgroup -m 'not broker and not docker and not spark and not long and not soak' tests/unit tests/property tests/conformance tests/simulation $(PYTEST_ARGS)
 
 .PHONY: simulate
 simulate: $(STAMP)  ## 10,000 seeded runs of the whole protocol, without a broker
