@@ -11,7 +11,6 @@ from halfbridge.bridge.check_pool import CheckPool
 from halfbridge.bridge.check_responder import CheckResponder
 from halfbridge.bridge.delivery import Delivery
 from halfbridge.bridge.futures import SendFuture
-from halfbridge.bridge.held import held
 from halfbridge.bridge.message import Resolution
 from halfbridge.bridge.shared import Shared
 from halfbridge.bridge.transaction_records import half_partition
@@ -52,11 +51,6 @@ def _report_the_answer_before(
         mixed.append(replace(outcome, answer=getattr(self, "answer_before", outcome.answer)))
         self.answer_before = outcome.answer  # type: ignore[attr-defined]
     return mixed, is_last
-
-
-def _stay_hung(self: CheckPool[Any], number: int) -> bool:
-    with held(self._lock):
-        return self._running.pop(number).is_overdue
 
 
 def _stay_busy(self: CheckResponder) -> None:
@@ -133,8 +127,7 @@ CLIENT = (
     Mutation(
         "answer of the check before", 100, ((CheckPool, "_next_batch", _report_the_answer_before),)
     ),
-    Mutation("hung for ever", 1000, ((CheckPool, "_has_returned", _stay_hung),)),
-    Mutation("busy for ever", 1000, ((CheckResponder, "_answer", _stay_busy),)),
+    Mutation("busy for ever", 300, ((CheckResponder, "_answer", _stay_busy),), begin=70),
     Mutation("answer below what its checker saw", 300, ((Shared, "half_end", _end_as_requested),)),
     # Of the client.
     Mutation("failed send believed", 300, ((SendFuture, "on_delivery", _believe_every_send),)),

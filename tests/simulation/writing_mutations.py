@@ -75,10 +75,6 @@ def _write_in_reverse(self: Transactor, records: Iterable[Outgoing]) -> bool:
     return _produce(self, reversed([*records]))
 
 
-def _prove_nothing(self: Transactor) -> None:
-    pass
-
-
 # --- turns ---------------------------------------------------------------------------------
 
 
@@ -95,11 +91,6 @@ def _is_usable(transactor: Transactor) -> bool:
 def _is_done_at_once(self: Turns, timeout_s: float = 0) -> bool:
     self._under_way = self._committing = None
     return True
-
-
-def _leave_under_way(self: Turns) -> bool:
-    self._under_way = self._committing = None
-    return False
 
 
 # --- barriers ------------------------------------------------------------------------------
@@ -168,13 +159,13 @@ WRITING = (
         1000,
         ((Transactor, "worn", property(lambda _: False)),),
     ),
-    Mutation("abort after a commit in doubt", 1000, ((Transactor, "_commit", _abort_in_doubt),)),
+    Mutation(
+        "abort after a commit in doubt", 300, ((Transactor, "_commit", _abort_in_doubt),), begin=60
+    ),
     Mutation("failed commit believed", 300, ((Transactor, "_commit", _believe_a_failed_commit),)),
     Mutation("records written in reverse", 100, ((Transactor, "_produce", _write_in_reverse),)),
-    Mutation("copies not awaited", 1000, ((Transactor, "_prove", _prove_nothing),)),
     # Of the turns.
     Mutation("producer reused after an abort", 1000, ((Turns, "discard", _discard_broken),)),
-    Mutation("commit left under way", 1000, ((Turns, "settle", _leave_under_way),)),
     Mutation("commit not awaited", 300, ((Turns, "is_done", _is_done_at_once),)),
     # Of the barriers.
     Mutation(
