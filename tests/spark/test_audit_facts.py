@@ -22,6 +22,7 @@ from halfbridge.spark_jobs.audit import facts as columns
 from halfbridge.spark_jobs.audit.facts import FACTS, facts_of_halves, facts_of_ops, facts_of_reals
 from halfbridge.spark_jobs.reading import wire
 from halfbridge.spark_jobs.reading.topics import LOG_APPEND_TIME
+from tests.kit.records import AN_OP
 from tests.spark.marks import INTERPRETED
 from tests.spark.tape import BORN_MS, GROUP, NAMES, ORDERS, Tape
 
@@ -248,7 +249,7 @@ def test_the_longest_metadata_context_and_op(spark: SparkSession) -> None:
     tape.op(OpKind.COMMIT, op)
     spare = OP_BYTES_MAX - len(tape.rows[NAMES.op, 0][-1][1]) - 1
     for more in (0, 1):
-        tape.op(OpKind.COMMIT, op, actor="tape" + "a" * (spare + more))
+        tape.op(OpKind.COMMIT, op, actor=AN_OP.actor + "a" * (spare + more))
         assert len(tape.rows[NAMES.op, 0][-1][1]) == OP_BYTES_MAX + more
     rows = read(spark, tape)
     assert [row["what"] for row in rows] == [
