@@ -97,7 +97,7 @@ def test_a_statement_that_fills_the_table_stops_the_reader(
     by_statement(orders, statement)
     with pytest.raises(UnreadableChangeError, match="in place of rows") as caught:
         read_until(source, 1)
-    behind = re.search(r"The position behind it is (\S+)$", str(caught.value))
+    behind = re.search(r"The position after it is (\S+)$", str(caught.value))
     assert behind is not None
     orders.execute("INSERT INTO orders (id) VALUES (9)")
     source.open(Position(behind[1]))  # as an operator may choose
