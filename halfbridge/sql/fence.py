@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import time_ns
 from typing import TYPE_CHECKING, overload
 
 from sqlalchemy import Connection, MetaData, Table
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge import MessageView, Transaction, TransactionProducer
 
-_NS_PER_MS = 1_000_000
 _DATABASE_FIRST = "the database has not committed the fence row: commit the database first"
 # The wait for a lock, and as much again for the connection and the statements.
 _CHECK_TIMEOUT_MS_MIN = 2 * CHECK_WAIT_MS
@@ -293,7 +291,7 @@ class Fence:
 
     def _refuse_old(self, tx: Transaction) -> None:
         """Refuse a transaction that the daemon has discarded by now: its row may be purged soon."""
-        age_ms = time_ns() // _NS_PER_MS - birth_ms(tx.id)
+        age_ms = tx.shared.time_ms() - birth_ms(tx.id)
         if age_ms >= tx.shared.config.transaction_age_ms_max:
             raise FencedError(
                 f"{tx.id} was begun {age_ms} ms ago, longer than transaction_age_ms_max",

@@ -28,6 +28,7 @@ class Guard:
         is_commit_sent: Whether COMMIT was handed to the driver. From then on the outcome of the
             commit may be unknown.
         is_over: Whether the guarded transaction has ended.
+        commits_row: Whether the COMMIT that goes out commits a fence row.
         refused: The error with which a commit was refused; None: no commit was refused.
     """
 
@@ -41,6 +42,7 @@ class Guard:
         self._then: list[Callable[[], None]] = []
         self.is_commit_sent = False
         self.is_over = True
+        self.commits_row = False
         self.refused: Exception | None = None
         event.listen(connection, "commit", self._on_commit)
         event.listen(connection, "rollback", self._on_rollback)
@@ -93,6 +95,7 @@ class Guard:
             self._is_busy = False
 
     def _on_commit(self, connection: Connection) -> None:
+        self.commits_row = False
         if self.is_over:
             return
         if self._refusal is not None:
@@ -105,6 +108,7 @@ class Guard:
             self._end(connection)
             raise TransactionEndedError(transaction_id=self._transaction_id)
         self.is_commit_sent = self.is_over = True
+        self.commits_row = mark is not None
         then, self._then = self._then, []
         for each in then:
             each()
@@ -131,6 +135,15 @@ def guard_of(connection: Connection, database: Database) -> Guard:
     if guard is None:
         guard = _GUARDS[connection] = Guard(connection, database)
     return guard
+
+
+def commits_fence_row(connection: Connection) -> bool:
+    """Tell, to a listener of the engine's "commit", whether COMMIT commits a fence row.
+
+    For tests that stop the code there: the guard, a listener of the connection, is called first.
+    """
+    guard = _GUARDS.get(connection)
+    return guard is not None and guard.commits_row
 
 
 def refuse_lost_sends(tx: Transaction) -> None:
