@@ -1,4 +1,50 @@
 """Kafka in the memory of one process: brokers, clients, threads and time, all deterministic.
 
-Nothing is imported here: `halfbridge.testkit.memory.machine` is where to begin.
+`MemoryStack` is a whole installation for the tests of a service. `every_crash` runs such a test
+once for each `Step` at which the service may die. The broker alone is in `machine`. Names are
+imported when they are first used: parts of this package need each other without them.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from halfbridge.testkit.memory.crash import CrashNotReachedError, Step
+    from halfbridge.testkit.memory.crash_runs import DisagreementError, every_crash
+    from halfbridge.testkit.memory.process import ProcessDeadError
+    from halfbridge.testkit.memory.stack import MemoryStack
+
+__all__ = [
+    "CrashNotReachedError",
+    "DisagreementError",
+    "MemoryStack",
+    "ProcessDeadError",
+    "Step",
+    "every_crash",
+]
+
+_HOMES = {
+    "CrashNotReachedError": "crash",
+    "DisagreementError": "crash_runs",
+    "MemoryStack": "stack",
+    "ProcessDeadError": "process",
+    "Step": "crash",
+    "every_crash": "crash_runs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Return what this package offers; raises ImportError where the extra `memory` is missing."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{home}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "greenlet":
+            raise
+        raise ImportError(
+            f"{name} needs greenlet: pip install 'halfbridge[memory]'", name="greenlet"
+        ) from error

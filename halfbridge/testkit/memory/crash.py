@@ -1,0 +1,229 @@
+"""Deaths of a client process at chosen steps of its code.
+
+The user's code runs in the test itself, so its process dies in two moves. First, all that the
+process holds goes dead at once: its Kafka clients, its tasks, its database connections. Then the
+call that reached the step raises ProcessDeadError. The error alone would not do. On its way out
+the error runs `except` and `finally` blocks, and the end of each `with` block. What these blocks
+call of the dead process raises again, so that they decide nothing and write nothing.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.serde.avro import OP
+from halfbridge.serde.records import OpSource
+from halfbridge.testkit.memory.databases import watched_databases
+from halfbridge.testkit.memory.machine import MemoryKafka
+from halfbridge.testkit.memory.process import ProcessDeadError
+from halfbridge.testkit.memory.writer import MemoryWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from halfbridge.serde.headers import Headers
+    from halfbridge.serde.topics import TopicNames
+    from halfbridge.testkit.memory.process import Process
+    from halfbridge.testkit.memory.scheduler import Scheduler
+
+
+class Step(Enum):
+    """Where the code of a message transaction may be when its process dies.
+
+    The steps of a local transaction are known of `halfbridge.sql.Fence`; elsewhere the code calls
+    `MemoryStack.mark` there.
+    """
+
+    BEFORE_HALF = "before a half message is sent"
+    AFTER_HALF_ACK = "after a half message is stored"
+    BEFORE_LOCAL_COMMIT = "before the local transaction commits"
+    AFTER_LOCAL_COMMIT = "after the local transaction has committed"
+    BEFORE_DECISION = "before COMMIT or ROLLBACK is sent"
+    AFTER_DECISION_SENT = "after COMMIT or ROLLBACK is stored, and before anybody knows"
+
+
+class CrashNotReachedError(AssertionError):
+    """The code never came to the step at which it was to die."""
+
+
+class Crash:
+    """A death to come, or one that has come. A context manager: the code that dies is its block.
+
+    Whatever leaves the block after the death is swallowed, since a dead process tells nobody.
+
+    Attributes:
+        step: Where; None: nowhere, so that the code runs to its end.
+        process: What has died; None: nothing yet.
+    """
+
+    def __init__(self, crashes: Crashes, step: Step | None) -> None:
+        self._crashes = crashes
+        self.step = step
+        self.process: Process | None = None
+
+    def __enter__(self) -> Self:
+        """Return this."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        """End the block; raises CrashNotReachedError where the code survived it."""
+        self._crashes.disarm()
+        if self.process is not None:
+            return True
+        if kind is None:
+            self.check_reached()
+        return False
+
+    def check_reached(self) -> None:
+        """Return where the death has come, or none was wanted.
+
+        Raises:
+            CrashNotReachedError: the code did not come to the step.
+        """
+        if self.step is not None and self.process is None:
+            raise CrashNotReachedError(
+                f"the code never came to {self.step.name} ({self.step.value}): without a fence,"
+                f" call stack.mark(Step.{self.step.name}) where the local transaction commits"
+            )
+
+
+class Crashes:
+    """What is to die next, and who comes to which step.
+
+    Args:
+        scheduler: Has the processes.
+        names: Of the installation's topics.
+
+    Attributes:
+        deaths: How many processes have died at a step so far.
+    """
+
+    def __init__(self, scheduler: Scheduler, names: TopicNames) -> None:
+        self.deaths = 0
+        self._scheduler = scheduler
+        self._names = names
+        self._crash: Crash | None = None
+        self._last: Process | None = None  # who sent last: whose local transaction runs
+        self._databases = watched_databases(self)
+
+    def arm(self, step: Step | None) -> Crash:
+        """Have the next process that comes to `step` die there."""
+        self.disarm()
+        self._crash = crash = Crash(self, step)
+        self._databases.watch()
+        return crash
+
+    def disarm(self) -> None:
+        """Let nobody die any more; who is dead stays so."""
+        self._databases.unwatch()
+        self._crash = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the death has come, and the dead code is still on its way out."""
+        return self._crash is not None and self._crash.process is not None
+
+    def check_alive(self) -> None:
+        """Let dead code do nothing.
+
+        Raises:
+            ProcessDeadError: the test's own code goes on after its process died.
+        """
+        if self.is_over and self._scheduler.current is None:
+            raise ProcessDeadError("the process was killed: it works on no database any more")
+
+    def reach(self, step: Step, process: Process | None = None) -> None:
+        """Say that a process comes to a step; it may die there.
+
+        Args:
+            step: Which.
+            process: Whose code it is; None: of the process that sent last.
+
+        Raises:
+            ProcessDeadError: it died.
+        """
+        crash, process = self._crash, process or self._last
+        if crash is None or crash.step is not step or crash.process is not None:
+            return
+        if process is None or process.is_dead:
+            return
+        crash.process = process
+        self.deaths += 1
+        self._databases.close()
+        self._scheduler.kill(process)
+        raise ProcessDeadError(f"{process.name} was killed {step.value}")
+
+    def sends(self, process: Process) -> None:
+        """Note who is about to send; a local transaction that has committed is over by now."""
+        self._last = process
+        self._databases.look()
+
+    def kind_of(self, topic: str, value: bytes | None) -> str:
+        """Return what a client sends: "half", "decision", or "" for all else."""
+        if topic == self._names.half:
+            return "half"
+        if topic != self._names.op:
+            return ""
+        return "decision" if OP.decode(value or b"").source is OpSource.PRODUCER else ""
+
+
+class WatchedWriter(MemoryWriter):
+    """The writer of a client whose process may die."""
+
+    def __init__(self, crashes: Crashes, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._crashes = crashes
+
+    def produce(  # noqa: PLR0917  (as the port has it)
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        on_delivery: Callable[[Any, Any], None],
+        timestamp_ms: int = 0,
+        headers: Headers | None = None,
+    ) -> None:
+        """Hand a record over, unless the process dies before."""
+        self._scheduler.check(self.process)
+        steps = _STEPS.get(self._crashes.kind_of(topic, value))
+        if steps is None:
+            super().produce(topic, value, key, partition, on_delivery, timestamp_ms, headers)
+            return
+        before, after = steps
+        self._crashes.sends(self.process)
+        self._crashes.reach(before, self.process)
+
+        def acknowledged(error: Any, record: Any) -> None:
+            if error is None:
+                self._crashes.reach(after, self.process)
+            on_delivery(error, record)
+
+        super().produce(topic, value, key, partition, acknowledged, timestamp_ms, headers)
+
+
+_STEPS: Mapping[str, tuple[Step, Step]] = {
+    "half": (Step.BEFORE_HALF, Step.AFTER_HALF_ACK),
+    "decision": (Step.BEFORE_DECISION, Step.AFTER_DECISION_SENT),
+}
+
+
+class WatchedKafka(MemoryKafka):
+    """Makes the clients of a process that may die."""
+
+    def __init__(self, crashes: Crashes, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._crashes = crashes
+
+    def writer(self, properties: Mapping[str, Any]) -> WatchedWriter:
+        """Return a writer."""
+        return WatchedWriter(self._crashes, *self._parts, properties)

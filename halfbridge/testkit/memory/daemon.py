@@ -1,0 +1,116 @@
+"""The daemon of a stack in memory: the shipped workers, each a process on the machine."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from halfbridge.checker.http import Status
+from halfbridge.checker.metrics import Metrics
+from halfbridge.checker.policy import load_policy
+from halfbridge.checker.settings_record import settings_record
+from halfbridge.checker.slots import slot_ids
+from halfbridge.checker.worker import Worker
+from halfbridge.testkit.memory.passing import Passing
+
+if TYPE_CHECKING:
+    from halfbridge.bridge.ports import Event
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.testkit.memory.machine import Machine
+    from halfbridge.testkit.memory.process import Process
+
+# Virtual: a worker joins at once, or once its predecessor on the slot has lost its session.
+_READY_S_MAX = 120.0
+_STOP_S_MAX = 10.0  # virtual, as long as the daemon promises
+
+
+class MemoryDaemon:
+    """`config.workers` workers, started together and killed together.
+
+    Args:
+        machine: Where they run.
+        config: Their settings.
+    """
+
+    def __init__(self, machine: Machine, config: CheckerConfig) -> None:
+        self._machine = machine
+        self._config = config
+        self._workers: list[_WorkerProcess] = []
+
+    def start(self) -> None:
+        """Start the workers, or start them again after `kill`; return when they are ready.
+
+        Raises:
+            TimeoutError: they were not ready in time.
+        """
+        slot, count = self._config.slot or "memory", self._config.workers
+        self._workers = [
+            _WorkerProcess(self._machine, self._config, f"{slot}-{number}")
+            for number in range(count)
+        ]
+        is_ready = Passing(self._machine.broker).until(
+            lambda: all(each.status.snapshot().ready for each in self._workers), _READY_S_MAX
+        )
+        if not is_ready:
+            reasons = "; ".join(each.status.snapshot().reason for each in self._workers)
+            raise TimeoutError(f"the daemon is not ready after {_READY_S_MAX:g} s: {reasons}")
+
+    def check_running(self) -> None:
+        """Return while it runs.
+
+        Raises:
+            RuntimeError: it was killed or stopped, or has ended by itself.
+        """
+        if not self._workers or any(each.has_ended for each in self._workers):
+            raise RuntimeError("the daemon does not run: start it")
+
+    def kill(self) -> None:
+        """End all workers where they stand; `start` starts them again on the same slots."""
+        for each in self._workers:
+            self._machine.scheduler.kill(each.process)
+        self._workers = []
+
+    def stop(self) -> None:
+        """End all workers in order."""
+        for each in self._workers:
+            each.stop.set()
+        workers, self._workers = self._workers, []
+        Passing(self._machine.broker).until(
+            lambda: all(each.has_ended for each in workers), _STOP_S_MAX
+        )
+
+
+class _WorkerProcess:
+    """One worker, from its slot to its end."""
+
+    def __init__(self, machine: Machine, config: CheckerConfig, slot: str) -> None:
+        self.process: Process = machine.process(f"worker {slot}")
+        self.status = Status(_metrics())
+        self.has_ended = False
+        self._config, self._slot = config, slot
+        self._ports = machine.ports(self.process)
+        self.stop: Event = self._ports.run.event()
+        self._ports.run.start(self._run, "worker")
+
+    def _run(self) -> None:
+        config, slot = self._config, self._slot
+        worker = Worker(
+            config,
+            load_policy(config.policy_file, names=config.names),
+            ids=slot_ids(slot, topic_prefix=config.topic_prefix),
+            status=self.status,
+            ports=self._ports,
+        )
+        record = settings_record(config, slot, self.status, self._ports)
+        record.start()
+        try:
+            worker.run(self.stop)
+        finally:
+            record.stop()
+            self.has_ended = True
+
+
+@cache
+def _metrics() -> Metrics:
+    """Return metrics for all workers of this process: nobody reads them."""
+    return Metrics()

@@ -1,0 +1,55 @@
+"""A service as users have them: orders in a SQLite file, messages about them, and a fence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import create_engine, text
+
+from halfbridge import Message
+from halfbridge.sql import Fence
+
+if TYPE_CHECKING:
+    from halfbridge import TransactionProducer
+
+GROUP = "order-service"
+TOPIC = "orders"
+_INSERT = text("INSERT INTO placed VALUES (:what)")
+
+
+class Shop:
+    """Places orders.
+
+    Args:
+        path: Of its database; made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.engine = create_engine(f"sqlite:///{path}")
+        with self.engine.begin() as connection:
+            connection.execute(text("CREATE TABLE placed (what TEXT)"))
+        self.fence = Fence(self.engine, producer_group=GROUP)
+        self.fence.create()
+
+    def place(self, producer: TransactionProducer, what: str) -> None:
+        """Place an order."""
+        with self.fence.transaction(producer) as (tx, connection):
+            tx.send(Message(TOPIC, key=b"customer-42", value=what.encode()))
+            connection.execute(_INSERT, {"what": what})
+
+    def placed(self) -> list[bytes]:
+        """Return all orders."""
+        return [each.encode() for each in self._column("SELECT what FROM placed")]
+
+    def fence_rows(self) -> list[str]:
+        """Return what the fence says of transactions."""
+        return self._column("SELECT outcome FROM halfbridge_fence WHERE producer_group <> ''")
+
+    def close(self) -> None:
+        """Close the database."""
+        self.engine.dispose()
+
+    def _column(self, query: str) -> list[str]:
+        with self.engine.connect() as connection:
+            return list(connection.execute(text(query)).scalars())

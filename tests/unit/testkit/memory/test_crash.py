@@ -1,0 +1,234 @@
+"""Deaths at each step: nothing that runs on the way out has an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session, sessionmaker
+
+from halfbridge import Message, MessageView, Resolution
+from halfbridge.testkit.memory import CrashNotReachedError, MemoryStack, ProcessDeadError, Step
+from tests.unit.testkit.memory.shop import GROUP, TOPIC, Shop
+
+# What the database has, and what the fence says, at the moment of death.
+AT_DEATH = {
+    Step.BEFORE_HALF: ([], []),
+    Step.AFTER_HALF_ACK: ([], []),
+    Step.BEFORE_LOCAL_COMMIT: ([], []),
+    Step.AFTER_LOCAL_COMMIT: ([b"two shirts"], ["committed"]),
+    Step.BEFORE_DECISION: ([b"two shirts"], ["committed"]),
+    Step.AFTER_DECISION_SENT: ([b"two shirts"], ["committed"]),
+}
+# How many half messages and decisions there are then.
+RECORDS = {
+    Step.BEFORE_HALF: (0, 0),
+    Step.AFTER_HALF_ACK: (1, 0),
+    Step.BEFORE_LOCAL_COMMIT: (1, 0),
+    Step.AFTER_LOCAL_COMMIT: (1, 0),
+    Step.BEFORE_DECISION: (1, 0),
+    Step.AFTER_DECISION_SENT: (1, 1),
+}
+LOCAL = (Step.BEFORE_LOCAL_COMMIT, Step.AFTER_LOCAL_COMMIT)
+
+
+@pytest.fixture
+def stack() -> Iterator[MemoryStack]:
+    """An installation with a real topic."""
+    with MemoryStack() as started:
+        started.create_topic(TOPIC)
+        yield started
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    """A service."""
+    with closing(Shop(tmp_path / "shop.db")) as made:
+        yield made
+
+
+def count(stack: MemoryStack, topic: str) -> int:
+    """Return how many records a topic has at this moment."""
+    partitions = stack.machine.broker.topic(topic).partitions
+    return sum(len(each.read(each.start, each.end)[0]) for each in partitions)
+
+
+def test_every_step_is_tested() -> None:
+    """The tables have all of them."""
+    assert AT_DEATH.keys() == RECORDS.keys() == set(Step)
+
+
+@pytest.mark.parametrize("step", Step)
+def test_a_death_leaves_what_a_death_leaves(stack: MemoryStack, shop: Shop, step: Step) -> None:
+    """Database and log are those of the step; a new client settles the rest, and both agree."""
+    producer = stack.producer(GROUP, checker=shop.fence.check)
+    producer.start()
+    with stack.crash_at(step):
+        shop.place(producer, "two shirts")
+    assert (shop.placed(), shop.fence_rows()) == AT_DEATH[step]
+    names = stack.config.names
+    assert (count(stack, names.half), count(stack, names.op)) == RECORDS[step]
+    with stack.restart() as restarted:
+        stack.wait_until_decided()
+        assert [each.value for each in stack.read_committed(TOPIC)] == shop.placed()
+        shop.place(restarted, "one hat")
+    assert [each.value for each in stack.read_committed(TOPIC)] == shop.placed()
+    assert stack.dead_letters() == []
+
+
+@pytest.mark.parametrize("step", LOCAL)
+def test_sessions_die_too(stack: MemoryStack, shop: Shop, step: Step) -> None:
+    """A session that is used after its process has died writes nothing."""
+    sessions = sessionmaker(shop.engine)
+    with stack.producer(GROUP, checker=shop.fence.check) as producer:
+        with (
+            stack.crash_at(step),
+            shop.fence.transaction(producer, session_factory=sessions) as (tx, session),
+        ):
+            tx.send(Message(TOPIC, value=b"two shirts"))
+            session.execute(text("INSERT INTO placed VALUES ('two shirts')"))
+        assert (shop.placed(), shop.fence_rows()) == AT_DEATH[step]
+    stack.restart()
+    stack.wait_until_decided()
+    assert [each.value for each in stack.read_committed(TOPIC)] == shop.placed()
+
+
+@pytest.mark.parametrize("step", LOCAL)
+def test_a_fence_that_is_entered_by_hand(stack: MemoryStack, shop: Shop, step: Step) -> None:
+    """`Fence.enter` knows the steps, too."""
+    with stack.producer(GROUP, checker=shop.fence.check) as producer:
+        with stack.crash_at(step), shop.engine.connect() as connection:
+            tx = producer.begin(context=shop.fence.context())
+            tx.send(Message(TOPIC, value=b"two shirts"))
+            shop.fence.enter(connection, tx)
+            connection.execute(text("INSERT INTO placed VALUES ('two shirts')"))
+            connection.commit()
+            tx.commit()
+        assert (shop.placed(), shop.fence_rows()) == AT_DEATH[step]
+
+
+def test_cleaning_up_has_no_effect(stack: MemoryStack, shop: Shop) -> None:
+    """What `except` and `finally` do of a dead process: no row, no decision, no new connection."""
+    tried: list[str] = []
+
+    def attempt(what: str, call: object) -> None:
+        assert callable(call)
+        try:
+            call()
+        except ProcessDeadError:
+            tried.append(what)
+
+    def write() -> None:
+        with shop.engine.begin() as another:
+            another.execute(text("INSERT INTO placed VALUES ('by a dead process')"))
+
+    with (
+        stack.producer(GROUP, checker=shop.fence.check) as producer,
+        stack.crash_at(Step.BEFORE_LOCAL_COMMIT),
+    ):
+        connection = shop.engine.connect()
+        tx = producer.begin(context=shop.fence.context())
+        try:
+            tx.send(Message(TOPIC, value=b"two shirts"))
+            shop.fence.enter(connection, tx)
+            connection.commit()
+        finally:
+            attempt("roll back", tx.rollback)
+            attempt("begin", lambda: producer.begin().send(Message(TOPIC, value=b"another")))
+            attempt("write", write)
+            attempt("fence", lambda: shop.fence.roll_back(tx.id))
+            assert connection.invalidated
+            connection.close()
+    assert tried == ["roll back", "begin", "write", "fence"]
+    assert shop.placed() == shop.fence_rows() == []
+    assert count(stack, stack.config.names.op) == 0
+
+
+def test_an_exception_alone_would_clean_up(stack: MemoryStack, shop: Shop) -> None:
+    """Without a death the same block rolls both back: this is what a test must not see."""
+    with stack.producer(GROUP, checker=shop.fence.check) as producer:
+        with suppress(ProcessDeadError), shop.fence.transaction(producer) as (tx, connection):
+            tx.send(Message(TOPIC, value=b"two shirts"))
+            connection.execute(text("INSERT INTO placed VALUES ('two shirts')"))
+            raise ProcessDeadError
+        assert shop.fence_rows() == ["rolled_back"]
+        assert count(stack, stack.config.names.op) == 1
+
+
+def test_code_that_swallows_the_death_does_no_more(stack: MemoryStack, shop: Shop) -> None:
+    """A bare `except` is a mistake that services make; their process is dead all the same."""
+    with stack.producer(GROUP, checker=shop.fence.check) as producer:
+        with stack.crash_at(Step.AFTER_HALF_ACK) as crash:
+            try:
+                shop.place(producer, "two shirts")
+            except BaseException:  # noqa: BLE001
+                shop.place(producer, "one hat")
+        assert crash.process is producer.process
+        assert stack.deaths == 1
+    assert shop.placed() == []
+    assert count(stack, stack.config.names.half) == 1
+
+
+@pytest.mark.parametrize("step", LOCAL)
+def test_code_without_a_fence_marks_its_commit(stack: MemoryStack, step: Step) -> None:
+    """A service with a store and a checker of its own."""
+    placed: set[str] = set()
+
+    def checker(view: MessageView) -> Resolution:
+        return Resolution.COMMIT if view.transaction_id in placed else Resolution.ROLLBACK
+
+    with (
+        stack.producer(GROUP, checker=checker) as producer,
+        stack.crash_at(step),
+        producer.begin() as tx,
+    ):
+        tx.send(Message(TOPIC, value=b"two shirts"))
+        stack.mark(Step.BEFORE_LOCAL_COMMIT)
+        placed.add(tx.id)
+        stack.mark()
+    assert len(placed) == (step is Step.AFTER_LOCAL_COMMIT)
+    assert len(stack.undecided()) == 1
+    stack.restart()
+    stack.wait_until_decided()
+    assert len(stack.read_committed(TOPIC)) == len(placed)
+
+
+def test_a_step_that_is_not_reached_is_an_error(stack: MemoryStack) -> None:
+    """A test that crashes nothing shows nothing; the text says what is missing."""
+    with stack.producer(GROUP, checker=lambda _: Resolution.UNKNOWN) as producer:
+        with (
+            pytest.raises(CrashNotReachedError, match=r"stack\.mark\(Step\.AFTER_LOCAL_COMMIT\)"),
+            stack.crash_at(Step.AFTER_LOCAL_COMMIT),
+            producer.begin() as tx,
+        ):
+            tx.send(Message(TOPIC, value=b"two shirts"))
+        with pytest.raises(KeyError), stack.crash_at(Step.AFTER_LOCAL_COMMIT):
+            raise KeyError  # its own error comes first
+        stack.mark()  # nobody is to die any more
+
+
+def test_a_death_in_the_background_ends_the_block(stack: MemoryStack) -> None:
+    """Of pipelined sends the acknowledgement comes in another task; the code learns it later."""
+    with stack.producer(GROUP, checker=lambda _: Resolution.UNKNOWN) as producer:
+        with stack.crash_at(Step.AFTER_DECISION_SENT) as crash:
+            tx = producer.begin()
+            tx.send_async(Message(TOPIC, value=b"two shirts")).result()
+            tx.commit_async()
+            producer.flush()
+            pytest.fail("a dead process went on")
+        assert crash.process is producer.process
+    assert len(stack.read_committed(TOPIC)) == 1
+
+
+def test_other_clients_of_the_database_live_on(stack: MemoryStack, shop: Shop) -> None:
+    """A session that another block has open is not closed, and nothing is watched afterwards."""
+    with Session(shop.engine) as session, stack.producer(GROUP, checker=shop.fence.check) as one:
+        session.execute(text("SELECT 1"))
+        with stack.crash_at(Step.BEFORE_HALF):
+            shop.place(one, "two shirts")
+        session.execute(text("INSERT INTO placed VALUES ('by hand')"))
+        session.commit()
+    assert shop.placed() == [b"by hand"]

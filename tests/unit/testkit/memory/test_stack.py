@@ -1,0 +1,208 @@
+"""An installation in a test's own process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from halfbridge import Message, MessageView, Resolution
+from halfbridge.serde.records import DeadReason
+from halfbridge.testkit.memory import MemoryStack
+from halfbridge.testkit.memory.producer import MemoryProducer
+
+TOPIC = "orders"
+HOUR_S = 3_600
+
+
+@pytest.fixture
+def stack() -> Iterator[MemoryStack]:
+    """An installation with a real topic."""
+    with MemoryStack() as started:
+        started.create_topic(TOPIC)
+        yield started
+
+
+def unknown(_: MessageView) -> Resolution:
+    """Answer as a checker that never knows."""
+    return Resolution.UNKNOWN
+
+
+def place(producer: MemoryProducer, value: bytes) -> str:
+    """Send and commit a message; return the transaction's id."""
+    with producer.begin() as tx:
+        tx.send(Message(TOPIC, key=b"k", value=value))
+    return tx.id
+
+
+def lose(producer: MemoryProducer, value: bytes) -> str:
+    """Send a message and decide nothing; return the transaction's id."""
+    tx = producer.begin()
+    tx.send(Message(TOPIC, key=b"k", value=value))
+    return tx.id
+
+
+def values(stack: MemoryStack) -> list[bytes | None]:
+    """Return what consumers see."""
+    return [each.value for each in stack.read_committed(TOPIC)]
+
+
+def test_it_is_up_at_once() -> None:
+    """Below 50 ms, the imports not counted; the best of five, on a machine that does much else."""
+    taken = []
+    for _ in range(5):
+        began = time.perf_counter()
+        with MemoryStack():
+            taken.append(time.perf_counter() - began)
+    assert min(taken) < 0.05
+
+
+def test_what_is_committed_is_read(stack: MemoryStack) -> None:
+    """Producer and daemon are the shipped ones: the daemon's headers are there."""
+    with stack.producer("order-service", checker=unknown) as producer:
+        ids = [place(producer, b"one"), place(producer, b"two")]
+        records = stack.read_committed(TOPIC)
+    assert [each.value for each in records] == [b"one", b"two"]
+    assert [dict(each.headers)["__transactionId__"] for each in records] == [
+        each.encode() for each in ids
+    ]
+
+
+def test_checks_are_asked_when_they_are_due(stack: MemoryStack) -> None:
+    """After transaction_timeout_ms, which is 6 s, and not a second sooner."""
+    asked: list[str] = []
+
+    def checker(view: MessageView) -> Resolution:
+        asked.append(view.transaction_id)
+        return Resolution.COMMIT
+
+    with stack.producer("order-service", checker=checker) as producer:
+        lost = lose(producer, b"one")
+        assert stack.undecided() == [lost]
+        stack.advance(seconds=5)
+        assert asked == []
+        stack.advance(seconds=1)
+        assert asked == [lost]
+        assert stack.undecided() == []
+        assert values(stack) == [b"one"]
+
+
+def test_what_nobody_knows_is_given_up(stack: MemoryStack) -> None:
+    """After 15 answers of UNKNOWN the transaction is a dead letter, with its reason."""
+    with stack.producer("order-service", checker=unknown) as producer:
+        lost = lose(producer, b"one")
+        stack.advance(seconds=HOUR_S)
+    (dead,) = stack.dead_letters()
+    assert dead.transaction_id == lost
+    assert dead.record.value == b"one"
+    assert dead.letter.reason is DeadReason.CHECK_TIMES
+    assert stack.undecided() == []
+    assert values(stack) == []
+
+
+def test_what_nobody_answers_is_given_up_for_age(stack: MemoryStack) -> None:
+    """After 72 h, and not in the hour before; nothing is lost by long strides."""
+    with stack.producer("order-service", checker=unknown) as producer:
+        lost = lose(producer, b"one")
+    stack.advance(seconds=71 * HOUR_S)
+    assert stack.undecided() == [lost]
+    stack.advance(seconds=2 * HOUR_S)
+    assert stack.undecided() == []
+    (dead,) = stack.dead_letters()
+    assert dead.letter.reason is DeadReason.AGE
+
+
+def test_days_without_work_are_short(stack: MemoryStack) -> None:
+    """72 h take about a second; the bound is for a machine that does much else."""
+    with stack.producer("order-service", checker=unknown) as producer:
+        began = time.perf_counter()
+        stack.advance(seconds=72 * HOUR_S)
+        assert time.perf_counter() - began < 10
+        place(producer, b"still served")
+        assert values(stack) == [b"still served"]
+
+
+def test_messages_wait_for_a_dead_daemon(stack: MemoryStack) -> None:
+    """Nothing is delivered while the daemon is dead, and everything once it runs again."""
+    with stack.producer("order-service", checker=unknown) as producer:
+        stack.daemon.kill()
+        place(producer, b"one")
+        stack.advance(seconds=60)
+        assert values(stack) == []
+        with pytest.raises(RuntimeError, match="does not run"):
+            stack.wait_until_decided()
+        stack.daemon.start()
+        stack.wait_until_decided()
+    assert values(stack) == [b"one"]
+    stack.daemon.stop()
+    with pytest.raises(RuntimeError, match="does not run"):
+        stack.daemon.check_running()
+
+
+def test_several_workers_share_partitions() -> None:
+    """Settings are those of the daemon."""
+    with MemoryStack(partitions=4, workers=2, topic_prefix="eu-") as stack:
+        stack.create_topic(TOPIC, partitions=2)
+        with stack.producer("order-service", checker=unknown) as producer:
+            for number in range(20):
+                with producer.begin() as tx:
+                    tx.send(Message(TOPIC, key=b"%d" % number, value=b"v"))
+            assert len(stack.read_committed(TOPIC, count=20)) == 20
+        assert stack.topic_prefix == "eu-"
+        assert stack.bootstrap_servers == "memory"
+
+
+def test_waits_have_an_end(stack: MemoryStack) -> None:
+    """In virtual time, with the reason."""
+    with pytest.raises(TimeoutError, match="0 of 1 records within 5 s"):
+        stack.read_committed(TOPIC, count=1, timeout_s=5)
+    with stack.producer("order-service", checker=unknown) as producer:
+        lose(producer, b"one")
+        with pytest.raises(TimeoutError, match="is done up to"):
+            stack.wait_until_decided(timeout_s=60)
+
+
+def test_a_stack_that_is_not_started_says_so() -> None:
+    """In place of an AttributeError."""
+    stack = MemoryStack()
+    with pytest.raises(RuntimeError, match="not started"):
+        stack.create_topic(TOPIC)
+    stack.stop()
+
+
+def test_a_restart_needs_a_crash(stack: MemoryStack) -> None:
+    """Whoever restarts a client that lives has made a mistake."""
+    with pytest.raises(RuntimeError, match="no client has died"):
+        stack.restart()
+
+
+def test_a_killed_client_takes_nobody_along(stack: MemoryStack) -> None:
+    """Each producer is a process of its own."""
+    with (
+        stack.producer("order-service", checker=unknown) as dying,
+        stack.producer("billing", checker=unknown) as living,
+    ):
+        stack.machine.scheduler.kill(dying.process)
+        place(living, b"one")
+        assert values(stack) == [b"one"]
+        assert stack.has_crashed
+        place(stack.restart(), b"two")
+        assert values(stack) == [b"one", b"two"]
+
+
+def test_greenlet_is_named_where_it_is_missing() -> None:
+    """The error says what to install."""
+    script = (
+        "import sys; sys.modules['greenlet'] = None\n"
+        "try:\n"
+        "    from halfbridge.testkit.memory import MemoryStack\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "pip install 'halfbridge[memory]'" in done.stdout
