@@ -11,6 +11,8 @@ import pytest
 from hypothesis import settings
 
 # Directories whose tests share more than a file's: a Spark session, the ports of a compose file.
+# Fixtures that meet the Kafka that was chosen; the second takes the first when it is set up.
+_KAFKA = {"kafka_bootstrap_servers", "halfbridge_stack"}
 _LANES = ("tests/spark/", "tests/docker/")
 
 
@@ -32,7 +34,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark `on_kafka` what meets the Kafka that was chosen, and no broker of its own."""
     for item in items:
-        if "kafka_bootstrap_servers" in getattr(item, "fixturenames", ()):
+        if _KAFKA & {*getattr(item, "fixturenames", ())}:
             item.add_marker("on_kafka")
 
 

@@ -39,10 +39,29 @@ def is_a_test(block: str) -> bool:
     return "\ndef test_" in block
 
 
-def users_test() -> str:
-    """Return the file that the README shows as a user's own test."""
-    (block,) = filter(is_a_test, blocks("python"))
-    return block
+def users_tests() -> tuple[str, str]:
+    """Return the files that the README shows as a user's own tests: in memory, and on Kafka."""
+    in_memory, on_kafka = filter(is_a_test, blocks("python"))
+    return in_memory, on_kafka
+
+
+def run_users_test(text: str, directory: Path) -> str:
+    """Run a user's test in a project of its own; return what pytest said of it."""
+    (directory / "test_orders.py").write_text(text, "utf-8")
+    ours = {
+        k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_TEST") and k != "CI"
+    }
+    nobody = {"HALFBRIDGE_TEST_DOCKER": "1", "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "test_orders.py"],
+        cwd=directory,
+        env={**ours, **nobody},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 class Terminals:
@@ -188,25 +207,21 @@ def test_the_check_settles_what_a_crash_left(terminals: Terminals) -> None:
     assert output.read_bytes().count(b"two shirts") == 1
 
 
+def test_the_test_in_memory_passes_as_it_stands(tmp_path: Path) -> None:
+    """In a project of its own, at once, and without any Kafka."""
+    in_memory, _ = users_tests()
+    said = run_users_test(in_memory, tmp_path)
+    assert "1 passed" in said
+    assert "kafka:" not in said
+
+
 @pytest.mark.broker
 def test_the_users_test_passes_as_it_stands(tmp_path: Path) -> None:
     """In a project of its own; where Docker does not answer, on the embedded broker."""
-    (tmp_path / "test_orders.py").write_text(users_test(), "utf-8")
-    ours = {
-        k: v for k, v in os.environ.items() if not k.startswith("HALFBRIDGE_TEST") and k != "CI"
-    }
-    nobody = {"HALFBRIDGE_TEST_DOCKER": "1", "DOCKER_HOST": "unix:///nowhere/docker.sock"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rA", "-p", "no:cacheprovider", "test_orders.py"],
-        cwd=tmp_path,
-        env={**ours, **nobody},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
-    assert f"kafka: embedded {kafka_version()}, 127." in done.stdout
+    _, on_kafka = users_tests()
+    said = run_users_test(on_kafka, tmp_path)
+    assert "1 passed" in said
+    assert f"kafka: embedded {kafka_version()}, 127." in said
 
 
 def test_the_named_commands_exist() -> None:

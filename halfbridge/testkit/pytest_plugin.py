@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import os
 import secrets
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
+    from halfbridge.testkit.memory import MemoryStack
     from halfbridge.testkit.source import KafkaSource
     from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
 
+_KINDS = ("memory", "embedded", "docker")
+_OPTION = "--halfbridge-stack"
+_STACK = "halfbridge_stack"
 _SOURCE: pytest.StashKey[KafkaSource] = pytest.StashKey()
 
 
@@ -36,18 +42,11 @@ def kafka_bootstrap_servers(request: pytest.FixtureRequest) -> Iterator[str]:
     answers, else the embedded broker. When none can be had, tests are skipped; with CI=true they
     fail.
     """
-    from halfbridge.testkit.source import KafkaMissingError, open_kafka  # noqa: PLC0415
+    from halfbridge.testkit.source import open_kafka  # noqa: PLC0415
 
-    opened = open_kafka(os.environ)
-    try:
-        source = opened.__enter__()
-    except KafkaMissingError as error:
-        leave_out(str(error))
-    request.config.stash[_SOURCE] = source
-    try:
+    with _opened(open_kafka(os.environ)) as source:
+        request.config.stash[_SOURCE] = source
         yield source.bootstrap_servers
-    finally:
-        opened.__exit__(None, None, None)
 
 
 @pytest.fixture
@@ -56,24 +55,100 @@ def topic_prefix() -> str:
     return f"t{secrets.token_hex(4)}-"
 
 
-@pytest.fixture(scope="session")
-def halfbridge_stack(kafka_bootstrap_servers: str) -> Iterator[HalfbridgeStack]:
-    """Yield a daemon on that Kafka, with internal topics of its own, for the whole session.
+@pytest.fixture
+def halfbridge_memory() -> Iterator[MemoryStack]:
+    """Yield an installation in this process, of this test alone: no Java, no Docker, no waiting.
 
-    Transactions are asked about after one second. See halfbridge.testkit.stack.HalfbridgeStack.
+    See halfbridge.testkit.memory.MemoryStack. Without the extra `memory` the test is skipped; with
+    CI=true it fails.
     """
-    from halfbridge.testkit.stack import HalfbridgeStack  # noqa: PLC0415
-
-    with HalfbridgeStack(kafka_bootstrap_servers) as stack:
+    with _memory() as stack:
         yield stack
 
 
+@pytest.fixture(scope="session")
+def halfbridge_stack(request: pytest.FixtureRequest) -> Iterator[HalfbridgeStack | MemoryStack]:
+    """Yield a daemon on a Kafka, with internal topics of its own, for the whole session.
+
+    The Kafka is that of `kafka_bootstrap_servers`, and transactions are asked about after one
+    second. The option --halfbridge-stack, or a parameter of the fixture (`indirect=True`), names
+    others: "memory" (see MemoryStack), "embedded", "docker". See HalfbridgeStack for what both
+    stacks have in common.
+    """
+    kind = getattr(request, "param", "")
+    if kind == "memory":
+        with _memory() as in_memory:
+            yield in_memory
+        return
+    from halfbridge.testkit.source import open_kafka_of  # noqa: PLC0415
+    from halfbridge.testkit.stack import HalfbridgeStack  # noqa: PLC0415
+
+    with ExitStack() as opened:
+        if kind:
+            source = opened.enter_context(_opened(open_kafka_of(kind, os.environ)))
+            servers = source.bootstrap_servers
+        else:
+            servers = request.getfixturevalue("kafka_bootstrap_servers")
+        yield opened.enter_context(HalfbridgeStack(servers))
+
+
 @pytest.fixture
-def halfbridge_topics(halfbridge_stack: HalfbridgeStack, topic_prefix: str) -> OwnTopics:
+def halfbridge_topics(
+    halfbridge_stack: HalfbridgeStack | MemoryStack, topic_prefix: str
+) -> OwnTopics:
     """Return a maker of topics that no other test has: `halfbridge_topics.create("orders")`."""
     from halfbridge.testkit.stack import OwnTopics  # noqa: PLC0415
 
     return OwnTopics(halfbridge_stack, topic_prefix)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a command choose the stacks that tests run on."""
+    parser.getgroup("halfbridge").addoption(
+        _OPTION,
+        default="",
+        metavar="KINDS",
+        help=f"run each test of halfbridge_stack on these, out of {','.join(_KINDS)}",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test of `halfbridge_stack` once for each kind that the command names."""
+    kinds = [each for each in metafunc.config.getoption(_OPTION).split(",") if each]
+    if unknown := sorted({*kinds} - {*_KINDS}):
+        raise pytest.UsageError(f"{_OPTION}: {', '.join(unknown)}: give {', '.join(_KINDS)}")
+    if kinds and _STACK in metafunc.fixturenames and not _has_kinds(metafunc):
+        metafunc.parametrize(_STACK, kinds, indirect=True, scope="session")
+
+
+def _has_kinds(metafunc: pytest.Metafunc) -> bool:
+    """Tell whether a test names its stacks itself."""
+    return any(
+        _STACK in str(each.args[:1]) for each in metafunc.definition.iter_markers("parametrize")
+    )
+
+
+def _memory() -> MemoryStack:
+    try:
+        from halfbridge.testkit.memory import MemoryStack  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        leave_out(str(error))
+    return MemoryStack()
+
+
+@contextmanager
+def _opened(opened: AbstractContextManager[KafkaSource]) -> Iterator[KafkaSource]:
+    """Open a Kafka; where none can be had, leave the test out."""
+    from halfbridge.testkit.source import KafkaMissingError  # noqa: PLC0415
+
+    try:
+        source = opened.__enter__()
+    except KafkaMissingError as error:
+        leave_out(str(error))
+    try:
+        yield source
+    finally:
+        opened.__exit__(None, None, None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -13,6 +13,7 @@ from halfbridge.testkit.ready import NotReadyError, wait_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
 _GIVEN_S_MAX = 5.0  # a cluster that somebody runs already answers at once or is not there
 
@@ -61,6 +62,19 @@ def open_kafka(environ: Mapping[str, str]) -> Iterator[KafkaSource]:
     else:
         with _embedded_else_docker(choice) as source:
             yield source
+
+
+def open_kafka_of(kind: str, environ: Mapping[str, str]) -> AbstractContextManager[KafkaSource]:
+    """Return a Kafka of one kind, to be opened: "embedded" or "docker", and no other in its place.
+
+    Raises (when it is opened): as `open_kafka`.
+    """
+    if kind not in {"docker", "embedded"}:
+        raise ValueError(f"no kind of Kafka: {kind!r}")
+    # In CI (CI=true) a Docker daemon that is asked for and silent is an error.
+    is_docker = kind == "docker"
+    chosen = {BOOTSTRAP_VARIABLE: "", DOCKER_VARIABLE: str(int(is_docker)), "CI": "true"}
+    return open_kafka({**environ, **chosen})
 
 
 def _docker_usable(environ: Mapping[str, str]) -> bool:

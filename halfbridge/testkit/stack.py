@@ -292,6 +292,13 @@ def _again(call: Callable[[], _T]) -> _T:
     return call()
 
 
+class TopicMaker(Protocol):
+    """A stack, as `OwnTopics` needs one: HalfbridgeStack, or MemoryStack."""
+
+    def create_topic(self, name: str, *, partitions: int = 1) -> str:
+        """Make a real topic, and return its name."""
+
+
 class OwnTopics:
     """Real topics that belong to one test: what another one sends never comes out of them.
 
@@ -300,7 +307,7 @@ class OwnTopics:
         prefix: Before each name.
     """
 
-    def __init__(self, stack: HalfbridgeStack, prefix: str) -> None:
+    def __init__(self, stack: TopicMaker, prefix: str) -> None:
         self._stack = stack
         self.prefix = prefix
 
