@@ -151,12 +151,12 @@ WRITING = (
     ),
     Mutation(
         "newest generation with old plans",
-        1000,
+        301,
         ((Transactor, "_send_offsets", _send_newest_generation),),
     ),
     Mutation(
         "producer reused after a timed-out commit",
-        1000,
+        301,
         ((Transactor, "worn", property(lambda _: False)),),
     ),
     Mutation(
