@@ -57,7 +57,10 @@ def test_mistakes_are_one_line(database: Database) -> None:
     for words, told in (
         (("show",), "no such table: halfbridge_inbox"),
         (("purge", *purge), "retention_ms or topics, one of the two"),
-        (("purge", *purge, "--retention-ms", "11"), "11 or more: so long a message can be read"),
+        (
+            ("purge", *purge, "--retention-ms", "11"),
+            "11 or more: a message can be read again for that long",
+        ),
         (("show", "--url", "nonsense"), "(from --url) is not allowed"),
         (("show", "--url", "postgresql+psycopg://u:secret@127.0.0.1:1/x"), "u:***@127.0.0.1"),
         (("show", "--url", "oracle+nothing://"), "oracle"),
