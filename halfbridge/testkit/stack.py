@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge import MessageView, Resolution
     from halfbridge.testkit.history import ReadRecord
+    from halfbridge.testkit.memory import MemoryStack
 
 PARTITIONS = 2
 WAIT_S_MAX = 120.0  # on a machine that does much else; a second is usual
@@ -292,13 +293,6 @@ def _again(call: Callable[[], _T]) -> _T:
     return call()
 
 
-class TopicMaker(Protocol):
-    """A stack, as `OwnTopics` needs one: HalfbridgeStack, or MemoryStack."""
-
-    def create_topic(self, name: str, *, partitions: int = 1) -> str:
-        """Make a real topic, and return its name."""
-
-
 class OwnTopics:
     """Real topics that belong to one test: what another one sends never comes out of them.
 
@@ -307,7 +301,7 @@ class OwnTopics:
         prefix: Before each name.
     """
 
-    def __init__(self, stack: TopicMaker, prefix: str) -> None:
+    def __init__(self, stack: HalfbridgeStack | MemoryStack, prefix: str) -> None:
         self._stack = stack
         self.prefix = prefix
 

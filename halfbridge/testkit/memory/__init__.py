@@ -11,10 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from halfbridge.testkit.memory.crash import CrashNotReachedError, Step
+    from halfbridge.testkit.memory.crash import CrashNotReachedError
     from halfbridge.testkit.memory.crash_runs import DisagreementError, every_crash
     from halfbridge.testkit.memory.process import ProcessDeadError
     from halfbridge.testkit.memory.stack import MemoryStack
+    from halfbridge.testkit.memory.step import Step
 
 __all__ = [
     "CrashNotReachedError",
@@ -30,7 +31,7 @@ _HOMES = {
     "DisagreementError": "crash_runs",
     "MemoryStack": "stack",
     "ProcessDeadError": "process",
-    "Step": "crash",
+    "Step": "step",
     "every_crash": "crash_runs",
 }
 

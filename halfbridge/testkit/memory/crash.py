@@ -9,7 +9,6 @@ call of the dead process raises again, so that they decide nothing and write not
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.serde.avro import OP
@@ -17,6 +16,7 @@ from halfbridge.serde.records import OpSource
 from halfbridge.testkit.memory.databases import watched_databases
 from halfbridge.testkit.memory.machine import MemoryKafka
 from halfbridge.testkit.memory.process import ProcessDeadError
+from halfbridge.testkit.memory.step import Step
 from halfbridge.testkit.memory.writer import MemoryWriter
 
 if TYPE_CHECKING:
@@ -29,21 +29,6 @@ if TYPE_CHECKING:
     from halfbridge.serde.topics import TopicNames
     from halfbridge.testkit.memory.process import Process
     from halfbridge.testkit.memory.scheduler import Scheduler
-
-
-class Step(Enum):
-    """Where the code of a message transaction may be when its process dies.
-
-    The steps of a local transaction are known of `halfbridge.sql.Fence`; elsewhere the code calls
-    `MemoryStack.mark` there.
-    """
-
-    BEFORE_HALF = "before a half message is sent"
-    AFTER_HALF_ACK = "after a half message is stored"
-    BEFORE_LOCAL_COMMIT = "before the local transaction commits"
-    AFTER_LOCAL_COMMIT = "after the local transaction has committed"
-    BEFORE_DECISION = "before COMMIT or ROLLBACK is sent"
-    AFTER_DECISION_SENT = "after COMMIT or ROLLBACK is stored, and before anybody knows"
 
 
 class CrashNotReachedError(AssertionError):
@@ -163,9 +148,8 @@ class Crashes:
         raise ProcessDeadError(f"{process.name} was killed {step.value}")
 
     def sends(self, process: Process) -> None:
-        """Note who is about to send; a local transaction that has committed is over by now."""
+        """Note who is about to send."""
         self._last = process
-        self._databases.look()
 
     def kind_of(self, topic: str, value: bytes | None) -> str:
         """Return what a client sends: "half", "decision", or "" for all else."""

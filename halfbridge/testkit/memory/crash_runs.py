@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.testkit.memory.crash import CrashNotReachedError, Step
+from halfbridge.testkit.memory.crash import CrashNotReachedError
 from halfbridge.testkit.memory.stack import MemoryStack
+from halfbridge.testkit.memory.step import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

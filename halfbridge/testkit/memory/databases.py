@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
+from halfbridge.testkit.memory.step import Step
+
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Dialect
 
     from halfbridge.testkit.memory.crash import Crashes
 
@@ -23,9 +25,6 @@ class Databases(Protocol):
 
     def unwatch(self) -> None:
         """Watch no more."""
-
-    def look(self) -> None:
-        """Die here, where a local transaction has committed and that is the step."""
 
     def close(self) -> None:
         """Close what is open, uncommitted."""
@@ -42,7 +41,6 @@ class _SqlDatabases:
     def __init__(self, crashes: Crashes) -> None:
         self._crashes = crashes
         self._open: set[Connection] = set()
-        self._committed: Connection | None = None  # COMMIT of a fence row went out, or was refused
         self._handlers = {
             "begin": self._on_begin,
             "before_cursor_execute": self._on_statement,
@@ -71,15 +69,6 @@ class _SqlDatabases:
             event.remove(Engine, name, handler)
         self._is_watching = False
         self._open.clear()
-        self._committed = None
-
-    def look(self) -> None:
-        """Die here, where a local transaction has committed and that is the step."""
-        if self._committed is not None:
-            from halfbridge.testkit.memory.crash import Step  # noqa: PLC0415
-
-            self._committed = None
-            self._crashes.reach(Step.AFTER_LOCAL_COMMIT)
 
     def close(self) -> None:
         """Close what is open, uncommitted."""
@@ -93,28 +82,33 @@ class _SqlDatabases:
                 connection.invalidate()
 
     def _on_begin(self, connection: Connection) -> None:
-        self._crashes.check_alive()
-        self.look()
         self._open.add(connection)
 
     def _on_statement(self, *_: Any) -> None:
         self._crashes.check_alive()
-        self.look()
 
     def _on_commit(self, connection: Connection) -> None:
         from halfbridge.sql.fence_guard import commits_fence_row  # noqa: PLC0415
-        from halfbridge.testkit.memory.crash import Step  # noqa: PLC0415
 
         self._crashes.check_alive()
         if commits_fence_row(connection):
             self._crashes.reach(Step.BEFORE_LOCAL_COMMIT)
-            self._committed = connection
+            self._follow(connection.dialect)
         self._open.discard(connection)
 
     def _on_rollback(self, connection: Connection) -> None:
         self._open.discard(connection)
-        if self._committed is connection:
-            self._committed = None
+
+    def _follow(self, dialect: Dialect) -> None:
+        """Die right behind the next COMMIT; SQLAlchemy has no event there."""
+        commit = dialect.do_commit
+
+        def do_commit(raw: Any) -> None:
+            del dialect.do_commit  # the method of the class is there again
+            commit(raw)
+            self._crashes.reach(Step.AFTER_LOCAL_COMMIT)
+
+        dialect.do_commit = do_commit  # type: ignore[assignment]
 
 
 def _is_in_memory(connection: Connection) -> bool:

@@ -19,12 +19,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.testkit.memory.crash import Crash, Crashes, Step, WatchedKafka
+from halfbridge.testkit.memory.crash import Crash, Crashes, WatchedKafka
 from halfbridge.testkit.memory.daemon import MemoryDaemon
 from halfbridge.testkit.memory.installation import DeadMessage, Installation
 from halfbridge.testkit.memory.machine import Machine
 from halfbridge.testkit.memory.passing import Passing
 from halfbridge.testkit.memory.producer import MemoryProducer
+from halfbridge.testkit.memory.step import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from halfbridge import Message, MessageView, Resolution
@@ -125,6 +126,11 @@ def test_cleaning_up_has_no_effect(stack: MemoryStack, shop: Shop) -> None:
         with shop.engine.begin() as another:
             another.execute(text("INSERT INTO placed VALUES ('by a dead process')"))
 
+    def write_at_once() -> None:
+        at_once = shop.engine.execution_options(isolation_level="AUTOCOMMIT")
+        with at_once.connect() as another:
+            another.execute(text("INSERT INTO placed VALUES ('by a dead process')"))
+
     with (
         stack.producer(GROUP, checker=shop.fence.check) as producer,
         stack.crash_at(Step.BEFORE_LOCAL_COMMIT),
@@ -139,10 +145,11 @@ def test_cleaning_up_has_no_effect(stack: MemoryStack, shop: Shop) -> None:
             attempt("roll back", tx.rollback)
             attempt("begin", lambda: producer.begin().send(Message(TOPIC, value=b"another")))
             attempt("write", write)
+            attempt("write at once", write_at_once)
             attempt("fence", lambda: shop.fence.roll_back(tx.id))
             assert connection.invalidated
             connection.close()
-    assert tried == ["roll back", "begin", "write", "fence"]
+    assert tried == ["roll back", "begin", "write", "write at once", "fence"]
     assert shop.placed() == shop.fence_rows() == []
     assert count(stack, stack.config.names.op) == 0
 
@@ -208,6 +215,27 @@ def test_a_step_that_is_not_reached_is_an_error(stack: MemoryStack) -> None:
         with pytest.raises(KeyError), stack.crash_at(Step.AFTER_LOCAL_COMMIT):
             raise KeyError  # its own error comes first
         stack.mark()  # nobody is to die any more
+
+
+def test_a_commit_that_the_database_refuses_is_not_the_step(stack: MemoryStack, shop: Shop) -> None:
+    """The local transaction has not committed: the code lives on, and rolls both back."""
+    with shop.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE parent (id INTEGER PRIMARY KEY)"))
+        references = "REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED"
+        connection.execute(text(f"CREATE TABLE child (id INTEGER {references})"))
+    event.listen(
+        shop.engine, "connect", lambda raw, _: raw.execute("PRAGMA foreign_keys = ON").close()
+    )
+    shop.engine.dispose()  # the next connection has the setting
+    with stack.producer(GROUP, checker=shop.fence.check) as producer:
+        with suppress(IntegrityError), stack.crash_at(Step.AFTER_LOCAL_COMMIT) as crash:
+            with shop.fence.transaction(producer) as (tx, connection):
+                tx.send(Message(TOPIC, value=b"two shirts"))
+                connection.execute(text("INSERT INTO child VALUES (1)"))
+            pytest.fail("the database took the row")
+        assert crash.process is None
+        assert shop.fence_rows() == ["rolled_back"]
+    assert stack.undecided() == []
 
 
 def test_a_death_in_the_background_ends_the_block(stack: MemoryStack) -> None:
