@@ -38,7 +38,7 @@ COMMIT_RETRIES_MAX = 3
 # How long after its time-out a call is believed to return after all.
 HANG_GRACE_S = 1.0
 _QUEUE_RECORDS_MAX = 1_000_000
-# How late it is seen that a record was refused while others wait.
+# How late it is seen that a record was refused while others wait, or are handed over.
 _FLUSH_S = 0.1
 # Small ones pass most limits of topics, and all limits when each record goes alone.
 _BATCHES: dict[Batch, dict[str, int]] = {
@@ -299,8 +299,17 @@ class Transactor:
             self._writer.poll(0)
 
     def _aborted(self, cause: KafkaFailure) -> KafkaTxnFailedError:
-        """Abort where that is possible, and return what failed."""
-        if cause.requires_abort and not cause.is_fatal:
+        """Abort where that is possible, and return what failed.
+
+        A record may be refused while later records of the kafka_txn are still handed over. The
+        client then takes none of these (STATE), and names neither a reason nor that an abort is
+        required: the acknowledgement of the refused record does.
+        """
+        if cause.code == Code.STATE:
+            with suppress(KafkaFailure):
+                self._writer.poll(_FLUSH_S)
+        is_refused = self._told.refused is not None
+        if (cause.requires_abort or is_refused) and not cause.is_fatal:
             # The next producer of this id would abort it too; should none come, readers wait less.
             with suppress(KafkaFailure):
                 self._writer.abort(self._timeout_s)

@@ -54,6 +54,8 @@ class _Writer:
         self.calls.append("begin")
 
     def produce(self, topic: str, *given: Any) -> None:
+        if topic == "behind":  # the client has seen by now that a record before was refused
+            raise KafkaFailure(Code.STATE, "Unable to produce message: Local: Erroneous state")
         said = self.says.get(topic, 7)
         error, offset = (said, None) if isinstance(said, KafkaFailure) else (None, said)
         record = SimpleNamespace(
@@ -85,7 +87,7 @@ class _Writer:
         self.calls.append("abort")
 
     def poll(self, _wait_s: float) -> int:
-        return 0
+        return self.flush(0.0)
 
 
 @pytest.fixture
@@ -100,6 +102,17 @@ def transactor(writer: _Writer) -> Transactor:
     made = Transactor(CONFIG, "id", ports=fake_ports(writer, writer.clock))
     made.start()
     return made
+
+
+def test_a_record_that_is_refused_while_others_are_handed_over_is_named(
+    writer: _Writer, transactor: Transactor
+) -> None:
+    """The client takes no more records then and says no reason: the refused record tells it."""
+    writer.says["large"] = KafkaFailure(Code.MSG_SIZE_TOO_LARGE, "too large")
+    with pytest.raises(KafkaTxnFailedError, match="too large") as caught:
+        transactor.write([LARGE, REAL._replace(topic="behind")])
+    assert (caught.value.topic, caught.value.too_large) == ("large", True)
+    assert writer.calls[-1] == "abort"
 
 
 def test_a_rebuild_must_read_to_behind_the_highest_copy(
