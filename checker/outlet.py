@@ -305,11 +305,12 @@ class Transactor:
         client then takes none of these (STATE), and names neither a reason nor that an abort is
         required: the acknowledgement of the refused record does.
         """
+        requires_abort = cause.requires_abort
         if cause.code == Code.STATE:
             with suppress(KafkaFailure):
                 self._writer.poll(_FLUSH_S)
-        is_refused = self._told.refused is not None
-        if (cause.requires_abort or is_refused) and not cause.is_fatal:
+            requires_abort = self._told.refused is not None
+        if requires_abort and not cause.is_fatal:
             # The next producer of this id would abort it too; should none come, readers wait less.
             with suppress(KafkaFailure):
                 self._writer.abort(self._timeout_s)

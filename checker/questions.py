@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from halfbridge.bridge.ends import Ends
 from halfbridge.bridge.failure import NO_SUCH_TOPIC, Code, KafkaFailure
 from halfbridge.bridge.ports import Edge
 from halfbridge.bridge.trouble import Troubles
@@ -58,26 +59,6 @@ class Ranges:
         except KafkaFailure as failure:
             topic, number = place
             return InputLostError(f"log end of {topic}[{number}] cannot be read: {failure}")
-
-
-class StableEnds:
-    """Up to where partitions can be read, read_committed: a question under way."""
-
-    def __init__(self, admin: Admin, wanted: Iterable[Place]) -> None:
-        self._ends = admin.ask_ends(wanted, Edge.STABLE_END, QUESTION_S)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether `answers` has not to wait."""
-        return all(each.done() for each in self._ends.values())
-
-    def answers(self) -> dict[Place, int]:
-        """Return the offset of each partition whose broker did say; blocks."""
-        found = {}
-        for place, answer in self._ends.items():
-            with suppress(KafkaFailure):  # nothing is known of that partition for now
-                found[place] = answer.result()
-        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +130,9 @@ class Questions:
         """Ask where partitions begin and end, read_uncommitted; one may answer, another not."""
         return Ranges(self._admin, wanted)
 
-    def ask_stable_ends(self, wanted: Iterable[Place]) -> StableEnds:
+    def ask_stable_ends(self, wanted: Iterable[Place]) -> Ends:
         """Ask up to where partitions can be read, read_committed."""
-        return StableEnds(self._admin, wanted)
+        return Ends(self._admin, wanted, QUESTION_S, edge=Edge.STABLE_END)
 
     def ask_settings(self, topics: Iterable[str]) -> SettingsQuestion:
         """Ask for the settings of topics, at least one."""

@@ -10,12 +10,13 @@ from halfbridge.checker.clients import QUESTION_S
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from halfbridge.bridge.ends import Ends
     from halfbridge.bridge.ports import Place
     from halfbridge.bridge.stalls import Behind
     from halfbridge.checker.assignment import Assignment
     from halfbridge.checker.intake import Input
     from halfbridge.checker.metrics import Metrics
-    from halfbridge.checker.questions import Questions, StableEnds
+    from halfbridge.checker.questions import Questions
 
 # More often while there is more to read, since an idle worker is kept awake for it.
 LOOK_BEHIND_S = 2.0
@@ -34,7 +35,7 @@ class StallWatch:
         self._assignment = assignment
         self._metrics = metrics
         self._asked_at = -LOOK_S
-        self._question: StableEnds | None = None
+        self._question: Ends | None = None
         self._behind: dict[Place, Behind] = {}
 
     def look(self, now: float) -> bool:

@@ -108,7 +108,7 @@ class Concurrency(Protocol):
         """Return the identity of whoever calls; no two that run at a time have the same."""
 
     def is_main(self) -> bool:
-        """Tell whether the caller is the one that Ctrl-C comes to."""
+        """Tell whether the caller is the main thread, in which Python raises KeyboardInterrupt."""
 
     def event(self) -> Event:
         """Return a flag that is not set."""

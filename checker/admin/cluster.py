@@ -122,9 +122,9 @@ class Cluster:
 
     def committed(self, group: str, partitions: Sequence[Place]) -> dict[Place, CommittedOffset]:
         """Return the group's committed offsets; uncommitted partitions have offset -1."""
-        # A reader, not AdminClient.list_consumer_group_offsets: that one dereferences the
-        # consumer group that an admin client has not (rd_kafka_handle_OffsetFetch, seen with
-        # librdkafka 2.16 as a segmentation fault) while the coordinator still loads its offsets.
+        # A reader, not AdminClient.list_consumer_group_offsets: while the coordinator still loads
+        # its offsets, that call dereferences a consumer group, which an admin client does not have
+        # (rd_kafka_handle_OffsetFetch, seen with librdkafka 2.16 as a segmentation fault).
         with self._errors(f"read the offsets of group {group}"), self._reader(group) as reader:
             found = self._patiently(lambda: reader.committed(partitions, CALL_TIMEOUT_S))
         return {
