@@ -13,7 +13,7 @@ H, O, R, T and P of one partition pair:
 
 H and O are the committed offsets themselves; R, T and P travel, with H once more, in the
 metadata of op p's offset: `v1;H;R;T;P;W;<crc>`. W is when the pair's budget of waiting is full
-again (halfbridge.checker.patience).
+again (halfbridge.checker.loop.patience).
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Rule 1: an op waits until the half partition has been read to the op's half offs
 was acknowledged before the op was sent. So if the half partition ends at offset 80 at any moment
 after the op was read, and the op names half offset 90, then no half message was stored at 90.
 
-The worker proves the end with a barrier record (halfbridge.checker.barriers, ADR 11). A barrier
-record costs a round trip, so the question is open only after the op has waited for OP_WAIT_MS, or
-sooner in a pair that has lately had an op beyond the end.
+The worker proves the end with a barrier record (halfbridge.checker.loop.barriers, ADR 11). A
+barrier record costs a round trip, so the question is open only after the op has waited for
+OP_WAIT_MS, or sooner in a pair that has lately had an op beyond the end.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def cli(*, debug: bool) -> None:
 def main() -> NoReturn:
     """Run the command line of this process, and end the process with its exit status."""
     # Imported here: code that imports single commands does not need it.
-    from halfbridge.checker.process_end import end_process  # noqa: PLC0415
+    from halfbridge.checker.process.process_end import end_process  # noqa: PLC0415
 
     try:
         cli.main(prog_name="halfbridge")

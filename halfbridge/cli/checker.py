@@ -31,7 +31,7 @@ def run(**values: Any) -> int:
     Every setting is a flag, an environment variable and a key of the TOML file. Flags override the
     environment, and the environment overrides the file.
     """
-    from halfbridge.checker import supervisor  # noqa: PLC0415 (--help does not need it)
+    from halfbridge.checker.process import supervisor  # noqa: PLC0415 (--help does not need it)
 
     config = load_settings(CheckerConfig, values)
     # Each worker reads the policy file again. A mistake should end the command, not N workers.

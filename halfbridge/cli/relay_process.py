@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge import TransactionProducer
     from halfbridge.bridge.config import BridgeConfig
-    from halfbridge.checker.http import Health
+    from halfbridge.checker.status import Health
     from halfbridge.sql.fence import Fence
 
 
@@ -59,8 +59,8 @@ def run_until_signal(
         values: Values of the command: metrics_host and metrics_port; without a port no metrics.
         says: A line to print at the start.
     """
-    from halfbridge.checker.http import serve  # noqa: PLC0415
-    from halfbridge.checker.signals import on_signals  # noqa: PLC0415
+    from halfbridge.checker.process.http import serve  # noqa: PLC0415
+    from halfbridge.checker.process.signals import on_signals  # noqa: PLC0415
 
     host, port = values["metrics_host"], values["metrics_port"]
     if port is not None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.bridge import InvalidMessageError, Message, Resolution
-from halfbridge.checker import stall_watch
-from halfbridge.checker.intake import Input
+from halfbridge.checker.loop import stall_watch
+from halfbridge.checker.loop.intake import Input
 from halfbridge.serde.headers import RESERVED
 from halfbridge.serde.records import DeadReason
 from tests.kit.waiting import SETTLED_S, until

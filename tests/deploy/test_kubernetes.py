@@ -13,9 +13,10 @@ import yaml
 from halfbridge import __version__
 from halfbridge.bridge.config_file import read_toml
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.http import Health, make_app
 from halfbridge.checker.metrics import Metrics
-from halfbridge.checker.supervisor import DRAIN_S
+from halfbridge.checker.process.http import make_app
+from halfbridge.checker.process.supervisor import DRAIN_S
+from halfbridge.checker.status import Health
 from halfbridge.cli import cli
 from halfbridge.serde.settings import load
 from tests.deploy.promql import ROOT

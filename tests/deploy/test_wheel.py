@@ -146,8 +146,9 @@ def test_a_project_may_have_folders_of_these_names(python: Path, project: Path) 
     said = _run(
         python,
         "-c",
-        "import halfbridge, halfbridge.checker.service, halfbridge.spark_jobs.audit.command\n"
-        "import halfbridge.checker.worker_process, halfbridge.testkit.stack\n"
+        "import halfbridge, halfbridge.checker.process.service\n"
+        "import halfbridge.spark_jobs.audit.command\n"
+        "import halfbridge.checker.process.worker_process, halfbridge.testkit.stack\n"
         "print(halfbridge.TransactionProducer.__module__)\n",
         at=project,
     )

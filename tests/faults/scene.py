@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.checker.slots import slot_ids
+from halfbridge.checker.process.slots import slot_ids
 from halfbridge.serde.headers import TRANSACTION_ID
 from halfbridge.testkit.history import Anomaly
 from halfbridge.testkit.torn import Torn, read, torn

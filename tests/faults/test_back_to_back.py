@@ -14,9 +14,9 @@ from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import Layout
 from halfbridge.checker.admin.topics import create_topics
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.loop.publish import Outgoing
+from halfbridge.checker.loop.turns import Turns
 from halfbridge.checker.metrics import Metrics
-from halfbridge.checker.publish import Outgoing
-from halfbridge.checker.turns import Turns
 
 pytestmark = pytest.mark.broker
 

@@ -15,10 +15,10 @@ from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import Layout
 from halfbridge.checker.admin.topics import create_topics
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.failures import KafkaTxnFailedError
-from halfbridge.checker.intake import Input
-from halfbridge.checker.outlet import Transactor
-from halfbridge.checker.slots import slot_ids
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.intake import Input
+from halfbridge.checker.loop.outlet import Transactor
+from halfbridge.checker.process.slots import slot_ids
 from tests.faults.stage import seed_of_run
 from tests.kit.waiting import until
 

@@ -22,9 +22,9 @@ from halfbridge.bridge import (
 )
 from halfbridge.bridge.kafka import system_ports
 from halfbridge.bridge.kafka.admin import AdminClient
-from halfbridge.checker.failures import KafkaTxnFailedError
-from halfbridge.checker.outlet import Transactor
-from halfbridge.checker.publish import Outgoing
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.outlet import Transactor
+from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.testkit.reader import read_all
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.inferred import INFERRED

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import KafkaError
 
-from halfbridge.checker.slots import slot_ids
+from halfbridge.checker.process.slots import slot_ids
 from tests.faults.scene import HEALED_S, SLOT
 from tests.kit.proxy import Act, Api, Rule
 from tests.kit.waiting import until

@@ -19,12 +19,12 @@ from halfbridge.bridge.kafka import system_ports
 from halfbridge.bridge.kafka.admin import AdminClient
 from halfbridge.checker.admin.cluster import Cluster as Admin
 from halfbridge.checker.errors import AdminError
-from halfbridge.checker.failures import InputLostError, KafkaTxnFailedError
-from halfbridge.checker.intake import TROUBLE_S, Input
-from halfbridge.checker.outlet import Transactor
-from halfbridge.checker.publish import Outgoing
-from halfbridge.checker.questions import Questions
-from halfbridge.checker.slots import slot_ids
+from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
+from halfbridge.checker.loop.intake import TROUBLE_S, Input
+from halfbridge.checker.loop.outlet import Transactor
+from halfbridge.checker.loop.publish import Outgoing
+from halfbridge.checker.loop.questions import Questions
+from halfbridge.checker.process.slots import slot_ids
 from halfbridge.testkit.reader import Witness
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule

@@ -7,8 +7,9 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.http import HttpServer, Status, serve
-from halfbridge.checker.service import run_worker
+from halfbridge.checker.process.http import HttpServer, serve
+from halfbridge.checker.process.service import run_worker
+from halfbridge.checker.status import Status
 from tests.kit.http import answer_of
 from tests.kit.waiting import SETTLED_S, until
 

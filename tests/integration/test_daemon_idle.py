@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge.bridge.kafka import system_ports
-from halfbridge.checker.http import Status
+from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.policy import Policy
-from halfbridge.checker.slots import slot_ids
-from halfbridge.checker.worker import Worker
+from halfbridge.checker.process.slots import slot_ids
+from halfbridge.checker.status import Status
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:

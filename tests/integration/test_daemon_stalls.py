@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halfbridge.bridge.kafka import system_ports
-from halfbridge.checker import bodies, stall_watch, waits, worker
-from halfbridge.checker.bell import Bell
-from halfbridge.checker.bodies import BodyReader
-from halfbridge.checker.failures import InputLostError
+from halfbridge.checker.loop import bodies, stall_watch, waits, worker
+from halfbridge.checker.loop.bell import Bell
+from halfbridge.checker.loop.bodies import BodyReader
+from halfbridge.checker.loop.failures import InputLostError
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
 from tests.kit.cluster import ProxiedCluster

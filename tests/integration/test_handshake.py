@@ -17,8 +17,8 @@ from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import AdminError
-from halfbridge.checker.failures import InputLostError
-from halfbridge.checker.questions import Questions
+from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.questions import Questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ import pytest
 
 from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.questions import Questions
-from halfbridge.checker.topic_settings import TopicSettings
+from halfbridge.checker.loop.questions import Questions
+from halfbridge.checker.loop.topic_settings import TopicSettings
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:

@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.threads import SystemClock
-from halfbridge.checker.blame import Batch, Blame
-from halfbridge.checker.collector import Collector
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.failures import KafkaTxnFailedError
-from halfbridge.checker.ledger_settings import ledger_settings
-from halfbridge.checker.pair import Pair, restore_plan
+from halfbridge.checker.loop.blame import Batch, Blame
+from halfbridge.checker.loop.collector import Collector
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.ledger_settings import ledger_settings
+from halfbridge.checker.loop.pair import Pair, restore_plan
+from halfbridge.checker.loop.publish import Publisher
+from halfbridge.checker.loop.routes import Routes
+from halfbridge.checker.loop.sizes import Sizes, bytes_alone
+from halfbridge.checker.loop.topic_watch import TopicWatch
 from halfbridge.checker.policy import Policy
-from halfbridge.checker.publish import Publisher
-from halfbridge.checker.routes import Routes
-from halfbridge.checker.sizes import Sizes, bytes_alone
-from halfbridge.checker.topic_watch import TopicWatch
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
 from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.limits import STUB_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
@@ -38,7 +38,7 @@ from tests.property import strategies as some
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from halfbridge.checker.publish import Outgoing
+    from halfbridge.checker.loop.publish import Outgoing
 
 NAMES = TopicNames()
 MEBIBYTE = 1024 * 1024

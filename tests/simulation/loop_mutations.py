@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker import collector
-from halfbridge.checker.asking import Asker
-from halfbridge.checker.assignment import Assignment
-from halfbridge.checker.collector import Collector
-from halfbridge.checker.intake import Input
-from halfbridge.checker.worker import Worker
+from halfbridge.checker.loop import collector
+from halfbridge.checker.loop.asking import Asker
+from halfbridge.checker.loop.assignment import Assignment
+from halfbridge.checker.loop.collector import Collector
+from halfbridge.checker.loop.intake import Input
+from halfbridge.checker.loop.worker import Worker
 from tests.simulation.mutation import Mutation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from halfbridge.bridge.ports import Committed, Event, Place
-    from halfbridge.checker.collector import Work
     from halfbridge.checker.core.plan import Check
-    from halfbridge.checker.pair import Pair
+    from halfbridge.checker.loop.collector import Work
+    from halfbridge.checker.loop.pair import Pair
 
 # --- worker --------------------------------------------------------------------------------
 

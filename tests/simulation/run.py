@@ -12,8 +12,8 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
-from halfbridge.checker import worker as daemon_worker
 from halfbridge.checker.core import forget, half_end
+from halfbridge.checker.loop import worker as daemon_worker
 from tests.simulation.choices import Choices, shrink
 from tests.simulation.settings import BACKGROUND_RECORDS
 from tests.simulation.workers import NotedWorker
@@ -22,7 +22,7 @@ from tests.simulation.world import STEPS, World
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from halfbridge.checker.worker import Worker
+    from halfbridge.checker.loop.worker import Worker
 
 SEED_VARIABLE = "HALFBRIDGE_SIM_SEED"  # one seed, and no other
 SEEDS_VARIABLE = "HALFBRIDGE_SIM_SEEDS"  # how many seeds

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.checker.errors import SlotTakenError
-from halfbridge.checker.http import Status
+from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.metrics import Metrics
-from halfbridge.checker.slots import slot_ids
-from halfbridge.checker.worker import Worker
+from halfbridge.checker.process.slots import slot_ids
+from halfbridge.checker.status import Status
 from tests.ledger_log import outcomes
 from tests.simulation.settings import BATCHES, POLICY, daemon_config
 
 if TYPE_CHECKING:
     from halfbridge.bridge.ports import Event
-    from halfbridge.checker.failures import KafkaTxnFailedError
+    from halfbridge.checker.loop.failures import KafkaTxnFailedError
     from tests.simulation.world import World
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halfbridge.bridge.ports import Place, Ports
-    from halfbridge.checker.worker import Worker
+    from halfbridge.checker.loop.worker import Worker
     from halfbridge.serde.headers import Headers
     from halfbridge.testkit.memory.log import Partition
     from halfbridge.testkit.memory.process import Process

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from halfbridge.bridge.failure import KafkaFailure
-from halfbridge.checker import barriers
-from halfbridge.checker.barriers import Barriers, EndProof
-from halfbridge.checker.bodies import BodyReader
-from halfbridge.checker.failures import KafkaTxnFailedError
-from halfbridge.checker.outlet import Transactor
-from halfbridge.checker.routes import Routes
-from halfbridge.checker.turns import Turns
+from halfbridge.checker.loop import barriers
+from halfbridge.checker.loop.barriers import Barriers, EndProof
+from halfbridge.checker.loop.bodies import BodyReader
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.outlet import Transactor
+from halfbridge.checker.loop.routes import Routes
+from halfbridge.checker.loop.turns import Turns
 from tests.simulation.mutation import Mutation
 from tests.simulation.settings import REAL_TOPICS
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from halfbridge.checker.core.plan import Delivery
-    from halfbridge.checker.publish import Outgoing
+    from halfbridge.checker.loop.publish import Outgoing
     from halfbridge.serde.records import HalfMetadata
     from halfbridge.testkit.memory.seat import Membership
 

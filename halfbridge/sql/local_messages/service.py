@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from halfbridge.bridge.errors import BridgeError
 from halfbridge.bridge.kafka import system_ports
-from halfbridge.checker.http import Health
+from halfbridge.checker.status import Health
 from halfbridge.sql.local_messages.dead_letters import DeadLetters
 from halfbridge.sql.local_messages.errors import DrainError
 from halfbridge.sql.local_messages.letter_reader import LetterReader

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from halfbridge.checker.http import Health
+from halfbridge.checker.status import Health
 from halfbridge.sql.local_messages.errors import DrainError
 from halfbridge.sql.local_messages.service import DRAIN_S_MAX
 from halfbridge.sql.log_subscription.errors import LogSubscriptionError

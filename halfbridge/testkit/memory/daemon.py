@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.http import Status
+from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.policy import load_policy
-from halfbridge.checker.settings_record import settings_record
-from halfbridge.checker.slots import slot_ids
-from halfbridge.checker.worker import Worker
+from halfbridge.checker.process.settings_record import settings_record
+from halfbridge.checker.process.slots import slot_ids
+from halfbridge.checker.status import Status
 from halfbridge.testkit.memory.passing import Passing
 
 if TYPE_CHECKING:

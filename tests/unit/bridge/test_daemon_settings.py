@@ -9,7 +9,7 @@ import pytest
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.daemon_settings import differences
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.settings_record import limits_of
+from halfbridge.checker.process.settings_record import limits_of
 from halfbridge.serde.records import DaemonSettings
 
 HOUR_MS = 3_600_000

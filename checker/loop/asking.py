@@ -1,0 +1,158 @@
+"""Asks: producer groups about their transactions, and where partitions end."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from halfbridge.checker.loop.pacer import Pacer
+from halfbridge.checker.loop.pair import in_turn, restore_checks
+from halfbridge.checker.loop.report import TellNow
+from halfbridge.checker.loop.stamps import Stamps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.plan import Check
+    from halfbridge.checker.loop.barriers import Barriers
+    from halfbridge.checker.loop.bodies import BodyReader
+    from halfbridge.checker.loop.check_sender import CheckSender
+    from halfbridge.checker.loop.pair import Pair
+    from halfbridge.checker.loop.questions import Questions
+    from halfbridge.checker.loop.topic_watch import TopicWatch
+    from halfbridge.checker.metrics import Metrics
+
+
+_log = logging.getLogger("halfbridge.checker")
+
+# Bodies that are read again for one part of the checks: a tenth of a second's worth of checks may
+# be 200, of a megabyte each.
+PART_BYTES = 4_194_304
+_MS_PER_S = 1000
+
+
+class Asker:
+    """Sends what the ledgers want to know, and brings the answers of brokers back to them."""
+
+    def __init__(
+        self,
+        config: CheckerConfig,
+        *,
+        questions: Questions,
+        barriers: Barriers,
+        sender: CheckSender,
+        bodies: BodyReader,
+        topics: TopicWatch,
+        metrics: Metrics,
+    ) -> None:
+        self._names = config.names
+        self._pacer = Pacer(config.check_rate_max)
+        self._questions = questions
+        self._barriers = barriers
+        self._sender = sender
+        self._bodies = bodies
+        self._topics = topics
+        self._metrics = metrics
+        self._stamps = Stamps()
+        self._last = -1  # the pair that asked last
+        self._told = TellNow()
+
+    def ask(self, pairs: Mapping[int, Pair], now: float) -> None:
+        """Send the checks that are due, at the pace allowed, and ask for ends that are wanted."""
+        waiting = len(pairs)
+        for pair in in_turn(pairs, self._last):
+            now_ms = pair.now_ms(now)
+            ledger = pair.ledger
+            share = -(-self._pacer.allowance(now) // waiting)  # rounded up: it may be one in all
+            waiting -= 1
+            checks = ledger.checks(now_ms, share)
+            if checks:
+                self._pacer.spend(len(checks))
+                self._last = pair.partition
+                self._send(pair, checks, now)
+            if ledger.wants_op_end:
+                self._questions.ask_end(self._names.op, pair.partition, now_ms)
+            doubt = ledger.wants_half_end(int(now * _MS_PER_S))
+            if doubt is not None:
+                self._barriers.ask(pair.partition, doubt)
+        begun = self._barriers.serve(now)
+        if begun:
+            self._metrics.barriers(begun)
+        self._sender.serve()
+        if self._sender.untimely is not None:
+            self._stamps.refused(self._sender.untimely)
+
+    def take_answers(self, pairs: Mapping[int, Pair]) -> bool:
+        """Hand the brokers' answers to the ledgers; tell whether there were any."""
+        any_came = False
+        for answer in self._questions.answers():
+            any_came = True
+            pair = pairs.get(answer.partition)
+            if pair is None:
+                continue
+            pair.ledger.op_end(answer.end, answer.token)
+        for proof in self._barriers.answers():
+            any_came = True
+            pair = pairs.get(proof.partition)
+            if pair is not None:
+                pair.ledger.half_end(proof.end, proof.token)
+        return any_came
+
+    def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
+        sent: Counter[str] = Counter()
+        read = partial(self._bodies.read, pair.partition)
+        for check in chain.from_iterable(restore_checks(some, read) for some in in_parts(checks)):
+            record = pair.publisher.check(check, pair.now_ms(now))
+            # Nobody to ask, or no room: the request counts as unanswered and is repeated.
+            if self._topics.finds(record.topic, now):
+                record = record._replace(
+                    partition=spread(check, self._topics.partitions(record.topic)),
+                    timestamp_ms=self._stamps.ms(record.timestamp_ms, pair.latest_ms),
+                )
+                sent[check.half.metadata.producer_group] += self._sender.send(
+                    record, self._stamps.turn
+                )
+            else:
+                self._nobody_to_ask(check.half.metadata.producer_group, record.topic, now)
+        self._metrics.checks_sent(sent)
+
+    def _nobody_to_ask(self, group: str, topic: str, now: float) -> None:
+        """Count it, and say now and then what an operator has to do."""
+        self._metrics.check_topic_missing(group)
+        if not self._told.is_due(topic, now):
+            return
+        _log.warning(
+            "nobody can be asked about undecided transactions of group %s: topic %s does not exist"
+            " (create it with `halfbridge topics create --producer-group %s`)",
+            group,
+            topic,
+            group,
+        )
+
+
+def in_parts(checks: list[Check]) -> Iterator[list[Check]]:
+    """Yield the checks in parts of which at most about `PART_BYTES` of bodies are in memory."""
+    part: list[Check] = []
+    size_bytes = 0
+    for check in checks:
+        part.append(check)
+        size_bytes += check.half.size_bytes
+        if size_bytes >= PART_BYTES:
+            yield part
+            part, size_bytes = [], 0
+    if part:
+        yield part
+
+
+def spread(check: Check, partitions: int) -> int:
+    """Return the partition of the check topic for this request.
+
+    Another one with each repetition: a member of the group that does not answer, or that does not
+    know the topic, must not be the only one that is ever asked.
+    """
+    return (crc32(check.half.metadata.transaction_id.encode()) + check.attempt) % partitions

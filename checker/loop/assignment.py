@@ -1,0 +1,304 @@
+"""The partition pairs that a worker serves: started from committed offsets, left out, stopped."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from halfbridge.checker.core.progress import BeyondEndError
+from halfbridge.checker.loop.beginning import where_to_begin
+from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.pair import Pair
+from halfbridge.checker.loop.throttle import Throttle
+from halfbridge.checker.loop.waits import Waits
+from halfbridge.serde.progress import Progress, ProgressError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from halfbridge.bridge.ports import Clock
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.settings import LedgerSettings
+    from halfbridge.checker.loop.intake import Input
+    from halfbridge.checker.loop.publish import Publisher
+    from halfbridge.checker.loop.questions import Questions, Ranges
+    from halfbridge.checker.loop.topic_guard import TopicGuard
+    from halfbridge.checker.status import Status
+
+_log = logging.getLogger("halfbridge.checker")
+
+# How long progress beyond a log's end may be an old leader's mistake: one that was frozen learns
+# within a heartbeat (2 s) that others lead its partitions by now.
+BEYOND_END_S = 10.0
+
+
+class Assignment:
+    """What this worker serves at present.
+
+    Attributes:
+        pairs: Partition number -> the pair; those stopped or left out are not among them.
+    """
+
+    def __init__(
+        self,
+        config: CheckerConfig,
+        settings: LedgerSettings,
+        *,
+        intake: Input,
+        questions: Questions,
+        new_publisher: Callable[[int], Publisher],
+        guard: TopicGuard,
+        status: Status,
+        clock: Clock,
+    ) -> None:
+        self.pairs: dict[int, Pair] = {}
+        self._config = config
+        self._half, self._op = config.names.half, config.names.op
+        self._settings = settings
+        self._throttle = Throttle(config)
+        self._input = intake
+        self._questions = questions
+        self._new_publisher = new_publisher
+        self._guard = guard
+        self._status = status
+        self._clock = clock
+        self._beyond_end_since: dict[int, float] = {}
+        self._waits = Waits(status)
+        self._question: Ranges | None = None  # about pairs that are left out
+
+    @property
+    def is_rebuilt(self) -> bool:
+        """Whether every ledger has reached committed progress again."""
+        return all(pair.announced for pair in self.pairs.values())
+
+    @property
+    def is_far_ahead(self) -> bool:
+        """Whether enough was read for the batches after the one under way."""
+        return self._throttle.is_far_ahead(self.pairs.values())
+
+    def drop(self) -> None:
+        """Forget everything that is in memory."""
+        for number in self.pairs:
+            self._status.metrics.forget_partition(number)
+        self.pairs = {}
+
+    def start(self) -> None:
+        """Begin anew, from the committed offsets of what is assigned now.
+
+        A partition without trustworthy progress is stopped and reported, one that brokers do not
+        answer for is left out for now; the others go on.
+
+        Raises:
+            InputLostError: offsets cannot be read now, or not be believed yet; try again.
+        """
+        self._status.set_ready(ready=False, reason="rebuilds its ledgers")
+        self.drop()
+        self._question = None
+        assigned = self._input.assigned
+        numbers = sorted({number for _, number in assigned})
+        # In reserve, while others hold the partitions; unless it does not even belong to them.
+        is_member = self._input.is_member
+        if assigned or is_member:
+            self._status.keep_partitions(numbers)
+            self._waits.keep(numbers)
+        if not assigned:
+            self._status.metrics.partitions_stopped(0)
+            self._status.set_ready(ready=is_member, reason="" if is_member else "joins its group")
+            return
+        began = self._clock.monotonic()
+        self._guard.before_start(began)
+        if self._guard.stops:
+            self._stop_all(numbers, self._guard.stops)
+            return
+        asked = self._to_ask(numbers, began)
+        committed = self._input.committed(assigned)
+        ranges = self._ask(asked).answers()
+        names = self._half, self._op
+        found = {number: where_to_begin(number, names, committed, ranges) for number in asked}
+        known = self._leave_out(found, began)
+        self._doubt(known, began)
+        self._serve(known, self._settings.shared_by(len(numbers)), began)
+
+    def lost(
+        self, unread: Mapping[int, str], why: str, *, since: float | None = None
+    ) -> InputLostError:
+        """Take that pairs cannot be read, and return what to raise.
+
+        Should it happen to one again, the others are served without it.
+
+        Args:
+            unread: Partition number -> topic of it that cannot be read.
+            why: What was said.
+            since: When that began; now, if it is not given. Monotonic seconds.
+        """
+        now = self._clock.monotonic()
+        are_all = len(unread) == len(self.pairs)
+        texts = {number: f"{topic}[{number}]: {why}" for number, topic in unread.items()}
+        for number, topic in unread.items():
+            pair = self.pairs[number]
+            well_s = (since or now) - pair.rebuild_began if topic in pair.read_to_end else 0.0
+            self._waits.lost(number, texts[number], now, well_s=well_s, are_all=are_all)
+        return InputLostError("; ".join(texts.values()))
+
+    def look_again(self, now: float) -> None:
+        """Ask about pairs that are left out, without waiting; begin anew once one may be had."""
+        self._waits.tell(now)
+        if self._guard.look(now):
+            self._input.changed = True
+        if not self._input.assigned:
+            return  # between two assignments
+        if self._question is None:
+            due = self._waits.due(now)
+            self._question = self._ask(due) if due else None
+        elif self._question.is_over:
+            answers, self._question = self._question.answers(), None
+            errors = ((number, each) for (_, number), each in answers.items())
+            silent = {number: each for number, each in errors if isinstance(each, InputLostError)}
+            for number in {number for _, number in answers}:
+                if number in silent:
+                    self._waits.leave_out(number, str(silent[number]), now)
+                else:
+                    self._waits.answered(number)
+                    self._input.changed = True
+
+    def announce(self, now: float) -> None:
+        """Report rebuilds that have ended; the worker is ready once all have."""
+        waiting = [pair for pair in self.pairs.values() if not pair.announced]
+        for pair in waiting:
+            if pair.ledger.is_rebuilt:
+                self.pause_or_resume(pair)
+                pair.announced = True
+                seconds = now - pair.rebuild_began
+                self._status.metrics.rebuilt_s(seconds)
+                _log.info(
+                    "partition %d rebuilt in %.3f s from H=%d O=%d: %d undecided half messages",
+                    *(pair.partition, seconds, pair.began_from.half, pair.began_from.op),
+                    pair.ledger.undecided_halves,
+                )
+        if waiting and all(pair.announced for pair in waiting):
+            self._status.set_ready(ready=True)
+
+    def keep_bodies(self, under_way: Collection[int]) -> None:
+        """Keep the budget of bodies; pairs `under_way` still need the bodies of their plans."""
+        for number, pair in self.pairs.items():
+            pair.keep_bodies(is_written=number in under_way)
+
+    def pause_or_resume(self, *only: Pair) -> None:
+        """Keep what pairs hold in memory bounded, by not fetching more of it; all, or these."""
+        for pair in only or self.pairs.values():
+            not_wanted = self._throttle.not_wanted(pair)
+            for topic in not_wanted - pair.paused:
+                self._input.pause(topic, pair.partition)
+            for topic in pair.paused - not_wanted:
+                self._input.resume(topic, pair.partition)
+            pair.paused = not_wanted
+
+    def memory_trouble(self) -> str:
+        """Return which pair has nearly spent its budget of entries; empty when none has."""
+        return self._throttle.trouble(self.pairs.values())
+
+    def doze(self) -> None:
+        """Let the bell watch when every ledger has applied all it has read."""
+        offsets: dict[tuple[str, int], int] = {}
+        for number, pair in self.pairs.items():
+            ledger = pair.ledger
+            waiting = ledger.ops_waiting or ledger.letters_waiting
+            if not ledger.is_rebuilt or waiting or pair.held or pair.paused:
+                return
+            progress = ledger.progress()
+            offsets[self._half, number] = progress.position
+            offsets[self._op, number] = progress.op
+        self._input.doze(offsets)
+
+    def _to_ask(self, numbers: Collection[int], now: float) -> Collection[int]:
+        """Return the pairs to begin with: not those left out, unless there are no others.
+
+        Raises:
+            InputLostError: none of them could be read, and none is to be tried again yet.
+        """
+        asked = [number for number in numbers if number not in self._waits.numbers]
+        asked = asked or [number for number in numbers if self._waits.may_be_tried(number, now)]
+        if not asked:
+            self._waits.tell(now)
+            raise InputLostError(self._waits.why())
+        return asked
+
+    def _ask(self, numbers: Collection[int]) -> Ranges:
+        return self._questions.ask_ranges(
+            sorted(place for place in self._input.assigned if place[1] in numbers)
+        )
+
+    def _serve(
+        self, found: Mapping[int, Progress | ProgressError], settings: LedgerSettings, began: float
+    ) -> None:
+        offsets: dict[tuple[str, int], int] = {}
+        for number, progress in found.items():
+            self._waits.end(number)
+            self._status.clear_partition(number)
+            if isinstance(progress, ProgressError):
+                self._stop(number, str(progress))
+                continue
+            publisher = self._new_publisher(number)
+            self.pairs[number] = Pair(number, settings, progress, publisher, began=began)
+            offsets[self._half, number] = progress.half
+            offsets[self._op, number] = progress.ops_from
+        self._status.metrics.partitions_stopped(len(found) - len(self.pairs))
+        self._input.read_from(offsets)
+        if not self.pairs:
+            or_wait = " or wait" if self._waits.numbers else ""
+            self._status.set_ready(ready=False, reason=f"all its partitions are stopped{or_wait}")
+
+    def _leave_out(
+        self, found: Mapping[int, Progress | ProgressError | InputLostError], now: float
+    ) -> dict[int, Progress | ProgressError]:
+        """Return what is known, and leave out the pairs that brokers do not answer for.
+
+        Raises:
+            InputLostError: they answer for none; all partitions are asked again.
+        """
+        known: dict[int, Progress | ProgressError] = {}
+        silent: dict[int, InputLostError] = {}
+        for number, progress in found.items():
+            if isinstance(progress, InputLostError):
+                silent[number] = progress
+            else:
+                known[number] = progress
+        if not known:
+            raise next(iter(silent.values()))
+        for number, error in silent.items():
+            if number not in self._waits.numbers:
+                self._status.clear_partition(number)  # what was true before
+            self._waits.leave_out(number, str(error), now)
+        return known
+
+    def _doubt(self, found: Mapping[int, Progress | ProgressError], now: float) -> None:
+        """Believe of progress beyond a log's end only what was said for a while.
+
+        Raises:
+            InputLostError: it was not; all partitions are asked again.
+        """
+        self._beyond_end_since = {
+            number: self._beyond_end_since.get(number, now)
+            for number, progress in found.items()
+            if isinstance(progress, BeyondEndError)
+        }
+        for number, since in self._beyond_end_since.items():
+            if now - since < BEYOND_END_S:
+                raise InputLostError(f"partition {number}: {found[number]}; asked again")
+
+    def _stop_all(self, numbers: Collection[int], why: str) -> None:
+        """Serve none of `numbers` until the guard has them go on."""
+        for number in numbers:
+            self._waits.end(number)
+            self._status.stop_partition(number, why)
+        self._status.metrics.partitions_stopped(len(numbers))
+        self._status.set_ready(ready=False, reason=why)
+        self._input.read_from({})
+
+    def _stop(self, number: int, error: str) -> None:
+        self._status.stop_partition(number, error)
+        _log.error(
+            "partition %d stopped: %s. Nothing of it is delivered until an operator stops the"
+            " workers and runs `halfbridge checker init --partition %d`",
+            *(number, error, number),
+        )

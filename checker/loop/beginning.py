@@ -1,0 +1,47 @@
+"""Where a partition pair begins: what was committed, held against the log."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfbridge.checker.core.progress import check_against_log
+from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.serde.progress import Progress, ProgressError, parse_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.bridge.ports import Committed
+
+
+def where_to_begin(
+    number: int,
+    topics: tuple[str, str],
+    committed: Mapping[tuple[str, int], Committed],
+    ranges: Mapping[tuple[str, int], tuple[int, int] | InputLostError],
+) -> Progress | ProgressError | InputLostError:
+    """Return where a pair begins, or why nobody knows.
+
+    Args:
+        number: Of the pair.
+        topics: Half and op topic.
+        committed: (topic, partition) -> what was committed.
+        ranges: (topic, partition) -> log start and end, or why its broker did not say.
+    """
+    half, op = ((topic, number) for topic in topics)
+    if half not in committed or op not in committed:
+        return ProgressError(
+            "half and op partition of this number are not on one worker: the topics have"
+            " different partition counts; `halfbridge topics create --grow` makes them equal"
+        )
+    at_op = committed[op]
+    try:
+        progress = parse_progress(committed[half].offset, at_op.offset, at_op.metadata)
+        half_range, op_range = ranges[half], ranges[op]
+        if isinstance(half_range, InputLostError):
+            return half_range
+        if isinstance(op_range, InputLostError):
+            return op_range
+        return check_against_log(progress, half_range, op_range)
+    except ProgressError as error:
+        return error

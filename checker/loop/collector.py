@@ -1,0 +1,94 @@
+"""Which plans make up the next kafka_txn: those of the pairs, in turn, until it is full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from halfbridge.checker.core.plan import Plan
+from halfbridge.checker.loop.pair import in_turn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.loop.blame import Blame
+    from halfbridge.checker.loop.pair import Pair
+    from halfbridge.checker.loop.report import Reporter
+    from halfbridge.checker.loop.topic_watch import TopicWatch
+
+# Offsets that moved without anything to write are committed at this pace.
+IDLE_COMMIT_S = 0.5
+
+
+class Work(NamedTuple):
+    """What is to be written for one pair."""
+
+    pair: Pair
+    plan: Plan
+
+
+class Collector:
+    """Takes plans in turn; those that must wait stay held by their pairs."""
+
+    def __init__(
+        self, config: CheckerConfig, *, blame: Blame, topics: TopicWatch, reporter: Reporter
+    ) -> None:
+        self._config = config
+        self._blame = blame
+        self._topics = topics
+        self._reporter = reporter
+        self._last = -1  # the pair whose turn was last
+
+    def collect(self, pairs: Mapping[int, Pair], now: float) -> list[Work]:
+        """Return the next batch: within its limits but for the last transaction.
+
+        A pair in which something is refused goes alone: beside others it would fail them as well,
+        and their success would say nothing of it.
+
+        Raises:
+            InputLostError: topics had to be looked up, and no broker answered.
+        """
+        batch: list[Work] = []
+        left, left_bytes = self._config.batch_records_max, self._config.batch_bytes_max
+        looked_at = self._topics.looked_at
+        for pair in in_turn(pairs, self._last):
+            limit = self._blame.limit(pair.partition)
+            goes_alone = limit < self._config.batch_records_max
+            if left <= 0 or left_bytes <= 0 or (goes_alone and batch):
+                break
+            plan = self._plan(pair, now, records_max=min(left, limit), size_bytes_max=left_bytes)
+            if plan is None or self._topics.must_wait(pair, plan, now):
+                continue
+            left -= max(plan.records, 1)
+            left_bytes -= plan.size_bytes
+            batch.append(Work(pair, plan))
+            self._last = pair.partition
+            if goes_alone:
+                break
+        if self._topics.looked_at != looked_at:
+            # What was found for one pair may be news for those before it.
+            batch = [each for each in batch if not self._topics.awaits(each.pair, each.plan, now)]
+        return batch
+
+    def _plan(
+        self, pair: Pair, now: float, *, records_max: int, size_bytes_max: int
+    ) -> Plan | None:
+        """Return the plan that the pair holds from now on; None where there is nothing to do."""
+        plan = pair.held or pair.ledger.plan(
+            pair.now_ms(now), records_max=records_max, size_bytes_max=size_bytes_max
+        )
+        if not plan.records:
+            self._reporter.written(plan, pair, refused=0, stubs=0)
+            plan = Plan()
+            if not _must_move(pair, now):
+                return None
+        if plan is not pair.held:
+            pair.held, pair.held_since = plan, now
+        return plan
+
+
+def _must_move(pair: Pair, now: float) -> bool:
+    """Tell whether offsets must be committed although there is nothing to write."""
+    if not pair.ledger.is_rebuilt or now - pair.committed_at < IDLE_COMMIT_S:
+        return False
+    return pair.ledger.progress() != pair.committed

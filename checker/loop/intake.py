@@ -1,0 +1,311 @@
+"""The member of the daemon's group, which reads half and op topic.
+
+Guards against traps of the protocol stand where they are needed, with the trap named.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.failure import MEMBER_FENCED, UNREACHABLE, Code, KafkaFailure
+from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.bridge.trouble import Troubles
+from halfbridge.checker.errors import SlotTakenError
+from halfbridge.checker.loop.bell import Bell
+from halfbridge.checker.loop.clients import QUESTION_S, client_config, joined
+from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.reading import GroupTrouble, Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from halfbridge.bridge.ports import Committed, Member, Place, Ports, Record
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.loop.clients import SlotIds
+
+_log = logging.getLogger("halfbridge.checker")
+
+# Records handed over by one call: one large fetch; bounds what is parsed before the next plan.
+FETCH_MAX = 5_000
+_FATAL = MEMBER_FENCED | {Code.FATAL}
+# How long after brokers were unreachable a static member may find that it has fenced itself. The
+# client reports the same trouble again only every 30 s.
+TROUBLE_S = 60.0
+# How long a member that leaves waits for its partitions to be taken from it.
+_LEAVE_S = 1.0
+
+
+class Input:
+    """What a worker reads of half and op topics.
+
+    Nothing is read on assignment: `assigned` says which partitions are ours, and `read_from`
+    starts them once their committed offsets were checked.
+
+    Fetches wait only a few milliseconds, so that batches stay large and latency small; on an
+    idle topic that would be hundreds of empty fetches a second. When nothing comes, `doze`
+    hands the watch over to the bell; `fetch` wakes the member when the bell rings.
+
+    Attributes:
+        assigned: (topic, partition) pairs of the current generation.
+        changed: The assignment changed since the caller last cleared this.
+        dozing: The bell is on watch; nothing is fetched but by it.
+        reading: How far partitions were read, and since when.
+        group_trouble: What the group, or a topic, said among the records: nowhere else is it told.
+        is_member: The group has said which partitions are ours, be they none.
+        membership: Taken in the assignment callback and kept until the next one. Before the
+            first join it would carry no generation, and the broker would fence nobody.
+    """
+
+    def __init__(self, config: CheckerConfig, ids: SlotIds, ports: Ports) -> None:
+        self._config = config
+        self._ids = ids
+        self._ports = ports
+        self._monotonic = ports.clock.monotonic
+        self._trouble_at = -TROUBLE_S
+        self.assigned: frozenset[Place] = frozenset()
+        self.changed = False
+        self.membership: object = None
+        self.dozing = False
+        self._served: list[Place] = []
+        self.reading = Reading()
+        self._paused: set[Place] = set()
+        self._fatal: KafkaFailure | None = None
+        self._given_up = ""
+        self._generation = 0
+        self.group_trouble = GroupTrouble()
+        self.is_member = False
+        self._troubles = Troubles(_log, ports.clock)
+        self._member = self._open()
+        self._bell = Bell(config, ports.kafka)
+
+    def fetch(self, wait_s: float) -> list[Record]:
+        """Return what has been fetched, waiting `wait_s` for the first record.
+
+        Raises:
+            InputLostError: read again from the committed offsets.
+            SlotTakenError: another worker runs on this slot.
+        """
+        self._recover_if_broken()
+        self.reading.takes(self._monotonic())
+        try:
+            if self.dozing:
+                if self._bell.rings(wait_s):
+                    self.wake()
+                wait_s = 0
+            first = self._member.poll(wait_s)
+            # One wait for the first record: to wait for many would be to wait for all of them.
+            records = [] if first is None else [first, *self._member.take(FETCH_MAX)]
+        except KafkaFailure as failure:
+            self._note_if_fatal(failure)
+            self._recover_if_broken()
+            raise InputLostError(str(failure)) from failure
+        # A member reports its fatal error among the records, without topic or partition, and
+        # once only: whoever dropped it there would never learn of it.
+        for record in records:
+            if record.error() is not None:
+                self._note_not_a_record(record)
+        self._recover_if_broken()
+        return records
+
+    def reached(self) -> dict[Place, int]:
+        """Return how far partitions were read, markers included, of those that are not paused."""
+        fetched = [place for place in self._served if place not in self._paused]
+        return {  # a negative position: nothing was read yet
+            place: max(position, self.reading.ends[place])
+            for place, position in self._member.positions(fetched).items()
+        }
+
+    def renew_bell(self) -> None:
+        """Wake up, and listen with a new bell from now on: the old one did not ring."""
+        with suppress(ConfigError):  # for now: then the old one goes on
+            old, self._bell = self._bell, Bell(self._config, self._ports.kafka)
+            self._ports.run.let_go(old)
+        self.wake()
+
+    def renew(self, why: str) -> NoReturn:
+        """Give the member up, and have a new one join in its place.
+
+        Raises:
+            InputLostError: always; read again from the committed offsets.
+        """
+        self._given_up = why
+        self._renew()
+
+    def committed(self, wanted: Iterable[Place]) -> dict[Place, Committed]:
+        """Return the committed offsets of the given partitions, stable ones only.
+
+        Raises:
+            InputLostError: the coordinator did not answer.
+        """
+        try:
+            return self._member.committed(wanted, QUESTION_S)
+        except KafkaFailure as failure:
+            raise InputLostError(str(failure)) from failure
+
+    def read_from(self, offsets: Mapping[Place, int]) -> None:
+        """Read exactly these partitions, from these offsets."""
+        self.wake()
+        self._lift_pauses()
+        self._served = list(offsets)
+        self.reading.begin(offsets, self._monotonic())
+        self._member.read_from(offsets)
+
+    def doze(self, offsets: Mapping[Place, int]) -> None:
+        """Let the bell watch from `offsets`, the end of what was read, until something comes."""
+        if not self._served or self.dozing:
+            return
+        self.dozing = True
+        self._member.pause(self._served)
+        self._bell.listen(offsets)
+
+    def wake(self) -> None:
+        """Fetch again."""
+        if self.dozing:
+            self.dozing = False
+            self._bell.rest()
+            self._member.resume(self._served)
+
+    def pause(self, topic: str, partition: int) -> None:
+        """Stop fetching a partition until `resume` or `read_from`; what was fetched is dropped."""
+        self._paused.add((topic, partition))
+        self._member.pause([(topic, partition)])
+
+    def resume(self, topic: str, partition: int) -> None:
+        """Go on fetching a partition."""
+        self._paused.discard((topic, partition))
+        self._member.resume([(topic, partition)])
+
+    def close(self, *, leave: bool) -> None:
+        """Close; a static member leaves its group only when it says so."""
+        self.wake()  # closing revokes, and nothing can be resumed by then
+        if leave:
+            with suppress(RuntimeError):  # closed, and no new one could be made
+                self._member.leave()
+            deadline = self._monotonic() + _LEAVE_S
+            while self.assigned and self._monotonic() < deadline:
+                self._member.poll(_LEAVE_S / 10)
+        self._ports.run.let_go(self._bell, self._member)
+
+    # Callbacks run inside poll() and take(). One that raised would make the client throw away the
+    # records it had taken, so they only take note. A member that was given up may still call.
+
+    def _on_assigned(self, generation: int, member: Member, places: frozenset[Place]) -> None:
+        if generation != self._generation:
+            return
+        try:
+            self.wake()
+            self._served = []
+            self.assigned = places
+            self.membership = member.membership()
+            self.is_member = True
+            self.group_trouble.end()
+            member.read_from({})
+        except Exception as error:  # noqa: BLE001 (see above)
+            _log.warning("assignment failed: %s", error)
+        self.changed = True
+
+    def _on_revoked(self, generation: int, _member: Member) -> None:
+        if generation != self._generation:
+            return
+        try:
+            self.wake()
+            self._lift_pauses()
+            self._served = []
+            self.assigned, self.is_member = frozenset(), False
+        except Exception as error:  # noqa: BLE001 (see above)
+            _log.warning("revocation failed: %s", error)
+        self.changed = True
+
+    def _lift_pauses(self) -> None:
+        """Resume what was paused, while it is ours: the client keeps pauses over assignments."""
+        if self._paused:
+            self._member.resume(self._paused)
+            self._paused.clear()
+
+    def _on_error(self, generation: int, error: Any) -> None:
+        if generation != self._generation:
+            return
+        failure = failure_of(error)
+        if failure.code in UNREACHABLE:
+            self._on_lost(generation)
+        self._note_if_fatal(failure)
+        self._troubles.note(failure)
+
+    def _on_lost(self, generation: int) -> None:
+        if generation == self._generation:
+            self._trouble_at = self._monotonic()
+
+    def _note_not_a_record(self, record: Any) -> None:
+        failure = failure_of(record.error())
+        if failure.code == Code.PARTITION_EOF:
+            self.reading.ends[record.topic(), record.partition()] = record.offset()
+        self._note_if_fatal(failure)
+        if _is_of_no_partition(record):
+            self._troubles.note(failure)
+            self.group_trouble.note(failure.text, self._monotonic())
+
+    def _note_if_fatal(self, failure: KafkaFailure) -> None:
+        if failure.is_fatal or failure.code in _FATAL:
+            self._fatal = failure
+
+    def _recover_if_broken(self) -> None:
+        """Join with a new member, unless another process has our slot.
+
+        A static member can fence itself: when the answer to its JoinGroup is lost with the
+        connection, the group knows it by a member id that it never learned; when its coordinator
+        was silent for a session, the client sends a heartbeat without one. So being fenced means
+        another worker unless brokers were just unreachable. Should one have come at that very
+        time, this takes the slot back and the other one ends.
+        """
+        if self._fatal is not None:
+            text = self._fatal.text
+            was_fenced = "fenced" in text.lower() or self._fatal.code in MEMBER_FENCED
+            if was_fenced and self._monotonic() - self._trouble_at > TROUBLE_S:
+                raise SlotTakenError(
+                    f"another worker runs on this slot and took its partitions over ({text}):"
+                    " stop one of the two, or give each its own --slot"
+                )
+            self._fatal, self._given_up = None, f"the consumer could not go on ({text})"
+            self._trouble_at = -TROUBLE_S  # it excuses one fence, not the next
+        if self._given_up:
+            self._renew()
+
+    def _renew(self) -> NoReturn:
+        self._generation += 1
+        self._ports.run.let_go(self._member, self._bell)
+        self._served = []
+        self._paused.clear()
+        self.assigned, self.is_member, self.dozing = frozenset(), False, False
+        self.changed = True
+        try:
+            self._bell, self._member = Bell(self._config, self._ports.kafka), self._open()
+        except ConfigError as error:  # it was right at first: a certificate is being replaced, say
+            raise InputLostError(f"no new consumer can be made yet: {error}") from error
+        why, self._given_up = self._given_up, ""
+        raise InputLostError(f"{why}: a new one joins")
+
+    def _open(self) -> Member:
+        config, generation = self._config, self._generation
+        member = self._ports.kafka.member(
+            {
+                **client_config(config),
+                **joined(config, self._ids.group_instance_id),
+                "error_cb": partial(self._on_error, generation),
+            },
+            on_lost=partial(self._on_lost, generation),
+        )
+        member.join(
+            [config.names.half, config.names.op],
+            partial(self._on_assigned, generation),
+            partial(self._on_revoked, generation),
+        )
+        return member
+
+
+def _is_of_no_partition(record: Record) -> bool:
+    """Tell whether an error is about the group (no topic) or a topic (no partition)."""
+    return record.topic() is None or record.partition() in (None, -1)

@@ -1,0 +1,323 @@
+"""One half and op partition of the same number, as a worker serves it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of
+from halfbridge.checker.core.ledger import Ledger
+from halfbridge.checker.core.weights import message_bytes
+from halfbridge.checker.loop.sizes import bytes_at_most
+from halfbridge.serde.avro import OP
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import headers_of, parse_half, user_bytes
+from halfbridge.serde.limits import shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from halfbridge.checker.core.plan import Check, Plan
+    from halfbridge.checker.core.settings import LedgerSettings
+    from halfbridge.checker.loop.patience import Awaited
+    from halfbridge.checker.loop.publish import Publisher
+    from halfbridge.serde.headers import Headers
+    from halfbridge.serde.progress import Progress
+    from halfbridge.serde.records import Op
+
+# What a record takes in memory beyond what it takes in a log: about 290 bytes for the objects
+# around key and value, and 146 for those around each header (`sys.getsizeof`).
+RECORD_OVERHEAD_BYTES = 300
+HEADER_OVERHEAD_BYTES = 150
+
+
+class Pair:
+    """The ledger of a partition pair, its clock, and the plan that waits to be written.
+
+    Attributes:
+        held: A plan that was taken from the ledger and is not written yet.
+        held_since: When it was taken, monotonic seconds.
+        awaited: What it waits for that budgets of waiting have to pay for.
+        began_from: Progress that this life of the ledger began from.
+        committed: Progress that stands.
+        paused: Topics of it that are not fetched at present.
+        latest_ms: Append time of the record that was read last; 0 before any.
+        rebuild_began: Monotonic seconds at which this life of the ledger began.
+        announced: The rebuild's end was logged.
+        read_to_end: Topics of it that were read to their end once, in this life of the ledger.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        settings: LedgerSettings,
+        committed: Progress,
+        publisher: Publisher,
+        *,
+        began: float,
+    ) -> None:
+        self.partition = partition
+        self.ledger = Ledger(settings, committed)
+        self.publisher = publisher
+        self.held: Plan | None = None
+        self.held_since = began
+        self.awaited: Awaited | None = None
+        self.began_from = committed
+        self.committed = committed
+        self.committed_at = began
+        self.paused: frozenset[str] = frozenset()
+        self.rebuild_began = began
+        self.announced = False
+        self.read_to_end: set[str] = set()
+        self.latest_ms = 0
+        self._newest_ms = 0
+        self._newest_at = began
+
+    def now_ms(self, monotonic_s: float) -> int:
+        """Return partition time: the newest append time seen, plus the time since then.
+
+        0 before any record was seen: then there is nothing that could fall due.
+        """
+        if not self._newest_ms:
+            return 0
+        return self._newest_ms + int((monotonic_s - self._newest_at) * 1000)
+
+    def take_half(self, message: Any, monotonic_s: float) -> None:
+        """Take a half record as it was consumed."""
+        append_ms = self._take_time(message, monotonic_s)
+        try:
+            headers = headers_of(message)
+        except DecodeError as error:
+            self.ledger.junk_half(_junk(_WithoutHeaders(message), message, error))
+            return
+        try:
+            metadata, flaw = parse_half(headers)
+        except DecodeError as error:
+            self.ledger.junk_half(_junk(message, message, error))
+            return
+        key, value = message.key(), message.value()
+        size_bytes = bytes_at_most(key, value, headers)
+        self.ledger.half(
+            HalfRead(
+                message.offset(),
+                append_ms,
+                metadata,
+                flaw,
+                size_bytes,
+                message,
+                user_bytes(key, value, headers or (), has_flaw=bool(flaw)),
+                message_bytes(metadata),
+                size_bytes + _overhead_bytes(headers),
+            )
+        )
+
+    def take_op(self, message: Any, monotonic_s: float) -> Op | None:
+        """Take an op record as it was consumed; return what it says, None when unreadable."""
+        append_ms = self._take_time(message, monotonic_s)
+        try:
+            op = OP.decode(message.value() or b"")
+        except DecodeError as error:
+            self.ledger.junk_op(_junk(_whole_or_bare(message), message, error))
+            return None
+        self.ledger.op(OpRead(message.offset(), append_ms, op, len(message)))
+        return op
+
+    def take_end(self, message: Any, *, is_half: bool) -> None:
+        """Take that one of its topics was read to its end (PARTITION_EOF)."""
+        self.read_to_end.add(message.topic())
+        if is_half:
+            self.ledger.half_read_to(message.offset())
+        else:
+            self.ledger.op_read_to(message.offset())
+
+    def _take_time(self, message: Any, monotonic_s: float) -> int:
+        """Return the append time of a record; the time that a client wrote moves nothing."""
+        append_ms = append_ms_of(*message.timestamp())
+        if append_ms < 0:
+            return append_ms
+        self.latest_ms = append_ms
+        if append_ms > self._newest_ms:
+            self._newest_ms, self._newest_at = append_ms, monotonic_s
+        return append_ms
+
+    @property
+    def plan_bytes(self) -> int:
+        """Bytes of the bodies of the held plan that are in memory."""
+        return 0 if self.held is None else self.held.body_bytes
+
+    @property
+    def bodies_bytes(self) -> int:
+        """Bytes of all its bodies that are in memory."""
+        return self.ledger.memory.bodies_bytes + self.plan_bytes
+
+    @property
+    def entries_bytes(self) -> int:
+        """Bytes of all else that it holds in memory: an estimate."""
+        return self.ledger.memory.entries_bytes + self._plan_entries_bytes
+
+    @property
+    def fill_percent(self) -> int:
+        """How much of its budget of entries is taken."""
+        return self.ledger.memory.fill_percent(self._plan_entries_bytes)
+
+    def takes_halves(self, *, is_paused: bool) -> bool:
+        """Tell whether its budget of entries allows to read on half records."""
+        ledger = self.ledger
+        return ledger.memory.takes_halves(
+            self._plan_entries_bytes, are_needed=ledger.waits_for_half, is_paused=is_paused
+        )
+
+    def takes_ops(self, *, is_paused: bool) -> bool:
+        """Tell whether its budgets allow to read on ops."""
+        ledger = self.ledger
+        return ledger.memory.takes_ops(
+            self._plan_entries_bytes, wait=ledger.waits_for_half, is_paused=is_paused
+        )
+
+    def keep_bodies(self, *, is_written: bool) -> None:
+        """Let bodies go that are beyond the budget: undecided ones first, then those of the plan.
+
+        Args:
+            is_written: The plan's kafka_txn is under way and needs them. Its bytes are bounded by
+                those of one batch.
+        """
+        memory = self.ledger.memory
+        if self.held is not None and not is_written and memory.is_too_large(self.plan_bytes):
+            let_go_plan(self.held)
+        memory.keep_bodies(self.plan_bytes)
+
+    @property
+    def _plan_entries_bytes(self) -> int:
+        return 0 if self.held is None else self.held.metadata_bytes
+
+    @property
+    def has_work(self) -> bool:
+        """Whether another plan can be taken without reading anything first."""
+        ledger = self.ledger
+        if not ledger.is_rebuilt:
+            return False
+        return ledger.letters_waiting > 0 or (ledger.ops_waiting > 0 and not ledger.waits_for_half)
+
+
+class _WithoutHeaders:
+    """A record whose headers the client cannot read: key and value are kept, and not the headers.
+
+    These may be of any size, which nobody can tell.
+    """
+
+    def __init__(self, message: Any) -> None:
+        self._key: bytes | None = message.key()
+        self._value: bytes | None = message.value()
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def headers(self) -> Headers | None:
+        return None
+
+
+def _junk(body: Any, message: Any, error: DecodeError) -> JunkRead:
+    append_ms = append_ms_of(*message.timestamp())
+    headers = body.headers()
+    size_bytes = bytes_at_most(body.key(), body.value(), headers) + _overhead_bytes(headers)
+    return JunkRead(message.offset(), append_ms, shortened(error.reason), size_bytes, body)
+
+
+def _overhead_bytes(headers: Headers | None) -> int:
+    return RECORD_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES * len(headers or ())
+
+
+def _whole_or_bare(message: Any) -> Any:
+    try:
+        headers_of(message)
+    except DecodeError:
+        return _WithoutHeaders(message)
+    return message
+
+
+def in_turn(pairs: Mapping[int, Pair], last: int) -> list[Pair]:
+    """Return the pairs, first those behind partition `last`, so that each has its turn."""
+    numbers = sorted(pairs)
+    behind = bisect_right(numbers, last)
+    return [pairs[number] for number in (*numbers[behind:], *numbers[:behind])]
+
+
+def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) -> None:
+    """Give the half records of `plan` back the bodies that the ledger let go.
+
+    Args:
+        plan: Changed in place.
+        read: Half offsets -> records by offset.
+    """
+    missing = [half.offset for half in _halves(plan) if half.body is None]
+    missing += [each.record.offset for each in plan.junk if each.record.body is None]
+    if not missing:
+        return
+    bodies = read(missing)
+
+    def whole(half: HalfRead) -> HalfRead:
+        return half if half.body is not None else half._replace(body=bodies[half.offset])
+
+    def whole_junk(record: JunkRead) -> JunkRead:
+        if record.body is not None:
+            return record
+        return record._replace(body=_whole_or_bare(bodies[record.offset]))
+
+    plan.deliveries[:] = [
+        one._replace(messages=tuple(map(whole, one.messages))) for one in plan.deliveries
+    ]
+    plan.dead[:] = [
+        one if one.by_reference else replace(one, half=whole(one.half)) for one in plan.dead
+    ]
+    plan.junk[:] = [replace(one, record=whole_junk(one.record)) for one in plan.junk]
+    plan.put_backs[:] = [replace(one, half=whole(one.half)) for one in plan.put_backs]
+    plan.body_bytes = sum(half.body_bytes for half in _halves(plan))
+    plan.body_bytes += sum(each.record.body_bytes for each in plan.junk)
+
+
+def let_go_plan(plan: Plan) -> None:
+    """Let the half records' bodies of `plan` go, until `restore_plan`; ops' bodies stay."""
+
+    def bare(half: HalfRead) -> HalfRead:
+        return half._replace(body=None)
+
+    plan.deliveries[:] = [
+        one._replace(messages=tuple(map(bare, one.messages))) for one in plan.deliveries
+    ]
+    plan.dead[:] = [replace(one, half=bare(one.half)) for one in plan.dead]
+    plan.put_backs[:] = [replace(one, half=bare(one.half)) for one in plan.put_backs]
+    plan.junk[:] = [
+        one if one.is_op else replace(one, record=one.record._replace(body=None))
+        for one in plan.junk
+    ]
+    plan.body_bytes = sum(one.record.body_bytes for one in plan.junk if one.is_op)
+
+
+def restore_checks(
+    checks: list[Check], read: Callable[[Iterable[int]], dict[int, Any]]
+) -> list[Check]:
+    """Return `checks` with all bodies there."""
+    missing = [one.half.offset for one in checks if one.half.body is None]
+    if not missing:
+        return checks
+    bodies = read(missing)
+    return [
+        one
+        if one.half.body is not None
+        else replace(one, half=one.half._replace(body=bodies[one.half.offset]))
+        for one in checks
+    ]
+
+
+def _halves(plan: Plan) -> Iterable[HalfRead]:
+    for delivery in plan.deliveries:
+        yield from delivery.messages
+    for dead in plan.dead:
+        if not dead.by_reference:
+            yield dead.half
+    for put_back in plan.put_backs:
+        yield put_back.half

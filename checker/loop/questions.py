@@ -1,0 +1,183 @@
+"""Questions to the brokers: where partitions end, which topics there are, what may be written."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from halfbridge.bridge.ends import Ends
+from halfbridge.bridge.failure import NO_SUCH_TOPIC, Code, KafkaFailure
+from halfbridge.bridge.ports import Edge
+from halfbridge.bridge.trouble import Troubles
+from halfbridge.checker.loop.clients import QUESTION_S, client_config
+from halfbridge.checker.loop.failures import InputLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from halfbridge.bridge.ports import Admin, Answer, Clock, Place, Ports
+    from halfbridge.checker.config import CheckerConfig
+
+_log = logging.getLogger("halfbridge.checker")
+
+# How much later than its own limit the client is given up: it knows the reason.
+_CLIENT_GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndAnswer:
+    """The end of a partition (read_uncommitted), for whoever asked with `token`."""
+
+    topic: str
+    partition: int
+    token: int
+    end: int
+
+
+class Ranges:
+    """Where partitions begin and end (read_uncommitted): a question under way."""
+
+    def __init__(self, admin: Admin, wanted: Iterable[Place]) -> None:
+        places = list(wanted)
+        self._firsts = admin.ask_ends(places, Edge.START, QUESTION_S)
+        self._ends = admin.ask_ends(places, Edge.END, QUESTION_S)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `answers` has not to wait."""
+        return all(each.done() for each in (*self._firsts.values(), *self._ends.values()))
+
+    def answers(self) -> dict[Place, tuple[int, int] | InputLostError]:
+        """Return log start and end of each partition, or why its broker did not say; blocks."""
+        return {place: self._range_of(place) for place in self._firsts}
+
+    def _range_of(self, place: Place) -> tuple[int, int] | InputLostError:
+        try:
+            return self._firsts[place].result(), self._ends[place].result()
+        except KafkaFailure as failure:
+            topic, number = place
+            return InputLostError(f"log end of {topic}[{number}] cannot be read: {failure}")
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsAnswer:
+    """The settings of a topic, or why nobody knows them.
+
+    Attributes:
+        settings: Kafka's name of each setting to its value; None: not known.
+        why: What was said in place of them.
+        is_missing: There is no such topic.
+        is_silent: No broker answered: another time one may.
+    """
+
+    settings: Mapping[str, str] | None
+    why: str = ""
+    is_missing: bool = False
+    is_silent: bool = False
+
+
+class SettingsQuestion:
+    """The settings of topics: a question under way."""
+
+    def __init__(self, admin: Admin, topics: Iterable[str], clock: Clock) -> None:
+        self._answers = admin.ask_settings(topics, QUESTION_S)
+        self._clock = clock
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `answers` has not to wait."""
+        return all(each.done() for each in self._answers.values())
+
+    def answers(self, wait_s: float = QUESTION_S + _CLIENT_GRACE_S) -> dict[str, SettingsAnswer]:
+        """Return what was said of each topic; blocks for at most about `wait_s`."""
+        until = self._clock.monotonic() + wait_s
+        return {
+            topic: _settings_of(answer, max(0.0, until - self._clock.monotonic()))
+            for topic, answer in self._answers.items()
+        }
+
+
+class Questions:
+    """Asks brokers without holding up the loop; answers are fetched by `answers`."""
+
+    def __init__(self, config: CheckerConfig, ports: Ports) -> None:
+        self._bootstrap_servers = config.bootstrap_servers
+        self._clock = ports.clock
+        troubles = {"error_cb": Troubles(_log, ports.clock).note}
+        self._admin = ports.kafka.admin({**client_config(config), **troubles})
+        self._open: dict[Place, tuple[int, Answer[int]]] = {}
+
+    def ask_end(self, topic: str, partition: int, token: int) -> None:
+        """Ask where a partition ends, read_uncommitted (the LSO would lie while a put-back is
+        open); one question a partition at a time.
+        """  # noqa: D205
+        place = (topic, partition)
+        if place not in self._open:
+            answers = self._admin.ask_ends([place], Edge.END, QUESTION_S)
+            self._open[place] = token, answers[place]
+
+    def answers(self) -> Iterator[EndAnswer]:
+        """Yield the answers that have come."""
+        self._admin.poll(0)  # tells what it noted of its connections
+        for place in [place for place, (_, answer) in self._open.items() if answer.done()]:
+            token, answer = self._open.pop(place)
+            with suppress(KafkaFailure):  # the ledger wants to know it still, and asks again
+                yield EndAnswer(*place, token, answer.result())
+
+    def ask_ranges(self, wanted: Iterable[Place]) -> Ranges:
+        """Ask where partitions begin and end, read_uncommitted; one may answer, another not."""
+        return Ranges(self._admin, wanted)
+
+    def ask_stable_ends(self, wanted: Iterable[Place]) -> Ends:
+        """Ask up to where partitions can be read, read_committed."""
+        return Ends(self._admin, wanted, QUESTION_S, edge=Edge.STABLE_END)
+
+    def ask_settings(self, topics: Iterable[str]) -> SettingsQuestion:
+        """Ask for the settings of topics, at least one."""
+        return SettingsQuestion(self._admin, topics, self._clock)
+
+    def partitions(self) -> dict[str, int]:
+        """Return topic -> number of partitions, of all topics this daemon may see; blocks.
+
+        Raises:
+            InputLostError: no broker answered.
+        """
+        try:
+            topics = self._admin.topics(QUESTION_S)
+        except KafkaFailure as failure:
+            where, said = self._bootstrap_servers, failure.text
+            raise InputLostError(f"no Kafka broker answers at {where}: {said}") from failure
+        return {name: one.partitions for name, one in topics.items()}
+
+    def may_write(self, topics: Sequence[str]) -> dict[str, bool | None]:
+        """Return for each topic whether this daemon may write to it; None: the broker is silent.
+
+        Raises:
+            InputLostError: no broker answered.
+        """
+        answers = self._admin.ask_rights(topics, QUESTION_S)
+        return {topic: _may_write(answer) for topic, answer in answers.items()}
+
+
+def _may_write(answer: Answer[bool | None]) -> bool | None:
+    try:
+        return answer.result()
+    except KafkaFailure as failure:
+        if failure.code == Code.TOPIC_AUTHORIZATION_FAILED:
+            return False
+        if failure.code > 0:  # a broker's answer, which says nothing of rights: no topic, say
+            return None
+        raise InputLostError(f"rights cannot be read: {failure}") from failure
+
+
+def _settings_of(answer: Answer[dict[str, str]], wait_s: float) -> SettingsAnswer:
+    try:
+        return SettingsAnswer(answer.result(wait_s))
+    except KafkaFailure as failure:
+        is_missing = failure.code in NO_SUCH_TOPIC
+        is_refused = failure.code == Code.TOPIC_AUTHORIZATION_FAILED
+        return SettingsAnswer(
+            None, str(failure), is_missing=is_missing, is_silent=not (is_missing or is_refused)
+        )

@@ -1,0 +1,215 @@
+"""From plans to metrics and log lines, once a kafka_txn."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from math import inf
+from typing import TYPE_CHECKING
+
+from halfbridge.checker.core.plan import Count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from halfbridge.bridge.ports import Clock
+    from halfbridge.checker.core.plan import Plan
+    from halfbridge.checker.loop.pair import Pair
+    from halfbridge.checker.metrics import Metrics
+    from halfbridge.serde.records import OpKind
+
+# The same trouble of one name is told again after this time; of so many names at most.
+TOLD_S = 300.0
+TOLD_MAX = 1000
+# Whoever may write half or op records can have a line logged for each: 20 lines a second are some
+# 300 MB a day.
+LINES_A_SECOND_MAX = 20
+
+_log = logging.getLogger("halfbridge.checker")
+
+
+class TellNow:
+    """Says when something about somebody is to be told again; names may be invented."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, float] = {}
+
+    def is_due(self, name: str, now: float) -> bool:
+        """Tell whether `name` was not told of lately; takes that it is told of now."""
+        if now - self._told.get(name, float("-inf")) < TOLD_S:
+            return False
+        if name not in self._told and len(self._told) >= TOLD_MAX:
+            return False
+        self._told[name] = now
+        return True
+
+
+class Lines:
+    """Logs warnings about records that others wrote, and only so many a second."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = -inf
+        self._logged = self._left_out = 0
+
+    def warn(self, text: str, *arguments: object) -> None:
+        """Log a line, or count it among those left out."""
+        now = self._clock.monotonic()
+        if now - self._since >= 1:
+            if self._left_out:
+                _log.warning("%d more lines like these were left out", self._left_out)
+            self._since, self._logged, self._left_out = now, 0, 0
+        if self._logged < LINES_A_SECOND_MAX:
+            self._logged += 1
+            _log.warning(text, *arguments)
+        else:
+            self._left_out += 1
+
+
+class Reporter:
+    """Tells what was done.
+
+    Args:
+        metrics: Where it is counted.
+        clock: Tells how many lines a second are logged.
+    """
+
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self._metrics = metrics
+        self._cut_short = TellNow()
+        self._lines = Lines(clock)
+
+    def written(self, plan: Plan, pair: Pair, *, refused: int, stubs: int) -> None:
+        """Record that `plan` stands.
+
+        Args:
+            plan: What was written.
+            pair: For whom.
+            refused: Messages of deliveries that became dead letters.
+            stubs: Dead letters that only refer to their records.
+        """
+        metrics = self._metrics
+        if plan.deliveries:
+            self._delivered(plan)
+        if plan.dead or plan.junk or refused:
+            self._buried(plan, pair, refused)
+        if stubs:
+            metrics.stubs(stubs)
+            self._lines.warn(
+                "partition %d: %d dead letters only refer to their records, which are deleted with"
+                " the retention of the half and op topic",
+                *(pair.partition, stubs),
+            )
+        if plan.put_backs:
+            metrics.put_backs(Counter(one.rule.value for one in plan.put_backs))
+        if plan.discards:
+            metrics.discards(Counter(op.reason for op in plan.discards))
+        if plan.rolled_back:
+            metrics.rolled_back(plan.rolled_back)
+        if plan.counts:
+            self._counted(plan.counts)
+        for note in plan.notes:
+            self._lines.warn("partition %d: %s", pair.partition, note)
+
+    def waits_cut_short(self, pair: Pair, by_group: Mapping[str, int], monotonic_s: float) -> None:
+        """Take that deliveries of these groups are given up before the topic's grace is over."""
+        self._metrics.waits_cut_short(by_group)
+        for group, count in by_group.items():
+            if not self._cut_short.is_due(group, monotonic_s):
+                continue
+            self._lines.warn(
+                "partition %d: %d transactions of group %s go to topics or partitions that do not"
+                " exist, and are not waited for: group or partition has waited too long lately"
+                " (docs/operations.md, A real topic is missing or refuses)",
+                *(pair.partition, count, group),
+            )
+
+    def answered(self, answers: Mapping[tuple[str, OpKind], int]) -> None:
+        """Take answers to checks that were read, by producer group and kind."""
+        self._metrics.checks_answered(
+            {(group, kind.value): count for (group, kind), count in answers.items()}
+        )
+
+    def state(
+        self, pairs: Iterable[Pair], monotonic_s: float, retention_ms: tuple[int | None, int | None]
+    ) -> None:
+        """Set the gauges.
+
+        Args:
+            pairs: That are served.
+            monotonic_s: Now.
+            retention_ms: Of half and op topic; None: not known.
+        """
+        by_topic: Counter[str] = Counter()
+        oldest_s = 0.0
+        held_bytes = entries_bytes = fill_percent = 0
+        for pair in pairs:
+            ledger = pair.ledger
+            by_topic.update(ledger.halves_by_topic)
+            held_bytes += pair.bodies_bytes
+            entries_bytes += pair.entries_bytes
+            fill_percent = max(fill_percent, pair.fill_percent)
+            first_ms = ledger.oldest_undecided_ms()
+            if first_ms is not None:
+                oldest_s = max(oldest_s, (pair.now_ms(monotonic_s) - first_ms) / 1000)
+            if ledger.is_rebuilt:
+                progress = ledger.progress()
+                lag = self._metrics.lag
+                lag(pair.partition, "H", records=progress.position - progress.half)
+                lag(pair.partition, "O", records=ledger.ops_waiting)
+                lag(pair.partition, "T", records=progress.op - progress.ops_from)
+                left_s = _retention_left_s(pair, pair.now_ms(monotonic_s), retention_ms)
+                self._metrics.retention_left_s(pair.partition, left_s)
+        self._metrics.half_messages({t: n for t, n in by_topic.items() if n > 0})
+        self._metrics.oldest_undecided_age_s(oldest_s)
+        self._metrics.ledger_bytes(held_bytes)
+        self._metrics.entries_bytes(entries_bytes, fullest=fill_percent / 100)
+
+    def _delivered(self, plan: Plan) -> None:
+        delivered: Counter[str] = Counter()
+        latencies = []
+        for one in plan.deliveries:
+            if one.op_append_ms >= 0 and one.first_append_ms >= 0:
+                latencies.append((one.op_append_ms - one.first_append_ms) / 1000)
+            for half in one.messages:
+                delivered[half.metadata.real_topic] += 1
+        self._metrics.committed(delivered)
+        self._metrics.finish_latencies_s(latencies)
+
+    def _buried(self, plan: Plan, pair: Pair, refused: int) -> None:
+        reasons = Counter(one.reason.value for one in plan.dead)
+        if refused:
+            reasons["UNDELIVERABLE"] += refused
+            self._lines.warn("partition %d: %d messages undeliverable", pair.partition, refused)
+        if plan.junk:
+            reasons["INVALID"] += len(plan.junk)
+            first = plan.junk[0].record
+            self._lines.warn(
+                "partition %d: %d unreadable records dead-lettered, first at offset %d: %s",
+                *(pair.partition, len(plan.junk), first.offset, first.detail),
+            )
+        self._metrics.dead_letters(reasons)
+
+    def _counted(self, counts: Mapping[Count, int]) -> None:
+        metrics = self._metrics
+        for count, add in (
+            (Count.DUPLICATE, metrics.duplicates),
+            (Count.CONFLICT, metrics.conflicts),
+            (Count.INVALID_OP, metrics.invalid_ops),
+            (Count.ORPHAN_OP, metrics.orphan_ops),
+            (Count.CHECK_EXPIRED, metrics.checks_expired),
+        ):
+            if counts.get(count):
+                add(counts[count])
+
+
+def _retention_left_s(
+    pair: Pair, now_ms: int, retention_ms: tuple[int | None, int | None]
+) -> float:
+    """Return when retention deletes the first record of a pair that is needed, in seconds."""
+    left_s = [
+        (needed_ms + kept_ms - now_ms) / 1000
+        for needed_ms, kept_ms in zip(pair.ledger.oldest_needed_ms(), retention_ms, strict=True)
+        if needed_ms is not None and kept_ms is not None and kept_ms >= 0
+    ]
+    return min(left_s, default=inf)

@@ -1,0 +1,78 @@
+"""Notices an input that fetches nothing more, though brokers answer and have more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfbridge.bridge.stalls import LOOK_S, STALLED_S, compare
+from halfbridge.checker.loop.clients import QUESTION_S
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.bridge.ends import Ends
+    from halfbridge.bridge.ports import Place
+    from halfbridge.bridge.stalls import Behind
+    from halfbridge.checker.loop.assignment import Assignment
+    from halfbridge.checker.loop.intake import Input
+    from halfbridge.checker.loop.questions import Questions
+    from halfbridge.checker.metrics import Metrics
+
+# More often while there is more to read, since an idle worker is kept awake for it.
+LOOK_BEHIND_S = 2.0
+# Twice what a client takes to say that nobody answers: this one says nothing any more.
+FORGOTTEN_S = 2 * QUESTION_S
+
+
+class StallWatch:
+    """Compares what has been read with where logs end. Times are monotonic seconds."""
+
+    def __init__(
+        self, questions: Questions, intake: Input, assignment: Assignment, metrics: Metrics
+    ) -> None:
+        self._questions = questions
+        self._input = intake
+        self._assignment = assignment
+        self._metrics = metrics
+        self._asked_at = -LOOK_S
+        self._question: Ends | None = None
+        self._behind: dict[Place, Behind] = {}
+
+    def look(self, now: float) -> bool:
+        """Return whether logs go on behind what has been read; never waits.
+
+        Raises:
+            InputLostError: one has for STALLED_S, and nothing of it came. A new consumer joins in
+                the old one's place; a pair that it can read no better is left out for a while.
+        """
+        if self._question is None:
+            pause_s = LOOK_BEHIND_S if self._behind else LOOK_S
+            if now - self._asked_at >= pause_s:
+                self._asked_at = now
+                self._question = self._questions.ask_stable_ends(self._input.reached())
+        elif self._question.is_over:
+            ends, self._question = self._question.answers(), None
+            self._take(ends, now)
+        elif now - self._asked_at > FORGOTTEN_S:
+            self._question, self._behind = None, {}
+        return bool(self._behind)
+
+    def _take(self, ends: Mapping[Place, int], now: float) -> None:
+        self._behind = compare(self._behind, self._input.reached(), ends, now)
+        if self._behind and self._input.dozing:
+            self._input.renew_bell()
+        read_since = self._input.reading.since(now)
+        stand = {place: max(each.since, read_since) for place, each in self._behind.items()}
+        if stalled := {place: since for place, since in stand.items() if now - since >= STALLED_S}:
+            self._give_up(stalled)
+
+    def _give_up(self, stalled: Mapping[Place, float]) -> None:
+        """Replace the consumer; `stalled` says since when each place has stood still."""
+        self._behind = {}
+        self._metrics.consumer_stalled()
+        pairs = self._assignment.pairs
+        # Of a pair's two topics the one that was never read to its end says more: it comes last.
+        places = sorted(stalled, key=lambda place: place[0] not in pairs[place[1]].read_to_end)
+        unread = {number: topic for topic, number in places}
+        why = f"nothing more came for {STALLED_S:g} s, although the log goes on"
+        self._input.renew(str(self._assignment.lost(unread, why, since=max(stalled.values()))))

@@ -1,0 +1,229 @@
+"""Keeps what is known of the cluster's topics fresh enough, and has plans wait for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from halfbridge.checker.admin.topic_flaws import RETENTION_MS, number
+from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.patience import Patience
+from halfbridge.checker.loop.topic_guard import TopicGuard
+from halfbridge.checker.loop.topic_settings import TopicSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from halfbridge.bridge.ports import Clock
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.plan import Plan
+    from halfbridge.checker.loop.pair import Pair
+    from halfbridge.checker.loop.questions import Questions
+    from halfbridge.checker.loop.report import Reporter
+    from halfbridge.checker.loop.routes import Routes
+    from halfbridge.checker.status import Status
+
+# Looked up anew at this pace, and at this one while a topic is missed.
+FRESH_S = 30.0
+MISSING_S = 0.5
+# Topics to ask groups on whose names are remembered while they are missing: groups can be invented.
+# Others are not looked for, but found at the usual pace.
+MISSING_MAX = 1_000
+# While a right is missing, which may come back.
+RIGHTS_S = 2.0
+# Looks take at most this part of the loop's time, whatever names are missed.
+LOOK_SHARE = 10
+# So long after the first look of a process nothing is given up: brokers learn of a topic one after
+# the other, and budgets of waiting may have been used up before.
+FIRST_LOOKS_S = 2.0
+_MS_PER_S = 1000
+
+
+class TopicWatch:
+    """Looks topics up and tells `routes`. Times are monotonic seconds.
+
+    Args:
+        questions: Asked.
+        routes: Told.
+        config: The daemon's settings.
+        status: Told what is wrong with the settings of topics.
+        reporter: Told whose waits were cut short.
+        clock: Tells how long a look takes.
+
+    Attributes:
+        settings: What is known of the settings of topics.
+        guard: Judges them.
+        lacks_dead: A plan waits for the dead-letter topic, which is missing.
+        look_at: When a plan that waits for a look has it; infinite when none does.
+    """
+
+    def __init__(
+        self,
+        questions: Questions,
+        routes: Routes,
+        config: CheckerConfig,
+        status: Status,
+        reporter: Reporter,
+        *,
+        clock: Clock,
+    ) -> None:
+        names = config.names
+        self.settings = TopicSettings(questions, (names.half, names.op, names.dead))
+        self.guard = TopicGuard(config, self.settings, status)
+        self.lacks_dead = False
+        self.look_at = float("inf")
+        self._questions = questions
+        self._routes = routes
+        self._names = names
+        self._patience = Patience(config.topic_gone_ms)
+        self._reporter = reporter
+        self._clock = clock
+        self._pauses: dict[str, float] = {}  # see `finds`
+        self._at = float("-inf")
+        self._not_before = float("-inf")
+        self._first_at: float | None = None
+
+    @property
+    def retention_ms(self) -> tuple[int | None, int | None]:
+        """How long half and op topic keep records, ms; -1: for ever; None: not known."""
+        known, names = self.settings.known, self._names
+        half, op = (known.get(topic, {}).get(RETENTION_MS, "") for topic in (names.half, names.op))
+        return number(half), number(op)
+
+    @property
+    def looked_at(self) -> float:
+        """When topics were looked up last."""
+        return self._at
+
+    def look(self, now: float) -> None:
+        """Look all topics up.
+
+        Raises:
+            InputLostError: no broker answered.
+        """
+        self._at, self.look_at = now, float("inf")
+        began = self._clock.monotonic()
+        topics = self._questions.partitions()
+        self._routes.update(topics, int(now * _MS_PER_S))
+        for group in self._names.groups_of(topics):
+            self.settings.want(self._names.check(group))
+        self._ask_rights(self._routes.refused_topics, now)
+        self._not_before = now + LOOK_SHARE * (self._clock.monotonic() - began)
+        self._first_at = now if self._first_at is None else self._first_at
+
+    def look_now_and_then(self, now: float) -> None:
+        """Look when it is time."""
+        if now - self._at >= (RIGHTS_S if self._routes.refused_topics else FRESH_S):
+            self.look(now)
+
+    def forget(self) -> None:
+        """Look at the next opportunity."""
+        self._at = self._not_before = float("-inf")
+
+    def exists(self, topic: str, now: float) -> bool:
+        """Tell whether `topic` is there; looks again when it was missing."""
+        if not self._routes.exists(topic) and now - self._at > MISSING_S:
+            self._look_again(now)
+        return self._routes.exists(topic)
+
+    def finds(self, topic: str, now: float) -> bool:
+        """Tell whether `topic` is there, which nobody waits for.
+
+        A topic that was missing is looked for at once, then after 1 s, 2 s and so on up to FRESH_S:
+        the loop stands still meanwhile, and what is missing mostly stays so.
+        """
+        is_known = topic in self._pauses or len(self._pauses) < MISSING_MAX
+        pause_s = self._pauses.get(topic, MISSING_S) if is_known else FRESH_S
+        is_due = not self._routes.exists(topic) and now - self._at > pause_s
+        if is_due and self._look_again(now) and is_known:
+            self._pauses[topic] = min(2 * pause_s, FRESH_S)
+        is_there = self._routes.exists(topic)
+        if is_there:
+            self._pauses.pop(topic, None)
+        return is_there
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic that exists has."""
+        return self._routes.partitions(topic)
+
+    def must_wait(self, pair: Pair, plan: Plan, now: float) -> bool:
+        """Tell whether `plan` needs a missing topic: a real one not given up yet, or our own.
+
+        Args:
+            pair: Holds the plan.
+            plan: What is to be written.
+            now: Monotonic seconds.
+        """
+        if not self.exists(self._names.dead, now):
+            if plan.dead or plan.junk or any(map(self._routes.refusal, plan.deliveries)):
+                self.lacks_dead = True
+                return True
+        else:
+            self.lacks_dead = False
+        if self._routes.is_clear(plan.deliveries):
+            self._wait_no_longer(pair, now)
+            return False
+        # Not judged by a look from before its ops were read: the topic may be younger than that.
+        is_stale = self._at < pair.held_since or now - self._at > MISSING_S
+        lacks = self._routes.lacks(plan.deliveries, int(now * _MS_PER_S))
+        if lacks and is_stale and not self._look_again(now):
+            self.look_at = min(self.look_at, self._not_before)
+            return True
+        return self.awaits(pair, plan, now)
+
+    def awaits(self, pair: Pair, plan: Plan, now: float) -> bool:
+        """Tell whether `plan` needs a real topic not given up yet, by what is known now."""
+        deliveries, monotonic_ms = plan.deliveries, int(now * _MS_PER_S)
+        if self._routes.is_clear(deliveries):
+            return False
+        self._ask_rights(self._routes.untried(deliveries), now)
+        lacks = self._routes.lacks(deliveries, monotonic_ms)
+        if lacks:
+            is_early = self._first_at is None or now - self._first_at < FIRST_LOOKS_S
+            if is_early or self._routes.was_lost(deliveries):
+                return True
+            now_ms = pair.now_ms(now)
+            awaited = self._patience.awaited(pair, lacks, now_ms, monotonic_ms)
+            if awaited is not None:
+                pair.awaited = awaited
+                return True
+            cut_short = self._patience.cut_short(pair, lacks, now_ms, monotonic_ms)
+            if cut_short:
+                self._reporter.waits_cut_short(pair, Counter(cut_short), now)
+        self._wait_no_longer(pair, now)
+        return False
+
+    def _look_again(self, now: float) -> bool:
+        """Look, unless looks would take too much of the loop's time; tell whether it was done."""
+        if now < self._not_before:
+            return False
+        self.look_at = float("inf")
+        self.look(now)
+        return True
+
+    def _wait_no_longer(self, pair: Pair, now: float) -> None:
+        if pair.awaited is not None:
+            now_ms = pair.now_ms(now)
+            self._patience.spend(pair, pair.awaited, now_ms, int(now * _MS_PER_S))
+            pair.awaited = None
+
+    def _ask_rights(self, topics: Iterable[str], now: float) -> None:
+        """Learn to which topics there is no right before a kafka_txn fails, of all its pairs.
+
+        Where no broker can tell, a kafka_txn has to try.
+        """
+        asked = sorted(topics)
+        if not asked:
+            return
+        answers: dict[str, bool | None] = {}
+        with suppress(InputLostError):
+            answers = self._questions.may_write(asked)
+        for topic in asked:
+            allowed = answers.get(topic)
+            if allowed:
+                self._routes.allow_topic(topic)
+            elif allowed is False:
+                why = f"no right to write to topic {topic}"
+                self._routes.refuse_topic(topic, why, int(now * _MS_PER_S))
+        self._routes.tried(asked)

@@ -1,0 +1,356 @@
+"""The daemon's loop: consume what is there, plan, write one kafka_txn, again.
+
+Batches form by themselves: while a kafka_txn commits, records pile up and the next one is
+larger. Whatever fails, the answer is the same: drop the ledgers, read the committed offsets,
+rebuild. DESIGN.md walks through it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.bridge.failure import Code
+from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.checker.loop.asking import Asker
+from halfbridge.checker.loop.assignment import Assignment
+from halfbridge.checker.loop.backoff import Backoff
+from halfbridge.checker.loop.barriers import Barriers
+from halfbridge.checker.loop.blame import Blame
+from halfbridge.checker.loop.bodies import BodyReader
+from halfbridge.checker.loop.check_sender import CheckSender
+from halfbridge.checker.loop.collector import Collector
+from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
+from halfbridge.checker.loop.idling import IDLE_S, idle_s
+from halfbridge.checker.loop.intake import Input
+from halfbridge.checker.loop.ledger_settings import known_limits, ledger_settings
+from halfbridge.checker.loop.pair import restore_plan
+from halfbridge.checker.loop.publish import Publisher
+from halfbridge.checker.loop.questions import Questions
+from halfbridge.checker.loop.report import Reporter
+from halfbridge.checker.loop.routes import Routes
+from halfbridge.checker.loop.sizes import Sizes
+from halfbridge.checker.loop.stall_watch import StallWatch
+from halfbridge.checker.loop.stamps import Stamps
+from halfbridge.checker.loop.topic_watch import TopicWatch
+from halfbridge.checker.loop.turns import Turns
+from halfbridge.serde.records import OpKind, OpSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfbridge.bridge.ports import Event, Ports
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.loop.clients import SlotIds
+    from halfbridge.checker.loop.collector import Work
+    from halfbridge.checker.loop.pair import Pair
+    from halfbridge.checker.policy import Policy
+    from halfbridge.checker.status import Status
+    from halfbridge.serde.progress import Progress
+
+_log = logging.getLogger("halfbridge.checker")
+
+# Nothing came for so long: the bell takes over the watch.
+DOZE_S = 1.0
+# A kafka_txn of so many records commits in the background, while the next batch is read; a small
+# one is over sooner than a thread takes over.
+BACKGROUND_RECORDS = 500
+# How long the loop waits for records then, before it looks at the commit again.
+UNDER_WAY_S = 0.002
+# Gauges are set at this pace.
+GAUGES_S = 1.0
+# After a fenced producer: how long the group is given to say that another worker has the slot.
+FENCED_WAIT_S = 3.0
+# Failed kafka_txns in a row after which health turns red.
+FAILURES_RED = 3
+
+
+class Worker:
+    """One worker: serves the partitions that its slot is assigned.
+
+    Not thread-safe: everything happens in the thread that calls `run`, or `turn` and `close`.
+    """
+
+    def __init__(
+        self, config: CheckerConfig, policy: Policy, *, ids: SlotIds, status: Status, ports: Ports
+    ) -> None:
+        self._monotonic = ports.clock.monotonic
+        self._config = config
+        self._names = config.names
+        self._ids = ids
+        self._status = status
+        self._reporter = Reporter(status.metrics, ports.clock)
+        self._routes = Routes(config.topic_gone_ms, policy.partitioner)
+        self._backoff = Backoff()
+        self._stamps = Stamps()
+        self._gauges_at = self._last_record_at = self._began = 0.0
+        self._work: list[Work] = []
+        self._progress: dict[int, Progress] = {}
+        self._turns = Turns(config, ids.transactional_id_prefix, status.metrics, ports=ports)
+        self._checks = CheckSender(config, ports)
+        self._barriers = Barriers(config, ids, ports)
+        self._bodies = BodyReader(config, ports)
+        self._input = Input(config, ids, ports)
+        questions = Questions(config, ports)
+        self._topics = TopicWatch(
+            questions, self._routes, config, status, self._reporter, clock=ports.clock
+        )
+        self._sizes = Sizes(known_limits(config, self._topics.settings.max_bytes))
+        self._failed_in: set[int] = set()  # pairs whose kafka_txn failed, since one was committed
+        self._blame = Blame(
+            config.names, self._routes, self._sizes, questions, limit_max=config.batch_records_max
+        )
+        self._collector = Collector(
+            config, blame=self._blame, topics=self._topics, reporter=self._reporter
+        )
+        self._assignment = Assignment(
+            config,
+            ledger_settings(config, policy, self._sizes, actor=ids.group_instance_id),
+            intake=self._input,
+            questions=questions,
+            new_publisher=partial(Publisher, config.names, routes=self._routes, sizes=self._sizes),
+            guard=self._topics.guard,
+            status=status,
+            clock=ports.clock,
+        )
+        self._stall_watch = StallWatch(questions, self._input, self._assignment, status.metrics)
+        self._asker = Asker(
+            config,
+            questions=questions,
+            barriers=self._barriers,
+            sender=self._checks,
+            bodies=self._bodies,
+            topics=self._topics,
+            metrics=status.metrics,
+        )
+
+    def run(self, stop: Event) -> None:
+        """Serve until `stop` is set; the kafka_txn at hand is finished first.
+
+        Raises:
+            SlotTakenError: another worker took this slot over; the operator stops one of them.
+        """
+        try:
+            while not stop.is_set():
+                self.turn(stop)
+        finally:
+            self.close()
+
+    def turn(self, stop: Event) -> None:
+        """Take one turn of the loop, and recover from what fails in it.
+
+        Args:
+            stop: Cuts the wait after a failure short.
+
+        Raises:
+            SlotTakenError: as `run`.
+        """
+        try:
+            self._step()
+        except InputLostError as error:
+            self._recover(str(error), stop)
+        except KafkaTxnFailedError as error:
+            self._after_failure(error, stop)
+
+    # --- one turn of the loop --------------------------------------------------------------
+
+    def _step(self) -> None:
+        if not self._turns.are_ready:
+            self._topics.look(self._monotonic())  # says sooner than a producer that nobody answers
+            self._turns.start()
+        dozed = self._input.dozing
+        messages = self._fetch()
+        now = self._monotonic()
+        if dozed and not self._input.dozing:
+            self._stay_awake(now)  # the bell rang: what it heard takes a fetch to arrive
+        if self._input.changed:
+            self._begin_anew(now)
+            return
+        if messages:
+            self._last_record_at = now
+            self._ingest(messages, now)
+        # The end of a partition may be a marker that only the real consumer gets past.
+        goes_on = self._stall_watch.look(now)
+        if self._asker.take_answers(self._assignment.pairs) or goes_on:
+            self._stay_awake(now)
+        self._look_around(now)
+        self._asker.ask(self._assignment.pairs, now)
+        if self._turns.is_under_way:
+            if not self._turns.is_done():
+                return
+            self._committed()
+        self._work = self._collector.collect(self._assignment.pairs, now)
+        if self._work:
+            self._transact(now)
+
+    def _begin_anew(self, now: float) -> None:
+        if self._turns.settle():
+            self._committed()
+        if self._turns.are_ready:  # else new ones first: they fence what may still commit offsets
+            self._input.changed = False
+            self._topics.look(now)
+            self._assignment.start()
+
+    def _fetch(self) -> list[Any]:
+        """Return records; while a commit is under way, only as many as the next batch takes."""
+        if not self._turns.is_under_way:
+            pairs = self._assignment.pairs.values()
+            return self._input.fetch(idle_s(pairs, self._monotonic(), self._topics.look_at))
+        if not self._assignment.is_far_ahead:
+            return self._input.fetch(UNDER_WAY_S)
+        if self._turns.is_done(UNDER_WAY_S):
+            self._committed()
+        return []
+
+    def _ingest(self, messages: list[Any], now: float) -> None:
+        half_topic, pairs = self._names.half, self._assignment.pairs
+        answers: Counter[tuple[str, OpKind]] = Counter()
+        for message in messages:
+            pair = pairs.get(message.partition())
+            if pair is None or message.topic() is None:  # of the group: `Input` has noted it
+                continue
+            error = message.error()
+            if error is not None:
+                self._not_a_record(pair, message, error)
+            elif message.topic() == half_topic:
+                pair.take_half(message, now)
+            else:
+                op = pair.take_op(message, now)
+                if op is not None and op.source is OpSource.CHECK:
+                    answers[op.producer_group, op.kind] += 1
+        if answers:
+            self._reporter.answered(answers)
+        self._assignment.pause_or_resume()
+
+    def _not_a_record(self, pair: Pair, message: Any, error: Any) -> None:
+        failure = failure_of(error)
+        if failure.code != Code.PARTITION_EOF:
+            raise self._assignment.lost({pair.partition: message.topic()}, failure.text)
+        pair.take_end(message, is_half=message.topic() == self._names.half)
+
+    def _look_around(self, now: float) -> None:
+        """Do what is due in each turn, and now and then."""
+        self._assignment.keep_bodies({pair.partition for pair, _ in self._work})
+        self._assignment.announce(now)
+        self._assignment.look_again(now)
+        self._topics.look_now_and_then(now)
+        if self._assignment.is_rebuilt and self._failed_in.isdisjoint(self._assignment.pairs):
+            self._recovered()
+        if now - self._gauges_at >= GAUGES_S:
+            self._gauges_at = now
+            self._sizes.refresh(int(now * 1000))
+            self._tell_troubles(now)
+            self._reporter.state(self._assignment.pairs.values(), now, self._topics.retention_ms)
+            self._assignment.pause_or_resume()
+        if now - self._last_record_at >= DOZE_S and not self._input.dozing:
+            self._assignment.doze()
+
+    def _stay_awake(self, now: float) -> None:
+        self._last_record_at = now
+        self._input.wake()
+
+    def _tell_troubles(self, now: float) -> None:
+        missing = f"{self._names.dead} is missing: `halfbridge topics create` makes it"
+        self._status.set_ill("dead letters", missing if self._topics.lacks_dead else "")
+        self._status.set_ill("group", self._input.group_trouble.text(now))
+        self._status.set_ill("memory", self._assignment.memory_trouble())
+        self._status.set_ill("barriers", self._barriers.trouble(now))
+
+    # --- kafka_txns ------------------------------------------------------------------------
+
+    def _transact(self, now: float) -> None:
+        self._began = now
+        for pair, plan in self._work:
+            restore_plan(plan, partial(self._bodies.read, pair.partition))
+        records = chain.from_iterable(
+            pair.publisher.records(plan, self._stamps.ms(pair.now_ms(now), pair.latest_ms))
+            for pair, plan in self._work
+        )
+        in_background = sum(plan.records for _, plan in self._work) >= BACKGROUND_RECORDS
+        copies_end = self._turns.write(self._blame.watched(records))
+        self._progress = {
+            pair.partition: pair.ledger.progress(copies_end.get(pair.partition, 0))
+            for pair, _ in self._work
+        }
+        self._turns.commit([*self._offsets()], self._input.membership, in_background=in_background)
+        if not in_background:
+            self._committed()
+
+    def _offsets(self) -> Iterator[tuple[str, int, int, str]]:
+        """Yield the offsets that go with the work at hand."""
+        for number, progress in self._progress.items():
+            yield self._names.half, number, progress.half, ""
+            yield self._names.op, number, progress.op, progress.metadata()
+
+    def _committed(self) -> None:
+        """Take that the work at hand stands."""
+        done = self._monotonic()
+        for pair, plan in self._work:
+            pair.held = None
+            pair.committed, pair.committed_at = self._progress[pair.partition], done
+            pair.ledger.committed(pair.committed)
+            self._assignment.pause_or_resume(pair)
+            publisher = pair.publisher
+            self._reporter.written(
+                plan, pair, refused=publisher.undeliverable, stubs=publisher.stubs
+            )
+        self._blame.succeeded({pair.partition: plan for pair, plan in self._work})
+        self._work = []
+        self._status.metrics.kafka_txn_s(done - self._began)
+        self._failed_in.clear()
+        self._recovered()
+
+    # --- start, failure, end ---------------------------------------------------------------
+
+    def _recovered(self) -> None:
+        if self._backoff.failures:
+            self._backoff.reset()
+            self._status.set_ill("work", "")
+
+    def _after_failure(self, error: KafkaTxnFailedError, stop: Event) -> None:
+        self._failed_in.update(pair.partition for pair, _ in self._work)
+        self._status.metrics.kafka_txn_failed()
+        self._topics.forget()  # perhaps one is not what it was
+        if error.untimely:
+            self._stamps.refused(self._stamps.turn)
+        elif error.permanent:
+            with suppress(InputLostError):  # nobody says what rights there are: the next time
+                plans = {pair.partition: plan for pair, plan in self._work}
+                self._blame.failed(error, plans, int(self._monotonic() * 1000))
+            self._turns.batch = self._blame.batch
+        if error.fenced:
+            self._wait_for_verdict()
+        # Even after an abort: requests that timed out here may still reach the broker, and with
+        # the same epoch they would count for the next kafka_txn (KAFKA-17754); a new one fences.
+        self._turns.discard()
+        self._recover(f"kafka_txn failed: {error}", stop)
+
+    def _wait_for_verdict(self) -> None:
+        """Tell a slot taken over (which ends this worker) from a kafka_txn that timed out."""
+        deadline = self._monotonic() + FENCED_WAIT_S
+        with suppress(InputLostError):  # records do not matter now: all are read again
+            while self._monotonic() < deadline:
+                self._input.fetch(IDLE_S)
+
+    def _recover(self, why: str, stop: Event) -> None:
+        delay_s = self._backoff.failed()
+        _log.warning("%s; reading again from the committed offsets in %.1f s", why, delay_s)
+        if self._backoff.failures >= FAILURES_RED:
+            self._status.set_ill("work", why)
+        self._turns.settle()
+        self._assignment.drop()
+        self._work = []
+        stop.wait(delay_s)
+        self._input.changed = True
+
+    def close(self) -> None:
+        """Finish the kafka_txn at hand and let everything go; no turn may follow."""
+        self._turns.close()
+        self._checks.close()
+        self._barriers.close()
+        self._input.close(leave=self._config.leave)
+        self._bodies.close()

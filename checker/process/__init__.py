@@ -1,0 +1,1 @@
+"""The daemon's processes: supervisor, workers, slots, signals, and the port that shows metrics."""

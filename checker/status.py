@@ -1,0 +1,93 @@
+"""What a process says of itself: its health, and its metrics."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a process says of itself at one moment.
+
+    Attributes:
+        ready: It does its work (or would, if there was any).
+        healthy: Nothing needs an operator, apart from `partition_errors`.
+        reason: Why it is not ready or not healthy; empty otherwise.
+        partition_errors: What stopped a partition, or has kept it waiting for long, by partition.
+    """
+
+    ready: bool = False
+    healthy: bool = True
+    reason: str = "starting"
+    partition_errors: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def all_well(self) -> bool:
+        """Tell whether nothing needs an operator."""
+        return self.healthy and not self.partition_errors
+
+
+class Status:
+    """What a process shows: its health record, and its metrics.
+
+    Thread-safe: one thread writes, the HTTP threads read.
+    """
+
+    def __init__(self, metrics: Metrics | None = None) -> None:
+        self.metrics = Metrics() if metrics is None else metrics
+        self._lock = threading.Lock()
+        self._ready, self._not_ready_reason = False, "starting"
+        self._ills: dict[str, str] = {}
+        self._partition_errors: dict[int, str] = {}
+
+    def set_ready(self, *, ready: bool, reason: str = "") -> None:
+        """Say whether the process does its work; `reason` tells why not."""
+        with self._lock:
+            self._ready, self._not_ready_reason = ready, reason
+
+    def set_ill(self, what: str, reason: str) -> None:
+        """Say why an operator should look at `what`; an empty reason: it is well (again)."""
+        with self._lock:
+            self._ills.pop(what, None)
+            if reason:
+                self._ills[what] = reason
+
+    def stop_partition(self, partition: int, error: str) -> None:
+        """Record that `partition` stopped, or waits for too long, and why."""
+        with self._lock:
+            self._partition_errors[partition] = error
+
+    def keep_partitions(self, partitions: Iterable[int]) -> None:
+        """Forget what stopped others than `partitions`: they were taken away."""
+        with self._lock:
+            kept = self._partition_errors.keys() & set(partitions)
+            self._partition_errors = {each: self._partition_errors[each] for each in kept}
+
+    def clear_partition(self, partition: int) -> None:
+        """Forget what stopped `partition`: it was set anew, or is there again."""
+        with self._lock:
+            self._partition_errors.pop(partition, None)
+
+    def snapshot(self) -> Health:
+        """Return the health of this moment."""
+        with self._lock:
+            reason = "; ".join(self._ills.values()) or self._not_ready_reason
+            return Health(self._ready, not self._ills, reason, dict(self._partition_errors))
+
+
+def health_body(health: Health) -> dict[str, Any]:
+    """Return `health` as the JSON object of /healthz and /readyz."""
+    errors = {str(key): text for key, text in sorted(health.partition_errors.items())}
+    return {
+        "ready": health.ready,
+        "healthy": health.all_well,
+        "reason": health.reason,
+        "partition_errors": errors,
+    }

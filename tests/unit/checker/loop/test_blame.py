@@ -1,0 +1,111 @@
+"""Which transaction a refused kafka_txn is blamed on: the one that stands in it alone."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.checker.core.plan import Plan
+from halfbridge.checker.loop.blame import Batch, Blame
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.publish import Outgoing
+from halfbridge.checker.loop.routes import Routes
+from halfbridge.checker.loop.sizes import Sizes, bytes_alone
+from halfbridge.serde.topics import TopicNames
+from tests.playbook import UNLIMITED, Playbook, Step, commit, half, junk_half, restart, unread
+
+NAMES = TopicNames()
+LIMIT_MAX = 1_000
+ROUNDS = 50
+INVALID = KafkaTxnFailedError("invalid", KafkaFailure(Code.INVALID_RECORD))
+
+
+def _blame(routes: Routes, sizes: Sizes | None = None) -> Blame:
+    sizes = sizes or Sizes(lambda _topic: None)
+    return Blame(NAMES, routes, sizes, cast("Any", None), limit_max=LIMIT_MAX)
+
+
+def _rounds_until_blamed(beside: list[Step]) -> int:
+    """Have the broker refuse A, naming nothing, while B and `beside` come in each round."""
+    routes = Routes(0)
+    routes.update({"real": 1}, 0)
+    blame = _blame(routes)
+    book = Playbook() >> unread(half("A"), commit("A"))
+    for number in range(ROUNDS):
+        book >> unread(half(f"B{number}"), commit(f"B{number}"), *beside)
+        book.reader.read()
+        while True:
+            limit = blame.limit(0)
+            plan = book.ledger.plan(book.now_ms, records_max=limit, size_bytes_max=UNLIMITED)
+            if not plan.records:
+                break
+            (refused,) = [one for one in plan.deliveries if one.transaction_id == "A"] or [None]
+            if refused is not None:
+                blame.failed(INVALID, {0: plan}, 0)
+                if routes.refusal(refused):
+                    return number
+                restart(book)
+                break
+            book.plan = plan
+            book.commit()
+            blame.succeeded({0: plan})
+    return ROUNDS
+
+
+@pytest.mark.parametrize("junk", [0, 1, 30])
+def test_dead_letters_do_not_hide_a_refused_transaction(junk: int) -> None:
+    """They are written before it, and prove nothing of it: batches stay as small as they were."""
+    assert _rounds_until_blamed([junk_half()] * junk) < 10
+
+
+def test_deliveries_make_the_batches_larger_again() -> None:
+    """Twice as large each time, so that a refused transaction costs its pair little."""
+    blame = _blame(Routes(0))
+    book = Playbook() >> half("A") >> half("B") >> commit("A") >> commit("B")
+    book.take_plan()
+    blame.failed(INVALID, {0: book.plan}, 0)
+    limits = [blame.limit(0)]
+    while limits[-1] < LIMIT_MAX:
+        blame.succeeded({0: book.plan})
+        limits.append(blame.limit(0))
+    assert limits == [125, 250, 500, 1000]
+
+
+def _too_large(topic: str) -> KafkaTxnFailedError:
+    return KafkaTxnFailedError("too large", KafkaFailure(Code.MSG_SIZE_TOO_LARGE), topic=topic)
+
+
+def _refused(blame: Blame, topic: str, *sizes_bytes: int) -> list[Batch]:
+    """Have `topic` refuse a record of a batch until each goes alone and its size is learned."""
+    records = [Outgoing(topic, 0, None, b"v" * each, [], 0) for each in sizes_bytes]
+    seen = []
+    for _ in range(3):
+        seen.append(blame.batch)
+        assert list(blame.watched(iter(records))) == records
+        blame.failed(_too_large(topic), {0: Plan()}, 0)
+    return seen
+
+
+@pytest.mark.parametrize("topic", ["real", NAMES.half])
+def test_the_largest_record_alone_tells_what_a_topic_takes(topic: str) -> None:
+    """Each record went alone and one was refused: the largest is, and smaller ones may fit."""
+    sizes = Sizes(lambda _topic: None)
+    blame = _blame(Routes(0), sizes)
+    assert _refused(blame, topic, 10, 900, 30) == [Batch.USUAL, Batch.SMALL, Batch.ONE_RECORD]
+    assert blame.batch is Batch.USUAL
+    assert sizes.limit(topic) == bytes_alone(None, b"v" * 900, []) - 1
+
+
+def test_of_dead_letters_half_the_size_is_tried_next() -> None:
+    """A stub takes the place of a larger one, and that costs nothing but room."""
+    sizes = Sizes(lambda _topic: None)
+    _refused(_blame(Routes(0), sizes), NAMES.dead, 100_000)
+    assert sizes.limit(NAMES.dead) == bytes_alone(None, b"v" * 100_000, []) // 2
+
+
+def test_where_nothing_goes_alone_nothing_is_measured() -> None:
+    """As long as all is well no record is weighed on its way."""
+    records = iter([Outgoing("real", 0, None, b"v", [], 0)])
+    assert _blame(Routes(0)).watched(records) is records

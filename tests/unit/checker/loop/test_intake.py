@@ -1,0 +1,232 @@
+"""The group's member: generations, fences, and the bell that listens in its place."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.errors import SlotTakenError
+from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.intake import TROUBLE_S, Input
+from halfbridge.checker.process.slots import slot_ids
+from tests.fake_ports import Clock, fake_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+CONFIG = CheckerConfig()
+HALF, OP = (CONFIG.names.half, 0), (CONFIG.names.op, 0)
+PAIR = frozenset((HALF, OP))
+FENCED = KafkaFailure(Code.FENCED_INSTANCE_ID, "fenced", is_fatal=True)
+
+
+class _Reader:
+    """A member of the group, or the bell: what a test has it hand over, and what it was told."""
+
+    def __init__(self, properties: Mapping[str, Any], on_lost: Any = None) -> None:
+        self.error_cb = properties.get("error_cb")
+        self.on_lost = on_lost
+        self.waiting: list[Any] = []
+        self.reads: dict[tuple[str, int], int] | None = None
+        self.paused: set[tuple[str, int]] = set()
+        self.is_closed = False
+        self.assigned: Any = None
+        self.revoked: Any = None
+
+    def join(self, _topics: list[str], on_assigned: Any, on_revoked: Any) -> None:
+        self.assigned, self.revoked = on_assigned, on_revoked
+
+    def poll(self, _wait_s: float) -> Any:
+        return self.waiting.pop(0) if self.waiting else None
+
+    def take(self, records_max: int) -> list[Any]:
+        taken, self.waiting = self.waiting[:records_max], self.waiting[records_max:]
+        return taken
+
+    def read_from(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        self.reads = dict(offsets)
+
+    def pause(self, places: Iterable[tuple[str, int]]) -> None:
+        self.paused |= set(places)
+
+    def resume(self, places: Iterable[tuple[str, int]]) -> None:
+        self.paused -= set(places)
+
+    def positions(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(places, -1001)
+
+    def membership(self) -> object:
+        return "generation"
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class _Kafka:
+    """Makes readers, and keeps them.
+
+    Attributes:
+        refuses: The client takes its properties no more.
+    """
+
+    def __init__(self) -> None:
+        self.members: list[_Reader] = []
+        self.bells: list[_Reader] = []
+        self.refuses = False
+
+    def member(self, properties: Mapping[str, Any], *, on_lost: Any) -> _Reader:
+        if self.refuses:
+            raise ConfigError(field="kafka", value="", origin="Kafka client", allowed="")
+        self.members.append(_Reader(properties, on_lost))
+        return self.members[-1]
+
+    def reader(self, properties: Mapping[str, Any]) -> _Reader:
+        self.bells.append(_Reader(properties))
+        return self.bells[-1]
+
+
+class _Scene:
+    """An input whose member has been assigned one pair and reads it from its beginning."""
+
+    def __init__(self) -> None:
+        self.kafka, self.clock = _Kafka(), Clock()
+        ids = slot_ids("w-0", topic_prefix="")
+        self.input = Input(CONFIG, ids, fake_ports(self.kafka, self.clock))
+        self.assign()
+
+    @property
+    def member(self) -> _Reader:
+        return self.kafka.members[-1]
+
+    def assign(self) -> None:
+        self.member.assigned(self.member, PAIR)
+        assert self.input.changed
+        self.input.changed = False
+        self.input.read_from({HALF: 0, OP: 0})
+
+
+@pytest.fixture
+def scene() -> _Scene:
+    """An input at work."""
+    return _Scene()
+
+
+def _record(place: tuple[str, int] | tuple[None, int], offset: int, error: Any = None) -> Any:
+    return SimpleNamespace(
+        topic=lambda: place[0],
+        partition=lambda: place[1],
+        offset=lambda: offset,
+        error=lambda: error,
+    )
+
+
+def _failure(failure: KafkaFailure) -> Any:
+    return _record((None, -1), -1001, failure)
+
+
+def test_nothing_is_read_on_assignment() -> None:
+    """What is ours is known at once, with the generation; offsets are checked first."""
+    kafka = _Kafka()
+    intake = Input(CONFIG, slot_ids("w-0", topic_prefix=""), fake_ports(kafka))
+    assert (intake.assigned, intake.is_member, intake.membership) == (frozenset(), False, None)
+    (member,) = kafka.members
+    member.assigned(member, PAIR)
+    assert (intake.assigned, intake.is_member, intake.changed) == (PAIR, True, True)
+    assert (intake.membership, member.reads) == ("generation", {})
+
+
+def test_a_member_that_is_fenced_ends_the_worker(scene: _Scene) -> None:
+    """Another worker took the slot over: nothing was wrong with the brokers."""
+    scene.member.waiting = [_record(HALF, 0), _failure(FENCED)]
+    with pytest.raises(SlotTakenError, match="--slot"):
+        scene.input.fetch(0)
+
+
+def test_a_member_that_fenced_itself_is_replaced(scene: _Scene) -> None:
+    """Brokers were out of reach a moment ago; that excuses one fence, and not the next."""
+    old = scene.member
+    old.on_lost()
+    scene.clock.now += TROUBLE_S
+    old.waiting = [_failure(FENCED)]
+    with pytest.raises(InputLostError, match="a new one joins"):
+        scene.input.fetch(0)
+    assert old.is_closed
+    assert scene.kafka.bells[0].is_closed
+    assert (scene.input.assigned, scene.input.changed) == (frozenset(), True)
+
+    scene.input.changed = False
+    scene.assign()
+    scene.member.waiting = [_failure(FENCED)]
+    with pytest.raises(SlotTakenError):
+        scene.input.fetch(0)
+
+
+def test_what_a_member_says_that_was_given_up_changes_nothing(scene: _Scene) -> None:
+    """Closing it may take long, and it calls back until it is closed."""
+    old = scene.member
+    with pytest.raises(InputLostError):
+        scene.input.renew("stalled")
+    scene.input.changed = False
+    scene.assign()
+    old.assigned(old, frozenset())
+    old.revoked(old)
+    old.error_cb(FENCED)
+    assert (scene.input.assigned, scene.input.changed) == (PAIR, False)
+    assert scene.input.fetch(0) == []
+
+
+def test_a_member_that_cannot_be_made_now_is_tried_again(scene: _Scene) -> None:
+    """A certificate is being replaced, say: each fetch tries, until one joins."""
+    scene.kafka.refuses = True
+    with pytest.raises(InputLostError, match="no new consumer"):
+        scene.input.renew("stalled")
+    with pytest.raises(InputLostError, match="no new consumer"):
+        scene.input.fetch(0)
+    scene.kafka.refuses = False
+    with pytest.raises(InputLostError, match="stalled: a new one joins"):
+        scene.input.fetch(0)
+    assert scene.input.fetch(0) == []
+
+
+def test_the_end_of_a_partition_may_lie_behind_what_was_read(scene: _Scene) -> None:
+    """Markers are no records; while a partition is paused nothing is said of it."""
+    scene.member.waiting = [_record(HALF, 5, KafkaFailure(Code.PARTITION_EOF))]
+    scene.input.fetch(0)
+    assert scene.input.reached() == {HALF: 5, OP: 0}
+    scene.input.pause(*HALF)
+    assert scene.input.reached() == {OP: 0}
+
+
+def test_what_the_group_says_is_kept(scene: _Scene) -> None:
+    """A right that is missing is told among the records only; being let in ends it."""
+    told = KafkaFailure(Code.GROUP_AUTHORIZATION_FAILED, "no right")
+    scene.member.waiting = [_failure(told)]
+    scene.input.fetch(0)
+    assert scene.input.group_trouble.text(scene.clock.now) == "no right"
+    scene.member.assigned(scene.member, PAIR)
+    assert scene.input.group_trouble.text(scene.clock.now) == ""
+
+
+def test_while_it_dozes_the_bell_listens(scene: _Scene) -> None:
+    """A record, and no error, wakes the member; the bell rests then."""
+    scene.input.doze({HALF: 3, OP: 4})
+    (bell,) = scene.kafka.bells
+    assert (bell.reads, scene.member.paused) == ({HALF: 3, OP: 4}, PAIR)
+    bell.waiting = [_failure(KafkaFailure(Code.TRANSPORT))]
+    scene.input.fetch(0)
+    assert scene.input.dozing
+    bell.waiting = [_record(OP, 4)]
+    scene.input.fetch(0)
+    assert (scene.input.dozing, bell.reads, scene.member.paused) == (False, {}, set())
+
+
+def test_a_pause_ends_with_the_assignment(scene: _Scene) -> None:
+    """The client keeps pauses over assignments: nobody would lift it."""
+    scene.input.pause(*HALF)
+    scene.member.revoked(scene.member)
+    assert (scene.member.paused, scene.input.assigned) == (set(), frozenset())

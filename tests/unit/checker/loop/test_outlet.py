@@ -1,0 +1,261 @@
+"""One transactional writer: what proves a record, what fails a kafka_txn, when it is replaced."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.outlet import (
+    COMMIT_RETRIES_MAX,
+    HANG_GRACE_S,
+    SLOW_COMMIT_S,
+    Transactor,
+)
+from halfbridge.checker.loop.publish import Outgoing
+from tests.fake_ports import Clock, fake_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CONFIG = CheckerConfig(kafka_txn_timeout_ms=10_000)
+TIMEOUT_S = 10.0
+COPY = Outgoing("half", 3, b"k", b"v", [], 0, is_copy=True)
+REAL = Outgoing("orders", 0, b"k", b"v", [], 0)
+LARGE = Outgoing("large", 0, b"k", b"v", [], 0)
+
+
+class _Writer:
+    """A transactional writer; brokers say of a topic's records what `says` has, else an offset.
+
+    Attributes:
+        says: Topic -> an error, or the offset that an acknowledgement names.
+        commits: What becomes of each commit, in turn: a failure, or seconds that it takes.
+        calls: What was called.
+    """
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.says: dict[str, Any] = {}
+        self.commits: list[Any] = []
+        self.calls: list[str] = []
+        self.on_lost: Callable[[], None] = lambda: None
+        self._queue: list[Callable[[], None]] = []
+
+    def transactional_writer(
+        self, _properties: dict[str, Any], *, on_lost: Callable[[], None]
+    ) -> _Writer:
+        self.on_lost = on_lost
+        return self
+
+    def init(self, _timeout_s: float) -> None:
+        self.calls.append("init")
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def produce(self, topic: str, *given: Any) -> None:
+        if topic == "behind":  # the client has seen by now that a record before was refused
+            raise KafkaFailure(Code.STATE, "Unable to produce message: Local: Erroneous state")
+        said = self.says.get(topic, 7)
+        error, offset = (said, None) if isinstance(said, KafkaFailure) else (None, said)
+        record = SimpleNamespace(
+            topic=lambda: topic, partition=lambda: given[2], offset=lambda: offset
+        )
+        self._queue.append(lambda: given[3](error, record))
+
+    def flush(self, timeout_s: float) -> int:
+        told = [tell for tell in self._queue if self.says.get("nobody") is None]
+        self._queue = [] if told else self._queue
+        for tell in told:
+            tell()
+        self.clock.now += 0.0 if told else timeout_s
+        return len(self._queue)
+
+    def send_offsets(self, _offsets: Any, _membership: object, _timeout_s: float) -> None:
+        self.calls.append("offsets")
+
+    def commit(self, _timeout_s: float) -> None:
+        self.calls.append("commit")
+        if not self.commits:
+            return
+        outcome = self.commits.pop(0)
+        if isinstance(outcome, KafkaFailure):
+            raise outcome
+        self.clock.now += outcome
+
+    def abort(self, _timeout_s: float) -> None:
+        self.calls.append("abort")
+
+    def poll(self, _wait_s: float) -> int:
+        return self.flush(0.0)
+
+
+@pytest.fixture
+def writer() -> _Writer:
+    """Brokers that store everything."""
+    return _Writer()
+
+
+@pytest.fixture
+def transactor(writer: _Writer) -> Transactor:
+    """A transactor that has begun its epoch."""
+    made = Transactor(CONFIG, "id", ports=fake_ports(writer, writer.clock))
+    made.start()
+    return made
+
+
+def test_a_record_that_is_refused_while_others_are_handed_over_is_named(
+    writer: _Writer, transactor: Transactor
+) -> None:
+    """The client takes no more records then and says no reason: the refused record tells it."""
+    writer.says["large"] = KafkaFailure(Code.MSG_SIZE_TOO_LARGE, "too large")
+    with pytest.raises(KafkaTxnFailedError, match="too large") as caught:
+        transactor.write([LARGE, REAL._replace(topic="behind")])
+    assert (caught.value.topic, caught.value.too_large) == ("large", True)
+    assert writer.calls[-1] == "abort"
+
+
+def test_a_rebuild_must_read_to_behind_the_highest_copy(
+    writer: _Writer, transactor: Transactor
+) -> None:
+    """Copies are awaited before offsets are computed; of other records nothing is told."""
+    assert transactor.write([REAL]) == {}
+    writer.says["half"] = 41
+    assert transactor.write([REAL, COPY]) == {3: 42}
+
+
+@pytest.mark.parametrize("record", [COPY, REAL])
+def test_a_record_whose_acknowledgement_names_no_offset_fails_its_kafka_txn(
+    writer: _Writer, transactor: Transactor, record: Outgoing
+) -> None:
+    """The client only infers that it is stored."""
+    writer.says[record.topic] = None
+    with pytest.raises(KafkaTxnFailedError, match="without an offset"):
+        _transact(transactor, record)
+    assert "commit" not in writer.calls
+
+
+def test_records_that_nobody_acknowledges_fail_their_kafka_txn(
+    writer: _Writer, transactor: Transactor
+) -> None:
+    """After its time-out, and not sooner."""
+    writer.says["nobody"] = True
+    began = writer.clock.now
+    with pytest.raises(KafkaTxnFailedError, match="1 records were not acknowledged"):
+        _transact(transactor, REAL)
+    assert TIMEOUT_S < writer.clock.now - began < TIMEOUT_S + 1
+
+
+def test_a_record_that_is_refused_for_good_is_named(
+    writer: _Writer, transactor: Transactor
+) -> None:
+    """It counts more than what the client says of the commit; and the kafka_txn is aborted."""
+    writer.says |= {
+        "large": KafkaFailure(Code.MSG_SIZE_TOO_LARGE),
+        "orders": KafkaFailure(Code.PURGE_QUEUE),
+    }
+    writer.commits = [KafkaFailure(Code.STATE, requires_abort=True)]
+    with pytest.raises(KafkaTxnFailedError) as failed:
+        _transact(transactor, REAL, LARGE)
+    error = failed.value
+    assert (error.topic, error.too_large, error.permanent) == ("large", True, True)
+    assert not any((error.fenced, error.topic_refused, error.untimely))
+    assert writer.calls[-1] == "abort"
+
+
+def test_of_several_bad_timestamps_the_reason_is_told(
+    writer: _Writer, transactor: Transactor
+) -> None:
+    """The client calls each record invalid; no transaction is to be blamed for it."""
+    writer.says["orders"] = KafkaFailure(Code.INVALID_RECORD)
+    writer.commits = [KafkaFailure(Code.INVALID_TIMESTAMP)]
+    with pytest.raises(KafkaTxnFailedError) as failed:
+        _transact(transactor, REAL)
+    assert (failed.value.untimely, failed.value.topic) == (True, "")
+
+
+def test_after_an_unknown_outcome_only_the_commit_is_repeated(
+    writer: _Writer, transactor: Transactor
+) -> None:
+    """Never an abort; and the next kafka_txn is another producer's."""
+    writer.commits = [KafkaFailure(Code.TIMED_OUT, is_retriable=True), 0.0]
+    _transact(transactor, REAL)
+    assert writer.calls[-3:] == ["offsets", "commit", "commit"]
+    assert transactor.worn
+
+
+def test_a_fence_after_an_unknown_outcome_is_not_aborted(
+    writer: _Writer, transactor: Transactor
+) -> None:
+    """The broker has settled the kafka_txn; a new producer finds out how."""
+    writer.commits = [
+        KafkaFailure(Code.TIMED_OUT, is_retriable=True),
+        KafkaFailure(Code.INVALID_PRODUCER_EPOCH, requires_abort=True),
+    ]
+    with pytest.raises(KafkaTxnFailedError):
+        _transact(transactor, REAL)
+    assert "abort" not in writer.calls
+
+
+def test_a_commit_is_not_repeated_for_ever(writer: _Writer, transactor: Transactor) -> None:
+    """By then the broker has settled it."""
+    writer.commits = [KafkaFailure(Code.TIMED_OUT, is_retriable=True)] * COMMIT_RETRIES_MAX
+    with pytest.raises(KafkaTxnFailedError, match="unknown"):
+        _transact(transactor, REAL)
+
+
+@pytest.mark.parametrize(("took_s", "is_worn"), [(0.5, False), (SLOW_COMMIT_S + 0.1, True)])
+def test_a_slow_commit_wears_its_producer(
+    writer: _Writer, transactor: Transactor, took_s: float, *, is_worn: bool
+) -> None:
+    """It may have been sent twice (KAFKA-17754)."""
+    writer.commits = [took_s]
+    _transact(transactor, REAL)
+    assert transactor.worn is is_worn
+
+
+def test_a_lost_connection_wears_its_producer(writer: _Writer, transactor: Transactor) -> None:
+    """Until its epoch begins, trouble is none of its."""
+    writer.on_lost()
+    assert transactor.worn
+    transactor.start()
+    assert not transactor.worn
+
+
+@pytest.mark.parametrize(
+    ("code", "is_fenced"), [(Code.FENCED, True), (Code.TRANSPORT, False), (Code.STATE, False)]
+)
+def test_a_fence_is_told(
+    writer: _Writer, transactor: Transactor, code: Code, *, is_fenced: bool
+) -> None:
+    """The worker then asks its group whether another one has the slot."""
+    writer.commits = [KafkaFailure(code)]
+    with pytest.raises(KafkaTxnFailedError) as failed:
+        _transact(transactor, REAL)
+    assert failed.value.fenced is is_fenced
+
+
+def test_sending_offsets_that_takes_longer_than_its_time_out_hangs(
+    writer: _Writer, transactor: Transactor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As seen by another thread while the call lasts (librdkafka #5456)."""
+    seen = []
+
+    def hangs(*_given: object) -> None:
+        for _ in range(2):
+            seen.append(transactor.is_hung)
+            writer.clock.now += TIMEOUT_S + HANG_GRACE_S + 0.1
+
+    monkeypatch.setattr(writer, "send_offsets", hangs)
+    _transact(transactor, REAL)
+    assert (seen, transactor.is_hung) == ([False, True], False)
+
+
+def _transact(transactor: Transactor, *records: Outgoing) -> None:
+    transactor.write(records)
+    transactor.commit([("op", 0, 1, "")], None)

@@ -1,0 +1,228 @@
+"""What is known of real topics, and what is refused without a try."""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from halfbridge.checker.core.events import HalfRead
+from halfbridge.checker.core.plan import Delivery
+from halfbridge.checker.loop.routes import (
+    LOST_MS,
+    PARTITION_DOUBT_MS,
+    PARTITION_NEW_MS,
+    REFUSED_TOPIC_MS,
+    REFUSED_TRANSACTIONS_MAX,
+    Routes,
+)
+from halfbridge.serde.partitioner import Partitioner
+from halfbridge.serde.records import PARTITION_BY_KEY, new_half
+
+GONE_MS = 1000
+
+
+def _delivery(topic: str, partition: int = -1, transaction_id: str = "t") -> Delivery:
+    metadata = new_half(
+        transaction_id=transaction_id,
+        born_timestamp=0,
+        producer_group="g",
+        real_topic=topic,
+        real_partition=partition,
+    )
+    half = HalfRead(0, 0, metadata, "", 0, None)
+    return Delivery(transaction_id, "g", (half,), 0, 0, 0, 0)
+
+
+@pytest.fixture
+def routes() -> Routes:
+    """Routes that know one topic of three partitions."""
+    made = Routes(GONE_MS)
+    made.update({"orders": 3}, 0)
+    return made
+
+
+@pytest.mark.parametrize("partition", [-1, 0, 2])
+def test_what_exists_is_not_refused(routes: Routes, partition: int) -> None:
+    """By key, or to a partition that the topic has."""
+    assert routes.refusal(_delivery("orders", partition)) == ""
+
+
+@pytest.mark.parametrize("partition", [3, 2**31 - 1, -2, -(2**31)])
+def test_partitions_that_do_not_exist_are_refused(routes: Routes, partition: int) -> None:
+    """Without asking a broker, which would fail the whole batch."""
+    assert f"no partition {partition}" in routes.refusal(_delivery("orders", partition))
+
+
+def _limits(routes: Routes, deliveries: list[Delivery], now_ms: int) -> list[int]:
+    return [lack.limit_ms for lack in routes.lacks(deliveries, now_ms)]
+
+
+def test_a_missing_topic_is_worth_waiting_for(routes: Routes) -> None:
+    """For gone_ms, whenever it is missed."""
+    late = [_delivery("late")]
+    assert _limits(routes, [*late, _delivery("orders")], 100) == [GONE_MS]
+    assert "does not exist" in routes.refusal(late[0])
+
+    routes.update({"orders": 3, "late": 1}, 5000)
+    assert routes.lacks(late, 5000) == []
+    assert routes.refusal(late[0]) == ""
+    routes.update({"orders": 3}, 6000)
+    assert _limits(routes, late, 6000) == [GONE_MS]
+
+
+def test_a_topic_that_was_there_a_moment_ago_is_not_given_up_at_once(routes: Routes) -> None:
+    """A broker that was away does not know it yet; nobody holds others up by deleting topics."""
+    assert not routes.was_lost([_delivery("never was")])
+    routes.update({}, 1000)
+    assert routes.was_lost([_delivery("orders")])
+    routes.update({}, 1000 + LOST_MS - 1)
+    assert routes.was_lost([_delivery("orders")])
+    routes.update({}, 1000 + LOST_MS)
+    assert not routes.was_lost([_delivery("orders")])
+    routes.update({"orders": 3}, 9000)
+    assert not routes.was_lost([_delivery("orders")])
+
+
+def test_a_partition_may_be_new(routes: Routes) -> None:
+    """It is waited for for a moment, once for each number of partitions that is known."""
+    new = [_delivery("orders", 4)]
+    assert _limits(routes, new, 100) == [PARTITION_NEW_MS]
+    assert routes.lacks([_delivery("orders", 2)], 100) == []
+    routes.update({"orders": 3}, 200)
+    assert _limits(routes, new, 100 + PARTITION_NEW_MS - 1) == [PARTITION_NEW_MS]
+    assert _limits(routes, new, 100 + PARTITION_NEW_MS) == [0]
+    assert "no partition 4" in routes.refusal(new[0])
+    assert _limits(routes, [_delivery("orders", 5)], 100 + PARTITION_NEW_MS) == [0]
+
+    routes.update({"orders": 4}, 9000)
+    assert _limits(routes, new, 9000) == [PARTITION_NEW_MS]
+    routes.update({"orders": 5}, 9100)
+    assert routes.lacks(new, 9100) == []
+    assert routes.refusal(new[0]) == ""
+
+
+def test_a_name_that_no_topic_can_have_is_not_waited_for(routes: Routes) -> None:
+    """Kafka takes 249 characters; a longer name would hold its pair for nothing."""
+    assert _limits(routes, [_delivery("t" * 249)], 0) == [GONE_MS]
+    too_long = _delivery("t" * 250)
+    assert _limits(routes, [too_long], 0) == [0]
+    assert "does not exist" in routes.refusal(too_long)
+
+
+def test_a_number_is_doubted_anew_after_a_while(routes: Routes) -> None:
+    """The topic may have grown since somebody named a number that it never had."""
+    wrong = [_delivery("orders", 999)]
+    assert _limits(routes, wrong, 0) == [PARTITION_NEW_MS]
+    routes.update({"orders": 3}, PARTITION_DOUBT_MS - 1)
+    assert _limits(routes, wrong, PARTITION_DOUBT_MS - 1) == [0]
+    routes.update({"orders": 3}, PARTITION_DOUBT_MS)
+    assert _limits(routes, [_delivery("orders", 3)], PARTITION_DOUBT_MS) == [PARTITION_NEW_MS]
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "is_clear"),
+    [("orders", -1, True), ("orders", 2, True), ("orders", 3, False), ("none", -1, False)],
+)
+def test_what_is_lacking_is_looked_into(
+    routes: Routes, topic: str, partition: int, *, is_clear: bool
+) -> None:
+    """Whether it is still waited for or not."""
+    routes.tried(["orders", "none"])
+    assert routes.is_clear([_delivery("orders"), _delivery(topic, partition)]) == is_clear
+
+
+def test_a_topic_is_looked_into_before_the_first_delivery(routes: Routes) -> None:
+    """Whether it may be written to; again when it was deleted and came back."""
+    deliveries = [_delivery("orders"), _delivery("none")]
+    assert not routes.is_clear(deliveries[:1])
+    assert routes.untried(deliveries) == {"orders"}
+    routes.tried(["orders"])
+    assert routes.is_clear(deliveries[:1])
+    assert routes.untried(deliveries) == set()
+    routes.update({"orders": 4}, 0)
+    assert routes.is_clear([_delivery("orders", 3)])
+    routes.update({}, 0)
+    routes.update({"orders": 4}, 0)
+    assert routes.untried(deliveries) == {"orders"}
+
+
+def test_a_topic_is_refused_for_a_while(routes: Routes) -> None:
+    """A right that was taken away may come back: it is tried again."""
+    routes.refuse_topic("orders", "no right", 0)
+    assert routes.refused_topics == ["orders"]
+    assert routes.refusal(_delivery("orders")) == "no right"
+
+    routes.update({"orders": 3}, REFUSED_TOPIC_MS)
+
+    assert routes.refusal(_delivery("orders")) == ""
+    assert not routes.refused_topics
+
+
+def test_a_right_that_is_given_is_heard_of(routes: Routes) -> None:
+    """Then it is refused no longer, however short a while that was."""
+    routes.refuse_topic("orders", "no right", 0)
+    routes.allow_topic("orders")
+    assert routes.refusal(_delivery("orders")) == ""
+
+
+def test_another_decision_under_the_same_id_is_not_refused(routes: Routes) -> None:
+    """Another group's, or the next one of a transaction that was resumed."""
+    refused = _delivery("orders")
+    routes.refuse(refused, "too large")
+    assert routes.refusal(refused) == "too large"
+    assert routes.refusal(refused._replace(op_offset=1)) == ""
+
+
+def test_a_transaction_stays_refused(routes: Routes) -> None:
+    """Until it was decided again; the oldest are forgotten beyond a bound."""
+    routes.refuse(_delivery("orders"), "too large")
+    for number in range(REFUSED_TRANSACTIONS_MAX - 1):
+        routes.refuse(_delivery("orders", transaction_id=f"other-{number}"), "too large")
+    assert routes.refusal(_delivery("orders")) == "too large"
+    assert routes.refusal(_delivery("orders", transaction_id="another")) == ""
+
+    routes.refuse(_delivery("orders", transaction_id="one more"), "too large")
+
+    assert routes.refusal(_delivery("orders")) == ""
+
+
+def _placed(routes: Routes, key: bytes | None, **given: Any) -> int:
+    (half,) = _delivery(**{"topic": "legacy", **given}).messages
+    return routes.place(half.metadata, key)
+
+
+@pytest.fixture
+def mixed() -> Routes:
+    """Routes that know a topic for each partitioner."""
+    by_crc = {"legacy": Partitioner.CONSISTENT_RANDOM}
+    made = Routes(GONE_MS, lambda topic: by_crc.get(topic, Partitioner.MURMUR2))
+    made.update({"orders": 3, "legacy": 3}, 0)
+    return made
+
+
+def test_keys_are_placed_by_the_topics_partitioner(mixed: Routes) -> None:
+    """By CRC-32 where the policy says so; murmur2 is what the Kafka client does by itself."""
+    keys = [f"key-{number}".encode() for number in range(50)]
+    assert [_placed(mixed, key) for key in keys] == [crc32(key) % 3 for key in keys]
+    assert {_placed(mixed, key, topic="orders") for key in keys} == {PARTITION_BY_KEY}
+
+
+def test_a_topic_that_grows_has_its_keys_placed_anew(mixed: Routes) -> None:
+    """By the number of partitions that was seen last, like any producer."""
+    mixed.update({"legacy": 30}, 1)
+    assert _placed(mixed, b"key-1") == crc32(b"key-1") % 30
+
+
+def test_a_message_that_names_its_partition_goes_there(mixed: Routes) -> None:
+    """Whatever its key."""
+    assert {_placed(mixed, key, partition=2) for key in (None, b"", b"k")} == {2}
+
+
+def test_without_a_key_a_message_goes_anywhere(mixed: Routes) -> None:
+    """No key: the client chooses. An empty one, which librdkafka draws lots for, is spread."""
+    assert _placed(mixed, None) == PARTITION_BY_KEY
+    ids = [f"{number:032x}" for number in range(50)]
+    assert {_placed(mixed, b"", transaction_id=each) for each in ids} == {0, 1, 2}
+    assert _placed(mixed, b"", topic="orders") == PARTITION_BY_KEY

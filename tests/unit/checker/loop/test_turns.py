@@ -1,0 +1,171 @@
+"""Which producers may go on after a kafka_txn that failed: none, and nothing of them stays.
+
+A worker's garbage collector is all but off (`GC_THRESHOLDS`). A producer that refers to itself
+would keep four or five threads and as many connections for ever.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.outlet import Transactor
+from halfbridge.checker.loop.turns import Turns
+from halfbridge.checker.metrics import Metrics
+from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COUNTS_THREADS = pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+NOWHERE = "127.0.0.1:1"
+TIMEOUT_S = 30
+
+
+def _made(config: CheckerConfig) -> Turns:
+    return Turns(config, "slot", Metrics(), ports=system_ports())
+
+
+def _transactors(config: CheckerConfig) -> list[Transactor]:
+    return [Transactor(config, f"slot-{turn}", ports=system_ports()) for turn in range(2)]
+
+
+def _under_way(turns: Turns, config: CheckerConfig) -> Future[None]:
+    """Have a commit be under way that another thread carries out."""
+    turns._transactors = [
+        Transactor(config, f"slot-{turn}", ports=system_ports()) for turn in range(2)
+    ]
+    turns._under_way = Future()
+    return turns._under_way
+
+
+def test_no_producer_is_kept_when_a_commit_failed_that_nobody_waits_for() -> None:
+    """Its late requests would count for the next kafka_txn of the same epoch (KAFKA-17754)."""
+    config = CheckerConfig(bootstrap_servers=NOWHERE)
+    turns = _made(config)
+    _under_way(turns, config).set_exception(KafkaTxnFailedError("timed out"))
+    assert not turns.settle()
+    assert not turns.is_under_way
+    assert turns._transactors == []
+    turns.close()
+
+
+def test_producers_are_kept_when_the_commit_stands() -> None:
+    """A rebalance alone is no reason to replace them; what stands is to be taken note of, once."""
+    config = CheckerConfig(bootstrap_servers=NOWHERE)
+    turns = _made(config)
+    _under_way(turns, config).set_result(None)
+    assert turns.settle()
+    assert not turns.settle()
+    assert len(turns._transactors) == 2
+    turns.close()
+
+
+@pytest.fixture
+def _no_collector() -> Iterator[None]:
+    """Collect what other tests left, then nothing any more."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def _clients() -> int:
+    """Return how many Kafka clients this process has: each has one main thread."""
+    count = 0
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            count += (thread / "comm").read_text() == "rdk:main\n"
+    return count
+
+
+def _await_clients(count: int) -> None:
+    """Return once there are so many: for a moment a client's new threads bear the main one's name.
+
+    Those that must be gone would stay for ever.
+    """
+    until(f"{count} clients", lambda: _clients() == count)
+
+
+def _turns() -> Turns:
+    config = CheckerConfig(bootstrap_servers=NOWHERE, kafka_txn_timeout_ms=1000)
+    return _made(config)
+
+
+@COUNTS_THREADS
+@pytest.mark.usefixtures("_no_collector")
+def test_a_producer_that_found_no_broker() -> None:
+    """Each attempt of an outage makes one."""
+    before, turns = _clients(), _turns()
+    with pytest.raises(KafkaTxnFailedError):
+        turns.start()
+    turns.discard()
+    _await_clients(before)
+    turns.close()
+
+
+@COUNTS_THREADS
+@pytest.mark.usefixtures("_no_collector")
+def test_producers_that_are_discarded() -> None:
+    """As after every kafka_txn that failed."""
+    before, turns = _clients(), _turns()
+    turns._transactors = [
+        Transactor(turns._config, f"slot-{turn}", ports=system_ports()) for turn in range(2)
+    ]
+    _await_clients(before + 2)
+    turns.discard()
+    _await_clients(before)
+    turns.close()
+
+
+@COUNTS_THREADS
+@pytest.mark.usefixtures("_no_collector")
+def test_a_producer_whose_commit_failed_in_the_background() -> None:
+    """The error and what it passed through refer to one another, and to the producer."""
+    before, turns = _clients(), _turns()
+    transactor = Transactor(turns._config, "slot-0", ports=system_ports())
+    turns._transactors = [transactor]
+    alone = {"bootstrap.servers": NOWHERE, "group.id": "nobody"}
+    nobody = system_ports().kafka.member(alone)
+    before += 1
+    turns._under_way = turns._thread.submit(transactor.commit, [], nobody.membership())
+    turns._committing = transactor
+    del transactor
+    with pytest.raises(KafkaTxnFailedError):
+        turns.is_done(TIMEOUT_S)
+    turns.discard()
+    _await_clients(before)
+    turns.close()
+
+
+def test_a_configuration_that_was_right_is_tried_again() -> None:
+    """A certificate that is being replaced, say: the worker must not end for it."""
+    kafka = {"test.mock.num.brokers": "1"}
+    config = CheckerConfig(bootstrap_servers=NOWHERE, kafka=kafka, kafka_txn_timeout_ms=10_000)
+    turns = _made(config)
+    turns.start()
+    turns.discard()
+    turns._config = replace(config, kafka={**kafka, "no.such.property": "1"})
+    with pytest.raises(KafkaTxnFailedError, match=r"no\.such"):
+        turns.start()
+    turns.close()
+
+
+def test_a_configuration_that_was_never_right_is_told() -> None:
+    """At the start the operator is there to mend it."""
+    kafka = {"security.protocol": "ssl", "ssl.ca.location": "/no/such/file"}
+    turns = _made(CheckerConfig(bootstrap_servers=NOWHERE, kafka=kafka))
+    with pytest.raises(ConfigError, match="ssl"):
+        turns.start()
+    turns.close()

@@ -1,0 +1,139 @@
+"""The port that shows metrics and health."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from halfbridge.checker.errors import MetricsPortError
+from halfbridge.checker.process.http import HttpServer, serve
+from halfbridge.checker.status import Status
+from tests.kit.http import answer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def status() -> Status:
+    """A health record as it is at the start of a process."""
+    return Status()
+
+
+@pytest.fixture
+def server(status: Status) -> Iterator[HttpServer]:
+    """A server on a free port that shows `status`."""
+    running = serve(status.metrics.registry, status.snapshot)
+    yield running
+    running.close()
+
+
+def _get(port: int, path: str) -> tuple[int, str]:
+    return answer_of(f"http://127.0.0.1:{port}{path}")
+
+
+def _get_json(port: int, path: str) -> tuple[int, dict[str, Any]]:
+    code, body = _get(port, path)
+    return code, json.loads(body)
+
+
+def test_metrics_are_served(server: HttpServer, status: Status) -> None:
+    """/metrics shows what was counted."""
+    status.metrics.conflicts(2)
+
+    code, body = _get(server.port, "/metrics")
+
+    assert code == 200
+    assert "halfbridge_conflicts_total 2.0" in body
+
+
+def test_readiness_follows_the_status(server: HttpServer, status: Status) -> None:
+    """A process is not ready until it says so, and not any more when it says so."""
+    assert _get_json(server.port, "/readyz")[0] == 503
+
+    status.set_ready(ready=True)
+    assert _get_json(server.port, "/readyz") == (
+        200,
+        {"ready": True, "healthy": True, "reason": "", "partition_errors": {}},
+    )
+
+    status.set_ready(ready=False, reason="rebalance")
+    code, body = _get_json(server.port, "/readyz")
+    assert (code, body["reason"]) == (503, "rebalance")
+
+
+def test_stopped_partition_turns_health_red_until_it_is_cleared(
+    server: HttpServer, status: Status
+) -> None:
+    """/healthz names the partition and its error; /livez stays green: no restart would help."""
+    status.stop_partition(3, "offset metadata missing")
+
+    code, body = _get_json(server.port, "/healthz")
+    assert (code, body["partition_errors"]) == (503, {"3": "offset metadata missing"})
+    assert _get(server.port, "/livez")[0] == 200
+
+    status.clear_partition(3)
+    assert _get_json(server.port, "/healthz")[0] == 200
+
+
+def test_lost_rights_turn_health_red(server: HttpServer, status: Status) -> None:
+    """What the worker calls unhealthy is a 503 with its reason."""
+    status.set_ill("work", "no WRITE on the op topic")
+
+    code, body = _get_json(server.port, "/healthz")
+
+    assert (code, body["reason"]) == (503, "no WRITE on the op topic")
+
+
+def test_readiness_does_not_hide_why_health_is_red(status: Status) -> None:
+    """Becoming ready leaves the reason of a red health in place."""
+    status.set_ill("work", "no quorum")
+    status.set_ready(ready=True)
+
+    assert status.snapshot().reason == "no quorum"
+
+
+def test_one_trouble_that_ends_does_not_hide_another(status: Status) -> None:
+    """Health is green once nothing is wrong any more."""
+    status.set_ill("work", "no quorum")
+    status.set_ill("dead letters", "no such topic")
+    status.set_ill("work", "")
+    assert (status.snapshot().healthy, status.snapshot().reason) == (False, "no such topic")
+    status.set_ill("dead letters", "")
+    assert status.snapshot().healthy
+
+
+def test_errors_of_partitions_go_with_them(status: Status) -> None:
+    """Another worker that serves them tells what there is to tell."""
+    for number in (1, 2):
+        status.stop_partition(number, "offset metadata missing")
+    status.keep_partitions([2, 3])
+    assert status.snapshot().partition_errors.keys() == {2}
+
+
+def test_unknown_path_names_the_known_ones(server: HttpServer) -> None:
+    """404 with the list of paths."""
+    code, body = _get(server.port, "/nothing")
+
+    assert code == 404
+    assert "/healthz" in body
+
+
+def test_taken_port_is_a_clear_error(server: HttpServer, status: Status) -> None:
+    """The error names the port and the flag."""
+    with pytest.raises(MetricsPortError, match=f"{server.port}.*--metrics-port"):
+        serve(status.metrics.registry, status.snapshot, port=server.port)
+
+
+def test_listener_is_taken_over(status: Status) -> None:
+    """A socket that the supervisor opened serves as it is."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    running = serve(status.metrics.registry, status.snapshot, listener=listener)
+
+    assert running.port == listener.getsockname()[1]
+    assert _get(running.port, "/livez")[0] == 200
+    running.close()

@@ -1,0 +1,234 @@
+"""The record of the daemon's limits: when a worker writes it, and when workers disagree."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfbridge.bridge.errors import BridgeError, RetriableError, TopicSetupError
+from halfbridge.bridge.settings_topic import Said
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.process.settings_record import SettingsRecord, disagreement, limits_of
+from halfbridge.checker.status import Status
+from halfbridge.serde.records import DaemonSettings
+from tests.fake_ports import fake_ports
+
+if TYPE_CHECKING:
+    from halfbridge.bridge.ports import Event
+
+CREATE = "halfbridge topics create"
+
+
+class Log:
+    """A settings topic in memory, which several workers read."""
+
+    def __init__(self) -> None:
+        self.said: list[Said] = []
+        self.failure: BridgeError | None = None
+        self._end = 0
+
+    def append(self, settings: DaemonSettings | None, problem: str = "") -> None:
+        """Append a record."""
+        self.said.append(Said(self._end, settings, problem))
+        self._end += 1
+
+    def compact(self) -> None:
+        """Keep the last record only, at its offset."""
+        del self.said[:-1]
+
+    def make_anew(self) -> None:
+        """Delete the topic and make it again."""
+        self.said, self._end = [], 0
+
+    def read(self, stop: Event) -> tuple[list[Said], int]:
+        """Return what stands there, and where it ends."""
+        del stop
+        if self.failure is not None:
+            raise self.failure
+        return list(self.said), self._end
+
+    def write(self, settings: DaemonSettings) -> None:
+        """Append a record."""
+        self.append(settings)
+
+    def workers(self) -> list[str]:
+        """Return who wrote the records."""
+        return [each.settings.worker for each in self.said if each.settings is not None]
+
+
+class Worker:
+    """One worker's side, looked at step by step."""
+
+    def __init__(self, log: Log, slot: str, **settings: int) -> None:
+        self.status = Status()
+        self.mine = limits_of(CheckerConfig(**settings), slot)  # type: ignore[arg-type]
+        self._record = SettingsRecord(
+            self.mine, log, self.status, ports=fake_ports(), create=CREATE
+        )
+
+    def look(self) -> str:
+        """Look once; return what /healthz shows of it."""
+        self._record.look()
+        health = self.status.snapshot()
+        disagrees = self.status.metrics.registry.get_sample_value("halfbridge_settings_disagree")
+        assert disagrees == (not health.healthy)
+        return "" if health.healthy else health.reason
+
+
+def test_the_first_look_writes_the_limits() -> None:
+    """Into an empty topic; later looks, and a worker with the same limits, write nothing."""
+    log = Log()
+    first, second = Worker(log, "w-0"), Worker(log, "w-1")
+    for _ in range(3):
+        assert (first.look(), second.look()) == ("", "")
+    (said,) = log.said
+    assert said.settings is not None
+    assert said.settings.limits() == DaemonSettings().limits()
+    assert (said.settings.worker, said.settings.timestamp > 0) == ("w-0", True)
+
+
+def test_a_restart_with_other_settings_writes_them() -> None:
+    """What stands there is of the worker before it, or of one that is stopped too: no alarm."""
+    log = Log()
+    Worker(log, "w-0").look()
+    again = Worker(log, "w-1", check_count_max=5)
+    assert [again.look(), again.look()] == ["", ""]
+    assert log.workers() == ["w-0", "w-1"]
+    assert log.said[-1].settings is not None
+    assert log.said[-1].settings.check_count_max == 5
+
+
+def test_workers_that_disagree_both_say_so(caplog: pytest.LogCaptureFixture) -> None:
+    """At each look but the first, in log, health and metric, until one is corrected."""
+    log = Log()
+    here, there = Worker(log, "w-0"), Worker(log, "w-1", transaction_age_ms_max=7_200_000)
+    assert (here.look(), there.look()) == ("", "")
+    for _ in range(2):
+        assert "'w-1' runs with other limits: transaction_age_ms_max 7200000" in here.look()
+        assert "transaction_age_ms_max 259200000 (here 7200000)" in there.look()
+    warnings = [each for each in caplog.records if "runs with other limits" in each.message]
+    assert len(warnings) == 2, "each is told once"
+
+    corrected = Worker(log, "w-1")  # restarted with the settings of the other
+    corrected.look()
+    here.look()  # reads what the other wrote before its restart
+    assert (corrected.look(), here.look()) == ("", "")
+
+
+def test_a_third_worker_sees_both_sides() -> None:
+    """Although the last record says what it would say itself."""
+    log = Log()
+    here, there = Worker(log, "w-0"), Worker(log, "w-1", check_count_max=5)
+    third = Worker(log, "w-2")
+    for worker in (here, third, there, here):
+        worker.look()
+    assert log.workers() == ["w-0", "w-1", "w-0"]
+    assert "'w-1' runs with other limits: check_count_max 5 (here 15)" in third.look()
+
+
+def test_the_record_of_a_worker_that_is_gone_is_replaced() -> None:
+    """It is told of once, and no longer at the look after."""
+    log = Log()
+    stays = Worker(log, "w-0")
+    stays.look()
+    Worker(log, "w-1", check_count_max=5).look()
+    assert "check_count_max 5" in stays.look()
+    assert stays.look() == ""
+    assert log.workers() == ["w-0", "w-1", "w-0"]
+
+
+def test_a_topic_that_was_made_anew_gets_the_record_again() -> None:
+    """All that stands in it is new, also at offsets that were read in the old one."""
+    log = Log()
+    worker = Worker(log, "w-0")
+    worker.look()
+    log.make_anew()
+    worker.look()
+    assert log.workers() == ["w-0"]
+    log.append(None)
+    log.append(None)
+    worker.look()
+    log.make_anew()
+    Worker(log, "w-1", check_count_max=5).look()
+    assert "'w-1' runs with other limits" in worker.look()
+
+
+def test_compaction_hides_no_disagreement() -> None:
+    """The record that is left is one of those that differ, as long as they are written."""
+    log = Log()
+    here, there = Worker(log, "w-0"), Worker(log, "w-1", check_count_max=5)
+    for worker in (here, there, here, there):
+        worker.look()
+        log.compact()
+    assert here.look()
+    log.compact()
+    assert there.look()
+
+
+@pytest.mark.parametrize("problem", ["", "DaemonSettings: unknown schema fingerprint 00"])
+def test_what_cannot_be_read_is_written_again(
+    problem: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A deleted record, a damaged one, or one of a newer schema: one line for what is no limit."""
+    log = Log()
+    worker = Worker(log, "w-0")
+    worker.look()
+    log.append(None, problem)
+    for _ in range(3):
+        assert worker.look() == ""
+    assert log.workers() == ["w-0", "w-0"]
+    assert sum("cannot be read" in each.message for each in caplog.records) == bool(problem)
+
+
+def test_limits_that_this_version_does_not_know_are_left_alone() -> None:
+    """A newer worker beside it says more, and says the same of all that both know."""
+    log = Log()
+    older = Worker(log, "w-0")
+    older.look()
+    log.append(older.mine._replace(worker="w-1", further={"answers_max": 7}))
+    assert (older.look(), older.look()) == ("", "")
+    assert log.workers() == ["w-0", "w-1"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (TopicSetupError("topic cannot be read"), f"Run: {CREATE}"),
+        (RetriableError("no broker"), "no broker"),
+    ],
+)
+def test_without_the_topic_the_worker_goes_on(
+    failure: BridgeError, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told once, needs no operator, and the record is written once that is possible."""
+    log = Log()
+    log.failure = failure
+    worker = Worker(log, "w-0")
+    with caplog.at_level(logging.INFO):
+        assert [worker.look(), worker.look()] == ["", ""]
+    assert [told in each.message for each in caplog.records] == [True]
+    log.failure = None
+    worker.look()
+    assert log.workers() == ["w-0"]
+
+
+def test_a_look_that_fails_leaves_the_alarm() -> None:
+    """Nobody has said that the workers agree."""
+    log = Log()
+    here, there = Worker(log, "w-0"), Worker(log, "w-1", check_count_max=5)
+    here.look()
+    there.look()
+    assert here.look()
+    log.failure = RetriableError("no broker")
+    assert here.look()
+
+
+def test_a_forged_name_is_cut() -> None:
+    """Whatever stands in a record, a line of the log stays a line."""
+    mine = DaemonSettings(worker="w-0")
+    forged = mine._replace(worker="\n" * 5_000, check_count_max=5)
+    text = disagreement(mine, [Said(0, forged)])
+    assert "\n" not in text
+    assert len(text) < 600

@@ -1,0 +1,228 @@
+"""The supervisor, with real and tiny child processes in the workers' place."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from halfbridge.checker.errors import EXIT_CONFIG, EXIT_OPERATOR
+from halfbridge.checker.process.supervisor import (
+    FAILED_BACKOFF_S_MAX,
+    KILLED_BACKOFF_S_MAX,
+    restart_delay_s,
+)
+from halfbridge.testkit.ports import free_ports
+from tests.kit.http import answer_of
+from tests.kit.processes import is_running
+from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROJECT = Path(__file__).parents[3]
+PATIENCE_S = 20
+
+# A worker that reports each start and drain as an empty file named after its slot and pid.
+_WORKER = """
+import json, os, signal, socket, sys, threading
+from pathlib import Path
+order = json.loads(sys.stdin.buffer.readline())
+place, slot = Path(order["config"]["state_dir"]), order["slot"]
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+def drained(number, frame):
+    (place / f"drained-{slot}-{os.getpid()}").touch()
+    os._exit(0)
+signal.signal(signal.SIGTERM, drained)
+if order["listener_fd"] is not None:
+    from halfbridge.checker.process.http import serve
+    from halfbridge.checker.status import Status
+    status = Status()
+    status.set_ready(ready=True)
+    status.metrics.conflicts(3)
+    serve(status.metrics.registry, status.snapshot,
+          listener=socket.socket(fileno=order["listener_fd"]))
+(place / f"started-{slot}-{os.getpid()}").touch()
+if (place / f"status-{slot}").exists():
+    os._exit(int((place / f"status-{slot}").read_text()))
+while os.read(0, 1):
+    pass
+(place / f"orphaned-{slot}-{os.getpid()}").touch()
+"""
+_SUPERVISOR = """
+import json, os, sys
+from halfbridge.serde.settings import load
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.process.supervisor import Supervisor
+config = load(CheckerConfig, flags=json.loads(sys.argv[1]), environ={}, file={})
+command = [os.environ["WORKER_PYTHON"], "-c", sys.argv[2]]
+sys.exit(Supervisor(config, sys.argv[3:], command=command).run())
+"""
+
+
+class Fleet:
+    """A supervisor process and what its workers left in `place`."""
+
+    def __init__(self, place: Path, process: subprocess.Popen[str]) -> None:
+        self.place = place
+        self.process = process
+
+    def seen(self, event: str, slot: str) -> list[int]:
+        """Return the pids of `slot`'s workers that reported `event`, in order of time."""
+        found = sorted(
+            self.place.glob(f"{event}-{slot}-*"), key=lambda path: path.stat().st_mtime_ns
+        )
+        return [int(path.name.rpartition("-")[2]) for path in found]
+
+    def wait_for(self, event: str, slot: str, count: int = 1) -> list[int]:
+        """Wait until `event` was reported `count` times."""
+        until(
+            f"{event} of {slot}", lambda: len(self.seen(event, slot)) >= count, within_s=PATIENCE_S
+        )
+        return self.seen(event, slot)
+
+
+@contextmanager
+def _fleet(
+    place: Path, *slots: str, interpreter: str = sys.executable, **settings: Any
+) -> Iterator[Fleet]:
+    config = json.dumps({"state_dir": str(place), **settings})
+    process = subprocess.Popen(
+        [sys.executable, "-c", _SUPERVISOR, config, _WORKER, *slots],
+        cwd=PROJECT,
+        env={**os.environ, "WORKER_PYTHON": interpreter},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Fleet(place, process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_killed_worker_starts_again_on_its_slot_at_once(tmp_path: Path) -> None:
+    """A SIGKILL, and a second one at once, cost one start each; the other worker stays."""
+    with _fleet(tmp_path, "a", "b") as fleet:
+        fleet.wait_for("started", "b")
+        for count in (1, 2):
+            victim = fleet.wait_for("started", "a", count)[-1]
+            os.kill(victim, signal.SIGKILL)
+            fleet.wait_for("started", "a", count + 1)
+
+        assert len(fleet.seen("started", "b")) == 1
+
+
+def test_worker_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    """No memory, no process numbers, an upgrade under way: nothing that lasts for ever."""
+    python = tmp_path / "python"
+    with _fleet(tmp_path, "a", interpreter=str(python)) as fleet:
+        assert fleet.process.stderr is not None
+        for line in fleet.process.stderr:
+            if "cannot be started" in line:
+                break
+        python.symlink_to(sys.executable)
+        fleet.wait_for("started", "a")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_drains_every_worker_and_exits_0(tmp_path: Path, number: signal.Signals) -> None:
+    """The workers get SIGTERM, and the supervisor waits for their end."""
+    with _fleet(tmp_path, "a", "b") as fleet:
+        fleet.wait_for("started", "a")
+        fleet.wait_for("started", "b")
+
+        fleet.process.send_signal(number)
+
+        assert fleet.process.wait(PATIENCE_S) == 0
+        assert fleet.seen("drained", "a") == fleet.seen("started", "a")
+        assert fleet.seen("drained", "b") == fleet.seen("started", "b")
+
+
+def test_workers_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
+    """No orphan goes on: the pipe from the supervisor closes, however it died."""
+    with _fleet(tmp_path, "a") as fleet:
+        (worker,) = fleet.wait_for("started", "a")
+
+        fleet.process.kill()
+
+        fleet.wait_for("orphaned", "a")
+        until("the worker is gone", lambda: not is_running(worker), within_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("status", [EXIT_CONFIG, EXIT_OPERATOR])
+def test_worker_that_needs_an_operator_is_not_started_again(tmp_path: Path, status: int) -> None:
+    """When no worker is left, the supervisor ends with their status and has said which."""
+    (tmp_path / "status-a").write_text(str(status))
+    with _fleet(tmp_path, "a") as fleet:
+        _, log = fleet.process.communicate(timeout=PATIENCE_S)
+
+        assert fleet.process.returncode == status
+        assert len(fleet.seen("started", "a")) == 1
+        assert "worker a is not started again" in log
+
+
+def test_one_worker_given_up_leaves_the_others_at_work(tmp_path: Path) -> None:
+    """The others run on; readiness turns red and names the one."""
+    (tmp_path / "status-a").write_text(str(EXIT_OPERATOR))
+    port = free_ports(1)[0]
+    with _fleet(tmp_path, "a", "b", metrics_port=port) as fleet:
+        fleet.wait_for("started", "b")
+        until("it waits for an operator", lambda: "operator" in _get(port, "/readyz")[1])
+
+        assert _get(port, "/readyz")[0] == 503
+        assert _get(port, "/healthz")[0] == 503
+        assert fleet.process.poll() is None
+
+
+def test_one_port_shows_all_workers(tmp_path: Path) -> None:
+    """Each worker's metrics stand there once, with its slot as `worker`."""
+    port = free_ports(1)[0]
+    with _fleet(tmp_path, "a", "b", metrics_port=port) as fleet:
+        fleet.wait_for("started", "a")
+        fleet.wait_for("started", "b")
+
+        text = _get(port, "/metrics")[1]
+
+        assert text.count("# TYPE halfbridge_conflicts_total counter") == 1
+        for slot in ("a", "b"):
+            assert f'halfbridge_conflicts_total{{worker="{slot}"}} 3.0' in text
+            assert f'halfbridge_worker_up{{worker="{slot}"}} 1.0' in text
+        assert _get(port, "/readyz")[0] == 200
+        assert _get(port, "/healthz")[0] == 200
+
+
+def test_metrics_follow_a_worker_over_its_restart(tmp_path: Path) -> None:
+    """A restarted worker is found again, and its restart is counted."""
+    port = free_ports(1)[0]
+    with _fleet(tmp_path, "a", metrics_port=port) as fleet:
+        os.kill(fleet.wait_for("started", "a")[0], signal.SIGKILL)
+        fleet.wait_for("started", "a", 2)
+
+        text = _get(port, "/metrics")[1]
+
+        assert 'halfbridge_worker_restarts_total{worker="a"} 1.0' in text
+        assert 'halfbridge_worker_up{worker="a"} 1.0' in text
+
+
+def test_first_restart_is_immediate_and_later_ones_wait_longer() -> None:
+    """Back-off doubles to its limit, which is low for a worker killed from outside."""
+    killed = [restart_delay_s(-signal.SIGKILL, count) for count in range(1, 100)]
+    failed = [restart_delay_s(1, count) for count in range(1, 100)]
+
+    assert killed[0] == failed[0] == 0.0
+    assert killed == sorted(killed)
+    assert failed == sorted(failed)
+    assert killed[-1] == KILLED_BACKOFF_S_MAX
+    assert failed[-1] == FAILED_BACKOFF_S_MAX
+
+
+def _get(port: int, path: str) -> tuple[int, str]:
+    return answer_of(f"http://127.0.0.1:{port}{path}")

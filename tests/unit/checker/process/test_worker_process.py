@@ -1,0 +1,78 @@
+"""How a worker process ends."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from halfbridge.checker.errors import EXIT_ERROR, EXIT_OK
+from halfbridge.checker.process.worker_process import Stop
+
+
+class _ExitedError(Exception):
+    pass
+
+
+def _exit(status: int) -> None:
+    raise _ExitedError(status)
+
+
+def test_first_signal_asks_and_the_second_insists() -> None:
+    """One SIGTERM drains; another one ends at once."""
+    stop = Stop(_exit)
+
+    stop.on_signal(signal.SIGTERM)
+    assert stop.event.is_set()
+
+    with pytest.raises(_ExitedError, match=str(EXIT_ERROR)):
+        stop.on_signal(signal.SIGTERM)
+    stop.cancel()
+
+
+def test_under_a_supervisor_a_second_signal_changes_nothing() -> None:
+    """SIGTERM to a whole service reaches a worker twice: directly and from its supervisor."""
+    stop = Stop(_exit, second_insists=False)
+
+    stop.on_signal(signal.SIGTERM)
+    stop.on_signal(signal.SIGTERM)
+
+    assert stop.event.is_set()
+    stop.cancel()
+
+
+def test_a_drain_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end comes in time and with status 0: cutting off loses nothing."""
+    ended: list[int] = []
+    monkeypatch.setattr("halfbridge.checker.process.worker_process.DRAIN_S", 0.0)
+    stop = Stop(ended.append)
+
+    stop.request("test")
+    assert stop._timer is not None
+    stop._timer.join()
+
+    assert ended == [EXIT_OK]
+
+
+def test_supervisor_and_signal_together_drain_once() -> None:
+    """A lost supervisor during a drain does not shorten it."""
+    stop = Stop(_exit)
+
+    stop.on_signal(signal.SIGTERM)
+    stop.request("the supervisor is gone")
+
+    assert stop.event.is_set()
+    stop.cancel()
+
+
+def test_cancelled_stop_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that has drained by itself is not cut off later."""
+    ended: list[int] = []
+    stop = Stop(ended.append)
+
+    stop.request("test")
+    stop.cancel()
+    assert stop._timer is not None
+    stop._timer.join()
+
+    assert ended == []
