@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_type_hints
 import fastavro
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
+from halfbridge.serde.avro_longs import read_long, write_long
 from halfbridge.serde.errors import DecodeError, UnknownSchemaError
 from halfbridge.serde.limits import METADATA_BYTES_MAX, OP_BYTES_MAX
 from halfbridge.serde.records import (
@@ -55,8 +56,6 @@ _ID_END = HEADER_BYTES + 1 + _ID_CHARS
 # records share it; the bytes delimit themselves, so a remembered run of 6 is the whole long.
 _STAMP_END = _ID_END + 6
 _ID_AND_STAMP = 2
-_CONTINUE = 0x80
-_LONG_BITS = 64
 _INTS = range(-(1 << 31), 1 << 31)
 
 R = TypeVar("R", bound=tuple[Any, ...])
@@ -82,39 +81,6 @@ class Memo(dict[K, V]):
             self.size_bytes = 0
         self[key] = value
         self.size_bytes += size_bytes
-
-
-def write_long(value: int) -> bytes:
-    """Return `value` as an Avro long: zigzag, then 7 bits a byte, low bits first."""
-    rest = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while rest >= _CONTINUE:
-        out.append(rest & 0x7F | _CONTINUE)
-        rest >>= 7
-    out.append(rest)
-    return bytes(out)
-
-
-def read_long(data: bytes, at: int) -> tuple[int, int]:
-    """Return the Avro long at `at` and the position behind it.
-
-    Raises:
-        IndexError: the data ends before the long does.
-        ValueError: more than 64 bits.
-    """
-    byte = data[at]
-    raw = byte & 0x7F
-    shift = 7
-    while byte & _CONTINUE:
-        if shift >= _LONG_BITS:
-            raise ValueError("a long of more than 64 bits")
-        at += 1
-        byte = data[at]
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-    if raw >> _LONG_BITS:
-        raise ValueError("a long of more than 64 bits")
-    return (raw >> 1) ^ -(raw & 1), at + 1
 
 
 # Message indexes as they are written: a transaction seldom has more messages.

@@ -97,3 +97,8 @@ class JunkRead(NamedTuple):
     def body_bytes(self) -> int:
         """Bytes of the body in memory."""
         return self.size_bytes
+
+
+def half_offset_of(read: OpRead | JunkRead) -> int:
+    """Return the half offset that `read` waits for; -1 for an unreadable op, which never waits."""
+    return -1 if isinstance(read, JunkRead) else read.op.half_offset

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.book import Book
 from halfbridge.checker.core.checks import Checks
-from halfbridge.checker.core.events import JunkRead, OpRead
+from halfbridge.checker.core.events import JunkRead, OpRead, half_offset_of
 from halfbridge.checker.core.half_end import HalfEnd
 from halfbridge.checker.core.memory import Memory
 from halfbridge.checker.core.ops import Ops, named
@@ -129,7 +129,7 @@ class Ledger:
         example, `end` is 80, and a COMMIT names half offset 90. The COMMIT is noted, and applied as
         if it named 79. The COMMIT must take effect, because a rebuild takes it for a decision.
         """
-        is_beyond = bool(self._waiting) and _half_offset(self._waiting[0]) >= end
+        is_beyond = bool(self._waiting) and half_offset_of(self._waiting[0]) >= end
         if self._half_end.is_answer(token, is_beyond=is_beyond):
             self._waiting = deque(self._ended(read, end) for read in self._waiting)
 
@@ -143,7 +143,7 @@ class Ledger:
     @property
     def waits_for_half(self) -> bool:
         """Whether an op cannot be applied before more half records are read."""
-        return bool(self._waiting) and _half_offset(self._waiting[0]) >= self._position
+        return bool(self._waiting) and half_offset_of(self._waiting[0]) >= self._position
 
     @property
     def ops_waiting(self) -> int:
@@ -178,10 +178,7 @@ class Ledger:
         return None if self._rebuild is not None else self._book.schedule.next_due_ms()
 
     def oldest_undecided_ms(self) -> int | None:
-        """Return the first append time of the undecided transaction with the lowest offset.
-
-        None when there is no such transaction, or when its append time is not known.
-        """
+        """Return when the lowest undecided transaction was appended; None: none, or not known."""
         lowest = self._book.held.lowest()
         return None if lowest is None or lowest.first_append_ms < 0 else lowest.first_append_ms
 
@@ -192,15 +189,10 @@ class Ledger:
         retention of half and op topic must not delete these records.
         """
         lowest = self._book.held.lowest()
-        half_ms = op_ms = None
-        if lowest is not None:
-            half_ms = min(lowest.messages.values(), key=attrgetter("offset")).append_ms
-        if self._waiting:
-            op_ms = self._waiting[0].append_ms
-        return (
-            None if half_ms is None or half_ms < 0 else half_ms,
-            None if op_ms is None or op_ms < 0 else op_ms,
-        )
+        halves = () if lowest is None else lowest.messages.values()
+        half_ms = min(halves, key=attrgetter("offset")).append_ms if halves else -1
+        op_ms = self._waiting[0].append_ms if self._waiting else -1
+        return None if half_ms < 0 else half_ms, None if op_ms < 0 else op_ms
 
     @property
     def undecided_halves(self) -> int:
@@ -296,9 +288,8 @@ class Ledger:
 
     def _ended(self, read: OpRead | JunkRead, end: int) -> OpRead | JunkRead:
         """Return `read`; an op read before the question gets a half offset below `end`."""
-        if isinstance(read, JunkRead) or read.offset >= self._half_end.read_to:
-            return read
-        if read.op.half_offset < end:
+        is_later = read.offset >= self._half_end.read_to
+        if isinstance(read, JunkRead) or is_later or read.op.half_offset < end:
             return read
         text = f"{named(read)} names half offset {read.op.half_offset}, beyond the end {end}"
         self._book.draft.note(Count.INVALID_OP, text)
@@ -306,8 +297,3 @@ class Ledger:
 
     def _next_op(self) -> int:
         return self._waiting[0].offset if self._waiting else self._op_position
-
-
-def _half_offset(read: OpRead | JunkRead) -> int:
-    """Return the half offset that `read` waits for; -1 for an unreadable op, which never waits."""
-    return -1 if isinstance(read, JunkRead) else read.op.half_offset

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from halfbridge.checker.loop.pacer import Pacer
-from halfbridge.checker.loop.pair import in_turn, restore_checks
+from halfbridge.checker.loop.pair import in_turn
+from halfbridge.checker.loop.plan_bodies import restore_checks
 from halfbridge.checker.loop.report import TellNow
 from halfbridge.checker.loop.stamps import Stamps
 

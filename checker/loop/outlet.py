@@ -6,21 +6,20 @@ Guards against traps of the protocol stand where they are needed, with the trap 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from halfbridge.bridge.failure import (
     INFERRED,
     MEMBER_FENCED,
     PERMANENT,
     PRODUCER_FENCED,
-    UNREACHABLE,
     Code,
     KafkaFailure,
 )
-from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.checker.loop.blame import Batch
 from halfbridge.checker.loop.clients import client_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.told import Told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,53 +48,6 @@ _BATCHES: dict[Batch, dict[str, int]] = {
 _FENCED = MEMBER_FENCED | PRODUCER_FENCED
 
 
-class _Told:
-    """What its client told of a producer: the callbacks, which know nothing of the producer.
-
-    The producer holds them. Were it held by them in turn, it would stay with its threads and
-    connections when it is let go: a worker collects no such garbage (`GC_THRESHOLDS`).
-
-    Attributes:
-        worn: See `Transactor`.
-        copies_end: Half partition -> highest offset of a copy in this kafka_txn plus one.
-        refused: What was not stored in this kafka_txn, and its topic.
-    """
-
-    def __init__(self) -> None:
-        self.worn = False
-        self.copies_end: dict[int, int] = {}
-        self.refused: tuple[KafkaFailure, str] | None = None
-
-    def on_error(self, error: Any) -> None:
-        """Take an error of the client."""
-        if failure_of(error).code in UNREACHABLE:
-            self.worn = True
-
-    def on_lost(self) -> None:
-        """A request on the lost connection and its repetition on the next one may both arrive."""
-        self.worn = True
-
-    def on_copy(self, error: Any, record: Any) -> None:
-        """Take the outcome of a copy."""
-        offset = record.offset()
-        if error is None and offset is not None:
-            partition = record.partition()
-            self.copies_end[partition] = max(offset + 1, self.copies_end.get(partition, 0))
-        else:
-            self.on_delivery(error, record)
-
-    def on_delivery(self, error: Any, record: Any) -> None:
-        """Take the outcome of a record; one that can never be stored counts more than others.
-
-        No broker has said that a record without an offset is stored (`INFERRED`).
-        """
-        if error is None and record.offset() is not None:
-            return
-        failure = INFERRED if error is None else failure_of(error)
-        if self.refused is None or failure.code in PERMANENT:
-            self.refused = (failure, record.topic() or "")
-
-
 class Transactor:
     """One transactional producer; lives as long as somebody refers to it.
 
@@ -117,7 +69,7 @@ class Transactor:
         self._clock = ports.clock
         self._timeout_s = config.kafka_txn_timeout_ms / 1000
         self._sending_since: float | None = None
-        self._told = _Told()
+        self._told = Told()
         self._writer = ports.kafka.transactional_writer(
             {
                 "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,  # the user may know better

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.weights import message_bytes
+from halfbridge.checker.loop.plan_bodies import WithoutHeaders, let_go_plan, whole_or_bare
 from halfbridge.checker.loop.sizes import bytes_at_most
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError
@@ -16,9 +16,9 @@ from halfbridge.serde.headers import headers_of, parse_half, user_bytes
 from halfbridge.serde.limits import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Mapping
 
-    from halfbridge.checker.core.plan import Check, Plan
+    from halfbridge.checker.core.plan import Plan
     from halfbridge.checker.core.settings import LedgerSettings
     from halfbridge.checker.loop.patience import Awaited
     from halfbridge.checker.loop.publish import Publisher
@@ -89,7 +89,7 @@ class Pair:
         try:
             headers = headers_of(message)
         except DecodeError as error:
-            self.ledger.junk_half(_junk(_WithoutHeaders(message), message, error))
+            self.ledger.junk_half(_junk(WithoutHeaders(message), message, error))
             return
         try:
             metadata, flaw = parse_half(headers)
@@ -118,7 +118,7 @@ class Pair:
         try:
             op = OP.decode(message.value() or b"")
         except DecodeError as error:
-            self.ledger.junk_op(_junk(_whole_or_bare(message), message, error))
+            self.ledger.junk_op(_junk(whole_or_bare(message), message, error))
             return None
         self.ledger.op(OpRead(message.offset(), append_ms, op, len(message)))
         return op
@@ -200,26 +200,6 @@ class Pair:
         return ledger.letters_waiting > 0 or (ledger.ops_waiting > 0 and not ledger.waits_for_half)
 
 
-class _WithoutHeaders:
-    """A record whose headers the client cannot read: key and value are kept, and not the headers.
-
-    These may be of any size, which nobody can tell.
-    """
-
-    def __init__(self, message: Any) -> None:
-        self._key: bytes | None = message.key()
-        self._value: bytes | None = message.value()
-
-    def key(self) -> bytes | None:
-        return self._key
-
-    def value(self) -> bytes | None:
-        return self._value
-
-    def headers(self) -> Headers | None:
-        return None
-
-
 def _junk(body: Any, message: Any, error: DecodeError) -> JunkRead:
     append_ms = append_ms_of(*message.timestamp())
     headers = body.headers()
@@ -231,93 +211,8 @@ def _overhead_bytes(headers: Headers | None) -> int:
     return RECORD_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES * len(headers or ())
 
 
-def _whole_or_bare(message: Any) -> Any:
-    try:
-        headers_of(message)
-    except DecodeError:
-        return _WithoutHeaders(message)
-    return message
-
-
 def in_turn(pairs: Mapping[int, Pair], last: int) -> list[Pair]:
     """Return the pairs, first those behind partition `last`, so that each has its turn."""
     numbers = sorted(pairs)
     behind = bisect_right(numbers, last)
     return [pairs[number] for number in (*numbers[behind:], *numbers[:behind])]
-
-
-def restore_plan(plan: Plan, read: Callable[[Iterable[int]], dict[int, Any]]) -> None:
-    """Give the half records of `plan` back the bodies that the ledger let go.
-
-    Args:
-        plan: Changed in place.
-        read: Half offsets -> records by offset.
-    """
-    missing = [half.offset for half in _halves(plan) if half.body is None]
-    missing += [each.record.offset for each in plan.junk if each.record.body is None]
-    if not missing:
-        return
-    bodies = read(missing)
-
-    def whole(half: HalfRead) -> HalfRead:
-        return half if half.body is not None else half._replace(body=bodies[half.offset])
-
-    def whole_junk(record: JunkRead) -> JunkRead:
-        if record.body is not None:
-            return record
-        return record._replace(body=_whole_or_bare(bodies[record.offset]))
-
-    plan.deliveries[:] = [
-        one._replace(messages=tuple(map(whole, one.messages))) for one in plan.deliveries
-    ]
-    plan.dead[:] = [
-        one if one.by_reference else replace(one, half=whole(one.half)) for one in plan.dead
-    ]
-    plan.junk[:] = [replace(one, record=whole_junk(one.record)) for one in plan.junk]
-    plan.put_backs[:] = [replace(one, half=whole(one.half)) for one in plan.put_backs]
-    plan.body_bytes = sum(half.body_bytes for half in _halves(plan))
-    plan.body_bytes += sum(each.record.body_bytes for each in plan.junk)
-
-
-def let_go_plan(plan: Plan) -> None:
-    """Let the half records' bodies of `plan` go, until `restore_plan`; ops' bodies stay."""
-
-    def bare(half: HalfRead) -> HalfRead:
-        return half._replace(body=None)
-
-    plan.deliveries[:] = [
-        one._replace(messages=tuple(map(bare, one.messages))) for one in plan.deliveries
-    ]
-    plan.dead[:] = [replace(one, half=bare(one.half)) for one in plan.dead]
-    plan.put_backs[:] = [replace(one, half=bare(one.half)) for one in plan.put_backs]
-    plan.junk[:] = [
-        one if one.is_op else replace(one, record=one.record._replace(body=None))
-        for one in plan.junk
-    ]
-    plan.body_bytes = sum(one.record.body_bytes for one in plan.junk if one.is_op)
-
-
-def restore_checks(
-    checks: list[Check], read: Callable[[Iterable[int]], dict[int, Any]]
-) -> list[Check]:
-    """Return `checks` with all bodies there."""
-    missing = [one.half.offset for one in checks if one.half.body is None]
-    if not missing:
-        return checks
-    bodies = read(missing)
-    return [
-        one
-        if one.half.body is not None
-        else replace(one, half=one.half._replace(body=bodies[one.half.offset]))
-        for one in checks
-    ]
-
-
-def _halves(plan: Plan) -> Iterable[HalfRead]:
-    for delivery in plan.deliveries:
-        yield from delivery.messages
-    for dead in plan.dead:
-        if not dead.by_reference:
-            yield dead.half
-    for put_back in plan.put_backs:
-        yield put_back.half

@@ -28,7 +28,7 @@ from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
 from halfbridge.checker.loop.idling import IDLE_S, idle_s
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.ledger_settings import known_limits, ledger_settings
-from halfbridge.checker.loop.pair import restore_plan
+from halfbridge.checker.loop.plan_bodies import restore_plan
 from halfbridge.checker.loop.publish import Publisher
 from halfbridge.checker.loop.questions import Questions
 from halfbridge.checker.loop.report import Reporter

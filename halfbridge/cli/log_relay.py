@@ -89,12 +89,10 @@ def _run(
     from halfbridge.sql.fence import Fence  # noqa: PLC0415
     from halfbridge.sql.log_subscription.mapping import load_mapping  # noqa: PLC0415
     from halfbridge.sql.log_subscription.positions import Positions  # noqa: PLC0415
+    from halfbridge.sql.log_subscription.progress import BeginAt  # noqa: PLC0415
     from halfbridge.sql.log_subscription.service import LogRelayService  # noqa: PLC0415
     from halfbridge.sql.log_subscription.sources import log_source  # noqa: PLC0415
-    from halfbridge.sql.log_subscription.subscription import (  # noqa: PLC0415
-        BeginAt,
-        LogSubscription,
-    )
+    from halfbridge.sql.log_subscription.subscription import LogSubscription  # noqa: PLC0415
 
     table, schema = values["table"], values["schema"]
     name = values["subscription"] or table

@@ -16,7 +16,7 @@ from halfbridge.sql.dialects import CHECK_WAIT_MS
 from halfbridge.sql.errors import FencedError, FenceUsageError, Outcome, SqlError
 from halfbridge.sql.fence_block import fenced_connection, fenced_session
 from halfbridge.sql.fence_context import check_context
-from halfbridge.sql.fence_guard import check_outermost, guard_of, refuse_lost_sends
+from halfbridge.sql.fence_guard import check_outermost, guard_of, refuse_lost_sends, release
 from halfbridge.sql.fence_purge import (
     DEAD_LETTER_RETENTION_MS,
     TRANSACTION_AGE_MS_MAX,
@@ -174,7 +174,7 @@ class Fence:
             connection = self.connection_of(connection)
         tx.commit_held = _DATABASE_FIRST
         mark = self.write(connection, tx)
-        guard_of(connection, self.database).pass_with(mark, lambda: _release(tx))
+        guard_of(connection, self.database).pass_with(mark, lambda: release(tx))
 
     def write(self, connection: Connection, tx: Transaction) -> str:
         """Seal `tx` and write its fence row; return the mark of the database transaction.
@@ -297,7 +297,3 @@ class Fence:
                 f"{tx.id} was begun {age_ms} ms ago, longer than transaction_age_ms_max",
                 transaction_id=tx.id,
             )
-
-
-def _release(tx: Transaction) -> None:
-    tx.commit_held = ""

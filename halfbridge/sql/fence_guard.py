@@ -178,3 +178,8 @@ def check_outermost(connection: Connection, database: Database) -> None:
         connection.begin()
     database.check_commit(connection)
     database.begin(connection)
+
+
+def release(tx: Transaction) -> None:
+    """Let the transaction's COMMIT be sent: its database transaction has committed."""
+    tx.commit_held = ""

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge import MessageView, Resolution
     from halfbridge.testkit.history import ReadRecord
-    from halfbridge.testkit.memory import MemoryStack
 
 PARTITIONS = 2
 WAIT_S_MAX = 120.0  # on a machine that does much else; a second is usual
@@ -291,20 +290,3 @@ def _again(call: Callable[[], _T]) -> _T:
             return call()
         time.sleep(_PAUSE_S)
     return call()
-
-
-class OwnTopics:
-    """Real topics that belong to one test: what another one sends never comes out of them.
-
-    Args:
-        stack: Where they are made; they are deleted with it.
-        prefix: Before each name.
-    """
-
-    def __init__(self, stack: HalfbridgeStack | MemoryStack, prefix: str) -> None:
-        self._stack = stack
-        self.prefix = prefix
-
-    def create(self, name: str, *, partitions: int = 1) -> str:
-        """Make a topic, and return its full name."""
-        return self._stack.create_topic(self.prefix + name, partitions=partitions)

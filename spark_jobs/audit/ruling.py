@@ -15,7 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
 from halfbridge.serde.records import OpKind
-from halfbridge.spark_jobs.audit.facts import IS_HALF, IS_OP, born_ms
+from halfbridge.spark_jobs.audit.facts import IS_HALF, IS_OP
+from halfbridge.spark_jobs.audit.times import born_ms
 from halfbridge.spark_jobs.reading.decisions import contradicts, decides, proves_its_age
 
 if TYPE_CHECKING:

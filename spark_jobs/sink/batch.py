@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfbridge.serde.records import BatchManifest, ManifestKind, OpKind, OpSource
+from halfbridge.spark_jobs.sink.batch_manifest import new_manifest
 from halfbridge.spark_jobs.sink.checkpoint import NO_PLAN
-from halfbridge.spark_jobs.sink.chunks import merge_timestamps
 from halfbridge.spark_jobs.sink.clients import LOG
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError
 from halfbridge.spark_jobs.sink.manifest import (
@@ -18,7 +18,6 @@ from halfbridge.spark_jobs.sink.manifest import (
 )
 from halfbridge.spark_jobs.sink.process import here
 from halfbridge.spark_jobs.sink.refusals import given_up, refusal_of, replay_refusal_of
-from halfbridge.spark_jobs.sink.rows import ContentHash
 from halfbridge.spark_jobs.sink.topics import MS_PER_S
 from halfbridge.spark_jobs.sink.watch import RefusedWatch
 
@@ -254,33 +253,8 @@ class BatchCommitter:
         reports: Sequence[AttemptReport],
         plan: BatchPlan = NO_PLAN,
     ) -> BatchManifest:
-        commits = kind is ManifestKind.COMMIT
-        content = ContentHash()
-        for report in reports:
-            content.add_sum(report.content_sum)
-        return BatchManifest(
-            app_id=self._options.app_id,
-            batch_id=batch_id,
-            kind=kind,
-            searched_from=0,
-            first_append_timestamp=merge_timestamps(
-                report.first_append_timestamp for report in reports
-            ),
-            age_ms_max=self._options.age_ms_max,
-            row_count=sum(report.row_count for report in reports) if commits else 0,
-            content_hash=content.hex() if commits else "",
-            query_id=plan.query_id,
-            plan_hash=plan.plan_hash,
-            refused_count=0,
-            dead_letter_offsets=(),
-            timestamp=self._process.ports.clock.time_ms(),
-            producer_group=self._options.producer_group,
-            actor=self._process.actor,
-            reason="",
-            attempts=tuple(
-                report.attempt if commits else without_transactions(report.attempt.attempt_id)
-                for report in reports
-            ),
+        return new_manifest(
+            self._options, self._process, kind=kind, batch_id=batch_id, reports=reports, plan=plan
         )
 
     def _roll_back_lost(self, attempts: Iterable[ManifestAttempt], found: Found) -> None:

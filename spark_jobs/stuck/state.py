@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from halfbridge.spark_jobs.audit.facts import (
-    append_ms,
-    born_ms,
-    decoded_halves,
-    decoded_ops,
-    first_append_ms,
-)
+from halfbridge.spark_jobs.audit.facts import decoded_halves, decoded_ops
+from halfbridge.spark_jobs.audit.times import append_ms, born_ms, first_append_ms
 from halfbridge.spark_jobs.reading.decisions import claimed_age_ms, decides
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from tests.sql.servers import MariaDbServer, PostgresServer, Template
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from halfbridge.testkit.own_topics import OwnTopics
+    from halfbridge.testkit.stack import HalfbridgeStack
 
 pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(3600)]
 

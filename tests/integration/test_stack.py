@@ -18,7 +18,7 @@ from halfbridge.testkit.stack import HalfbridgeStack
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfbridge.testkit.stack import OwnTopics
+    from halfbridge.testkit.own_topics import OwnTopics
 
 pytestmark = pytest.mark.broker
 

@@ -21,7 +21,8 @@ from halfbridge.checker.loop.blame import Batch, Blame
 from halfbridge.checker.loop.collector import Collector
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.ledger_settings import ledger_settings
-from halfbridge.checker.loop.pair import Pair, restore_plan
+from halfbridge.checker.loop.pair import Pair
+from halfbridge.checker.loop.plan_bodies import restore_plan
 from halfbridge.checker.loop.publish import Publisher
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.sizes import Sizes, bytes_alone

@@ -12,7 +12,8 @@ from halfbridge.sql.inbox import Inbox
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.sql.log_subscription.changes import LogSource
 from halfbridge.testkit.children import Children, Interrupts
-from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+from halfbridge.testkit.own_topics import OwnTopics
+from halfbridge.testkit.stack import HalfbridgeStack
 from tests.faults.stage import Stage
 from tests.integration.producing import Cluster
 from tests.sql.databases import (

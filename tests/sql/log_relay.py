@@ -19,8 +19,9 @@ from halfbridge.sql.bounds import RELAY_BOUNDS
 from halfbridge.sql.engines import engine_of
 from halfbridge.sql.log_subscription.mapping import parse_mapping
 from halfbridge.sql.log_subscription.positions import Positions
+from halfbridge.sql.log_subscription.progress import BeginAt
 from halfbridge.sql.log_subscription.sources import log_source
-from halfbridge.sql.log_subscription.subscription import BeginAt, LogSubscription
+from halfbridge.sql.log_subscription.subscription import LogSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,7 +20,8 @@ from tests.sql.fence_scene import Scene, on, work
 
 if TYPE_CHECKING:
     from halfbridge.serde.records import DeadLetter
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from halfbridge.testkit.own_topics import OwnTopics
+    from halfbridge.testkit.stack import HalfbridgeStack
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker

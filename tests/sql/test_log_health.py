@@ -19,7 +19,8 @@ from tests.sql.log_relay import Relayed, subscription
 from tests.sql.log_scene import NAME, Orders
 
 if TYPE_CHECKING:
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from halfbridge.testkit.own_topics import OwnTopics
+    from halfbridge.testkit.stack import HalfbridgeStack
     from tests.sql.databases import ProxiedDatabase
 
 STOP_S_MAX = 60.0

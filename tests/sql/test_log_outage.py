@@ -14,7 +14,8 @@ from tests.sql.log_relay import Relayed, relaying
 from tests.sql.log_scene import Orders
 
 if TYPE_CHECKING:
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from halfbridge.testkit.own_topics import OwnTopics
+    from halfbridge.testkit.stack import HalfbridgeStack
     from tests.sql.databases import OwnDatabase
 
 pytestmark = pytest.mark.broker

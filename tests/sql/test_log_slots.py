@@ -21,7 +21,8 @@ from tests.sql.log_scene import NAME, PATIENCE_S, Orders
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from halfbridge.testkit.own_topics import OwnTopics
+    from halfbridge.testkit.stack import HalfbridgeStack
     from tests.sql.databases import OwnDatabase
 
 pytestmark = pytest.mark.parametrize("own_database", ["postgresql"], indirect=True)

@@ -12,7 +12,8 @@ from halfbridge.sql.local_messages.steps import RelayStep
 from tests.sql.relaying import running, scene, wait_until
 
 if TYPE_CHECKING:
-    from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
+    from halfbridge.testkit.own_topics import OwnTopics
+    from halfbridge.testkit.stack import HalfbridgeStack
     from tests.sql.databases import Database, OwnDatabase
 
 pytestmark = pytest.mark.broker

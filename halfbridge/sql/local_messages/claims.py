@@ -7,7 +7,7 @@ moment. Rows are looked for by their state, never from an id on: ids are not in 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     and_,
@@ -23,6 +23,7 @@ from sqlalchemy import (
     union_all,
 )
 
+from halfbridge.sql.local_messages.looked_at import Snapshot, Unacknowledged
 from halfbridge.sql.local_messages.rows import ROW_BYTES_MAX, LocalMessage
 from halfbridge.sql.local_messages.states import TO_RELAY, UNSETTLED, RowState
 from halfbridge.sql.local_messages.tables import BUCKETS
@@ -44,29 +45,6 @@ _COLUMNS = (
 )
 _BODIES = ("key", "value", "headers")
 _OVERSIZE = "oversize_bytes"
-
-
-class Unacknowledged(NamedTuple):
-    """A message transaction whose rows are marked, and whose COMMIT may not have been sent."""
-
-    transaction_id: str
-    half_partition: int
-    half_offset: int
-    message_count: int
-
-
-class Snapshot(NamedTuple):
-    """What there is to do, at one moment.
-
-    Attributes:
-        messages: Rows with keys, by id; of each key a beginning of what waits.
-        unacknowledged: Their keys' transactions to repeat first; at most REPEATS_MAX.
-        has_keyless: Whether there are rows without a key to relay.
-    """
-
-    messages: list[LocalMessage]
-    unacknowledged: list[Unacknowledged]
-    has_keyless: bool
 
 
 class Claims:

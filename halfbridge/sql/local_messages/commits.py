@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from halfbridge.bridge.producer import TransactionProducer
-    from halfbridge.sql.local_messages.claims import Unacknowledged
+    from halfbridge.sql.local_messages.looked_at import Unacknowledged
     from halfbridge.sql.local_messages.marks import Marks
     from halfbridge.sql.local_messages.metrics import RelayMetrics
     from halfbridge.sql.local_messages.sending import Attempt

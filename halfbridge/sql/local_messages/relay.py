@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from halfbridge.bridge.errors import BridgeError
     from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.fence import Fence
-    from halfbridge.sql.local_messages.claims import Snapshot
     from halfbridge.sql.local_messages.config import RelayConfig
+    from halfbridge.sql.local_messages.looked_at import Snapshot
     from halfbridge.sql.local_messages.marks import Failure
     from halfbridge.sql.local_messages.planning import Batch
     from halfbridge.sql.local_messages.sending import Attempt, Sending

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import BridgeError
 from halfbridge.bridge.transaction import IllegalTransitionError
-from halfbridge.sql.log_subscription.positions import Decision
+from halfbridge.sql.log_subscription.stored import Decision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from halfbridge.bridge import Message, Transaction, TransactionProducer
     from halfbridge.sql.fence import Fence
-    from halfbridge.sql.log_subscription.positions import Positions, Stored
+    from halfbridge.sql.log_subscription.positions import Positions
+    from halfbridge.sql.log_subscription.stored import Stored
 
 _LOG = logging.getLogger("halfbridge.sql")
 

@@ -19,7 +19,18 @@ LogSubscriptionError         (also BridgeError)
 
 from __future__ import annotations
 
-from halfbridge.bridge.errors import BridgeError, ConfigError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from halfbridge.bridge.errors import (
+    BridgeError,
+    ConfigError,
+    HalfNotStoredError,
+    NoAnswerError,
+    OutcomeUnknownError,
+    RetriableError,
+)
+from halfbridge.sql.errors import FencedError, TransactionEndedError
 
 
 class LogSubscriptionError(BridgeError):
@@ -90,3 +101,20 @@ class InsertNotMappedError(LogSubscriptionError):
     def __init__(self, message: str, *, field: str) -> None:
         super().__init__(message)
         self.field = field
+
+
+# Errors that pass by themselves, or that another relay has caused: begin again from the row.
+PASSING = (
+    FencedError,
+    HalfNotStoredError,
+    LogUnavailableError,
+    NoAnswerError,
+    OutcomeUnknownError,
+    PositionTakenError,
+    RetriableError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    PoolTimeoutError,
+    TransactionEndedError,
+)

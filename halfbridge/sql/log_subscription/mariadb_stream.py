@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import secrets
 import threading
-from dataclasses import dataclass
-from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -34,6 +32,7 @@ from halfbridge.sql.log_subscription.mariadb_errors import (
     undecodable,
 )
 from halfbridge.sql.log_subscription.mariadb_gtids import gtids_of, position_of
+from halfbridge.sql.log_subscription.mariadb_queue import Read, ReadAhead
 from halfbridge.sql.log_subscription.mariadb_server import connect, cut, describe
 from halfbridge.sql.log_subscription.mariadb_statements import (
     MAKES_TABLE,
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
     from halfbridge.sql.log_subscription.changes import Insert, Position
     from halfbridge.sql.log_subscription.mariadb_server import Table
 
-_QUEUE_MAX = 2_000  # inserts read ahead: two message transactions
-_PUT_TIMEOUT_S = 0.2  # how soon a full queue notices that the stream is closed
 _HEARTBEAT_S = 5.0  # interval of the server's heartbeats
 _SILENCE_S_MAX = 30  # without data for this long the connection counts as lost
 _CONNECTIONS_MAX = 2  # one for events, one for the reader's own queries
@@ -72,22 +69,6 @@ _EVENTS = [
 ]
 # Query events within a database transaction that change no row.
 _HARMLESS = ("BEGIN", "COMMIT", "SAVEPOINT", "XA ", "RELEASE")
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """An element of the queue.
-
-    Attributes:
-        insert: An insert; None: only the place in the log has changed.
-        read_to: All inserts that committed up to this Position.commit were queued.
-        file, offset: The place in the binlog up to which it was read.
-    """
-
-    insert: Insert | None
-    read_to: str
-    file: str
-    offset: int
 
 
 class BinlogStream:
@@ -118,11 +99,9 @@ class BinlogStream:
         self._fills = fills(schema, table)
         self._assembler = Assembler(start)
         self._gtids = gtids_of(start.commit)
-        self._queue: Queue[Read | Exception] = Queue(_QUEUE_MAX)
-        self._closed = threading.Event()
+        self._queue = ReadAhead()
         self._connections: list[Any] = []
         self._gtid: MariadbGtidEvent | None = None
-        self._error: Exception | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"halfbridge-binlog-{table}", daemon=True
         )
@@ -134,22 +113,11 @@ class BinlogStream:
         Raises:
             PositionLostError, UnreadableChangeError, LogUnavailableError: The thread has ended.
         """
-        if self._error is not None:
-            raise self._error
-        try:
-            taken = (
-                self._queue.get(timeout=timeout_s) if timeout_s > 0 else self._queue.get_nowait()
-            )
-        except Empty:
-            return None
-        if isinstance(taken, Exception):
-            self._error = taken
-            raise taken
-        return taken
+        return self._queue.take(timeout_s)
 
     def close(self) -> None:
         """End the thread and its connections."""
-        self._closed.set()
+        self._queue.close()
         for connection in tuple(self._connections):
             cut(connection)
         self._thread.join()
@@ -175,17 +143,17 @@ class BinlogStream:
             self._statements = Statements(control, self._table)
             for event in reader:
                 self._apply(event, reader)
-                if self._closed.is_set():
+                if self._queue.is_closed:
                     return
-            self._put(LogUnavailableError("the server ended the stream"))
+            self._queue.put(LogUnavailableError("the server ended the stream"))
         except pymysql.Error as error:
-            self._put(reading_error(error))
+            self._queue.put(reading_error(error))
         except UnreadableChangeError as error:
-            self._put(self._placed(error))
+            self._queue.put(self._placed(error))
         except LogSubscriptionError as error:
-            self._put(error)
+            self._queue.put(error)
         except Exception as error:  # noqa: BLE001 (the reader's; handed to who reads the queue)
-            self._put(undecodable(error))
+            self._queue.put(undecodable(error))
         finally:
             for connection in tuple(self._connections):
                 cut(connection)
@@ -311,15 +279,7 @@ class BinlogStream:
 
     def _hand_over(self, insert: Insert | None, reader: BinLogStreamReader) -> None:
         """Queue an insert; queue a change of place only while the queue is at most half full."""
-        if insert is None and self._queue.qsize() > _QUEUE_MAX // 2:
+        if insert is None and self._queue.is_half_full:
             return
         read_to = self._assembler.read_to
-        self._put(Read(insert, read_to, str(reader.log_file or ""), int(reader.log_pos or 0)))
-
-    def _put(self, what: Read | Exception) -> None:
-        while not self._closed.is_set():
-            try:
-                self._queue.put(what, timeout=_PUT_TIMEOUT_S)
-            except Full:
-                continue
-            return
+        self._queue.put(Read(insert, read_to, str(reader.log_file or ""), int(reader.log_pos or 0)))

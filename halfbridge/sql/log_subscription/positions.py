@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from sqlalchemy import MetaData, and_, delete, func, insert, inspect, select, te
 
 from halfbridge.bridge.message import Message
 from halfbridge.sql.dialects import database_of, set_isolation
-from halfbridge.sql.log_subscription.changes import Position
 from halfbridge.sql.log_subscription.errors import (
     LogUnavailableError,
     PositionTakenError,
@@ -29,6 +28,7 @@ from halfbridge.sql.log_subscription.position_tables import (
     staged_table,
 )
 from halfbridge.sql.log_subscription.staging import stage
+from halfbridge.sql.log_subscription.stored import Stored, stored_of
 from halfbridge.sql.tables import NowMs
 
 if TYPE_CHECKING:
@@ -36,40 +36,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
 
+    from halfbridge.sql.log_subscription.changes import Position
+
 DEFAULT_NAME = "halfbridge_log_position"
 _FIRST_VERSION_BITS = 48  # of the column's 63: a row may be moved often
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The message transaction that moved the row last, with what its COMMIT needs."""
-
-    transaction_id: str
-    half_partition: int
-    half_offset: int
-    message_count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
-    """A subscription's row.
-
-    Attributes:
-        position: All inserts before this position became messages.
-        staged_after: Number of the last staged row of a snapshot that was sent; None: no rows are
-            staged. Staged rows are sent before the log is read.
-        decision: The message transaction that moved the row last; None: none.
-        is_acknowledged: Whether the COMMIT of `decision` is known to be in the op log.
-        version: Increases by one with each move.
-        producer_group: The producer group of the relays and of `decision`.
-    """
-
-    position: Position
-    staged_after: int | None
-    decision: Decision | None
-    is_acknowledged: bool
-    version: int
-    producer_group: str
 
 
 class Positions:
@@ -102,7 +72,7 @@ class Positions:
             row = connection.execute(
                 select(self._table).where(self._table.c.name == name)
             ).one_or_none()
-        return None if row is None else _stored(row)
+        return None if row is None else stored_of(row)
 
     @contextmanager
     def beginning(self, name: str) -> Iterator[None]:
@@ -284,22 +254,6 @@ _LOCKS = {
     "mariadb": ("SELECT GET_LOCK(MD5(:name), 0)", "SELECT RELEASE_LOCK(MD5(:name))"),
     "mysql": ("SELECT GET_LOCK(MD5(:name), 0)", "SELECT RELEASE_LOCK(MD5(:name))"),
 }
-
-
-def _stored(row: Any) -> Stored:
-    decision = None
-    if row.transaction_id is not None:
-        decision = Decision(
-            row.transaction_id, row.half_partition, row.half_offset, row.message_count
-        )
-    return Stored(
-        position=Position(row.commit_position, row.inserts),
-        staged_after=row.staged_after,
-        decision=decision,
-        is_acknowledged=bool(row.decision_acknowledged),
-        version=row.version,
-        producer_group=row.producer_group,
-    )
 
 
 def _bytes(value: Any) -> bytes | None:

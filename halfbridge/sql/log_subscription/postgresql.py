@@ -21,7 +21,6 @@ from halfbridge.sql.log_subscription.changes import Insert, Position, Standing, 
 from halfbridge.sql.log_subscription.errors import (
     LogSettingsError,
     PositionLostError,
-    SlotLostError,
     UnreadableChangeError,
 )
 from halfbridge.sql.log_subscription.pg_catalog import (
@@ -31,6 +30,7 @@ from halfbridge.sql.log_subscription.pg_catalog import (
     quoted,
     standing_of,
 )
+from halfbridge.sql.log_subscription.pg_slot import check_slot, drop_slot, make_slot
 from halfbridge.sql.log_subscription.pg_snapshot import PostgresqlSnapshot
 from halfbridge.sql.log_subscription.pg_values import base_oid, value_of
 from halfbridge.sql.log_subscription.pg_wire import ReplicationConnection
@@ -87,7 +87,7 @@ class PostgresqlLog:
         connection = ReplicationConnection(self._parameters, is_wanted)
         try:
             self._make_ready(connection)
-            return self._make_slot(connection, "NOEXPORT_SNAPSHOT")
+            return make_slot(connection, self.slot, "NOEXPORT_SNAPSHOT")
         finally:
             connection.close()
 
@@ -100,7 +100,7 @@ class PostgresqlLog:
             columns = columns_of(connection, self._qualified)
             key = primary_key_of(connection, self._qualified)
             connection.rows("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            position = self._make_slot(connection, "USE_SNAPSHOT")  # waits for open transactions
+            position = make_slot(connection, self.slot, "USE_SNAPSHOT")
             query = f"SELECT {', '.join(map(quoted, columns))} FROM {self._qualified}"
             if key:
                 query += f" ORDER BY {', '.join(map(quoted, key))}"
@@ -138,7 +138,7 @@ class PostgresqlLog:
         self.close()
         connection = self._connect()
         try:
-            self._check_slot(connection, position)
+            check_slot(connection, self.slot, position)
             self._check_published(connection)
             self._start(connection, self.slot, position)
         except BaseException:
@@ -215,7 +215,7 @@ class PostgresqlLog:
         self.close()
         connection = self._connect()
         try:
-            self._drop_slot(connection)
+            drop_slot(connection, self.slot)
             connection.rows(f"DROP PUBLICATION IF EXISTS {self.slot}")
         finally:
             connection.close()
@@ -273,7 +273,7 @@ class PostgresqlLog:
         (level,) = connection.rows("SHOW wal_level")[0]
         if level != b"logical":
             raise LogSettingsError(f"wal_level is {(level or b'').decode()}; it must be logical")
-        self._drop_slot(connection)
+        drop_slot(connection, self.slot)
         connection.rows(f"DROP PUBLICATION IF EXISTS {self.slot}")
         self._publish(connection)
 
@@ -283,42 +283,6 @@ class PostgresqlLog:
             f"CREATE PUBLICATION {self.slot} FOR TABLE {self._qualified} "
             "WITH (publish = 'insert', publish_via_partition_root = true)"
         )
-
-    def _make_slot(self, connection: ReplicationConnection, snapshot: str) -> Position:
-        (row,) = connection.rows(
-            f"CREATE_REPLICATION_SLOT {self.slot} LOGICAL pgoutput {snapshot}", is_patient=True
-        )
-        return Position((row[1] or b"").decode())
-
-    def _drop_slot(self, connection: ReplicationConnection) -> None:
-        """Drop the slot if there is one; LogUnavailableError while it is read."""
-        found = f"FROM pg_replication_slots WHERE slot_name = '{self.slot}'"
-        if connection.rows(f"SELECT 1 {found}"):
-            connection.rows(f"DROP_REPLICATION_SLOT {self.slot}")
-
-    def _check_slot(self, connection: ReplicationConnection, position: Position) -> None:
-        rows = connection.rows(
-            "SELECT coalesce(wal_status, ''), confirmed_flush_lsn FROM pg_replication_slots "
-            f"WHERE slot_name = '{self.slot}' AND database = current_database()"
-        )
-        if not rows:
-            raise SlotLostError(f"replication slot {self.slot} does not exist in this database")
-        status, confirmed = (each or b"" for each in rows[0])
-        if status == b"lost" or not confirmed:
-            raise SlotLostError(
-                f"replication slot {self.slot} was invalidated (max_slot_wal_keep_size)"
-            )
-        if lsn_of(confirmed.decode()) > lsn_of(position.commit):
-            raise SlotLostError(
-                f"replication slot {self.slot} stands at {confirmed.decode()}, beyond "
-                f"{position.commit}: somebody else has moved it or made it anew"
-            )
-        (end,) = connection.rows("SELECT pg_current_wal_flush_lsn()")[0]
-        if lsn_of((end or b"0/0").decode()) < lsn_of(position.commit):
-            raise PositionLostError(
-                f"the log ends at {(end or b'').decode()}, before {position.commit}: "
-                "this is another server, or an older state of this one"
-            )
 
     def _check_published(self, connection: ReplicationConnection) -> None:
         if not is_published(connection, self.slot, self._schema, self._table):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from time import monotonic
 
 
@@ -31,3 +32,13 @@ class Progress:
     def note(self, step: str) -> None:
         """Record a step."""
         self.step, self.step_at = step, monotonic()
+
+
+class BeginAt(Enum):
+    """Where a subscription without a position begins.
+
+    NOW: with the inserts that commit from now on. SNAPSHOT: with all existing rows, then as NOW.
+    """
+
+    NOW = "now"
+    SNAPSHOT = "snapshot"

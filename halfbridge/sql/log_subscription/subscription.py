@@ -16,32 +16,20 @@ from __future__ import annotations
 import logging
 from contextlib import closing
 from dataclasses import replace
-from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
-
-from halfbridge.bridge.errors import (
-    HalfNotStoredError,
-    NoAnswerError,
-    OutcomeUnknownError,
-    RetriableError,
-)
-from halfbridge.sql.errors import FencedError, TransactionEndedError
 from halfbridge.sql.log_subscription.batches import MESSAGES_MAX, cut
 from halfbridge.sql.log_subscription.changes import Position
 from halfbridge.sql.log_subscription.claims import Claims
 from halfbridge.sql.log_subscription.errors import (
-    LogUnavailableError,
+    PASSING,
     OtherGroupError,
     PositionLostError,
     PositionMissingError,
-    PositionTakenError,
     ReadingStoppedError,
 )
-from halfbridge.sql.log_subscription.progress import Progress
+from halfbridge.sql.log_subscription.progress import BeginAt, Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -51,7 +39,8 @@ if TYPE_CHECKING:
     from halfbridge.sql.fence import Fence
     from halfbridge.sql.log_subscription.changes import Insert, LogSource, Snapshot, Wanted
     from halfbridge.sql.log_subscription.mapping import MessageMapping
-    from halfbridge.sql.log_subscription.positions import Positions, Stored
+    from halfbridge.sql.log_subscription.positions import Positions
+    from halfbridge.sql.log_subscription.stored import Stored
 
 _LOG = logging.getLogger("halfbridge.sql")
 # How long one read of the log waits. A stop is noticed within this time.
@@ -60,31 +49,6 @@ _READ_TIMEOUT_S = 0.5
 # more often, because each such move writes a row, and so adds to the log.
 _PROGRESS_INTERVAL_S = 60.0
 _BACK_OFF_S_MIN, _BACK_OFF_S_MAX = 0.1, 10.0
-# Errors that pass by themselves, or that another relay has caused: begin again from the row.
-_PASSING = (
-    FencedError,
-    HalfNotStoredError,
-    LogUnavailableError,
-    NoAnswerError,
-    OutcomeUnknownError,
-    PositionTakenError,
-    RetriableError,
-    InterfaceError,
-    InternalError,
-    OperationalError,
-    PoolTimeoutError,
-    TransactionEndedError,
-)
-
-
-class BeginAt(str, Enum):
-    """Where a subscription without a position begins.
-
-    NOW: with the inserts that commit from now on. SNAPSHOT: with all existing rows, then as NOW.
-    """
-
-    NOW = "now"
-    SNAPSHOT = "snapshot"
 
 
 class LogSubscription:
@@ -160,7 +124,7 @@ class LogSubscription:
             self._claims.note_decision()
         except ReadingStoppedError:
             return
-        except _PASSING as error:
+        except PASSING as error:
             self.progress.is_open = False
             self.progress.retries += 1
             self.progress.last_error = " ".join(str(error).split())
