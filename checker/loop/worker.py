@@ -8,14 +8,10 @@ rebuild. DESIGN.md walks through it.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import Code
-from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.checker.loop.asking import Asker
 from halfbridge.checker.loop.assignment import Assignment
 from halfbridge.checker.loop.backoff import Backoff
@@ -28,7 +24,6 @@ from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
 from halfbridge.checker.loop.idling import IDLE_S, idle_s
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.ledger_settings import known_limits, ledger_settings
-from halfbridge.checker.loop.plan_bodies import restore_plan
 from halfbridge.checker.loop.publish import Publisher
 from halfbridge.checker.loop.questions import Questions
 from halfbridge.checker.loop.report import Reporter
@@ -36,29 +31,23 @@ from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.sizes import Sizes
 from halfbridge.checker.loop.stall_watch import StallWatch
 from halfbridge.checker.loop.stamps import Stamps
+from halfbridge.checker.loop.take_records import take_records
 from halfbridge.checker.loop.topic_watch import TopicWatch
 from halfbridge.checker.loop.turns import Turns
-from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.checker.loop.work_at_hand import WorkAtHand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from halfbridge.bridge.ports import Event, Ports
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.clients import SlotIds
     from halfbridge.checker.loop.collector import Work
-    from halfbridge.checker.loop.pair import Pair
     from halfbridge.checker.policy import Policy
     from halfbridge.checker.status import Status
-    from halfbridge.serde.progress import Progress
 
 _log = logging.getLogger("halfbridge.checker")
 
 # Nothing came for so long: the bell takes over the watch.
 DOZE_S = 1.0
-# A kafka_txn of so many records commits in the background, while the next batch is read; a small
-# one is over sooner than a thread takes over.
-BACKGROUND_RECORDS = 500
 # How long the loop waits for records then, before it looks at the commit again.
 UNDER_WAY_S = 0.002
 # Gauges are set at this pace.
@@ -87,9 +76,8 @@ class Worker:
         self._routes = Routes(config.topic_gone_ms, policy.partitioner)
         self._backoff = Backoff()
         self._stamps = Stamps()
-        self._gauges_at = self._last_record_at = self._began = 0.0
+        self._gauges_at = self._last_record_at = 0.0
         self._work: list[Work] = []
-        self._progress: dict[int, Progress] = {}
         self._turns = Turns(config, ids.transactional_id_prefix, status.metrics, ports=ports)
         self._checks = CheckSender(config, ports)
         self._barriers = Barriers(config, ids, ports)
@@ -103,6 +91,16 @@ class Worker:
         self._failed_in: set[int] = set()  # pairs whose kafka_txn failed, since one was committed
         self._blame = Blame(
             config.names, self._routes, self._sizes, questions, limit_max=config.batch_records_max
+        )
+        self._at_hand = WorkAtHand(
+            config.names,
+            self._turns,
+            intake=self._input,
+            blame=self._blame,
+            bodies=self._bodies,
+            stamps=self._stamps,
+            reporter=self._reporter,
+            metrics=status.metrics,
         )
         self._collector = Collector(
             config, blame=self._blame, topics=self._topics, reporter=self._reporter
@@ -207,30 +205,12 @@ class Worker:
         return []
 
     def _ingest(self, messages: list[Any], now: float) -> None:
-        half_topic, pairs = self._names.half, self._assignment.pairs
-        answers: Counter[tuple[str, OpKind]] = Counter()
-        for message in messages:
-            pair = pairs.get(message.partition())
-            if pair is None or message.topic() is None:  # of the group: `Input` has noted it
-                continue
-            error = message.error()
-            if error is not None:
-                self._not_a_record(pair, message, error)
-            elif message.topic() == half_topic:
-                pair.take_half(message, now)
-            else:
-                op = pair.take_op(message, now)
-                if op is not None and op.source is OpSource.CHECK:
-                    answers[op.producer_group, op.kind] += 1
-        if answers:
-            self._reporter.answered(answers)
+        taken = take_records(messages, self._assignment.pairs, self._names.half, now)
+        if taken.answers:
+            self._reporter.answered(taken.answers)
+        if taken.failure is not None:
+            raise self._assignment.lost(taken.failed, taken.failure.text)
         self._assignment.pause_or_resume()
-
-    def _not_a_record(self, pair: Pair, message: Any, error: Any) -> None:
-        failure = failure_of(error)
-        if failure.code != Code.PARTITION_EOF:
-            raise self._assignment.lost({pair.partition: message.topic()}, failure.text)
-        pair.take_end(message, is_half=message.topic() == self._names.half)
 
     def _look_around(self, now: float) -> None:
         """Do what is due in each turn, and now and then."""
@@ -263,44 +243,16 @@ class Worker:
     # --- kafka_txns ------------------------------------------------------------------------
 
     def _transact(self, now: float) -> None:
-        self._began = now
-        for pair, plan in self._work:
-            restore_plan(plan, partial(self._bodies.read, pair.partition))
-        records = chain.from_iterable(
-            pair.publisher.records(plan, self._stamps.ms(pair.now_ms(now), pair.latest_ms))
-            for pair, plan in self._work
-        )
-        in_background = sum(plan.records for _, plan in self._work) >= BACKGROUND_RECORDS
-        copies_end = self._turns.write(self._blame.watched(records))
-        self._progress = {
-            pair.partition: pair.ledger.progress(copies_end.get(pair.partition, 0))
-            for pair, _ in self._work
-        }
-        self._turns.commit([*self._offsets()], self._input.membership, in_background=in_background)
-        if not in_background:
+        if not self._at_hand.write(self._work, now):
             self._committed()
-
-    def _offsets(self) -> Iterator[tuple[str, int, int, str]]:
-        """Yield the offsets that go with the work at hand."""
-        for number, progress in self._progress.items():
-            yield self._names.half, number, progress.half, ""
-            yield self._names.op, number, progress.op, progress.metadata()
 
     def _committed(self) -> None:
         """Take that the work at hand stands."""
-        done = self._monotonic()
-        for pair, plan in self._work:
-            pair.held = None
-            pair.committed, pair.committed_at = self._progress[pair.partition], done
-            pair.ledger.committed(pair.committed)
+        self._at_hand.stands(self._work, self._monotonic())
+        for pair, _ in self._work:
             self._assignment.pause_or_resume(pair)
-            publisher = pair.publisher
-            self._reporter.written(
-                plan, pair, refused=publisher.undeliverable, stubs=publisher.stubs
-            )
         self._blame.succeeded({pair.partition: plan for pair, plan in self._work})
         self._work = []
-        self._status.metrics.kafka_txn_s(done - self._began)
         self._failed_in.clear()
         self._recovered()
 

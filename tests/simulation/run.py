@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 from halfbridge.checker.core import forget, half_end
-from halfbridge.checker.loop import worker as daemon_worker
+from halfbridge.checker.loop import work_at_hand
 from tests.simulation.choices import Choices, shrink
 from tests.simulation.settings import BACKGROUND_RECORDS
 from tests.simulation.workers import NotedWorker
@@ -74,7 +74,7 @@ def run(
         with (
             patch.object(forget, "RECENT_MS", world.remembers_ms),
             patch.object(half_end, "OP_WAIT_MS", OP_WAIT_MS),
-            patch.object(daemon_worker, "BACKGROUND_RECORDS", BACKGROUND_RECORDS),
+            patch.object(work_at_hand, "BACKGROUND_RECORDS", BACKGROUND_RECORDS),
         ):
             world.run(steps)
     except Exception as error:  # noqa: BLE001 (a crash of the code under test is a finding too)
