@@ -1,6 +1,6 @@
 """The producer client: half messages, decisions, and the answers to checks.
 
-Names are loaded when they are used, so that the pure modules come without a Kafka client.
+Each name is loaded when it is used first, so that an import of a pure module loads no Kafka client.
 """
 
 from __future__ import annotations

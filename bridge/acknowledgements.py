@@ -1,12 +1,12 @@
 """Which acknowledgements of the Kafka client prove that a record is stored. No I/O.
 
-librdkafka reports success also where it only infers that records are stored: a later one of their
-partition was acknowledged, or a broker spoke of a duplicate sequence number. When a leader dies the
-inference can be wrong, and the records are nowhere. It then counts offsets up from -1, which is
-none: the second record of such a batch is said to stand at 0, the third at 1, and so on.
+librdkafka also reports success where it only infers that records are stored: a later record of the
+partition was acknowledged, or a broker reported a duplicate sequence number. After a leader died
+the inference can be wrong, and no log holds the records. For such a batch librdkafka counts offsets
+up from -1: the first record is reported without an offset, the second at 0, the third at 1.
 
-The client hands a batch to one thread as a whole, and another batch of the same partition to
-another thread that polls, so that their callbacks may take turns: the count is a thread's own.
+The client hands a whole batch to one polling thread. At the same time, another thread may get
+another batch of the partition, and the callbacks may alternate. So each thread has its own count.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class Acknowledgements:
-    """Looks at the offsets of one client's acknowledgements, in the order each thread has them.
+    """Tells the proven acknowledgements of one client from the inferred ones, by their offsets.
 
-    Called in the delivery callback, so in the thread that the acknowledgement was handed to.
+    Called in the delivery callback, in the thread that was handed the acknowledgement.
 
     Args:
         current: Returns the identity of that thread: `ports.Concurrency.current`.
@@ -33,10 +33,11 @@ class Acknowledgements:
         self._counted: dict[tuple[int, str, int], int] = {}
 
     def is_proven(self, topic: str, partition: int, offset: int | None) -> bool:
-        """Tell whether a broker has said that the record stands at `offset`; None: at none.
+        """Tell whether a broker has confirmed that the record is stored at `offset`.
 
-        What follows an inferred batch cannot stand where the client's counting goes on: the batch
-        stands there, or something before it.
+        None is no offset: the first record of an inferred batch. A proven record behind such a
+        batch never has the offset at which the count would continue: if the batch is stored, its
+        own records or earlier ones have that offset.
         """
         if offset is not None and not self._counted:
             return True

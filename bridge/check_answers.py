@@ -1,4 +1,4 @@
-"""The op that answers a check: what became of the user's checker, in the protocol's words."""
+"""The op that answers a check: translates how the user's checker ended into the protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.records import CheckRequest
 
 _LOG = logging.getLogger("halfbridge.bridge")
-_REASON_CHARS_MAX = 500  # of what a checker raised or returned; operators read the beginning
+_REASON_CHARS_MAX = 500  # of the text of an error or a return value; operators read the beginning
 
 
 def answer_to(
@@ -28,15 +28,15 @@ def answer_to(
 ) -> Op:
     """Return the op that answers a check.
 
-    Only an explicit answer counts; of any other outcome the log and the op say the reason.
+    Only an explicit answer counts. Any other outcome is logged, and the op carries the reason.
 
     Args:
         request: The check.
-        outcome: What became of the checker.
+        outcome: How the checker ended.
         half_offset: Last offset of the half partition, asked after the checker returned.
         now_ms: The time, ms since 1970.
         actor: Who answers.
-        timeout_ms: What the checker was given.
+        timeout_ms: Time that the checker had.
     """
     unknown = Op(
         transaction_id=request.transaction_id,

@@ -24,8 +24,8 @@ class CheckCounts:
         hung: Checkers that are out of time and have not returned until now.
         replaced: Threads that were started because a checker ran out of time.
         departures: How often this member left its group because all its threads hung.
-        unwritten: Answers that did not reach the op topic, or whose half partition's end could
-            not be had; the daemon asks again.
+        unwritten: Answers that did not reach the op topic, or whose half partition's end is not
+            known; the daemon asks again.
         errors: Errors of the consumer.
     """
 
@@ -45,18 +45,18 @@ class CheckCounts:
 
 
 class CheckTally:
-    """Counts for CheckCounts, under the names of its attributes. Thread-safe."""
+    """Counters with the names of CheckCounts's attributes. Thread-safe."""
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys((each.name for each in fields(CheckCounts)), 0)
         self._lock = Lock()  # checks are rare beside sends
 
     def add(self, name: str, many: int = 1) -> None:
-        """Count."""
+        """Add `many` to the counter `name`."""
         with self._lock:
             self._counts[name] += many
 
     def counts(self, **now: int) -> CheckCounts:
-        """Return what was counted; `now` holds what is counted elsewhere."""
+        """Return the counts, completed by `now`: the attributes that are counted elsewhere."""
         with self._lock:
             return CheckCounts(**(self._counts | now))

@@ -1,7 +1,7 @@
 """A bounded pool of threads for the user's checker.
 
-Not concurrent.futures: its threads are joined at exit, and a checker that hangs would keep the
-process alive for ever.
+Not concurrent.futures: Python joins the threads of an executor at exit, so a checker that hangs
+would keep the process alive for ever.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Begun(Generic[Task]):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[Task]):
-    """What became of a task: an answer, an error, or neither yet (overdue)."""
+    """How a task ended: with an answer, with an error, or not yet (overdue)."""
 
     task: Task
     answer: object = None
@@ -42,7 +42,7 @@ class Outcome(Generic[Task]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """How the threads of a pool are.
+    """The state of a pool's threads.
 
     Attributes:
         able: Threads that run a task that is not overdue, or wait for one.
@@ -62,18 +62,19 @@ class PoolState:
 class CheckPool(Generic[Task]):
     """Runs `work` on tasks in daemon threads, and reports outcomes and overdue ones.
 
-    A thread whose task is overdue is hung: another thread takes its place, while at most
-    `hung_max` are. So there are `threads` able ones, or `threads + hung_max - hung` where that is
-    less: with 4 and 16, the 17th hung thread is the first that is not replaced, and 20 hung
-    threads leave nobody. A thread that is no longer hung goes on unless its place is taken.
+    A thread whose task is overdue is hung. Up to `hung_max` hung threads are replaced by new ones.
+    So the number of able threads is the lower of `threads` and `threads + hung_max - hung`. For
+    example, with 4 and 16, the 17th hung thread is the first that is not replaced, and with 20 hung
+    threads no able thread is left. When a hung thread returns, it continues to work unless a new
+    thread has replaced it.
 
     Args:
         work: The user's function.
-        ports: Its clock, and its concurrency.
+        ports: The clock and the concurrency are used.
         threads: How many run at a time.
         queue_max: How many tasks may wait.
-        timeout_s: How long a task may run before it is reported as overdue; it is not stopped
-            (Python cannot), and its answer is reported when it comes.
+        timeout_s: How long a task may run before the task is reported as overdue. Python cannot
+            stop the task; its answer is reported when the task returns.
         hung_max: How many hung threads are replaced.
     """
 
@@ -93,7 +94,7 @@ class CheckPool(Generic[Task]):
         self._threads_max = threads
         self._hung_max = hung_max
         self._timeout_s = timeout_s
-        self._tasks: Line = ports.run.line(queue_max)  # of Task; None: look whether this stops
+        self._tasks: Line = ports.run.line(queue_max)  # of Task; None: the pool may be stopping
         self._outcomes: Line = ports.run.line()  # of Outcome; None: there are no more
         self._numbers = count()
         self._is_stopping = False
@@ -121,7 +122,7 @@ class CheckPool(Generic[Task]):
         return True
 
     def drop_waiting(self) -> list[Task]:
-        """Return the tasks that no thread has begun; none of them will be."""
+        """Remove the tasks that no thread has begun, and return them."""
         dropped = []
         with suppress(Empty):
             while True:
@@ -131,7 +132,7 @@ class CheckPool(Generic[Task]):
         return dropped
 
     def state(self) -> PoolState:
-        """Return how the threads are."""
+        """Return the state of the threads."""
         with held(self._lock):
             since = min((one.since for one in self._running.values() if one.is_overdue), default=0)
             return PoolState(
@@ -143,10 +144,10 @@ class CheckPool(Generic[Task]):
             )
 
     def outcomes(self, *, pause_s: float) -> Iterator[list[Outcome[Task]]]:
-        """Yield what has come out, in batches as it piled up, until `stop`; then the rest.
+        """Yield outcomes in batches, all that have accumulated at a time; ends after `stop`.
 
         Args:
-            pause_s: How often overdue tasks are looked for, and their threads replaced.
+            pause_s: Interval at which overdue tasks are found and their threads replaced.
         """
         while True:
             batch, is_last = self._next_batch(pause_s)
@@ -178,7 +179,7 @@ class CheckPool(Generic[Task]):
                 self._running[number] = _Begun(task, self._now())
             try:
                 outcome = Outcome(task, self._work(task))
-            # SystemExit, CancelledError and time-outs of other libraries, too, end no thread.
+            # SystemExit, CancelledError and time-outs of other libraries must not end the thread.
             except BaseException as error:  # noqa: BLE001  (the user's code; its outcome tells)
                 outcome = Outcome(task, error=error)
             is_spare = self._has_returned(number)
@@ -187,7 +188,7 @@ class CheckPool(Generic[Task]):
                 return
 
     def _has_returned(self, number: int) -> bool:
-        """Note that a task returned; tell whether another thread has this one's place."""
+        """Note that a task returned; tell whether a new thread has replaced the calling one."""
         with held(self._lock):
             if not self._running.pop(number).is_overdue:
                 return False
@@ -198,8 +199,8 @@ class CheckPool(Generic[Task]):
             return False
 
     def _wake_one(self) -> None:
-        """Have a thread that waits find out that the pool stops; the thread wakes the next."""
-        with suppress(Full):  # then there is something to wake it already
+        """Make a waiting thread notice that the pool stops; that thread wakes the next one."""
+        with suppress(Full):  # a full queue wakes the thread as well
             self._tasks.put_nowait(None)
 
     def _next_batch(self, pause_s: float) -> tuple[list[Outcome[Task]], bool]:
@@ -214,7 +215,7 @@ class CheckPool(Generic[Task]):
         return batch, True
 
     def _overdue(self) -> list[Outcome[Task]]:
-        """Return what has become overdue, and replace its threads."""
+        """Return the tasks that have become overdue, and replace their threads."""
         overdue = []
         with held(self._lock):
             due = self._now() - self._timeout_s
@@ -230,7 +231,7 @@ class CheckPool(Generic[Task]):
 
     def _replace(self) -> None:
         places = min(self._threads_max, self._threads_max + self._hung_max - self._hung)
-        with suppress(RuntimeError):  # no more threads for this process now: tried again
+        with suppress(RuntimeError):  # the system has no thread now: the next call tries again
             while self._able < places and not self._is_stopping:
                 self._start_one()
                 self._replaced += 1

@@ -1,4 +1,4 @@
-"""Reads the requests of a group's check topic, and notices when no more of them come."""
+"""Reads the requests of a group's check topic, and notices when the consumer has stalled."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _LOG = logging.getLogger("halfbridge.bridge")
 _BATCH_MAX = 1_000
 _POLL_S = 0.2
 _NOTHING_READ = -1
-# Where new consumers read no better, the group is not to be disturbed each minute for it.
+# If a new consumer stalls as well, the next one must not make the group rebalance each minute.
 PATIENCE_S_MAX = 16 * STALLED_S
 
 
 class CheckRequests:
-    """A member of the group that reads its check topic; joins again when it has left.
+    """A member of the group that reads its check topic; after `leave`, `read` joins again.
 
     Args:
-        shared: Of the producer; asks where partitions end.
-        ports: What the member is made of.
+        shared: State of the producer; asks brokers where partitions end.
+        ports: Makes the member.
     """
 
     def __init__(self, shared: Shared, ports: Ports) -> None:
@@ -64,10 +64,10 @@ class CheckRequests:
         self._joined()
 
     def read(self) -> list[Record]:
-        """Return records, and errors of the member; waits a moment for the first of them.
+        """Return records and errors of the member; waits a moment for the first one.
 
         Raises:
-            RetriableError: no more come, though there are more. Leave, and read again.
+            RetriableError: the consumer has stalled; the caller leaves and reads again.
         """
         member = self._member or self._joined()
         self._watch.look(member.assignment, self._ports.clock.monotonic())
@@ -76,7 +76,7 @@ class CheckRequests:
         return [record for record in records if not self._watch.take(record)]
 
     def leave(self) -> None:
-        """Leave the group; tells of what fails, and waits no longer than `let_go`."""
+        """Leave the group. A failure is logged; waits no longer than `let_go`."""
         member, self._member = self._member, None
         if member is None:
             return
@@ -94,7 +94,7 @@ class CheckRequests:
 
 
 class RequestWatch:
-    """Compares how far consumers, one after the other, read with where partitions end.
+    """Compares the positions of the current consumer with the ends of its partitions.
 
     Times are monotonic seconds.
     """
@@ -109,12 +109,12 @@ class RequestWatch:
         self._patience_s: dict[Place, float] = {}
 
     def begin(self, now: float) -> None:
-        """Take that a new consumer reads."""
+        """Record that a new consumer reads."""
         self._reached, self._behind, self._question = {}, {}, None
         self._asked_at = self._looked_at = now
 
     def take(self, record: Record) -> bool:
-        """Note how far was read; return whether this was the end of a partition, no record."""
+        """Note the position; tell whether `record` is the end of a partition, and no record."""
         error = record.error()
         is_end = error is not None and failure_of(error).code == Code.PARTITION_EOF
         place = record.topic() or "", record.partition() or 0
@@ -125,12 +125,12 @@ class RequestWatch:
         return is_end
 
     def look(self, assignment: Callable[[], list[Place]], now: float) -> None:
-        """Ask where what is assigned ends, or take the answers to that; never waits.
+        """Ask where the assigned partitions end, or take the answers; never waits.
 
         Raises:
-            RetriableError: a partition went on for STALLED_S, and nothing of it came.
+            RetriableError: a partition had more records for STALLED_S, and none was read.
         """
-        if now - self._looked_at > UNREAD_S:  # what stood still was the process
+        if now - self._looked_at > UNREAD_S:  # the process itself stood still
             self._behind = {}
         self._looked_at = now
         if self._question is not None and self._question.is_over:
@@ -144,7 +144,7 @@ class RequestWatch:
         self._question = None
         if not places:
             return
-        # A client remembers for minutes who led a partition, and stalls come after leaders moved.
+        # A client remembers a partition's leader for minutes, and stalls follow moved leaders.
         anew, self._unanswered = self._unanswered > 0, len(places)
         try:
             self._question = self._ask(places, anew=anew)

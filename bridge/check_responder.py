@@ -1,9 +1,10 @@
-"""Answers the daemon's checks: asks the user's checker, writes what it said as an op.
+"""Answers the daemon's checks: runs the user's checker and writes the answer as an op.
 
-Three kinds of threads: one consumes the group's check topic and never waits for a checker, a
-bounded pool runs the checker, one writes answers in batches as they piled up. Whatever fails
-is counted and left unanswered: the daemon asks again. A member whose threads all hang leaves its
-group, so that others are asked, and joins again when a thread returns.
+There are three kinds of threads. One thread consumes the group's check topic and never waits for a
+checker. A bounded pool runs the checker. One thread writes the answers in batches. A request that
+fails is counted and left unanswered: the daemon asks again. When all threads of a member hang, the
+member leaves its group, so that other members are asked. The member joins again when a thread
+returns.
 """
 
 from __future__ import annotations
@@ -51,13 +52,13 @@ class _Check:
 
 
 class CheckResponder:
-    """Answers checks for one producer until stopped; nothing that is raised ends it.
+    """Answers checks for one producer until it is stopped; no exception ends it.
 
     Args:
-        shared: Of the producer.
-        checker: The user's.
-        ports: Of the producer.
-        knows: Tells whether checks about a topic are this producer's to answer.
+        shared: State of the producer.
+        checker: The user's checker.
+        ports: The producer's ports.
+        knows: Tells whether this producer answers checks about a topic.
         on_hung: As TransactionProducer takes it.
     """
 
@@ -114,7 +115,7 @@ class CheckResponder:
             self._answering.join()
 
     def counts(self) -> CheckCounts:
-        """Return what was done so far, and how many checkers hang."""
+        """Return the counts so far, and how many checkers hang."""
         pool = self._pool.state()
         return self._tally.counts(hung=pool.hung, timed_out=pool.timed_out, replaced=pool.replaced)
 
@@ -139,7 +140,7 @@ class CheckResponder:
         self._shared.hear_asker()
 
     def _stand_aside(self) -> None:
-        """Leave the group while no thread can run a checker: its other members are asked then."""
+        """Leave the group while no thread can run a checker, so that other members are asked."""
         if self._requests.has_joined:
             self._tally.add("departures")
             self._requests.leave()
@@ -213,14 +214,14 @@ class CheckResponder:
                 tell(_LOG.exception, "writing answers failed; the daemon asks again")
 
     def _write(self, batch: list[Outcome[_Check]]) -> None:
-        # One question per partition and batch, asked after every checker in it has returned:
-        # half messages that a checker could see committed lie below the answer.
+        # Each batch asks once for each partition's end, after every checker of the batch returned.
+        # So the end covers all half messages whose local transaction a checker could see committed.
         ends = self._ends([outcome.task.request for outcome in batch])
         for outcome in batch:
             request = outcome.task.request
             end = ends[request.half_partition]
-            # An answer must cover all messages of its transaction: an old leader may name an end
-            # below them, or between them.
+            # An answer must cover all messages of its transaction. A deposed leader may report an
+            # end that is too low.
             if end < covered(request):
                 self._tally.add("unwritten")
                 continue
@@ -236,7 +237,7 @@ class CheckResponder:
             self._produce(op, request.half_partition)
 
     def _ends(self, requests: list[CheckRequest]) -> dict[int, int]:
-        """Return the last offset of each half partition asked about; NO_OFFSET: it is not known."""
+        """Return the last offset of each half partition; NO_OFFSET where it is not known."""
         least: dict[int, int] = {}
         for request in requests:
             partition = request.half_partition

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Clock
 
 _LOG = logging.getLogger("halfbridge.kafka")
-# Half of the client library's default: a process that cannot send holds at most 512 MiB of bodies.
+# Half of the client library's default. A process that cannot send holds at most 512 MiB of bodies.
 _QUEUE_KBYTES_MAX = 512 * 1024
 _REQUEST_TIMEOUT_MS_MAX = 5_000  # leaves room for a retry within the delivery time-out
 _SESSION_TIMEOUT_MS = 6_000  # the least that brokers allow: a killed member's checks move on
-_METADATA_MS = 10_000  # how soon a member notices that its topic has been made or has grown
+_METADATA_MS = 10_000  # how soon a member notices that its topic was created or has grown
 _CONSUMER_ONLY = (
     "session.",
     "heartbeat.",
@@ -28,14 +28,14 @@ _CONSUMER_ONLY = (
 
 
 def admin_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
-    """Return the properties of a client that looks at topics and asks where logs end."""
+    """Return the properties of a client that lists topics and asks where logs end."""
     return {**_common(config, consumer=False), "error_cb": Troubles(_LOG, clock).note}
 
 
 def writer_properties(
     config: BridgeConfig, clock: Clock, *, message_bytes_max: int
 ) -> dict[str, Any]:
-    """Return the properties of the one idempotent writer that a process's transactions share."""
+    """Return the properties of the idempotent writer that all transactions of a producer share."""
     delivery_ms = max(config.send_timeout_ms, config.decision_timeout_ms)
     return {
         "socket.keepalive.enable": True,
@@ -48,7 +48,7 @@ def writer_properties(
         "delivery.timeout.ms": delivery_ms,
         "request.timeout.ms": max(1, min(_REQUEST_TIMEOUT_MS_MAX, delivery_ms)),
         "message.max.bytes": message_bytes_max,
-        # Twice, because a decision may follow each half message from its delivery callback.
+        # Twice, because the delivery callback of each half message may send a decision.
         "queue.buffering.max.messages": 2 * config.in_flight_max,
         "queue.buffering.max.kbytes": _QUEUE_KBYTES_MAX,
         "error_cb": Troubles(_LOG, clock).note,
@@ -56,11 +56,11 @@ def writer_properties(
 
 
 def checks_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
-    """Return the properties of the group's member that reads the check topic.
+    """Return the properties of the group member that reads the check topic.
 
-    A group without offsets starts at the earliest request: what was asked while nobody was
-    there is answered at once, and the topic's short retention bounds how much that is. Offsets
-    commit themselves: a request lost in a crash is asked again by the daemon.
+    A group without offsets starts at the earliest request, so that requests from before its start
+    are answered at once; the topic's short retention bounds their number. Offsets are committed
+    automatically: the daemon repeats a request that is lost in a crash.
     """
     return {
         "session.timeout.ms": _SESSION_TIMEOUT_MS,
@@ -69,7 +69,7 @@ def checks_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
         "group.id": config.names.check_group(config.producer_group),
         "auto.offset.reset": "earliest",
         "enable.auto.commit": True,
-        "enable.partition.eof": True,  # records with PARTITION_EOF for their error's code
+        "enable.partition.eof": True,  # adds records whose error has the code PARTITION_EOF
         "isolation.level": "read_uncommitted",
         "allow.auto.create.topics": False,
         "topic.metadata.refresh.interval.ms": _METADATA_MS,
@@ -78,7 +78,7 @@ def checks_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
 
 
 def letters_properties(config: BridgeConfig, clock: Clock) -> dict[str, Any]:
-    """Return the properties of the relays' member that reads the dead-letter topic."""
+    """Return the properties of the group member by which relays read the dead-letter topic."""
     return {
         **reader_properties(config, clock),
         "group.id": config.names.relay_group(config.producer_group),

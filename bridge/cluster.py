@@ -1,4 +1,4 @@
-"""What the client knows of the cluster: topic shapes, looked up at start and on demand."""
+"""The client's view of the cluster: topic shapes, looked up at start and on demand."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ADMIN_TIMEOUT_S = 10.0
 
 
 def check_installation(config: BridgeConfig, ports: Ports) -> HalfShape:
-    """Return the half topic's shape once half, op and check topics are as they must be.
+    """Check half, op and check topic, and return the half topic's shape.
 
-    Creates the group's check topic where it is missing and that is permitted.
+    Creates the group's check topic if it is missing and the client may create it.
 
     Raises:
         TopicSetupError: an operator runs the command in its text.
@@ -44,10 +44,10 @@ class RealTopics:
     """Real topics: which exist, which are bound, how many partitions. Thread-safe.
 
     Args:
-        config: The producer's.
-        client: Asks for topics.
-        ports: Its clock, and its wakers.
-        bound: Topics that the producer is bound to; none: it may send to any.
+        config: The producer's settings.
+        client: Lists topics.
+        ports: The clock and the wakers are used.
+        bound: Topics that the producer is bound to; empty: the producer may send to any topic.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class RealTopics:
         self._failed_at = 0.0
 
     def check_bound(self) -> None:
-        """Look the bound topics up, before anything is sent.
+        """Look up the bound topics, before anything is sent.
 
         Raises:
             InvalidMessageError: one is internal.
-            TopicSetupError: one does not exist; whoever owns it creates it.
+            TopicSetupError: one does not exist; the owner of the topic creates it.
         """
         for topic in self._bound:
             self._refuse_internal(topic)
@@ -76,7 +76,7 @@ class RealTopics:
             raise _no_topic(topic)
 
     def check(self, message: Message) -> None:
-        """Check that `message` has somewhere to go.
+        """Check that the topic and partition of `message` exist and may be sent to.
 
         Raises:
             InvalidMessageError: topic internal or not bound, or no such partition.
@@ -87,7 +87,7 @@ class RealTopics:
             self._check_slowly(message)
 
     def knows(self, topic: str) -> bool:
-        """Tell whether checks about `topic` are this producer's to answer."""
+        """Tell whether this producer answers checks about `topic`."""
         return not self._bound or topic in self._bound
 
     def _check_slowly(self, message: Message) -> None:
@@ -109,9 +109,10 @@ class RealTopics:
             )
 
     def _look_up(self, wanted: Mapping[str, int]) -> None:
-        """Look topics up, until `wanted` are there with so many partitions or patience is over.
+        """Look up topics until the topics `wanted` have that many partitions or patience ends.
 
-        What another thread has found while this one waited for it, or that it failed, is enough.
+        One thread asks at a time. A thread that waited uses the result of the thread that asked,
+        or its failure.
 
         Raises:
             BridgeError: no broker answered.
@@ -134,7 +135,7 @@ class RealTopics:
             except BridgeError as error:
                 self._failure, self._failed_at = error, now()
                 raise
-            # Beside what is known: a broker that has just started does not tell of every topic.
+            # Added to the known topics: a broker that has just started does not report every topic.
             self._partitions = self._partitions | {
                 name: seen.partitions
                 for name, seen in topics.items()

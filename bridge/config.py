@@ -41,7 +41,7 @@ OWNED_PROPERTIES: Mapping[str, str] = under_all_names(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeConfig:
-    """Settings of a TransactionProducer. Attributes carry their documentation in `setting`.
+    """Settings of a TransactionProducer. `setting` documents each attribute.
 
     Raises:
         ConfigError: names the setting, the value and what is allowed; the user corrects it.
@@ -98,7 +98,7 @@ class BridgeConfig:
     )
 
     def __post_init__(self) -> None:
-        """Check every field, and the ones that depend on each other."""
+        """Check every field, and the fields that depend on each other."""
         check(self)
         _require(self.bootstrap_servers, field="bootstrap_servers", allowed=_SERVERS_HINT)
         _require(
@@ -127,7 +127,7 @@ class BridgeConfig:
 
         Raises:
             ConfigError: names the variable or argument; the user corrects it.
-            TypeError: an argument that is no setting; the programmer corrects it.
+            TypeError: an argument is no setting; the programmer corrects it.
         """
         unknown = given.keys() - {each.name for each in fields(cls)}
         if unknown:

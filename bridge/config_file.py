@@ -1,4 +1,4 @@
-"""The TOML files that halfbridge's settings and policies stand in."""
+"""Reads the TOML files of halfbridge's settings and policies."""
 
 from __future__ import annotations
 

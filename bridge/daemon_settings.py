@@ -1,7 +1,7 @@
-"""What the client knows of the daemon's limits, and how its own settings differ from them.
+"""The daemon's limits as the client knows them, and how its own settings differ from them.
 
-The record is read once, in a thread of its own, when a producer starts: nobody waits for it, and
-what it says changes nothing that the client does. It only warns.
+A thread of its own reads the settings record once, when a producer starts. Nobody waits for the
+thread. The record changes nothing that the client does: the client only warns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("halfbridge.bridge")
 # How long `close` waits for a reader; it notices within a tenth of a second.
 _STOP_S = 2.0
-# What this client may write, by the name of the daemon's limit of it.
+# The largest things that this client may write, by the name of the daemon's limit.
 _WRITTEN_MAX = {
     "metadata_bytes_max": METADATA_BYTES_MAX,
     "op_bytes_max": OP_BYTES_MAX,
@@ -42,8 +42,8 @@ class DaemonLimits:
     """The daemon's limits as one producer knows them. Thread-safe.
 
     Args:
-        config: The producer's.
-        ports: What the record is read with.
+        config: The producer's settings.
+        ports: Used to read the record.
     """
 
     def __init__(self, config: BridgeConfig, ports: Ports) -> None:
@@ -55,17 +55,17 @@ class DaemonLimits:
         self._reading: Running | None = None
 
     def start(self) -> None:
-        """Begin to read the record; returns at once."""
+        """Start to read the record; returns at once."""
         self._reading = self._ports.run.start(self._look, "halfbridge-settings")
 
     def stop(self) -> None:
-        """End the reading, whether it is over or not."""
+        """Stop reading."""
         self._stopping.set()
         if self._reading is not None:
             self._reading.join(_STOP_S)
 
     def check_immunity(self, immunity_ms: int) -> None:
-        """Warn, once, of a message whose first check the daemon may come to too late."""
+        """Warn once if the daemon may discard a message before its first check."""
         known = self._known
         if known is None or self._has_warned_of_immunity:
             return
@@ -125,10 +125,10 @@ class DaemonLimits:
 
 
 def differences(config: BridgeConfig, daemon: DaemonSettings) -> list[str]:
-    """Return what a client with `config` assumes and the daemon does otherwise.
+    """Return a sentence for each setting in which a client with `config` and the daemon disagree.
 
-    Each is one sentence that says who has to change what. Limits of the daemon that are wider than
-    what this client may write are none.
+    Each sentence says who has to change what. A limit of the daemon that is wider than the client's
+    is no disagreement.
     """
     found = []
     for name, consequence in (

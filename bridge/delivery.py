@@ -1,13 +1,13 @@
-"""Deliveries: what became of produced records, and who serves their acknowledgements.
+"""Deliveries: the results of produced records, and which thread serves their acknowledgements.
 
-librdkafka hands acknowledgements over inside `poll`, and the Python client takes the GIL anew
-for each. A thread that polls beside a busy one therefore gets one of them per switch interval
-(5 ms), whatever else it does. Hence three rules:
+librdkafka hands over acknowledgements inside `poll`, and the Python client takes the GIL anew for
+each of them. Beside a busy thread, a polling thread therefore gets one acknowledgement per switch
+interval (5 ms). Hence three rules:
 
-1. Pipelined callers that send densely poll inline, every POLL_EVERY sends, and so does whoever
-   waits for room.
-2. A background thread polls when nobody sends densely, or has polled inline for INLINE_GRACE_S:
-   for callers that block, for slow senders, for callbacks after the last send.
+1. Pipelined callers that send densely poll inline, every POLL_EVERY sends. A thread that waits for
+   room polls inline too.
+2. A background thread polls when no thread sends densely and none has polled inline for
+   INLINE_GRACE_S. It serves callers that block, slow senders, and callbacks after the last send.
 3. Inside `poll` a callback only notes its result. Waiting threads are woken, and users'
    callbacks run, after `poll` has returned with the whole batch.
 """
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("halfbridge.bridge")
 POLL_EVERY = 32
 INLINE_GRACE_S = 0.005
-# A thread that sends at this rate is busy, and hardly ever lets the background thread have the
-# GIL. One that sends more slowly pauses, and is served sooner by the background thread.
+# A thread that sends at this rate hardly ever releases the GIL to the background thread. A slower
+# sender pauses, and the background thread serves it sooner.
 DENSE_PER_S = 8_000
 _SLICE_S = 0.01
 _ROOM_SLICE_S = 0.004  # below INLINE_GRACE_S, so that the background thread stays away
@@ -40,15 +40,15 @@ _IDLE_S = 0.5
 
 
 class Delivery:
-    """A light future of one record: thread-safe, and without a lock or condition of its own.
+    """A future of one record: thread-safe, and cheap, because it has no lock or condition.
 
-    Callbacks run in whichever thread serves acknowledgements; they must not block, though they
-    may send and decide in the pipelined form. What they raise is logged (Ctrl-C goes on).
+    Callbacks run in the thread that serves acknowledgements. Callbacks must not block; they may
+    send and decide in the pipelined form. An exception of a callback is logged (Ctrl-C is raised).
     """
 
     __slots__ = ("_callbacks", "_error", "_is_done", "_server", "_wakers", "offset", "timestamp")
 
-    # Subclasses do not extend this: calling it through super() costs as much as it does.
+    # Subclasses do not extend this method: a call through super() costs as much as the method.
     def __init__(self, server: DeliveryServer) -> None:
         self._server = server
         self._is_done = False
@@ -62,7 +62,7 @@ class Delivery:
         return self._is_done
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Call `callback(self)` once this is done; at once, in this thread, if it is."""
+        """Call `callback(self)` once this is done; if this is done already, at once."""
         with self._server.guard:
             if self._callbacks is None:
                 self._callbacks = []
@@ -71,17 +71,17 @@ class Delivery:
             self.run_callbacks()
 
     def run_callbacks(self) -> None:
-        """Run every callback not run yet (for the server)."""
+        """Run the callbacks that have not run yet (for the server)."""
         while self._callbacks:
             with suppress(IndexError):  # popping is atomic: each runs in one thread only
                 self._server.run_guarded(self._callbacks.pop(0), self)
 
     def fail(self, error: BaseException) -> None:
-        """Note why it failed, before `settle` (for subclasses)."""
+        """Note why the record failed, before `settle` (for subclasses)."""
         self._error = error
 
     def settle(self) -> None:
-        """Mark as done and have waiters woken (for subclasses, inside `poll`)."""
+        """Mark as done, and have the server wake waiting threads (for subclasses, in `poll`)."""
         self._is_done = True
         if self._wakers is not None:
             self._server.woken.append(self)
@@ -89,7 +89,7 @@ class Delivery:
             self._server.ready.append(self)
 
     def wake(self) -> None:
-        """Release the threads that wait (for the server)."""
+        """Wake the waiting threads (for the server)."""
         wakers = self._wakers
         while wakers:
             with suppress(IndexError):  # another thread was quicker
@@ -105,7 +105,7 @@ class Delivery:
             if self._wakers is None:
                 self._wakers = []
             self._wakers.append(waker)
-        if not self._is_done:  # else `settle` may have looked before the waker stood there
+        if not self._is_done:  # else `settle` may have run before the waker was added
             self._server.await_release(self, waker, timeout_s)
         return self._is_done
 
@@ -123,14 +123,14 @@ class DeliveryServer:
         self.guard = Lock()  # for rare list creation only
         self.woken: deque[Delivery] = deque()
         self.ready: deque[Delivery] = deque()
-        self._draining = ports.run.waker()  # held while callbacks run; nobody waits for it
-        self._drainer: int | None = None  # who runs callbacks
+        self._draining = ports.run.waker()  # held while callbacks run; no thread waits for it
+        self._drainer: int | None = None  # the thread that runs callbacks
         self._inline_at = 0.0
-        self._sends = 0  # threads may lose a count to each other; the next one makes up for it
+        self._sends = 0  # not locked: a lost count only delays the next poll
         self._poll_every = max(1, min(POLL_EVERY, in_flight_max // 4))
         self._poll_at, self._polled_at = self._poll_every, 0.0
         self._seen_sends, self._seen_at = 0, 0.0  # by the background thread
-        self.is_full = False  # as of every POLL_EVERY sends, so that a send need not ask
+        self.is_full = False  # updated every POLL_EVERY sends, so that a send need not ask
         self._is_idle = self._is_parked = self._stopping = False
         self._kick = ports.run.event()
         self._background: Running | None = None
@@ -148,7 +148,7 @@ class DeliveryServer:
             self._background.join()
 
     def sent(self) -> None:
-        """Note a pipelined send, and serve now and then."""
+        """Note a pipelined send; every POLL_EVERY sends of a dense sender, serve."""
         self._sends += 1
         if self._is_idle:
             self._kick.set()
@@ -174,7 +174,7 @@ class DeliveryServer:
         """Return once fewer than in_flight_max records are unacknowledged.
 
         Raises:
-            BackpressureError: that did not happen within `timeout_s`; slow down.
+            BackpressureError: there was no room within `timeout_s`; slow down.
         """
         deadline = self._now() + timeout_s
         while True:
@@ -196,13 +196,13 @@ class DeliveryServer:
         self.hand_out()
 
     def hand_out(self) -> None:
-        """Wake waiters and run callbacks of what was served."""
+        """Wake the waiting threads and run the callbacks of the served acknowledgements."""
         woken = self.woken
         while woken:
             with suppress(IndexError):  # another thread was quicker
                 woken.popleft().wake()
-        # One thread runs callbacks at a time, and not within each other: a callback that sends
-        # comes back here through `sent`. The outer loop sees what came in after the release.
+        # One thread runs callbacks at a time, and callbacks do not nest: a callback that sends
+        # comes back here through `sent`. The outer loop takes what was served after the release.
         while self.ready and self._draining.acquire(blocking=False):
             try:
                 self._drainer = self._current()
@@ -212,9 +212,9 @@ class DeliveryServer:
                 self._draining.release()
 
     def flush(self, timeout_s: float) -> int:
-        """Serve until nothing is unacknowledged and no callback is left or at work.
+        """Serve until no record is unacknowledged and no callback waits or runs.
 
-        Called by a callback, it does not wait for callbacks. Returns how many records are still
+        A callback that calls this does not wait for callbacks. Returns how many records are still
         unacknowledged.
         """
         deadline = self._now() + timeout_s
@@ -222,11 +222,11 @@ class DeliveryServer:
             self.serve(_ROOM_SLICE_S)
             if self._now() > deadline:
                 break
-        self.hand_out()  # what another thread left because the lock was taken for the last look
+        self.hand_out()  # `_is_quiet` held the lock, so another thread may have skipped callbacks
         return len(self._writer)
 
     def await_release(self, delivery: Delivery, waker: Waker, timeout_s: float) -> None:
-        """Wait for `waker`, with the background thread at work (or as that thread)."""
+        """Wait for `waker` while the background thread serves (or, in that thread, serve)."""
         if self._current() == self._in_background:
             deadline = self._now() + timeout_s
             while not delivery.done() and self._now() < deadline:
@@ -239,19 +239,20 @@ class DeliveryServer:
         waker.acquire(timeout=timeout_s)
 
     def run_guarded(self, callback: Callable[[Any], object], delivery: Delivery) -> None:
-        """Run a user's callback (for deliveries); what it raises is logged."""
+        """Run a user's callback (for deliveries); an exception is logged."""
         try:
             callback(delivery)
         except BaseException as error:  # the user's code must not stop acknowledgements
             tell(_LOG.exception, "a delivery callback raised")
-            # Ctrl-C means the program, and comes to its main thread only, whatever runs there.
+            # Ctrl-C is meant for the program. Python raises it in the main thread, whatever runs
+            # there.
             if isinstance(error, KeyboardInterrupt) and self._run.is_main():
                 raise
 
     def _is_quiet(self) -> bool:
         if self._drainer == self._current():
             return not len(self._writer)
-        # With the lock no callback runs, so none can have sent between the two looks.
+        # While the lock is held no callback runs, so no callback sends between the two checks.
         if not self._draining.acquire(blocking=False):
             return False
         try:
@@ -262,7 +263,7 @@ class DeliveryServer:
     def _run_ready(self) -> None:
         ready = self.ready
         while ready:  # the drain lock is held: nobody else pops
-            ready[0].run_callbacks()  # it stays there for whoever drains next, should Ctrl-C come
+            ready[0].run_callbacks()  # stays in `ready` until it returns, in case Ctrl-C interrupts
             ready.popleft()
 
     def _serve_until_stopped(self) -> None:
@@ -288,7 +289,7 @@ class DeliveryServer:
             self._is_idle = False
 
     def _is_dense(self, now: float) -> bool:
-        """Tell whether others send so densely that they poll, although none has just now."""
+        """Tell whether other threads send so densely that they poll inline."""
         sends, seconds = self._sends - self._seen_sends, now - self._seen_at
         self._seen_sends, self._seen_at = self._sends, now
         return sends > DENSE_PER_S * max(seconds, INLINE_GRACE_S)

@@ -1,7 +1,7 @@
-"""Questions to the brokers: up to where partitions can be read.
+"""Asks brokers where partitions end.
 
-An admin client asks many at a time. A consumer would ask one after the other, would have to be
-given a group and its time-outs, and the answers would queue up behind a broker that is away.
+An admin client asks about many partitions at a time. A consumer would ask about one after the
+other, would need a group and its time-outs, and one broker that is down would delay all answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def half_end(admin: Admin, topic: str, partition: int, *, timeout_s: float) -> int:
     """Return the last offset of a partition: its high watermark - 1; -1 when it is empty.
 
-    Not the last stable offset, which lies while a put-back of the daemon is open.
+    Not the last stable offset, which is too low while a kafka_txn of the daemon is open.
 
     Raises:
         BridgeError: the broker did not say.
@@ -39,12 +39,12 @@ def half_end(admin: Admin, topic: str, partition: int, *, timeout_s: float) -> i
 
 
 class Ends:
-    """Up to where partitions can be read: a question under way.
+    """A question to brokers that was sent: where partitions end.
 
     Args:
-        admin: Asks it.
-        wanted: Which partitions.
-        timeout_s: After this, whose broker did not answer is given up.
+        admin: Sends the question.
+        wanted: The partitions.
+        timeout_s: After this time, partitions whose broker did not answer are given up.
         edge: High watermarks, or last stable offsets.
     """
 
@@ -55,11 +55,11 @@ class Ends:
 
     @property
     def is_over(self) -> bool:
-        """Whether `answers` has not to wait."""
+        """Whether `answers` returns without waiting."""
         return all(each.done() for each in self._answers.values())
 
     def answers(self) -> dict[Place, int]:
-        """Return the offset of each partition whose broker did say; blocks."""
+        """Return the end of each partition whose broker answered; blocks."""
         found = {}
         for place, answer in self._answers.items():
             with suppress(KafkaFailure, RuntimeError):  # as above

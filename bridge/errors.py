@@ -24,7 +24,7 @@ from halfbridge.serde.settings import SettingError
 
 
 class BridgeError(Exception):
-    """Something between this process and Kafka, or in what it was given, is not as needed."""
+    """An error of the client, of Kafka, or of the arguments and settings."""
 
 
 class RetriableError(BridgeError):
@@ -32,7 +32,7 @@ class RetriableError(BridgeError):
 
 
 class BackpressureError(RetriableError):
-    """No room for another message in time; the brokers are slower than the caller."""
+    """There was no room for another message in time; the brokers are slower than the caller."""
 
 
 class AbortableError(BridgeError):
@@ -42,8 +42,8 @@ class AbortableError(BridgeError):
 class HalfNotStoredError(BridgeError):
     """A half message was not acknowledged: the local transaction must not run.
 
-    Only `rollback` is allowed on the transaction now. The message may stand in the half topic
-    all the same; it is then rolled back, or checked.
+    Only `rollback` is allowed on the transaction now. The half topic may hold the message
+    nevertheless; then the message is rolled back, or checked.
 
     Attributes:
         transaction_id: The message transaction.
@@ -55,7 +55,7 @@ class HalfNotStoredError(BridgeError):
 
 
 class OutcomeUnknownError(BridgeError):
-    """A decision was sent and its acknowledgement did not come: it stands in the op log or not.
+    """A decision was sent and not acknowledged: the op log may or may not hold the decision.
 
     Nothing is lost: the check settles it. Only the same decision may be repeated.
 
@@ -71,13 +71,13 @@ class OutcomeUnknownError(BridgeError):
 class NoAnswerError(BridgeError):
     """A checker cannot tell now how a local transaction ended, and says why.
 
-    For checkers to raise. Nothing is decided and nothing is counted: the daemon asks again, up to
-    its transaction_age_ms_max. UNKNOWN is something else: fifteen of them end a transaction.
+    Raised by checkers. Nothing is decided and nothing is counted: the daemon asks again, up to its
+    transaction_age_ms_max. By contrast, check_count_max answers UNKNOWN end a transaction.
     """
 
 
 class FatalError(BridgeError):
-    """This client instance is of no more use; close it and make a new one."""
+    """This client instance cannot be used any more; close it and make a new one."""
 
 
 class ProducerFencedError(FatalError):
@@ -93,7 +93,7 @@ class ForkedProcessError(FatalError):
 
 
 class TopicSetupError(BridgeError):
-    """A topic is missing or has the wrong shape; the text names the command that mends it."""
+    """A topic is missing or has the wrong shape; the text names the command that corrects it."""
 
 
 class InvalidMessageError(BridgeError, ValueError):
@@ -109,4 +109,4 @@ class InvalidMessageError(BridgeError, ValueError):
 
 
 class ConfigError(BridgeError, SettingError):
-    """A setting is wrong: `field`, `value`, `origin` and `allowed` say all of it."""
+    """A setting is wrong; see the attributes `field`, `value`, `origin` and `allowed`."""

@@ -1,7 +1,7 @@
-"""What a Kafka client or a broker reports: one error, and what its code says. Pure.
+"""The error that a Kafka client or a broker reports, and the meaning of its code. Pure.
 
-The adapter (`bridge/kafka`) makes a KafkaFailure of each error of the client library, and the
-broker in memory raises the same. Everything above asks the sets below, never the client library.
+The adapter (`bridge/kafka`) converts each error of the client library to a KafkaFailure, and the
+broker in memory raises the same. All other code uses the sets below, never the client library.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from halfbridge.bridge.errors import (
 
 
 class Code(IntEnum):
-    """Codes that this project knows: of Kafka's protocol, and below 0 those of librdkafka.
+    """Codes that this project knows: those of Kafka's protocol, and below 0 those of librdkafka.
 
-    Names are the client library's (`KafkaError`), without the underscore of its own codes.
+    Names are those of `KafkaError`, without the underscore in front of librdkafka's own codes.
     """
 
     INVALID_MSG = 2
@@ -91,10 +91,10 @@ class KafkaFailure(Exception):  # noqa: N818  (an error of others, which may be 
     """What a Kafka client or a broker reports.
 
     Attributes:
-        code: Kafka's error code, one of `Code` mostly; below 0 the client's own.
-        text: What was said, without the code's name.
+        code: Kafka's error code, usually one of `Code`; below 0 librdkafka's own.
+        text: The message, without the code's name.
         name: The code's name.
-        is_fatal: The client is of no more use.
+        is_fatal: The client cannot be used any more.
         is_retriable: The same request may be sent again.
         requires_abort: The kafka_txn at hand can only be aborted.
     """
@@ -124,19 +124,19 @@ class KafkaFailure(Exception):  # noqa: N818  (an error of others, which may be 
         return f"{self.name}: {self.text}"
 
 
-# No broker answers, whatever the reason.
+# No broker answers, for whatever reason.
 UNREACHABLE = frozenset((Code.TRANSPORT, Code.TIMED_OUT, Code.ALL_BROKERS_DOWN))
-# Another process has the group.instance.id, or the member's last requests got lost (`Input`).
+# Another process has the group.instance.id, or the member's last requests were lost (`Input`).
 MEMBER_FENCED = frozenset((Code.FENCED_INSTANCE_ID, Code.FENCED))
 # Another producer has the transactional id, or the broker timed the kafka_txn out.
 PRODUCER_FENCED = frozenset((Code.FENCED, Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED))
 TOO_LARGE = frozenset((Code.MSG_SIZE_TOO_LARGE, Code.RECORD_LIST_TOO_LARGE))
 NO_SUCH_TOPIC = frozenset((Code.UNKNOWN_TOPIC_OR_PART, Code.TOPIC_EXCEPTION))  # an impossible name
 NO_RIGHT = frozenset((Code.TOPIC_AUTHORIZATION_FAILED, Code.CLUSTER_AUTHORIZATION_FAILED))
-# Of what a client has not sent yet, or not seen acknowledged, when it was told to drop it.
+# Records that were not sent, or not acknowledged, when the client was told to drop them.
 PURGED = frozenset((Code.PURGE_QUEUE, Code.PURGE_INFLIGHT))
-# What a broker refuses for good, whatever is tried again. Not that a topic or partition is unknown:
-# so says a client whose topics have changed since it looked, and `Routes` finds out.
+# A broker refuses the request for good; no repetition helps. An unknown topic or partition is not
+# among them: a client with old metadata reports one too, and `Routes` finds out.
 PERMANENT = TOO_LARGE | {
     Code.INVALID_MSG,
     Code.INVALID_RECORD,
@@ -146,9 +146,9 @@ PERMANENT = TOO_LARGE | {
     Code.TOPIC_EXCEPTION,
     Code.INVALID_ARG,
 }
-# What a broker answers while a group's coordinator is made or moved, or a topic is new to it. The
-# last is the client's own word for a request to a broker that metadata no longer name: one that has
-# just started, or lost its session for a moment.
+# A broker answers so while a group's coordinator is created or moved, or while a topic is new to
+# the broker. The last code is the client's own, for a request to a broker that metadata no longer
+# name: a broker that has just started, or that lost its session for a moment.
 PASSING = frozenset(
     (
         Code.UNKNOWN_TOPIC_OR_PART,
@@ -184,7 +184,7 @@ _CONFIG = frozenset(
     (Code.INVALID_ARG, Code.AUTHENTICATION, Code.SSL, Code.SASL_AUTHENTICATION_FAILED)
 )
 
-# Why an acknowledgement proves nothing (`halfbridge.bridge.acknowledgements`).
+# The acknowledgement proves nothing (`halfbridge.bridge.acknowledgements`).
 INFERRED = KafkaFailure(
     Code.MSG_TIMED_OUT,
     "acknowledged without an offset: the client infers that it is stored, no broker said so",
@@ -193,7 +193,7 @@ INFERRED = KafkaFailure(
 
 
 def bridge_error(failure: KafkaFailure | BridgeError) -> BridgeError:
-    """Return the BridgeError that says who must act on a failure; a BridgeError is one already."""
+    """Return the BridgeError that says who must act on a failure; returns a BridgeError as is."""
     if isinstance(failure, BridgeError):
         return failure
     code, text = failure.code, str(failure)
@@ -208,5 +208,5 @@ def bridge_error(failure: KafkaFailure | BridgeError) -> BridgeError:
         (code in _TOPIC, TopicSetupError),
         (failure.is_retriable or code in _RETRIABLE, RetriableError),
     )
-    # Neither retriable nor abortable: librdkafka says to treat it as fatal.
+    # librdkafka's manual: an error that is neither retriable nor abortable is fatal.
     return next((kind for applies, kind in verdicts if applies), FatalError)(text)

@@ -1,4 +1,4 @@
-"""Futures of a message transaction's writes: what `send_async` and `commit_async` return."""
+"""Futures of a message transaction's writes, as `send_async` and `commit_async` return them."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _MS_PER_S = 1_000
 
 
 class Owner(Protocol):
-    """The transaction that a future belongs to, as far as futures know it."""
+    """The part of a transaction that its futures use."""
 
     shared: Shared
     id: str
     half_partition: int
 
     def half_settled(self, future: SendFuture, error: Any) -> None:
-        """Note what became of a half record; `error` is what `failure_of` takes, or None."""
+        """Note the result of a half record; `error` is what `failure_of` takes, or None."""
 
     def decision_settled(self, future: DecisionFuture, error: Any) -> None:
-        """Note what became of an op record; `error` as above."""
+        """Note the result of an op record; `error` as above."""
 
     def give_up_send(self, future: SendFuture) -> bool:
-        """Note that a caller waits no longer for an ack; False if it came just now."""
+        """Note that a caller no longer waits for an ack; False if the ack came just now."""
 
     def give_up_decision(self, future: DecisionFuture) -> bool:
-        """Note that a caller waits no longer for an ack; False if it came just now."""
+        """Note that a caller no longer waits for an ack; False if the ack came just now."""
 
     def is_late(self, op_timestamp: int) -> bool:
-        """Tell whether a decision appended then came no sooner than the first check was due."""
+        """Tell whether a decision appended at that time is late (`DecisionReceipt.late`)."""
 
 
 class SendFuture(Delivery):
@@ -47,7 +47,7 @@ class SendFuture(Delivery):
     index: int
 
     def on_delivery(self, error: Any, record: Any) -> None:
-        """Note what became of the half record (for Kafka)."""
+        """Note the result of the half record (delivery callback of the Kafka client)."""
         transaction = self.transaction
         error = error or transaction.shared.not_proven(record)
         if error is None:
@@ -55,7 +55,7 @@ class SendFuture(Delivery):
         transaction.half_settled(self, error)
 
     def exception(self) -> BridgeError | None:
-        """Return why the half message is not known to be durable; None if it is, or not done."""
+        """Return why the half message is not known to be durable; None if durable or not done."""
         if self._error is None:
             return None
         failure = HalfNotStoredError(
@@ -106,7 +106,7 @@ class DecisionFuture(Delivery):
     resolution: Resolution
 
     def on_delivery(self, error: Any, record: Any) -> None:
-        """Note what became of the op record (for Kafka)."""
+        """Note the result of the op record (delivery callback of the Kafka client)."""
         transaction = self.transaction
         error = error or transaction.shared.not_proven(record)
         if error is None:
@@ -114,7 +114,7 @@ class DecisionFuture(Delivery):
         transaction.decision_settled(self, error)
 
     def exception(self) -> BridgeError | None:
-        """Return why the decision is in doubt; None if it stands, or is not done."""
+        """Return why the decision is in doubt; None if it is durable, or not done."""
         if self._error is None:
             return None
         failure = OutcomeUnknownError(

@@ -1,8 +1,8 @@
 """A waker held like a lock, for code that waits or calls a port while it holds it.
 
-A `threading.Lock` must not be held there: where one scheduler drives all calls in one thread, a
-call that waits for such a lock stops the scheduler, and with it the call that would release the
-lock.
+A `threading.Lock` must not be used there. In the memory stack one scheduler runs all calls in one
+thread. A call that waits for a `threading.Lock` stops the scheduler, and so the call that would
+release the lock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tells of checkers that do not return: to the log, and to whom the user names."""
+"""Reports checkers that do not return: in the log, and to the user's listener."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _ADVICE = "a checker needs time-outs of its own, shorter than check_timeout_ms"
 
 
 class HungCheckers:
-    """Tells while checkers hang, every SAME_AGAIN_S, and once when none does any more.
+    """Reports hung checkers every SAME_AGAIN_S, and once when no checker hangs any more.
 
-    What is said, is said at once when the last thread is lost, or the first one comes back.
+    The loss of the last thread, and the return of the first one, are reported at once.
 
     Args:
         group: The producer group, for the log.
-        run: Has the thread that `listener` is called in.
-        counts: Gives what `listener` is told.
-        listener: Called with the counts, in a thread of its own, and not again before the call
-            returned; what it raises is logged.
+        run: Starts the thread in which `listener` is called.
+        counts: Returns the argument of `listener`.
+        listener: Called with the counts, in a thread of its own, and not again before the last call
+            has returned; an exception is logged.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class HungCheckers:
         self._told_able = True
 
     def look(self, state: PoolState, now: float) -> None:
-        """Tell when it is time to; never waits, never raises. `now`: monotonic seconds."""
+        """Report if a report is due; never waits, never raises. `now`: monotonic seconds."""
         is_hung, is_able = state.hung > 0, state.able > 0
         is_news = is_able != self._told_able or (self._told_hung and not is_hung)
         if is_news or (is_hung and now - self._told_at >= SAME_AGAIN_S):

@@ -18,12 +18,12 @@ _LOG = logging.getLogger("halfbridge.bridge")
 
 
 class Ran(NamedTuple):
-    """What a local transaction said.
+    """How a local transaction ended.
 
     Attributes:
-        resolution: UNKNOWN where it said nothing that decides.
-        remark: Why it is UNKNOWN; empty where the user's code said so.
-        error: What it raised.
+        resolution: The user's answer; UNKNOWN if the user's code raised or returned no Resolution.
+        remark: Why the resolution is UNKNOWN; empty if the user's code returned UNKNOWN.
+        error: The exception of the user's code, or None.
     """
 
     resolution: Resolution
@@ -32,7 +32,7 @@ class Ran(NamedTuple):
 
 
 def run(local_transaction: Callable[[Message, Any], Resolution], message: Message, arg: Any) -> Ran:
-    """Run a local transaction; what it raises is UNKNOWN, and so is what is no Resolution."""
+    """Run a local transaction; an exception, or a return value of another type, is UNKNOWN."""
     try:
         answer: object = local_transaction(message, arg)
     except Exception as error:  # noqa: BLE001  (the user's code; its outcome is unknown)
@@ -45,7 +45,7 @@ def run(local_transaction: Callable[[Message, Any], Resolution], message: Messag
 def decided(
     transaction: Transaction, receipt: SendReceipt, ran: Ran, timeout: float | None
 ) -> TransactionSendResult:
-    """Decide as a local transaction said, if it said so, and return what became of all of it."""
+    """Send the decision of a local transaction, if it made one, and return the whole result."""
     decision = decision_error = None
     if ran.resolution is not Resolution.UNKNOWN:
         commits = ran.resolution is Resolution.COMMIT
@@ -65,7 +65,7 @@ def decided(
 
 
 def roll_back_quietly(transaction: Transaction, timeout: float | None) -> None:
-    """Roll back what was not sent as a whole; that fails only in the log."""
+    """Roll back a transaction that was not completely sent; a failure is only logged."""
     try:
         transaction.rollback(timeout)
     except BridgeError as error:

@@ -1,4 +1,4 @@
-"""Log lines that hold text from records: whoever writes a record writes no lines of the log."""
+"""Escapes text from records for the log, so that the writer of a record cannot forge log lines."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-# Of one argument, in characters: what clients and brokers say of an error is shorter, and ids,
-# groups and topics of 250 characters are shown whole.
+# Of one argument, in characters. Error texts of clients and brokers are shorter. Ids, groups and
+# topics (250 characters) are shown whole.
 SHOWN_CHARS_MAX = 1_000
 
 
 def one_line(text: str) -> str:
     r"""Return `text` as it can stand in a line of a log.
 
-    What cannot be printed is escaped (a newline is \n, a byte that was no UTF-8 \udcff), and what
-    is longer than SHOWN_CHARS_MAX is cut and says so.
+    Characters that cannot be printed are escaped (a newline as \n, a byte that is no UTF-8 as
+    \udcff). A text longer than SHOWN_CHARS_MAX is cut, with a note.
     """
     cut = text[:SHOWN_CHARS_MAX]
     if not cut.isprintable():
@@ -24,7 +24,7 @@ def one_line(text: str) -> str:
 
 
 class _Shown:
-    """An argument of a log line, formatted when the line is, in one line."""
+    """An argument of a log line; it is formatted in one line when the log line is formatted."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -37,7 +37,7 @@ class _Shown:
 
 
 class _OneLine(logging.Filter):
-    """Has all arguments of a record formatted in one line; lets every record pass."""
+    """Makes all arguments of a log record be formatted in one line; lets every record pass."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         arguments: Any = record.args  # a mapping, where the line names what it shows
@@ -52,9 +52,9 @@ _ONE_LINE = _OneLine()
 
 
 def keep_to_one_line(*loggers: str) -> None:
-    """Have the lines of these loggers hold their arguments in one line each, whoever logs them.
+    """Make the lines of these loggers hold their arguments in one line each.
 
-    Tracebacks stay as they are.
+    Tracebacks are not changed.
     """
     for name in loggers:
         logging.getLogger(name).addFilter(_ONE_LINE)

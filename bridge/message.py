@@ -1,4 +1,4 @@
-"""What users hand in and get back: messages, resolutions, receipts."""
+"""The values that users pass and receive: messages, resolutions, receipts."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ class Resolution(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a checker may return in place of a bare Resolution: how many messages were meant too.
+    """A Resolution with a message count, which a checker may return in place of a Resolution.
 
     Attributes:
-        resolution: As a bare Resolution.
-        message_count: With COMMIT: how many messages the transaction has, as its sender knew it
-            when the local transaction ran. Where one of them is missing, the daemon delivers
-            none and makes dead letters of them all (INCOMPLETE). None: all that are there.
+        resolution: The Resolution.
+        message_count: With COMMIT: how many messages the transaction has, as the sender counted
+            when the local transaction ran. If one of them is missing, the daemon delivers none, and
+            all become dead letters (INCOMPLETE). None: all messages that are there.
 
     Raises:
-        InvalidMessageError: no Resolution, or a count that no transaction has; the checker's
-            author corrects it.
+        InvalidMessageError: no Resolution, or a count that no transaction can have; the author of
+            the checker corrects it.
     """
 
     resolution: Resolution
     message_count: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no op can say."""
+        """Refuse values that an op cannot carry."""
         if not isinstance(self.resolution, Resolution):
             raise InvalidMessageError(
                 f"resolution must be a Resolution, not {self.resolution!r}", field="resolution"
@@ -93,7 +93,7 @@ class Message:
     immunity_ms: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what Kafka or the daemon would refuse later."""
+        """Refuse values that Kafka or the daemon would refuse later."""
         if type(self.topic) is not str or not self.topic:
             raise InvalidMessageError(f"topic must be text, not {self.topic!r}", field="topic")
         if self.key is not None and type(self.key) is not bytes:
@@ -109,12 +109,12 @@ class Message:
 
     @property
     def real_partition(self) -> int:
-        """The partition as the wire says it: -1 by key."""
+        """The partition as it is encoded: -1 for a choice by the key."""
         return PARTITION_BY_KEY if self.partition is None else self.partition
 
     @property
     def immunity_on_wire(self) -> int:
-        """The immunity as the wire says it: -1 for the daemon's default, milliseconds."""
+        """The immunity as it is encoded, in milliseconds: -1 for the daemon's default."""
         return DEFAULT_IMMUNITY if self.immunity_ms is None else self.immunity_ms
 
     @property
@@ -136,18 +136,18 @@ class MessageView:
 
     Attributes:
         topic: Its real topic.
-        partition: Partition of the real topic, or None: by key.
+        partition: Partition of the real topic; None: chosen from the key.
         key: As sent.
         value: As sent.
         headers: The user's, as sent.
         transaction_id: The message transaction, as in its SendReceipt.
         check_number: Counted checks so far plus one.
-        attempt: How often this check_number was asked, from 1.
+        attempt: How often this check_number has been asked, from 1.
         born_timestamp: The sender's clock, epoch milliseconds.
         producer_group: Group that is asked: this one.
         resume_count: How often an operator resumed the transaction after a discard.
-        context: What the sender left for its checker in the header RMQ_CONTEXT (the Spark sink
-            does), or None.
+        context: The header RMQ_CONTEXT, by which a sender informs its checker (the Spark sink sets
+            it), or None.
     """
 
     topic: str
@@ -171,8 +171,9 @@ class SendReceipt:
     Attributes:
         transaction_id: The message transaction.
         message_index: Place in its transaction, from 0.
-        half_partition: Partition of the half topic, and of the decision in the op topic.
-        half_offset: Offset in it.
+        half_partition: Partition of the half topic; the decision goes to the same partition of the
+            op topic.
+        half_offset: Offset in the half partition.
     """
 
     transaction_id: str
@@ -189,7 +190,7 @@ class DecisionReceipt:
         transaction_id: The message transaction.
         resolution: COMMIT or ROLLBACK.
         op_partition: Partition of the op topic.
-        op_offset: Offset in it; the first decision in this order wins.
+        op_offset: Offset in the op partition; the decision with the lowest offset wins.
         late: The decision came no sooner than the first check was due, by the brokers' append
             times: a check may have settled the transaction before it.
     """
@@ -207,11 +208,12 @@ class TransactionSendResult:
 
     Attributes:
         receipt: Where the half message stands.
-        resolution: What the local transaction said; UNKNOWN where it raised or said nothing.
-        remark: Why it is UNKNOWN, for people; empty when it was said explicitly.
-        error: What the local transaction raised, or None.
+        resolution: What the local transaction returned; UNKNOWN if it raised or returned nothing.
+        remark: Why the resolution is UNKNOWN, for people; empty if the local transaction returned
+            UNKNOWN.
+        error: The exception of the local transaction, or None.
         decision: Where the decision stands; None for UNKNOWN, or where `decision_error` is set.
-        decision_error: What delivering the decision met; the check settles the transaction.
+        decision_error: Why the decision was not delivered; the check settles the transaction.
     """
 
     receipt: SendReceipt
@@ -223,7 +225,7 @@ class TransactionSendResult:
 
 
 def view_of(request: CheckRequest, record: Any, headers: list[Any]) -> MessageView:
-    """Return what a checker is shown of a check request, and of the record that it came in."""
+    """Return the view of a check request, and of its record, for the checker."""
     partition = request.real_partition
     return MessageView(
         topic=request.real_topic,
@@ -242,7 +244,7 @@ def view_of(request: CheckRequest, record: Any, headers: list[Any]) -> MessageVi
 
 
 def check_whole_number(field: str, value: object) -> None:
-    """Refuse what is no whole number, or is below 0.
+    """Refuse a value that is no whole number, or is below 0.
 
     Raises:
         InvalidMessageError: the caller corrects `field`.

@@ -1,4 +1,4 @@
-"""One open message transaction, as users hold it: begin, send, decide."""
+"""One message transaction, as users handle it: begin, send, decide."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Transaction(TransactionWrites):
     `commit`.
 
     Attributes:
-        id: Transaction id; store it with the local transaction so that a check can look it up.
-        commit_held: Why COMMIT is refused for the time being; empty: it is not. Set by whoever
+        id: Transaction id. Store it with the local transaction, so that a checker can look it up.
+        commit_held: Why COMMIT is refused for now; empty: COMMIT is not refused. Set by code that
             commits the local transaction first.
-        refused: Why a send was refused before anything was stored, or None. Who leaves that
-            message out on purpose sets it to None; a fence refuses the transaction otherwise.
+        refused: Why a send was refused before anything was stored, or None. A caller that leaves
+            the message out on purpose sets this to None; otherwise a fence refuses the transaction.
     """
 
     __slots__ = ()
 
     @property
     def state(self) -> State:
-        """Where the transaction stands; see bridge/transaction.py."""
+        """The state of the transaction; see bridge/transaction.py."""
         return self._state
 
     @property
@@ -48,7 +48,7 @@ class Transaction(TransactionWrites):
         return self._count
 
     def seal(self) -> None:
-        """Refuse further sends: the local transaction, which begins, knows `message_count`.
+        """Refuse further sends, because the local transaction begins and records `message_count`.
 
         Raises:
             IllegalTransitionError: nothing was sent, a send is outstanding or has failed, or a
@@ -116,7 +116,7 @@ class Transaction(TransactionWrites):
         return self._decide(Event.COMMIT, pipelined=True)
 
     def rollback_async(self) -> DecisionFuture:
-        """Send ROLLBACK and return at once; without an acknowledged send ask a broker first."""
+        """Send ROLLBACK, return at once; without an acknowledged send a broker is asked first."""
         return self._decide(Event.ROLLBACK, pipelined=True)
 
     def __enter__(self) -> Transaction:  # noqa: PYI034  (Self came with 3.11)

@@ -1,4 +1,4 @@
-"""A transaction whose half partition follows a key of its own."""
+"""A transaction whose half partition is chosen by a key of its own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 
 class PlacedTransaction(Transaction):
-    """One of many transactions whose decisions apply one after the other, whatever their keys.
+    """A transaction that shares its half partition with all others of the same placement key.
 
     Args:
-        shared: Of the producer.
-        placement_key: Transactions with the same one have the same half partition.
+        shared: State of the producer.
+        placement_key: Decisions of transactions with the same placement key apply in their order,
+            whatever keys the messages have.
         immunity_ms: As for every transaction.
         context: As for every transaction.
     """

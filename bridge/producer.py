@@ -1,4 +1,4 @@
-"""TransactionProducer: what users make, once a process."""
+"""TransactionProducer: users make one in each process."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ _MS_PER_S = 1_000
 class TransactionProducer:
     """Sends messages that become visible only if their transaction is committed.
 
-    Thread-safe: one producer serves all threads of a process, which then share its batches.
-    Not fork-safe: make it in the process that uses it. A context manager; entering checks the
-    topics and starts the check responder, so that a restarted producer is asked about what its
-    predecessor left undecided before it sends anything.
+    Thread-safe: one producer serves all threads of a process, which then share its batches. Not
+    fork-safe: make the producer in the process that uses it. A context manager: entering checks the
+    topics and starts the check responder. So a restarted producer answers checks about undecided
+    transactions of its predecessor before it sends anything.
 
     Args:
         checker: Called with a MessageView when a transaction of the group stays undecided, in a
@@ -58,15 +58,15 @@ class TransactionProducer:
             database. Any live member of the group may be asked about any transaction of the
             group. "No row" is UNKNOWN, unless answering ROLLBACK makes a late local commit fail.
             A checker that cannot tell now raises NoAnswerError.
-        topics: Real topics this producer may send to and is asked about; empty: any, checked at
-            each send.
+        topics: Real topics that this producer may send to and is asked about; empty: any topic,
+            checked at each send.
         on_hung: Called with CheckCounts while checkers run longer than check_timeout_ms, every
             30 s and when no thread is left, and once when all have returned; in a thread of its
             own.
         config: Settings; None: the environment (HALFBRIDGE_BOOTSTRAP_SERVERS, ...), then defaults.
-        ports: Kafka, clock and threads; None: the client library and this machine's.
-        settings: Any field of BridgeConfig (bootstrap_servers, producer_group, ...); wins over
-            `config` and environment.
+        ports: Kafka, clock and threads; None: the client library and the system.
+        settings: Any field of BridgeConfig (bootstrap_servers, producer_group, ...); overrides
+            `config` and the environment.
 
     Raises:
         ConfigError: a setting is wrong or missing; correct it. Nothing was sent.
@@ -104,12 +104,12 @@ class TransactionProducer:
         return self._config
 
     def start(self) -> None:
-        """Check the topics and start answering checks; `with` does it.
+        """Check the topics and start to answer checks; `with` calls this.
 
         Raises:
             TopicSetupError: half, op, check or a bound topic is missing or has the wrong
                 shape; the text names the command.
-            ConfigError: the Kafka client refuses a property, also only for consumers.
+            ConfigError: the Kafka client refuses a property, perhaps for consumers only.
             BridgeError: the brokers do not answer.
         """
         with held(self._starting):
@@ -132,10 +132,10 @@ class TransactionProducer:
             self._shared, self._responder = shared, responder
 
     def close(self, timeout: float = _CLOSE_TIMEOUT_S) -> None:
-        """Stop answering checks, let outstanding records finish, free everything; `with` does it.
+        """Stop answering checks, wait for outstanding records, free everything; `with` calls this.
 
         Args:
-            timeout: Seconds to wait for acknowledgements; what is left then is in doubt.
+            timeout: Seconds to wait for acknowledgements; records without one are then in doubt.
         """
         with held(self._starting):
             shared, responder = self._shared, self._responder
@@ -157,11 +157,11 @@ class TransactionProducer:
         """Return a new message transaction; many may be open at a time.
 
         Args:
-            immunity_ms: Least age before the first check, for messages that do not say it
-                themselves; None: the daemon's transaction_timeout_ms.
-            context: What the checker is to be shown as `MessageView.context`; never delivered.
-            placement_key: Transactions with the same one come out in the order of their
-                decisions, whatever keys their messages have; None: the first message's key.
+            immunity_ms: Least age before the first check, for messages without an immunity of their
+                own; None: the daemon's transaction_timeout_ms.
+            context: Shown to the checker as `MessageView.context`; never delivered.
+            placement_key: Transactions with the same placement key are delivered in the order of
+                their decisions, whatever keys their messages have; None: the first message's key.
 
         Raises:
             InvalidMessageError: immunity or context is too long; nothing was begun.
@@ -179,17 +179,17 @@ class TransactionProducer:
 
     @property
     def half_partitions(self) -> int:
-        """How many half partitions there are: messages whose keys share one keep their order."""
+        """Number of half partitions; messages keep their order if their keys share a partition."""
         return self._started().partitions
 
     def repeat_commit(
         self, transaction_id: str, *, half_partition: int, half_offset: int, message_count: int
     ) -> DecisionFuture:
-        """Send COMMIT of a transaction that any member of the group has sent; return at once.
+        """Send COMMIT of a transaction that any member of the group has sent; returns at once.
 
-        For whoever can prove, by the database, that the local transaction has committed, and does
-        not know whether its COMMIT was sent. The first decision wins: this one is a duplicate
-        where COMMIT stands, and has no effect where anything else does.
+        For a caller whose database proves that the local transaction has committed, and that does
+        not know whether COMMIT was sent. The first decision wins: if that is COMMIT, this one is a
+        duplicate; if it is another one, this one has no effect.
 
         Args:
             transaction_id: `Transaction.id`.
@@ -198,8 +198,8 @@ class TransactionProducer:
             message_count: `Transaction.message_count`.
 
         Raises:
-            InvalidMessageError: a number that no transaction has; nothing was sent.
-            BackpressureError: no room in time; repeat it later.
+            InvalidMessageError: a number that no transaction can have; nothing was sent.
+            BackpressureError: no room in time; repeat the call later.
             ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork.
         """
         again = RepeatedCommit(
@@ -222,15 +222,14 @@ class TransactionProducer:
         """Send a half message, run the local transaction in this thread, deliver its decision.
 
         Args:
-            message: Sent first; the local transaction runs only once it is durable.
-            local_transaction: Called with `message` and `arg`; returns a Resolution. What it
-                raises, and anything else that it returns, is UNKNOWN: nothing is decided and the
-                check asks later.
-            arg: Handed on.
+            message: Sent first; the local transaction runs only once the message is durable.
+            local_transaction: Called with `message` and `arg`; returns a Resolution. An exception,
+                or a value of another type, is UNKNOWN: nothing is decided, and a check asks later.
+            arg: Passed to `local_transaction`.
             timeout: Seconds for each acknowledgement; None: as configured.
 
         Returns:
-            What the local transaction said, and where the decision stands or why that is not
+            The result of the local transaction, and where the decision stands or why that is not
             known. Nothing is raised once the local transaction has run.
 
         Raises:
@@ -251,8 +250,8 @@ class TransactionProducer:
     def flush(self, timeout: float = _CLOSE_TIMEOUT_S) -> int:
         """Wait until nothing is unacknowledged; return how many records still are.
 
-        Callbacks and the decisions that they send meanwhile are waited for too (by a callback
-        that calls this, the records only).
+        Also waits for callbacks and for the decisions that callbacks send meanwhile. A callback
+        that calls this waits for records only.
 
         Args:
             timeout: Seconds.
@@ -264,7 +263,7 @@ class TransactionProducer:
         return shared.server.flush(timeout)
 
     def check_counts(self) -> CheckCounts:
-        """Return what the check responder has done so far, and how many checkers hang."""
+        """Return the check responder's counts, and how many checkers hang."""
         responder = self._responder
         return CheckCounts() if responder is None else responder.counts()
 

@@ -1,4 +1,4 @@
-"""A COMMIT that is said again, by whoever knows that the local transaction has committed."""
+"""A COMMIT that is repeated by a process which knows that the local transaction has committed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 class RepeatedCommit(Transaction):
-    """A transaction that another process sent, as after a COMMIT of unknown outcome.
+    """A transaction that another process sent; it can only be committed, as often as needed.
 
-    So it can be committed, as often as need be, and nothing else.
+    Used where it is not known whether COMMIT was sent.
 
     Args:
-        shared: Of the producer that says it; of the same producer group.
-        transaction_id: As its sender had it.
-        half_partition: Where its half messages stand.
-        half_offset: At or above the last of them, and below the end of the half partition.
-        message_count: How many they are.
+        shared: State of the producer that repeats the COMMIT, a member of the same producer group.
+        transaction_id: The transaction's id.
+        half_partition: The half partition of its half messages.
+        half_offset: At or above its last half message, and below the end of the half partition.
+        message_count: Number of its half messages.
 
     Raises:
-        InvalidMessageError: a number that no transaction has; the caller corrects it.
+        InvalidMessageError: a number that no transaction can have; the caller corrects it.
     """
 
     __slots__ = ()

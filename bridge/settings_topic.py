@@ -1,7 +1,7 @@
 """The settings topic, read from its beginning to its end.
 
-Whatever stands in it, reading is bounded in time and bytes, and what cannot be read is told and
-raises nothing: everything in this topic is a hint.
+Reading is bounded in time and bytes, whatever the topic holds. A record that cannot be read is
+reported in the result and raises nothing, because every record in this topic is only a hint.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Clock, Event, Reader
     from halfbridge.serde.records import DaemonSettings
 
-# For one reading. Nobody waits for it; it bounds how long a thread and a connection are held.
+# For one reading. Nobody waits for the result; this bounds how long a thread and a connection live.
 READ_S = 10.0
-# Compaction leaves one record a key. Two workers that contradict each other for a week write some
-# 7,000 records of 150 bytes before the log's first segment is compacted, which is 1 MB.
+# Compaction keeps one record for each key. Two workers that contradict each other for a week write
+# some 7,000 records of 150 bytes (1 MB) before the first segment of the log is compacted.
 READ_BYTES_MAX = 8 * 1024 * 1024
-# What a record takes in a log beside its key and value, about.
+# Roughly what a record takes in a log beside its key and value.
 _FRAME_BYTES = 70
-# How soon a reader notices that it is to stop.
+# How soon a reader notices that it must stop.
 _SLICE_S = 0.1
 _PROBLEM_CHARS_MAX = 200
-# Of a reader that `read_settings` is given, over its other properties.
+# Properties of a reader for `read_settings`; they override its other properties.
 READING: Mapping[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -45,12 +45,12 @@ READING: Mapping[str, Any] = {
 
 
 class Said(NamedTuple):
-    """What a record of the daemon's limits says.
+    """The content of one record of the daemon's limits.
 
     Attributes:
-        offset: Where it stands.
-        settings: The limits; None where they cannot be read, or were deleted.
-        problem: Why they cannot be read; empty where they can.
+        offset: The record's offset.
+        settings: The limits; None if they cannot be read, or were deleted.
+        problem: Why they cannot be read; empty if they can.
     """
 
     offset: int
@@ -61,18 +61,17 @@ class Said(NamedTuple):
 def read_settings(
     reader: Reader, topic: str, *, stop: Event, clock: Clock
 ) -> tuple[list[Said], int]:
-    """Return what the daemon's records say, in offset order, and where the log ends.
+    """Return the content of the daemon's records, in offset order, and the end of the log.
 
     Args:
-        reader: Made with `READING`, and with a group that may be read; whoever made the reader
-            closes the reader.
+        reader: Made with `READING`, and with a group that may be read. The caller closes it.
         topic: The settings topic.
-        stop: Once set, reading is given up.
+        stop: Once set, reading ends.
         clock: Bounds the reading.
 
     Raises:
         TopicSetupError: no such topic, or no right to read it; an operator acts.
-        RetriableError: not read to its end in `READ_S`, or told to stop.
+        RetriableError: not read to its end in `READ_S`, or `stop` was set.
         BridgeError: as the Kafka client says.
     """
     deadline = clock.monotonic() + READ_S

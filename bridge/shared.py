@@ -1,4 +1,4 @@
-"""What all transactions of one producer share: the Kafka producer, its limits, its life."""
+"""The state that all transactions of one producer share: the writer, its limits, its life cycle."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _alive: weakref.WeakSet[Shared] = weakref.WeakSet()
 
 
 class Shared:
-    """One idempotent writer and what guards it. Thread-safe.
+    """One idempotent writer, with the checks before each use of it. Thread-safe.
 
     Args:
-        config: The producer's.
-        writer: What all records go through.
-        ports: The writer's own ports.
+        config: The producer's settings.
+        writer: Writes all records.
+        ports: The ports that made the writer.
         half: Shape of the half topic.
-        real_topics: Where messages can go.
+        real_topics: The topics to which messages can be sent.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class Shared:
         self._room_timeout_s = config.send_timeout_ms / _MS_PER_S
         self._asker: Admin | None = None
         self._asker_waker = ports.run.waker()
-        # What is refused, and with which error: all use, or all but decisions.
+        # The error that refuses use, if the producer is closed or forked.
         self._closed: type[BridgeError] | None = None
         self._closing: type[BridgeError] | None = None
         _alive.add(self)
 
     def not_proven(self, record: Any) -> KafkaFailure | None:
-        """Return why an acknowledgement proves nothing; None where it does."""
+        """Return why an acknowledgement does not prove that `record` is stored; None if it does."""
         place = record.topic(), record.partition(), record.offset()
         return None if self._acknowledgements.is_proven(*place) else INFERRED
 
@@ -98,7 +98,7 @@ class Shared:
         """Refuse the use of a closed producer, or of one made before a fork.
 
         Args:
-            decides: Whether it is to decide what was sent, which is possible a little longer.
+            decides: Whether the use is a decision. Decisions are accepted while `close` waits.
 
         Raises:
             ProducerClosedError, ForkedProcessError: make another producer.
@@ -121,7 +121,7 @@ class Shared:
         """
         if self._closing is not None:
             self.check_open()
-        # Headers count twice: once in the record, once more taken off what it may have.
+        # Headers count twice: they are part of the record, and they reduce the room for its body.
         size = message.body_bytes + (2 * message.header_bytes if message.headers else 0)
         if size > self._message_bytes_max:
             raise InvalidMessageError(
@@ -135,7 +135,7 @@ class Shared:
         self._real_topics.check(message)
 
     def check_immunity(self, immunity_ms: int) -> None:
-        """Check that a transaction may ask for so long a time before its first check.
+        """Check that a transaction may have this immunity.
 
         Raises:
             InvalidMessageError: no number, below 0 or too long; the caller shortens it.
@@ -191,8 +191,9 @@ class Shared:
 
         Args:
             partition: Which.
-            at_least: Where a half message stands. A broker that names an end below it does not
-                know yet that it was deposed: another client asks, and what it hears is returned.
+            at_least: Offset of a half message that is known. A broker that reports an end below it
+                does not know yet that it was deposed: another client asks, and its answer is
+                returned.
 
         Raises:
             BridgeError: the broker did not say.
@@ -204,8 +205,8 @@ class Shared:
             end = half_end(asker, self.half_topic, partition, timeout_s=limit_s / 2)
             if end >= at_least:
                 return end
-        # The client asks whom it remembers as leader, and remembers for minutes. What it learned
-        # from a broker that was just starting (too few partitions) may be wrong.
+        # A client remembers a partition's leader for minutes. Metadata from a broker that was just
+        # starting (too few partitions) may be wrong.
         asker = self._asker_for(asker)
         left_s = max(_ASK_S_MIN, deadline - self.now())
         return half_end(asker, self.half_topic, partition, timeout_s=left_s)
@@ -215,33 +216,33 @@ class Shared:
 
         Args:
             places: Which.
-            anew: Whether another client is to ask: this one may remember who led them before.
+            anew: Whether a new client asks, because this one may remember former leaders.
 
         Raises:
-            BridgeError, KafkaFailure, RuntimeError: it cannot be asked now.
+            BridgeError, KafkaFailure, RuntimeError: the question cannot be sent now.
         """
         return Ends(self._asker_for(self._asker if anew else None), places, _ENDS_S)
 
     def hear_asker(self) -> None:
-        """Take what the client that asks for ends reports; it would pile up while brokers are away.
+        """Serve the reports of the client that asks for ends; call this now and then.
 
-        To be called now and then: its questions alone may be hours apart.
+        Questions may be hours apart, and reports would accumulate while brokers are down.
         """
         asker = self._asker
         if asker is not None:
             asker.poll(0)
 
     def close(self, timeout_s: float) -> int:
-        """Let outstanding records finish; return how many did not and are now in doubt.
+        """Wait for outstanding records; return how many are not acknowledged, and so in doubt.
 
-        Decisions that callbacks send meanwhile are waited for too.
+        Also waits for decisions that callbacks send meanwhile.
         """
         deadline = self.now() + timeout_s
         self._closing = ProducerClosedError
         self.daemon_limits.stop()
         self.server.flush(timeout_s)
         self._closed = ProducerClosedError
-        # A decision may have been let through at the last moment.
+        # A decision may have passed the check before `_closed` was set.
         left = self.server.flush(max(0.0, deadline - self.now()))
         if left:
             self._writer.purge()
@@ -262,7 +263,7 @@ class Shared:
     def _asker_for(self, failed: Admin | None) -> Admin:
         """Return the client that asks for ends, a new one in place of `failed`.
 
-        The old one is destroyed with its last reference: other threads may be asking it.
+        The old client is destroyed with its last reference: other threads may still use it.
         """
         with held(self._asker_waker):
             asker = self._asker

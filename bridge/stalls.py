@@ -1,8 +1,8 @@
-"""Which partitions a consumer reads no further, though their logs go on. Pure.
+"""Finds partitions in which a consumer has stalled: it reads nothing, and the log goes on. Pure.
 
-librdkafka's consumers are known to fetch nothing more now and then after leaders have moved,
-without an error and for good (its issues 4340, 4492). Nothing else would notice: no record is not
-a failure.
+After leaders have moved, librdkafka's consumers are known to fetch nothing more in rare cases,
+without an error and for good (its issues 4340, 4492). Nothing else notices a stall, because the
+absence of records is no failure.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 # How often brokers are asked where logs end: one request to each of them.
 LOOK_S = 20.0
-# As long as the client itself waits for one answer (socket.timeout.ms): it may mend that alone. A
-# mistake costs a new consumer, no more.
+# As long as the client itself waits for one answer (socket.timeout.ms): until then the client may
+# recover alone. A false alarm costs only a new consumer.
 STALLED_S = 60.0
-# Records were not taken for so long: whatever stands still then, it is not the consumer.
+# If nothing was polled for so long, the process stood still, and not the consumer.
 UNREAD_S = 5.0
 
 
 class Behind(NamedTuple):
-    """How far a partition has been read, and since when there was more of it."""
+    """How far a partition has been read, and since when its log is known to go on."""
 
     reached: int
     since: float
@@ -34,12 +34,13 @@ def compare(
     ends: Mapping[tuple[str, int], int],
     now: float,
 ) -> dict[tuple[str, int], Behind]:
-    """Return the partitions that are behind, each since it was first found where it is.
+    """Return the partitions that are behind, each with the time when its position was first seen.
 
     Args:
-        behind: What this returned before.
+        behind: The last result of this function.
         reached: (topic, partition) -> offset behind the last one that was read, negative for none.
-        ends: The same -> up to where it can be read; where nobody answered, nothing is known.
+        ends: (topic, partition) -> end of the log; partitions whose broker did not answer are
+            missing, and are not judged.
         now: The time.
     """
     found = {}

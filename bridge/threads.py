@@ -1,4 +1,4 @@
-"""The system's threads and clocks behind the ports of concurrency."""
+"""Implements the ports of concurrency by the system's threads and clocks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("halfbridge.kafka")
 
-# A client that is well closes within a second or two. Less than the daemon's session time-out: its
-# successor is to join in time.
+# A healthy client closes within two seconds. Less than the daemon's session time-out, so that the
+# successor joins in time.
 CLOSE_S_MAX = 8.0
-# Clients left behind in one process: each holds a few threads, and what it has fetched.
+# Clients left behind in one process: each holds a few threads and the records that it fetched.
 LEFT_MAX = 16
 
-# What was left behind in this process, and has not ended since.
+# Clients that were left behind in this process and have not closed since.
 _left: list[Future[None]] = []
 _left_lock = Lock()
 
@@ -85,14 +85,13 @@ class Threads:
 
     @staticmethod
     def let_go(*clients: Any) -> None:
-        """Close clients; return when each is closed, has failed at it, or did not end in time.
+        """Close clients; return when each is closed, has failed to close, or is out of time.
 
-        Of a client that is not well, closing may wait for ever for a thread that never comes
-        (librdkafka #4674). Such a client is left behind, alive: whatever it calls back must not
-        mind.
+        In a broken client, closing may wait for ever for a thread that never ends (librdkafka
+        #4674). Such a client is left behind, alive: its callbacks may still be called.
 
         Raises:
-            RuntimeError: too many were; the process must be started anew, which a supervisor does.
+            RuntimeError: too many clients were left behind; a supervisor restarts the process.
         """
         closings = [closing for client in clients if (closing := _closing(client)) is not None]
         _, late = wait(closings, CLOSE_S_MAX)
@@ -107,9 +106,9 @@ class Threads:
 
 
 class SideThread:
-    """Runs calls one after the other, in order.
+    """Runs calls one after the other, in order, in a daemon thread.
 
-    Unlike an executor's, its thread never holds up the end of the process.
+    Unlike an executor's thread, this thread never delays the end of the process.
     """
 
     def __init__(self, name: str) -> None:
@@ -117,13 +116,13 @@ class SideThread:
         Thread(target=_serve, args=(self._work,), name=name, daemon=True).start()
 
     def submit(self, call: Callable[..., None], *arguments: Any) -> Future[None]:
-        """Have `call(*arguments)` run; the future has its end or what it raised."""
+        """Run `call(*arguments)`; the future tells when the call ended, or what it raised."""
         future: Future[None] = Future()
         self._work.put((future, call, arguments))
         return future
 
     def leave(self) -> None:
-        """End the thread once the call at hand returns, if it ever does."""
+        """End the thread once the running call returns, if it ever does."""
         self._work.put(None)
 
 
@@ -147,4 +146,4 @@ def _serve(work: SimpleQueue[_Work | None]) -> None:
             future.set_exception(error)
         else:
             future.set_result(None)
-        del item, future, call, arguments  # an idle thread keeps no producer alive
+        del item, future, call, arguments  # else an idle thread would keep a producer alive

@@ -1,4 +1,4 @@
-"""Topics as they are and as they must be, asked of an Admin: for the client and the Spark sink."""
+"""Looks up topics and checks their shapes, for the client and the Spark sink."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from halfbridge.serde.topics import TopicNames
 
 _LOG = logging.getLogger("halfbridge.kafka")
-# A topic made a moment ago is not in every broker's metadata yet (1.3 s seen on a busy one), and
-# a broker that has just started lacks others.
+# A new topic is not in every broker's metadata at once (1.3 s seen on a busy broker), and a broker
+# that has just started lacks other topics.
 GRACE_S = 3.0
 _LOOK_AGAIN_S = 0.05
 _NOTHING: Mapping[str, int] = {}
@@ -31,13 +31,13 @@ def topics_with(
     patience_s: float,
     timeout_s: float,
 ) -> dict[str, SeenTopic]:
-    """Return the topics there are, once `wanted` are among them or patience is over.
+    """Return the existing topics, once `wanted` are among them or `patience_s` is over.
 
     Args:
-        client: Asks for them.
-        ports: The clock, and who waits.
-        wanted: Topic to its least number of partitions.
-        patience_s: How long to look again; 0 or less: look once.
+        client: Lists the topics.
+        ports: The clock and the concurrency are used.
+        wanted: Topic -> least number of partitions.
+        patience_s: How long to repeat the look-up; 0 or less: look up once.
         timeout_s: Longest wait for one answer.
 
     Raises:
@@ -57,7 +57,7 @@ def topics_with(
 
 
 def are_in(partitions: Mapping[str, int], wanted: Mapping[str, int]) -> bool:
-    """Tell whether each wanted topic is there with so many partitions at least."""
+    """Tell whether each wanted topic has at least the wanted number of partitions."""
     return all(partitions.get(name, 0) >= least for name, least in wanted.items())
 
 
@@ -65,10 +65,10 @@ class Topics:
     """The topics of one installation.
 
     Args:
-        admin: Asks the brokers, and has topics made.
-        ports: The clock, and who waits.
+        admin: Asks the brokers, and creates topics.
+        ports: The clock and the concurrency are used.
         names: Names of the internal topics.
-        remedy: The command that makes what is missing, as errors name the command.
+        remedy: The command that creates missing topics, for error texts.
         timeout_s: Longest wait for one answer, and for a new topic to appear.
     """
 
@@ -85,7 +85,7 @@ class Topics:
     def seen(
         self, wanted: Mapping[str, int] = _NOTHING, *, patience_s: float = 0.0
     ) -> dict[str, SeenTopic]:
-        """Return the topics there are, once `wanted` are among them or patience is over.
+        """Return the existing topics, once `wanted` are among them or `patience_s` is over.
 
         Args and raises: as topics_with.
         """
@@ -95,7 +95,7 @@ class Topics:
         return self._last
 
     def half_shape(self) -> HalfShape:
-        """Return the half topic's shape once half and op topic are as they must be.
+        """Check half and op topic, and return the half topic's shape.
 
         Raises:
             TopicSetupError: a topic is missing, or the two differ; the text names the command.
@@ -115,7 +115,7 @@ class Topics:
         return HalfShape(partitions, self._record_bytes_max(half), replicas=topics[half].replicas)
 
     def settings(self, topic: str) -> dict[str, str]:
-        """Return a topic's settings; none where they may not be read.
+        """Return a topic's settings; empty if the client has no right to read them.
 
         Raises:
             BridgeError: no broker answered.
@@ -129,7 +129,7 @@ class Topics:
             return {}
 
     def make_missing(self, wanted: Iterable[NewTopic]) -> None:
-        """Make those that were not among the topics seen last, and return once they appear.
+        """Create the topics that were missing in the last look-up; return once they appear.
 
         Raises:
             TopicSetupError: a topic could not be made, or does not appear; the text says which.
@@ -153,7 +153,7 @@ class Topics:
             raise TopicSetupError(f"{told}: created, but not in the brokers' metadata; start again")
 
     def _record_bytes_max(self, topic: str) -> int:
-        """Return a topic's max.message.bytes; Kafka's default where the brokers do not tell it."""
+        """Return a topic's max.message.bytes, or Kafka's default if it cannot be read."""
         try:
             return int(self.settings(topic).get("max.message.bytes", MESSAGE_BYTES_MAX))
         except BridgeError as error:

@@ -1,11 +1,11 @@
-"""The life of one message transaction, as one table. No I/O, no clock, no locks.
+"""The state machine of one message transaction, as one table. No I/O, no clock, no locks.
 
-Read a row as: in this state, this event leads there; what is not listed is illegal, raises
-IllegalTransitionError and changes nothing.
+Each row maps a state and an event to the next state. An event that is not listed for a state is
+illegal: it raises IllegalTransitionError and changes nothing.
 
-The shell takes the step of a call (SEND, COMMIT, ROLLBACK) before the record leaves, so that of two
-threads that decide only one sends: COMMIT_SENT says that COMMIT may be on its way. The steps to
-HALF_SENT, COMMITTED and ROLLED_BACK are taken when Kafka has acknowledged, and not before.
+The caller takes the step of SEND, COMMIT and ROLLBACK before it sends the record, so that of two
+threads that decide at the same time only one sends. COMMIT_SENT therefore means that COMMIT may
+have been sent. The steps to HALF_SENT, COMMITTED and ROLLED_BACK follow Kafka's acknowledgement.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 
 
 class State(str, Enum):
-    """Where a message transaction stands, seen from its producer."""
+    """State of a message transaction, as its producer knows it."""
 
     INIT = "INIT"
     HALF_SENDING = "HALF_SENDING"
@@ -30,25 +30,25 @@ class State(str, Enum):
 
 
 class Event(str, Enum):
-    """What happens to it: the user's calls, and what became of the writes."""
+    """Events of a message transaction: calls of the user, and results of writes."""
 
     SEND = "SEND"
     SENDS_ACKED = "SENDS_ACKED"  # the last outstanding half message was acknowledged
     SEND_NOT_ACKED = "SEND_NOT_ACKED"  # a half message failed, or its ack did not come in time
-    SEAL = "SEAL"  # the local transaction begins with the count of messages in it: no more sends
+    SEAL = "SEAL"  # the local transaction begins, and records the message count: no more sends
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
     DECISION_ACKED = "DECISION_ACKED"
-    DECISION_NOT_ACKED = "DECISION_NOT_ACKED"  # the ack did not come: the decision stands or not
+    DECISION_NOT_ACKED = "DECISION_NOT_ACKED"  # no ack came: the decision may stand or not
 
 
 class IllegalTransitionError(RuntimeError):
-    """The transaction cannot do that now: a mistake in the calling code; nothing changed.
+    """The event is illegal in this state: a mistake in the calling code; nothing changed.
 
     Attributes:
-        state: Where the transaction stood, and still stands.
-        event: What was tried.
-        transaction_id: Which transaction; empty where the table was used without one.
+        state: The state, which has not changed.
+        event: The event that was refused.
+        transaction_id: The transaction; empty if the table was used without one.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class IllegalTransitionError(RuntimeError):
         self.transaction_id = transaction_id
 
 
-# After a decision of unknown outcome only the same one may be repeated: the opposite could
-# contradict what stands. Acks may come late, so every state behind a send bears them.
+# A decision in doubt may only be repeated: the opposite decision could contradict it. Acks may come
+# late, so every state after a send accepts them.
 TRANSITIONS: dict[State, dict[Event, State]] = {
     State.INIT: {
         Event.SEND: State.HALF_SENDING,

@@ -1,4 +1,4 @@
-"""The records of one message transaction: what stands in its half records and in its decision."""
+"""Makes the records of one message transaction: half records and the decision."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def half_headers(
     """Return the headers of a half record: the user's, then RMQ_CONTEXT if any, then RMQ_HALF.
 
     Args:
-        message: What is sent.
+        message: The message to send.
         transaction_id: Its message transaction.
         now_ms: When it is sent, ms since 1970.
         producer_group: The group that is asked about the transaction.
         index: The message's place in the transaction, from 0.
-        immunity_ms: As the wire says it: -1 for the daemon's default.
-        context: What the sender leaves for its checker; None: nothing.
+        immunity_ms: As it is encoded: -1 for the daemon's default.
+        context: Informs the checker; None: nothing.
     """
     metadata = HALF_METADATA.encode(
         new_half(
@@ -82,11 +82,11 @@ def decision(
 
 
 def immunity_of(message: Message, default: int) -> int:
-    """Return a message's immunity as the wire says it.
+    """Return a message's immunity as it is encoded.
 
     Args:
-        message: May say it itself.
-        default: Of its transaction; -1: the daemon's.
+        message: May have an immunity of its own.
+        default: Immunity of its transaction; -1: the daemon's default.
     """
     return default if message.immunity_ms is None else message.immunity_ms
 
@@ -95,10 +95,10 @@ def half_partition(transaction_id: str, key: bytes | None, partitions: int) -> i
     """Return the half partition of a transaction whose first message has this key.
 
     Args:
-        transaction_id: 32 hexadecimal digits; the last eight are random, and choose where there
-            is no key.
-        key: Of the first message.
-        partitions: How many the half topic has.
+        transaction_id: 32 hexadecimal digits. The last eight are random, and choose the partition
+            if there is no key.
+        key: Key of the first message.
+        partitions: Number of half partitions.
     """
     if key is None:
         return int(transaction_id[-8:], 16) % partitions
@@ -106,7 +106,7 @@ def half_partition(transaction_id: str, key: bytes | None, partitions: int) -> i
 
 
 def checked_context(context: object) -> bytes | None:
-    """Return `context`.
+    """Return `context` if it is valid.
 
     Raises:
         InvalidMessageError: it is not bytes, or longer than the daemon takes (METADATA_BYTES_MAX).
@@ -123,7 +123,7 @@ def checked_context(context: object) -> bytes | None:
 
 
 def transaction_full(transaction_id: str) -> InvalidMessageError:
-    """Return the refusal of a message for which its transaction has no room."""
+    """Return the error for a message that exceeds the limits of its transaction."""
     return InvalidMessageError(
         f"transaction {transaction_id} is full: at most {TRANSACTION_MESSAGES_MAX} messages and "
         f"{TRANSACTION_BYTES_MAX // (1024 * 1024)} MiB",

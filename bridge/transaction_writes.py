@@ -1,4 +1,4 @@
-"""The writes of one message transaction, and where their acknowledgements leave the transaction."""
+"""The writes of one message transaction, and the state changes by their acknowledgements."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _KINDS = {Event.COMMIT: OpKind.COMMIT, Event.ROLLBACK: OpKind.ROLLBACK}
 
 
 class TransactionWrites:
-    """What `Transaction` is made of, below the calls of users. Thread-safe.
+    """The part of `Transaction` below the users' calls. Thread-safe.
 
-    Its lock is held only where nothing waits and no port is called.
+    Code that holds the lock never waits and calls no port.
     """
 
     __slots__ = (
@@ -76,7 +76,7 @@ class TransactionWrites:
         self._last_offset = NO_OFFSET
         self._first_timestamp = NO_TIMESTAMP
         self._immunity_ms = 0
-        self._decision: DecisionFuture | None = None  # the one on its way
+        self._decision: DecisionFuture | None = None  # sent, not acknowledged
         self._decided: tuple[int, int] | None = None  # op offset and append time, once acked
         self._sends: list[SendFuture] = []
 
@@ -90,7 +90,7 @@ class TransactionWrites:
             self.refused = error
             raise
         if isinstance(self.refused, RetriableError):
-            self.refused = None  # nothing was wrong with the message, and the call was repeated
+            self.refused = None  # the send was refused for lack of room, and is repeated now
         with self._lock:
             after = step(self._state, Event.SEND, transaction_id=self.id)
             size = self._bytes + message.body_bytes + message.header_bytes
@@ -129,7 +129,7 @@ class TransactionWrites:
             )
         except RetriableError as error:
             self._not_sent(future, error)
-            future.result()  # raises: it has been counted, and cannot be repeated
+            future.result()  # raises: the message has been counted, so the send cannot be repeated
         except BaseException as error:
             self._not_sent(future, error)
             raise
@@ -149,7 +149,7 @@ class TransactionWrites:
         half_offset = self._rollback_offset() if event is Event.ROLLBACK else NO_OFFSET
         with self._lock:
             after = step(self._state, event, transaction_id=self.id)
-            # Not read before `step` allows it: acknowledgements come in while we wait.
+            # Read after `step` allows the decision: acknowledgements arrive during the wait.
             half_offset = max(half_offset, self._last_offset)
             if self._decision is not None:
                 return self._decision
@@ -186,12 +186,12 @@ class TransactionWrites:
         return future
 
     def is_late(self, op_timestamp: int) -> bool:
-        """Tell whether a decision appended then came no sooner than the first check was due."""
+        """Tell whether a decision appended at that time is late (`DecisionReceipt.late`)."""
         due = max(self._immunity_ms, self.shared.config.transaction_timeout_ms)
         return op_timestamp - self._first_timestamp >= due
 
     def half_settled(self, future: SendFuture, error: Any) -> None:
-        """Note what became of one half record (for its future, inside `poll`)."""
+        """Note the result of a half record (called by its future, inside `poll`)."""
         with self._lock:
             self._outstanding -= 1
             if error is None:
@@ -204,25 +204,25 @@ class TransactionWrites:
                 future.fail(_error_of(error))
                 self._state = step(self._state, Event.SEND_NOT_ACKED)
             if not self._outstanding:
-                self._sends.clear()  # they refer back: no work for the garbage collector
+                self._sends.clear()  # breaks the reference cycle, to spare the garbage collector
             future.settle()
 
     def decision_settled(self, future: DecisionFuture, error: Any) -> None:
-        """Note what became of an op record (for its future, inside `poll`)."""
+        """Note the result of an op record (called by its future, inside `poll`)."""
         with self._lock:
             if error is None:
                 self._state = step(self._state, Event.DECISION_ACKED)
                 self._decided = (future.offset, future.timestamp)
             else:
                 future.fail(_error_of(error))
-                if self._decision is future:  # not an older one that was repeated since
+                if self._decision is future:  # else `future` is an older one, repeated since
                     self._state = step(self._state, Event.DECISION_NOT_ACKED)
             if self._decision is future:
                 self._decision = None
             future.settle()
 
     def give_up_send(self, future: SendFuture) -> bool:
-        """Note that a caller waits no longer for an ack; False if it came just now."""
+        """Note that a caller no longer waits for an ack; False if the ack came just now."""
         with self._lock:
             if future.done():
                 return False
@@ -230,7 +230,7 @@ class TransactionWrites:
             return True
 
     def give_up_decision(self, future: DecisionFuture) -> bool:
-        """Note that a caller waits no longer for an ack; False if it came just now."""
+        """Note that a caller no longer waits for an ack; False if the ack came just now."""
         with self._lock:
             if future.done():
                 return False
@@ -240,7 +240,7 @@ class TransactionWrites:
             return True
 
     def _place(self, message: Message) -> None:
-        """Choose the half partition by the first message, for all of them."""
+        """Choose the half partition of all messages, by the key of the first one."""
         self.half_partition = half_partition(self.id, message.key, self.shared.partitions)
         self._immunity_ms = max(0, immunity_of(message, self._immunity_on_wire))
 
@@ -252,7 +252,7 @@ class TransactionWrites:
             future.settle()
 
     def _await_sends(self) -> None:
-        """Wait until no send is outstanding; give up those that do not settle in time."""
+        """Wait until no send is outstanding; give up sends that do not settle in time."""
         now = self.shared.now
         deadline = now() + self.shared.config.send_timeout_ms / _MS_PER_S
         for future in tuple(self._sends):
@@ -260,11 +260,11 @@ class TransactionWrites:
                 self.give_up_send(future)
 
     def _rollback_offset(self) -> int:
-        """Return the last half offset known; the half partition's last where none is.
+        """Return the last acknowledged half offset; without one, the half partition's last offset.
 
         Raises:
-            IllegalTransitionError: it cannot be rolled back now.
-            BridgeError: the broker did not say; nothing was sent, repeat the call.
+            IllegalTransitionError: the transaction cannot be rolled back now.
+            BridgeError: the broker did not answer; nothing was sent, repeat the call.
         """
         step(self._state, Event.ROLLBACK, transaction_id=self.id)
         known = self._last_offset

@@ -1,4 +1,4 @@
-"""Troubles, as they are logged: never by raising, and not over and over while brokers are away."""
+"""Logs troubles of Kafka clients: never raises, and logs the same trouble once in 30 s."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import Clock
 
-# The same kind of trouble is told again after this time.
+# The same kind of trouble is logged again after this time.
 SAME_AGAIN_S = 30.0
 # For every client. librdkafka 2.16 asks the bootstrap servers anew after each round of failures
-# (KIP-1102), which makes it forget its back-off: with the default of 100 ms each client would
-# connect, and log a line of its own, 20 times a second. Its lines say what the error callback says.
+# (KIP-1102), and forgets its back-off then. With the default of 100 ms each client would connect,
+# and log a line, 20 times a second. These lines repeat what the error callback reports.
 RECONNECTING = {"reconnect.backoff.ms": 250, "log_level": 2}
-# A call fails with one of these when no broker answers, whatever the reason.
+# A call fails with one of these codes when no broker answers, for whatever reason.
 _SILENT = frozenset((Code.TRANSPORT, Code.TIMED_OUT))
 _SYSTEM_CLOCK = SystemClock()
 
 
 def tell(log: Callable[..., object], *said: object) -> None:
-    """Log, in a thread or callback that must go on whatever the user's handlers and filters do."""
+    """Log in a thread or callback that must go on: exceptions of log handlers are dropped."""
     with suppress(BaseException):
         log(*said)
 
 
 def shown(value: object) -> str:
-    """Return a value's repr, which is the user's code as much as its checker is."""
+    """Return a value's repr; the repr is the user's code, and what it raises is caught."""
     try:
         return repr(value)
     except BaseException as error:  # noqa: BLE001  (others are to be told of, too)
@@ -41,29 +41,29 @@ def shown(value: object) -> str:
 
 
 class Reasons:
-    """Remembers why connections failed: the calls that suffer from it do not say."""
+    """Remembers why connections failed, because the errors of failed calls do not say it."""
 
     def __init__(self) -> None:
         self._last = ""
 
     def note(self, error: Any) -> None:
-        """Take what the client reports (`error_cb`)."""
+        """Take an error that the client reports (`error_cb`)."""
         failure = failure_of(error)
         # ALL_BROKERS_DOWN follows each report of a single broker, and says less.
         if failure.code != Code.ALL_BROKERS_DOWN:
             self._last = failure.text
 
     def explain(self, error: Any) -> str:
-        """Return what a call failed with, and why, where that was reported."""
+        """Return the text of a call's error, with the reported reason if there is one."""
         failure = failure_of(error)
         is_silent = failure.code in _SILENT and self._last
         return f"{failure.text} ({self._last})" if is_silent else failure.text
 
 
 class Troubles:
-    """Logs what one Kafka client reports, each kind of error once in a while.
+    """Logs the errors that one Kafka client reports, each kind once in SAME_AGAIN_S.
 
-    Thread-safe enough: two threads at the same moment may both tell.
+    Two threads that report at the same moment may both log.
 
     Args:
         log: Where to.
@@ -76,7 +76,7 @@ class Troubles:
         self._told: dict[int, tuple[float, int]] = {}
 
     def note(self, error: Any) -> None:
-        """Take what the client reports; what fails for good fails its own call: this only warns."""
+        """Log an error that the client reports, as a warning; a fatal one also fails its call."""
         failure, now = failure_of(error), self._now()
         told_at, kept_back = self._told.get(failure.code, (float("-inf"), 0))
         if now - told_at < SAME_AGAIN_S:
@@ -84,6 +84,6 @@ class Troubles:
             return
         self._told[failure.code] = now, 0
         again = f" (and {kept_back} times since the last report)" if kept_back else ""
-        # A log handler is the user's. What it raised would come out of the client's poll() or
-        # consume(), and the records that these had taken would be gone.
+        # A log handler is the user's code. Its exception would come out of the client's poll() or
+        # consume(), and the records taken by that call would be lost.
         tell(self._log.warning, "Kafka: %s%s", failure.text, again)

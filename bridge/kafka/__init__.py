@@ -1,4 +1,4 @@
-"""The client library behind the ports: the only package that imports confluent_kafka."""
+"""Implements the ports by the client library; only this package imports confluent_kafka."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ __all__ = ["KafkaClients", "failure_of", "system_ports"]
 
 
 class KafkaClients:
-    """Makes clients of the client library, as `ports.Kafka`.
+    """Makes clients of the client library: implements `ports.Kafka`.
 
     Args:
-        log: Where clients log their own lines; None: they log to standard error.
+        log: Receives the log lines of the clients; None: clients log to standard error.
     """
 
     def __init__(self, log: logging.Logger | None = None) -> None:
         self._log = {} if log is None else {"logger": log}
 
     def reader(self, properties: Mapping[str, Any]) -> KafkaReader:
-        """Return a reader that belongs to no group."""
+        """Return a reader that joins no group."""
         return KafkaReader(made(Consumer, dict(properties), **self._log))
 
     def member(
@@ -54,7 +54,7 @@ class KafkaClients:
         return KafkaTransactionalWriter(self._listened(Producer, properties, on_lost))
 
     def admin(self, properties: Mapping[str, Any]) -> KafkaAdmin:
-        """Return a client for questions."""
+        """Return an admin client."""
         return KafkaAdmin(made(AdminClient, dict(properties)))
 
     def _listened(
@@ -67,7 +67,7 @@ class KafkaClients:
 
 @cache
 def system_ports() -> Ports:
-    """Return Kafka, clocks and threads as they are on this machine."""
+    """Return the ports of the client library, the system's clocks and its threads."""
     return Ports(
         KafkaClients(logging.getLogger("halfbridge.kafka")),
         SystemClock(),

@@ -1,4 +1,4 @@
-"""Questions to brokers: the client library's AdminClient behind the ports."""
+"""Implements the admin port by the client library's AdminClient."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import NewTopic, Place
 
-# How much later than its own limit the client is given up: it knows the reason.
+# How much longer than the question's time-out to wait: the client's own error names the reason.
 _CLIENT_GRACE_S = 1.0
 _EDGES = {
     Edge.START: (OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
@@ -31,21 +31,21 @@ _EDGES = {
     Edge.STABLE_END: (OffsetSpec.latest(), IsolationLevel.READ_COMMITTED),
 }
 
-# Clients that nothing refers to any more. `put` may be called by a finalizer, in any thread.
+# Clients without a reference, which are to be closed. A finalizer may call `put`, in any thread.
 _unused: SimpleQueue[Any] = SimpleQueue()
 _start_lock = Lock()
 _closer: Thread | None = None
-# Once the interpreter ends no other thread runs Python: the main thread destroys what is left.
+# Once the interpreter ends, no other thread runs Python: the main thread destroys what is left.
 _is_ending = False
 
 
 class AdminClient(admin.AdminClient):  # type: ignore[misc]
     """The client library's AdminClient; may be dropped at any moment, in any thread.
 
-    librdkafka hands answers over in a thread of the client's own, which makes Python objects of
-    them. Where that starts a garbage collection, and the client is part of the garbage, librdkafka
-    is destroyed by its own thread, and ends the process for that (SIGABRT; confluent-kafka-python
-    #2131). Here the finalizer keeps the client alive, and another thread closes it.
+    librdkafka hands over answers in a thread of its own, and this thread makes Python objects of
+    them. That may start a garbage collection. If the client itself is garbage, librdkafka is then
+    destroyed by its own thread, and aborts the process (SIGABRT; confluent-kafka-python #2131). To
+    prevent this, the finalizer keeps the client alive, and another thread closes the client.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -53,18 +53,18 @@ class AdminClient(admin.AdminClient):  # type: ignore[misc]
         super().__init__(*arguments, **keywords)
 
     def __del__(self) -> None:
-        """Live on until the closing thread has closed this."""
+        """Keep this client alive until the closing thread has closed it."""
         if not _is_ending:
             _unused.put(self)
 
 
 class KafkaAnswer:
-    """A future of the client library, as `ports.Answer`.
+    """A future of the client library: implements `ports.Answer`.
 
     Args:
-        future: Of the client library.
-        read: Makes the answer of the future's result; raises KafkaFailure.
-        timeout_s: What the question was given.
+        future: The client library's future.
+        read: Converts the future's result to the answer; raises KafkaFailure.
+        timeout_s: The question's time-out.
     """
 
     def __init__(self, future: Any, read: Callable[[Any], Any], timeout_s: float) -> None:
@@ -73,15 +73,15 @@ class KafkaAnswer:
         self._timeout_s = timeout_s
 
     def done(self) -> bool:
-        """Tell whether `result` has not to wait."""
+        """Tell whether `result` returns without waiting."""
         done: bool = self._future.done()
         return done
 
     def result(self, timeout_s: float | None = None) -> Any:
-        """Return the answer; wait for it.
+        """Wait for the answer and return it.
 
         Raises:
-            KafkaFailure: as the broker or the client says; TIMED_OUT when neither says anything.
+            KafkaFailure: the broker's or the client's error; TIMED_OUT if there is neither.
         """
         wait_s = self._timeout_s + _CLIENT_GRACE_S if timeout_s is None else timeout_s
         try:
@@ -92,12 +92,12 @@ class KafkaAnswer:
             raise failure_of(error) from error
 
     def add_done_callback(self, callback: Callable[[KafkaAnswer], object]) -> None:
-        """Have `callback(self)` called once this is done, in whatever thread."""
+        """Call `callback(self)` once this is done, in any thread."""
         self._future.add_done_callback(lambda _: callback(self))
 
 
 class KafkaAdmin:
-    """An AdminClient, as `ports.Admin`.
+    """An AdminClient: implements `ports.Admin`.
 
     Args:
         client: Of this module.
@@ -107,7 +107,7 @@ class KafkaAdmin:
         self._client: Any = client
 
     def poll(self, wait_s: float) -> None:
-        """Serve what the client noted of its connections."""
+        """Serve the client's error callback."""
         self._client.poll(wait_s)
 
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
@@ -115,7 +115,7 @@ class KafkaAdmin:
         return seen_topics(self._metadata(timeout_s))
 
     def broker_count(self, timeout_s: float) -> int:
-        """Return how many brokers metadata name."""
+        """Return the number of brokers in the metadata."""
         return len(self._metadata(timeout_s).brokers)
 
     def ask_ends(
@@ -134,7 +134,7 @@ class KafkaAdmin:
         }
 
     def ask_settings(self, topics: Iterable[str], timeout_s: float) -> dict[str, KafkaAnswer]:
-        """Ask for the settings of topics, at least one."""
+        """Ask for the settings of at least one topic."""
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
         futures = self._client.describe_configs(resources, request_timeout=timeout_s)
         return {
@@ -159,7 +159,7 @@ class KafkaAdmin:
         return KafkaAnswer(futures[group], _members, timeout_s)
 
     def create_topics(self, topics: Sequence[NewTopic], timeout_s: float) -> dict[str, KafkaAnswer]:
-        """Have topics made; TOPIC_ALREADY_EXISTS where one is there."""
+        """Create topics; the answer for a topic that exists is TOPIC_ALREADY_EXISTS."""
         wanted = [
             _NewTopic(one.name, one.partitions, one.replicas, config=dict(one.settings))
             for one in topics
@@ -170,7 +170,7 @@ class KafkaAdmin:
         return {name: KafkaAnswer(future, _nothing, timeout_s) for name, future in futures.items()}
 
     def add_partitions(self, topic: str, partitions: int, timeout_s: float) -> KafkaAnswer:
-        """Have a topic grow to so many partitions in all."""
+        """Grow a topic to `partitions` partitions in all."""
         wanted = [NewPartitions(topic, partitions)]
         futures = self._client.create_partitions(wanted, request_timeout=timeout_s)
         return KafkaAnswer(futures[topic], _nothing, timeout_s)
@@ -179,12 +179,12 @@ class KafkaAdmin:
         try:
             return self._client.list_topics(timeout=timeout_s)
         except KafkaException as error:
-            self._client.poll(0)  # logs why: the call itself says no more than that it failed
+            self._client.poll(0)  # logs the reason, which the error of the call does not name
             raise failure_of(error) from error
 
 
 def seen_topics(metadata: Any) -> dict[str, SeenTopic]:
-    """Return the topics of the client library's metadata that may be seen and have partitions."""
+    """Return the topics of the client library's metadata that have no error and have partitions."""
     return {
         name: SeenTopic(
             len(topic.partitions),
@@ -197,10 +197,10 @@ def seen_topics(metadata: Any) -> dict[str, SeenTopic]:
 
 
 def _offset(result: Any) -> int:
-    """Return an offset.
+    """Return the offset of an answer.
 
-    When time is up the client (2.16) names no error: the offset is still the negative number that
-    the question went out with. Taken for an answer it would be the end of a truncated log.
+    After a time-out the client (2.16) reports no error: the offset is still the negative number of
+    the question. Read as an answer, it would look like the end of a truncated log.
     """
     offset = int(result.offset)
     if offset < 0:
@@ -246,6 +246,6 @@ def _end() -> None:
 def _close_unused() -> None:
     while True:
         client = _unused.get()
-        with suppress(Exception):  # nobody is left who could be told
+        with suppress(Exception):  # nobody is left to whom it could be reported
             client.__exit__(None, None, None)
-        del client  # now its finalizer does not run again, and there is nothing to destroy
+        del client  # the client is closed, and its finalizer does not run again

@@ -1,7 +1,7 @@
-"""What a Kafka client says of its connections in its log, and nowhere else.
+"""Finds lost connections in the log of a Kafka client, which is the only place that reports them.
 
-With several brokers librdkafka (2.16) does not call the error callback when one connection is
-lost: it reconnects, repeats what was not answered, and all that tells of it is a line of its log.
+With several brokers librdkafka (2.16) does not call the error callback when it loses one
+connection: it reconnects, repeats the unanswered requests, and writes only a log line.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# For clients that are listened to; nothing of it is shown. The level of lost connections, and that
-# connections which brokers close are logged at all: many users turn that off.
+# For clients whose log is read here; the lines are not shown. `log_level` 6 includes lost
+# connections. The second property logs connections that brokers close: many users turn it off.
 LISTENED = {"log_level": 6, "log.connection.close": True}
-# The last one: the group's coordinator has been silent for the whole session, on a connection that
-# stands. A static member may fence itself then (librdkafka #3437).
+# SESSTMOUT: the group's coordinator has been silent for a whole session time-out, on an open
+# connection. A static member may fence itself then (librdkafka #3437).
 _LOST = frozenset(("FAIL", "REQTMOUT", "SESSTMOUT"))
 
 
 class LostConnections:
-    """Given to a client as its `logger`: tells when it lost a connection, an answer, its session.
+    """A `logger` for a client: calls `on_lost` after a lost connection, answer or session.
 
-    The client hands its lines over where it serves its callbacks. It keeps the same line of one
-    broker back for 30 s.
+    The client hands over its log lines where it serves its callbacks. It suppresses repetitions of
+    a line about one broker for 30 s.
     """
 
     def __init__(self, on_lost: Callable[[], None]) -> None:
         self._on_lost = on_lost
 
     def log(self, _level: int, _text: str, facility: str, *_rest: str) -> None:
-        """Take a line: the client fills in its facility, its name and the message."""
+        """Take a log line; the client passes its facility, its name and the message."""
         if facility in _LOST:
             self._on_lost()

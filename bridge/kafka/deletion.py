@@ -1,6 +1,6 @@
-"""Deletes what a test or a bench has made on a cluster that goes on living.
+"""Deletes the topics and groups of a test or a bench on a cluster that is used further.
 
-No port has this: client, daemon and sink delete no topic and no group.
+There is no port for this, because client, daemon and sink delete no topic and no group.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.failure import KafkaFailure
 
-# Brokers delete within seconds; one that is short of time has been seen to take ten.
+# Brokers delete within seconds; a busy broker has been seen to take ten.
 _ADMIN_S = 30.0
 _GROUP_POLL_S = 0.5
 
 
 def delete_topics(bootstrap_servers: str, is_wanted: Callable[[str], bool]) -> None:
-    """Delete those topics that are there and wanted gone.
+    """Delete the topics whose name `is_wanted` accepts.
 
     Raises:
-        KafkaFailure: one could not be deleted; all others are.
+        KafkaFailure: one topic could not be deleted; all others are deleted.
     """
     admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers})
     try:
@@ -42,10 +42,10 @@ def delete_topics(bootstrap_servers: str, is_wanted: Callable[[str], bool]) -> N
 
 
 def delete_groups(bootstrap_servers: str, groups: Iterable[str]) -> None:
-    """Delete groups; a worker that was cut off stays a member until its session ends.
+    """Delete groups. Retries, because a worker that was cut off stays a member for its session.
 
     Raises:
-        KafkaFailure: one could not be deleted.
+        KafkaFailure: one group could not be deleted.
     """
     admin: Any = AdminClient({"bootstrap.servers": bootstrap_servers})
     for group in groups:

@@ -1,4 +1,4 @@
-"""Errors of the client library, made the project's own here and nowhere else."""
+"""Converts errors of the client library to KafkaFailure; no other module does."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from halfbridge.bridge.failure import Code, KafkaFailure
 
 
 def failure_of(error: Any) -> KafkaFailure:
-    """Return the KafkaFailure of what a client reported.
+    """Return the KafkaFailure of an error that a client reported.
 
     Args:
-        error: A KafkaError, as records, acknowledgements and `error_cb` have it, a KafkaException,
+        error: A KafkaError (of records, acknowledgements and `error_cb`), a KafkaException,
             a SystemError of a producer, or a KafkaFailure, which is returned as it is.
     """
     if isinstance(error, KafkaFailure):
         return error
     if isinstance(error, SystemError):
-        # So a producer tells of a fatal error in `flush`: the C code returns two answers at once.
+        # A fatal error in `flush`: the C code returns a result and an exception at the same time.
         return KafkaFailure(Code.FATAL, f"Kafka client: {error}", is_fatal=True)
     if isinstance(error, KafkaException):
         error = error.args[0]
@@ -37,10 +37,10 @@ def failure_of(error: Any) -> KafkaFailure:
 
 
 def raised(error: KafkaException | SystemError) -> KafkaFailure:
-    """Return the KafkaFailure of what a call of a producer raised.
+    """Return the KafkaFailure of an exception that a producer's call raised.
 
-    A producer with a fatal error may leave a second exception behind (confluent-kafka 2.16), which
-    the interpreter raises out of whatever C code it comes to next.
+    A producer with a fatal error may leave a second exception pending (confluent-kafka 2.16). The
+    interpreter raises the second exception from the next C code that it runs.
     """
     try:
         return failure_of(error)
@@ -52,12 +52,12 @@ def made(client: Any, properties: dict[str, Any], **keywords: Any) -> Any:
     """Return a client of the library.
 
     Raises:
-        ConfigError: it does not know a property, or does not take its value; the user corrects it.
+        ConfigError: a property is not known, or its value is refused; the user corrects it.
     """
     try:
         return client(properties, **keywords)
     except (KafkaException, AttributeError, TypeError, ValueError) as error:
-        # The last three: a property whose value is a function or a mapping, such as `stats_cb`.
+        # The last three errors: properties that take a function or a mapping, such as `stats_cb`.
         is_told = isinstance(error, KafkaException)
         raise ConfigError(
             field="kafka",

@@ -1,4 +1,4 @@
-"""Readers and members of groups: the client library's Consumer behind the ports."""
+"""Implements the reading ports by the client library's Consumer."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ if TYPE_CHECKING:
 
 
 class KafkaReader:
-    """A Consumer, as `ports.Reader` and `ports.Member`.
+    """A Consumer: implements `ports.Reader` and `ports.Member`.
 
     Args:
-        consumer: Of the client library.
+        consumer: The client library's Consumer.
     """
 
     def __init__(self, consumer: Any) -> None:
         self._consumer = consumer
 
     def read_from(self, offsets: Mapping[Place, int]) -> None:
-        """Read exactly these partitions from these offsets on; nothing when empty."""
+        """Read exactly these partitions from these offsets on; empty: read nothing."""
         self._call(
             self._consumer.assign,
             [TopicPartition(topic, number, at) for (topic, number), at in offsets.items()],
         )
 
     def poll(self, wait_s: float) -> Any:
-        """Return the next record, or error in place of one; None when none came in time."""
+        """Return the next record, or an error in its place; None if neither came in time."""
         try:
             return self._consumer.poll(wait_s)
         except KafkaException as error:
             raise failure_of(error) from error
 
     def take(self, records_max: int) -> list[Any]:
-        """Return the records that are here already; never waits."""
+        """Return records that were fetched already; never waits."""
         records: list[Any] = self._call(self._consumer.consume, records_max, 0)
         return records
 
     def pause(self, places: Iterable[Place]) -> None:
-        """Fetch no more of these; what was fetched of them is dropped."""
+        """Stop fetching these partitions; their fetched records are dropped."""
         self._call(self._consumer.pause, _places(places))
 
     def resume(self, places: Iterable[Place]) -> None:
-        """Fetch these again."""
+        """Fetch these partitions again."""
         self._call(self._consumer.resume, _places(places))
 
     def positions(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Return the offset behind the last record handed over; negative before any."""
+        """Return the offset after the last returned record; negative if there was none."""
         asked = _places(places)
         found = self._call(self._consumer.position, asked) if asked else ()
         return {(one.topic, one.partition): one.offset for one in found}
 
     def assignment(self) -> list[Place]:
-        """Return what is read at present."""
+        """Return the partitions that are read at present."""
         return [(one.topic, one.partition) for one in self._call(self._consumer.assignment)]
 
     def committed(self, places: Iterable[Place], timeout_s: float) -> dict[Place, Committed]:
@@ -70,7 +70,7 @@ class KafkaReader:
         return {(one.topic, one.partition): Committed(one.offset, one.metadata) for one in found}
 
     def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> None:
-        """Commit offsets of the group outside any kafka_txn, in one request; waits for it."""
+        """Commit offsets of the group outside any kafka_txn, in one request; waits."""
         wanted = [
             TopicPartition(topic, number, offset, metadata)
             for (topic, number), (offset, metadata) in offsets.items()
@@ -78,17 +78,17 @@ class KafkaReader:
         _raise_first(self._call(self._consumer.commit, offsets=wanted, asynchronous=False))
 
     def ends(self, place: Place, timeout_s: float) -> tuple[int, int]:
-        """Return log start and high watermark, asked now."""
+        """Ask a broker for log start and high watermark, and return them."""
         where = TopicPartition(*place)
         start, end = self._call(self._consumer.get_watermark_offsets, where, timeout=timeout_s)
         return int(start), int(end)
 
     def topic_failure(self, topic: str, timeout_s: float) -> Any:
-        """Return why a topic cannot be read; None: it can."""
+        """Return why a topic cannot be read; None if it can."""
         return self._call(self._consumer.list_topics, topic, timeout=timeout_s).topics[topic].error
 
     def close(self) -> None:
-        """Close; may never return in a client that is not well."""
+        """Close; in a broken client this may never return."""
         self._call(self._consumer.close)
 
     def join(
@@ -97,14 +97,14 @@ class KafkaReader:
         on_assigned: Callable[[KafkaReader, frozenset[Place]], None],
         on_revoked: Callable[[KafkaReader], None],
     ) -> None:
-        """Take part in the group; nothing is read before `read_from`."""
+        """Join the group; nothing is read before `read_from`."""
 
         def assigned(_consumer: Any, partitions: Sequence[Any]) -> None:
             on_assigned(self, frozenset((one.topic, one.partition) for one in partitions))
 
         def revoked(consumer: Any, _partitions: Sequence[Any]) -> None:
             on_revoked(self)
-            # It is closing or has failed for good, and nothing is left to unassign.
+            # A consumer that closes, or has failed for good, has nothing to unassign.
             with suppress(RuntimeError, KafkaException):
                 consumer.unassign()
 
@@ -117,15 +117,15 @@ class KafkaReader:
         )
 
     def join_and_read(self, topics: Sequence[str]) -> None:
-        """Take part in the group, and read what it assigns from the committed offsets on."""
+        """Join the group, and read the assigned partitions from the committed offsets on."""
         self._call(self._consumer.subscribe, list(topics))
 
     def membership(self) -> object:
-        """Return id and generation of the member."""
+        """Return the member's id and generation."""
         return self._call(self._consumer.consumer_group_metadata)
 
     def leave(self) -> None:
-        """Leave the group, which closing a static member does not do."""
+        """Leave the group; closing a static member does not leave the group."""
         self._call(self._consumer.unsubscribe)
 
     def _call(self, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Writers: the client library's Producer behind the ports."""
+"""Implements the writing ports by the client library's Producer."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class KafkaWriter:
-    """A Producer, as `ports.Writer`.
+    """A Producer: implements `ports.Writer`.
 
     Args:
-        producer: Of the client library.
+        producer: The client library's Producer.
     """
 
     def __init__(self, producer: Any) -> None:
@@ -39,7 +39,7 @@ class KafkaWriter:
         timestamp_ms: int = 0,
         headers: Headers | None = None,
     ) -> None:
-        """Hand a record over."""
+        """Hand a record to the client."""
         try:
             self._produce(
                 topic,
@@ -54,7 +54,7 @@ class KafkaWriter:
             raise failure_of(error) from error
 
     def poll(self, wait_s: float) -> int:
-        """Serve acknowledgements, waiting for the first of them; return how many came."""
+        """Serve acknowledgements, waiting for the first one; return how many were served."""
         try:
             served: int = self._poll(wait_s)
         except (KafkaException, SystemError) as error:
@@ -62,11 +62,11 @@ class KafkaWriter:
         return served
 
     def flush(self, timeout_s: float) -> int:
-        """Serve acknowledgements until none is awaited; return how many still are.
+        """Serve acknowledgements until none is outstanding; return how many still are.
 
-        By `poll`, so that `linger.ms` holds. The client's own flush (2.16) goes on behind a fatal
-        error with that exception set. It then ends with a SystemError of some callback, or raises
-        a KafkaError, which is no exception: no `except` clause that names a class catches it.
+        This calls `poll`, so that `linger.ms` applies. The client's own flush (2.16) continues
+        after a fatal error with an exception pending. It then ends with a SystemError of some
+        callback, or raises a KafkaError, which no `except` clause that names a class can catch.
         """
         deadline = monotonic() + timeout_s
         self.poll(0)
@@ -75,7 +75,7 @@ class KafkaWriter:
         return left
 
     def purge(self) -> None:
-        """Give up what is not acknowledged; the callbacks say so in `poll`."""
+        """Give up unacknowledged records; `poll` calls their callbacks with an error."""
         self._call(self._producer.purge)
 
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
@@ -83,11 +83,11 @@ class KafkaWriter:
         return seen_topics(self._call(self._producer.list_topics, timeout=timeout_s))
 
     def __len__(self) -> int:
-        """Return how many records are not acknowledged, or their callbacks not served."""
+        """Return how many records have no acknowledgement, or a callback that was not served."""
         return len(self._producer)
 
     def __bool__(self) -> bool:
-        """A writer without records is a writer all the same."""
+        """Return True: a writer is true even if `len` is 0."""
         return True
 
     def _call(self, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
@@ -98,10 +98,10 @@ class KafkaWriter:
 
 
 class KafkaTransactionalWriter(KafkaWriter):
-    """A transactional Producer, as `ports.TransactionalWriter`."""
+    """A transactional Producer: implements `ports.TransactionalWriter`."""
 
     def init(self, timeout_s: float) -> None:
-        """Take the transactional id over; what its predecessor has open is aborted."""
+        """Take over the transactional id; an open kafka_txn of the id is aborted."""
         self._call(self._producer.init_transactions, timeout_s)
 
     def begin(self) -> None:
@@ -111,7 +111,7 @@ class KafkaTransactionalWriter(KafkaWriter):
     def send_offsets(
         self, offsets: Sequence[tuple[str, int, int, str]], member: object, timeout_s: float
     ) -> None:
-        """Have (topic, partition, offset, metadata) committed with the kafka_txn."""
+        """Add offsets (topic, partition, offset, metadata) to the kafka_txn."""
         positions = [TopicPartition(*each) for each in offsets]
         self._call(self._producer.send_offsets_to_transaction, positions, member, timeout_s)
 

@@ -1,13 +1,13 @@
-"""What this project needs of the outside: Kafka's clients, clocks, and concurrency.
+"""The ports: Kafka's clients, clocks and concurrency, as Protocols.
 
-Everything that speaks to Kafka, looks at a clock or waits is given these ports. Two things stand
-behind them: `bridge/kafka` with `bridge/threads.py` (the client library, the system's clocks, its
-threads), and the broker in memory (`halfbridge.testkit.memory`), where one scheduler decides who
-goes on and what time it is.
+All code that uses Kafka, reads a clock or waits is given these ports. There are two
+implementations: `bridge/kafka` with `bridge/threads.py` (the client library, the system's clocks
+and threads), and the broker in memory (`halfbridge.testkit.memory`), where one scheduler decides
+which call continues and what time it is.
 
-Records are the client library's own message objects, and so are the errors that come with records
-and acknowledgements: nothing is wrapped per record. `halfbridge.bridge.kafka.errors.failure_of`
-makes a KafkaFailure of such an error. All other methods raise KafkaFailure themselves.
+Records, and the errors of records and acknowledgements, are the client library's own objects:
+nothing is wrapped per record. `halfbridge.bridge.kafka.errors.failure_of` converts such an error to
+a KafkaFailure. All other methods raise KafkaFailure themselves.
 
 Times are seconds, unless a name says otherwise. A `Place` is (topic, partition).
 """
@@ -72,15 +72,15 @@ __all__ = [
 class Kafka(Protocol):
     """Makes clients.
 
-    Properties are librdkafka's. `error_cb` is called with what `failure_of` takes. `on_lost` is
-    called when the client lost a connection, an answer or its session, of which it says nothing
-    else (`bridge/kafka/connections.py`).
+    Properties are librdkafka's. `error_cb` is called with an error for `failure_of`. `on_lost` is
+    called when the client has lost a connection, an answer or its session, which the client reports
+    in no other way (`bridge/kafka/connections.py`).
 
-    Raises (every method): ConfigError: a property is not known, or its value not taken.
+    Raises (every method): ConfigError: a property is not known, or its value is refused.
     """
 
     def reader(self, properties: Mapping[str, Any]) -> Reader:
-        """Return a reader that belongs to no group, but has a group's rights (`group.id`)."""
+        """Return a reader that joins no group, but reads with the rights of `group.id`."""
 
     def member(
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
@@ -96,12 +96,12 @@ class Kafka(Protocol):
         """Return a writer with the `transactional.id` of its properties."""
 
     def admin(self, properties: Mapping[str, Any]) -> Admin:
-        """Return a client for questions; may be dropped at any moment, in any thread."""
+        """Return an admin client; may be dropped at any moment, in any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """All that a client or a worker is given of the outside.
+    """The ports of one client or worker.
 
     Attributes:
         kafka: Makes Kafka clients.

@@ -1,4 +1,4 @@
-"""Questions to brokers, and topics that they make."""
+"""The port for questions to brokers, and for creating topics."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class SeenTopic(NamedTuple):
-    """A topic as metadata name it.
+    """A topic as the brokers' metadata describe it.
 
     Attributes:
-        partitions: How many there are.
-        replicas: The fewest that a partition has.
-        is_led: Every partition has a leader.
+        partitions: Number of partitions.
+        replicas: The lowest number of replicas that a partition has.
+        is_led: Whether every partition has a leader.
     """
 
     partitions: int
@@ -28,7 +28,7 @@ class SeenTopic(NamedTuple):
 
 
 class NewTopic(NamedTuple):
-    """A topic to be made."""
+    """A topic to be created."""
 
     name: str
     partitions: int
@@ -37,10 +37,10 @@ class NewTopic(NamedTuple):
 
 
 class Edge(Enum):
-    """Which end of a log is asked for.
+    """Which offset of a log is asked for.
 
-    START is the log start. END is the high watermark. STABLE_END is the last stable offset: up to
-    there read_committed readers come.
+    START is the log start. END is the high watermark. STABLE_END is the last stable offset, the end
+    of the log for read_committed readers.
     """
 
     START = "start"
@@ -49,37 +49,37 @@ class Edge(Enum):
 
 
 class Answer(Protocol[T_co]):
-    """What one question to a broker will have brought."""
+    """The future answer of a broker to one question."""
 
     def done(self) -> bool:
-        """Tell whether `result` has not to wait."""
+        """Tell whether `result` returns without waiting."""
 
     def result(self, timeout_s: float | None = None) -> T_co:
-        """Return the answer; wait for it.
+        """Wait for the answer and return it.
 
         Args:
-            timeout_s: None: a moment longer than the question was given, since the client knows
-                why it was not answered.
+            timeout_s: None: a moment longer than the question's own time-out, because the client's
+                error then says why there is no answer.
 
         Raises:
-            KafkaFailure: as the broker or the client says; TIMED_OUT when neither says anything.
+            KafkaFailure: the broker's or the client's error; TIMED_OUT if there is neither.
         """
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        """Have `callback(self)` called once this is done, in whatever thread."""
+        """Call `callback(self)` once this is done, in any thread."""
 
 
 class Admin(Protocol):
-    """Asks brokers, and has topics made."""
+    """Asks brokers, and creates topics."""
 
     def poll(self, wait_s: float) -> None:
-        """Serve what the client noted of its connections (`error_cb`)."""
+        """Serve the client's error callback (`error_cb`)."""
 
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
         """Return every topic that this client may see."""
 
     def broker_count(self, timeout_s: float) -> int:
-        """Return how many brokers metadata name."""
+        """Return the number of brokers in the metadata."""
 
     def ask_ends(
         self, places: Iterable[Place], edge: Edge, timeout_s: float
@@ -89,7 +89,7 @@ class Admin(Protocol):
     def ask_settings(
         self, topics: Iterable[str], timeout_s: float
     ) -> Mapping[str, Answer[dict[str, str]]]:
-        """Ask for the settings of topics, at least one: Kafka's name of each to its value."""
+        """Ask for the settings of at least one topic: name of the setting -> value."""
 
     def ask_rights(
         self, topics: Iterable[str], timeout_s: float
@@ -102,7 +102,7 @@ class Admin(Protocol):
     def create_topics(
         self, topics: Sequence[NewTopic], timeout_s: float
     ) -> Mapping[str, Answer[None]]:
-        """Have topics made; TOPIC_ALREADY_EXISTS where one is there."""
+        """Create topics; the answer for a topic that exists is TOPIC_ALREADY_EXISTS."""
 
     def add_partitions(self, topic: str, partitions: int, timeout_s: float) -> Answer[None]:
-        """Have a topic grow to so many partitions in all."""
+        """Grow a topic to `partitions` partitions in all."""

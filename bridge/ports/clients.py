@@ -1,4 +1,4 @@
-"""What is read from Kafka, and what is written to it."""
+"""The ports for reading from Kafka and writing to Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_COMMITTED_OFFSET = -1001
 
 
 class Record(Protocol):
-    """A consumed record, or in its place an error: `error()` tells."""
+    """A consumed record, or an error in place of a record; see `error`."""
 
     def topic(self) -> str | None:
         """Return the topic; None in an error about the group."""
@@ -25,7 +25,7 @@ class Record(Protocol):
         """Return the partition's number."""
 
     def offset(self) -> int | None:
-        """Return the offset; of the end of a partition (PARTITION_EOF) where that is."""
+        """Return the offset; for PARTITION_EOF, the end of the partition."""
 
     def key(self) -> bytes | None:
         """Return the key."""
@@ -40,18 +40,18 @@ class Record(Protocol):
         """Return the kind (0 none, 1 CreateTime, 2 LogAppendTime) and the time, ms since 1970."""
 
     def error(self) -> Any:
-        """Return what `failure_of` takes; None for a record."""
+        """Return an error for `failure_of`; None for a record."""
 
     def __len__(self) -> int:
-        """Return the bytes of the value."""
+        """Return the size of the value in bytes."""
 
 
 class Committed(NamedTuple):
-    """A committed offset; NO_COMMITTED_OFFSET where there is none.
+    """A committed offset; NO_COMMITTED_OFFSET if there is none.
 
     Attributes:
         offset: The offset.
-        metadata: What stands beside it.
+        metadata: The metadata that was committed with the offset.
     """
 
     offset: int
@@ -62,40 +62,40 @@ class Reader(Protocol):
     """Reads the partitions that it is told to read."""
 
     def read_from(self, offsets: Mapping[Place, int]) -> None:
-        """Read exactly these partitions from these offsets on (assign); nothing when empty."""
+        """Read exactly these partitions from these offsets on (assign); empty: read nothing."""
 
     def poll(self, wait_s: float) -> Record | None:
-        """Return the next record, or error in place of one; None when none came in time."""
+        """Return the next record, or an error in its place; None if neither came in time."""
 
     def take(self, records_max: int) -> list[Record]:
-        """Return the records that are here already; never waits."""
+        """Return records that were fetched already; never waits."""
 
     def pause(self, places: Iterable[Place]) -> None:
-        """Fetch no more of these; what was fetched of them is dropped."""
+        """Stop fetching these partitions; their fetched records are dropped."""
 
     def resume(self, places: Iterable[Place]) -> None:
-        """Fetch these again."""
+        """Fetch these partitions again."""
 
     def positions(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Return the offset behind the last record handed over; negative before any."""
+        """Return the offset after the last returned record; negative if there was none."""
 
     def assignment(self) -> list[Place]:
-        """Return what is read at present."""
+        """Return the partitions that are read at present."""
 
     def committed(self, places: Iterable[Place], timeout_s: float) -> dict[Place, Committed]:
-        """Return the group's committed offsets, stable ones with read_committed."""
+        """Return the group's committed offsets; with read_committed, stable ones."""
 
     def commit(self, offsets: Mapping[Place, tuple[int, str]]) -> None:
-        """Commit offsets of the group outside any kafka_txn, in one request; waits for it."""
+        """Commit offsets of the group outside any kafka_txn, in one request; waits."""
 
     def ends(self, place: Place, timeout_s: float) -> tuple[int, int]:
-        """Return log start and high watermark, asked now."""
+        """Ask a broker for log start and high watermark, and return them."""
 
     def topic_failure(self, topic: str, timeout_s: float) -> Any:
-        """Return why a topic cannot be read (missing, no right); None: it can."""
+        """Return why a topic cannot be read (missing, no right); None if it can."""
 
     def close(self) -> None:
-        """Close. May never return in a client that is not well: see `Concurrency.let_go`."""
+        """Close; in a broken client this may never return: see `Concurrency.let_go`."""
 
 
 class Member(Reader, Protocol):
@@ -107,24 +107,24 @@ class Member(Reader, Protocol):
         on_assigned: Callable[[Member, frozenset[Place]], None],
         on_revoked: Callable[[Member], None],
     ) -> None:
-        """Take part in the group (subscribe).
+        """Join the group (subscribe).
 
         `on_assigned` and `on_revoked` are called inside `poll`, `take` and `close`, and must not
-        raise: the client would throw away the records that it has taken.
+        raise: the client would drop the records that it has fetched.
         """
 
     def join_and_read(self, topics: Sequence[str]) -> None:
-        """Take part in the group, and read what it assigns from the committed offsets on."""
+        """Join the group, and read the assigned partitions from the committed offsets on."""
 
     def membership(self) -> object:
-        """Return id and generation of the member, for `TransactionalWriter.send_offsets`."""
+        """Return the member's id and generation, for `TransactionalWriter.send_offsets`."""
 
     def leave(self) -> None:
-        """Leave the group (unsubscribe), which closing a static member does not do."""
+        """Leave the group (unsubscribe); closing a static member does not leave the group."""
 
 
 class Writer(Protocol):
-    """Writes records; acknowledgements come in `poll` and `flush`."""
+    """Writes records; `poll` and `flush` serve acknowledgements."""
 
     def produce(  # noqa: PLR0917  (once a record: keywords cost)
         self,
@@ -136,45 +136,45 @@ class Writer(Protocol):
         timestamp_ms: int = 0,
         headers: Headers | None = None,
     ) -> None:
-        """Hand a record over.
+        """Hand a record to the client.
 
         Args:
-            topic: Where to.
+            topic: The record's topic.
             value: None: a tombstone.
-            key: None: none.
-            partition: -1: by the key, as the Java client does; any, without a key.
-            on_delivery: Called with an error (see `failure_of`) or None, and with the record.
+            key: None: no key.
+            partition: -1: by the key, as the Java client does; without a key, any partition.
+            on_delivery: Called with an error for `failure_of` or None, and with the record.
             timestamp_ms: CreateTime; 0: the client's clock.
-            headers: In order.
+            headers: The headers, in order.
 
         Raises:
             BufferError: the queue is full; `poll` makes room.
-            KafkaFailure: refused at once; the record was not taken.
+            KafkaFailure: the client refuses the record.
         """
 
     def poll(self, wait_s: float) -> int:
-        """Serve acknowledgements, waiting for the first of them; return how many came."""
+        """Serve acknowledgements, waiting for the first one; return how many were served."""
 
     def flush(self, timeout_s: float) -> int:
-        """Serve acknowledgements until none is awaited; return how many still are."""
+        """Serve acknowledgements until none is outstanding; return how many still are."""
 
     def purge(self) -> None:
-        """Give up what is not acknowledged: it fails with one of `failure.PURGED`."""
+        """Give up unacknowledged records: they fail with one of `failure.PURGED`."""
 
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
         """As `Admin.topics`."""
 
     def __len__(self) -> int:
-        """Return how many records are not acknowledged, or their callbacks not served."""
+        """Return how many records have no acknowledgement, or a callback that was not served."""
 
 
 class TransactionalWriter(Writer, Protocol):
     """A writer with a transactional id."""
 
     def init(self, timeout_s: float) -> None:
-        """Take the transactional id over (a new epoch); what its predecessor left is aborted.
+        """Take over the transactional id (new epoch); an open kafka_txn of the id is aborted.
 
-        Raises KafkaFailure when no coordinator answers in time.
+        Raises KafkaFailure if no coordinator answers in time.
         """
 
     def begin(self) -> None:
@@ -183,13 +183,13 @@ class TransactionalWriter(Writer, Protocol):
     def send_offsets(
         self, offsets: Sequence[tuple[str, int, int, str]], member: object, timeout_s: float
     ) -> None:
-        """Have (topic, partition, offset, metadata) committed with the kafka_txn.
+        """Add offsets (topic, partition, offset, metadata) to the kafka_txn.
 
-        May never return when a broker goes away in the middle of it (librdkafka #5456).
+        May never return if a broker disconnects during the call (librdkafka #5456).
         """
 
     def commit(self, timeout_s: float) -> None:
-        """Commit; a retriable failure leaves the outcome unknown, and only `commit` may follow."""
+        """Commit; after a retriable failure the outcome is unknown: only `commit` may follow."""
 
     def abort(self, timeout_s: float) -> None:
         """Abort."""

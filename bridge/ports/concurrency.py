@@ -1,4 +1,4 @@
-"""Clocks, and calls that run beside each other."""
+"""The ports for clocks, and for calls that run concurrently."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ class Clock(Protocol):
         """Return seconds since some moment; never goes back."""
 
     def time_ms(self) -> int:
-        """Return milliseconds since 1970, by a clock that people set."""
+        """Return milliseconds since 1970, by a clock that can be set."""
 
 
 class Event(Protocol):
     """A flag that can be waited for; `threading.Event` is one."""
 
     def set(self) -> None:
-        """Set the flag and wake who waits."""
+        """Set the flag and wake the waiting threads."""
 
     def clear(self) -> None:
         """Clear the flag."""
 
     def is_set(self) -> bool:
-        """Tell whether it is set."""
+        """Tell whether the flag is set."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; tell whether it is."""
+        """Wait until the flag is set; tell whether it is."""
 
 
 class Waker(Protocol):
-    """A lock that one side acquires twice and the other releases; `_thread.lock` is one."""
+    """A lock that one thread acquires twice and another releases; `_thread.lock` is one."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
-        """Take the lock, waiting for it; tell whether it was taken."""
+        """Acquire the lock, waiting for it; tell whether it was acquired."""
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
 
 
 class Line(Protocol):
-    """A queue between two that run beside each other; `queue.Queue` is one."""
+    """A queue between concurrent calls; `queue.Queue` is one."""
 
     def put_nowait(self, item: Any) -> None:
         """Add an item; raises queue.Full."""
@@ -58,54 +58,54 @@ class Line(Protocol):
 
 
 class Running(Protocol):
-    """A call that runs beside others; `threading.Thread` is one."""
+    """A call that runs concurrently; `threading.Thread` is one."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended."""
+        """Wait until the call has ended."""
 
     def is_alive(self) -> bool:
-        """Tell whether it has begun and not ended."""
+        """Tell whether the call has begun and not ended."""
 
     @property
     def ident(self) -> int | None:
-        """What `Concurrency.current` returns inside it; None before it has begun."""
+        """What `Concurrency.current` returns inside the call; None before it has begun."""
 
 
 class Call(Protocol):
-    """A call that a side thread was given; `concurrent.futures.Future` is one."""
+    """A call in a side thread; `concurrent.futures.Future` is one."""
 
     def done(self) -> bool:
-        """Tell whether it has returned or raised."""
+        """Tell whether the call has returned or raised."""
 
     def result(self, timeout: float | None = None) -> None:
-        """Wait for its end; raises what it raised, or TimeoutError."""
+        """Wait for the call's end; raises its exception, or TimeoutError."""
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for its end and return what it raised; raises TimeoutError."""
+        """Wait for the call's end and return its exception; raises TimeoutError."""
 
 
 class SideThread(Protocol):
-    """Runs calls one after the other, beside the caller; can be left behind."""
+    """Runs calls one after the other, concurrently to the caller; can be left behind."""
 
     def submit(self, call: Callable[..., None], *arguments: Any) -> Call:
-        """Have `call(*arguments)` run."""
+        """Run `call(*arguments)`."""
 
     def leave(self) -> None:
-        """End the thread once the call at hand returns, if it ever does."""
+        """End the thread once the running call returns, if it ever does."""
 
 
 class Concurrency(Protocol):
-    """Runs calls beside each other, and has them wait for each other."""
+    """Runs calls concurrently, and makes the objects by which they wait for each other."""
 
     def start(self, call: Callable[[], None], name: str) -> Running:
-        """Run `call` beside the caller; it never holds up the end of the process.
+        """Run `call` concurrently; the call never delays the end of the process.
 
         Raises:
             RuntimeError: the system gives this process no more threads.
         """
 
     def current(self) -> int:
-        """Return the identity of whoever calls; no two that run at a time have the same."""
+        """Return the identity of the calling thread, unique among those that run."""
 
     def is_main(self) -> bool:
         """Tell whether the caller is the main thread, in which Python raises KeyboardInterrupt."""
@@ -123,10 +123,10 @@ class Concurrency(Protocol):
         """Return a new side thread; raises RuntimeError as `start`."""
 
     def let_go(self, *clients: Any) -> None:
-        """Close clients; return when each is closed, has failed at it, or did not end in time.
+        """Close clients; return when each is closed, has failed to close, or is out of time.
 
         Raises:
-            RuntimeError: too many did not end; the process must be started anew.
+            RuntimeError: too many clients did not close; the process must be restarted.
         """
 
     def pause(self, seconds: float) -> None:
