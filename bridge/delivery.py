@@ -244,8 +244,7 @@ class DeliveryServer:
             callback(delivery)
         except BaseException as error:  # the user's code must not stop acknowledgements
             tell(_LOG.exception, "a delivery callback raised")
-            # Ctrl-C is meant for the program. Python raises it in the main thread, whatever runs
-            # there.
+            # Ctrl-C is meant for the program; Python raises it in the main thread only.
             if isinstance(error, KeyboardInterrupt) and self._run.is_main():
                 raise
 

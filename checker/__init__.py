@@ -1,4 +1,4 @@
-"""The daemon: delivers what was committed, asks about what was never decided."""
+"""The daemon: delivers committed messages, and asks about undecided transactions."""
 
 from __future__ import annotations
 

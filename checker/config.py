@@ -19,15 +19,15 @@ _MINUTE_MS = 60 * _SECOND_MS
 _HOUR_MS = 60 * _MINUTE_MS
 # Kafka's transaction.max.timeout.ms, beyond which the broker refuses a transactional producer.
 _KAFKA_TXN_TIMEOUT_MS_MAX = 15 * _MINUTE_MS
-# More than three producers in turn gained nothing when measured.
+# In measurements more than three producers in turn gained nothing.
 _PRODUCERS_MAX = 4
 _PORT_MAX = 65535
-# A million undecided transactions of one message, and as many decided ones that a rebuild needs:
-# 1.25 GB and 0.75 GB (halfbridge.checker.core.weights), at 85 % of this.
+# A million undecided transactions of one message take 1.25 GB, and a million decided ones that a
+# rebuild needs take 0.75 GB (halfbridge.checker.core.weights). Together they are 85 % of this.
 _ENTRIES_BYTES_MAX = 2304 * _MIB
 _LOG_LEVELS = ("debug", "info", "warning", "error")
 
-# Client properties on which exactly-once rests: set by the daemon from its own settings.
+# Client properties on which exactly-once delivery depends; the daemon sets them.
 OWNED_KAFKA_KEYS = under_all_names(
     {
         "bootstrap.servers": "bootstrap_servers",
@@ -59,7 +59,7 @@ class CheckerConfig:
     """Settings of the daemon; every field is a flag, a HALFBRIDGE_ variable and a TOML key.
 
     Raises:
-        ConfigError: a field, or two together, do not make sense; the operator corrects them.
+        ConfigError: a field is wrong, or two contradict each other; the operator corrects them.
     """
 
     refusal = ConfigError
@@ -67,10 +67,10 @@ class CheckerConfig:
     bootstrap_servers: str = setting("localhost:9092", doc="Kafka brokers, host:port,host:port.")
     topic_prefix: str = setting("", doc="Prefix of all internal topics, groups and ids.")
     transaction_timeout_ms: int = setting(
-        6 * _SECOND_MS, doc="First check so long after the half message, ms.", minimum=1
+        6 * _SECOND_MS, doc="Age of a half message at its first check, ms.", minimum=1
     )
     check_interval_ms: int = setting(
-        30 * _SECOND_MS, doc="Next check so long after an unanswered or UNKNOWN one, ms.", minimum=1
+        30 * _SECOND_MS, doc="Interval after an unanswered or UNKNOWN check, ms.", minimum=1
     )
     check_count_max: int = setting(
         15, doc="Answered checks after which a transaction is given up.", minimum=1
@@ -93,7 +93,7 @@ class CheckerConfig:
     )
     entries_bytes_max: int = setting(
         _ENTRIES_BYTES_MAX,
-        doc="Bytes of all else held in memory of transactions, a worker (an estimate).",
+        doc="Bytes of entries (all but bodies) held in memory, a worker (an estimate).",
         minimum=64 * _KIB,
     )
     kafka_txn_timeout_ms: int = setting(
@@ -109,17 +109,17 @@ class CheckerConfig:
     )
     session_timeout_ms: int = setting(
         10 * _SECOND_MS,
-        doc="A worker that is silent for so long loses its partitions, ms.",
+        doc="Silence after which a worker loses its partitions, ms.",
         minimum=_SECOND_MS,
     )
     readiness_before_discard_ms: int = setting(
-        _HOUR_MS, doc="How long a worker must have been ready to give up for age, ms.", minimum=0
+        _HOUR_MS, doc="Least readiness of a worker that gives up for age, ms.", minimum=0
     )
     unanswered_before_discard: int = setting(
         3, doc="Unanswered checks needed to give up for age.", minimum=0
     )
     topic_gone_ms: int = setting(
-        _MINUTE_MS, doc="A real topic missing for so long is given up, ms.", minimum=0
+        _MINUTE_MS, doc="Time after which a missing real topic is given up, ms.", minimum=0
     )
     slot: str = setting("", doc="Stable name of this worker; empty claims <host>-<n>.")
     state_dir: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)
@@ -154,7 +154,7 @@ class CheckerConfig:
 
 
 def to_plain(config: CheckerConfig) -> dict[str, Any]:
-    """Return `config` as JSON-able values, which `settings.load` takes back as flags."""
+    """Return `config` as values for JSON, which `settings.load` accepts as flags."""
     plain: dict[str, Any] = {}
     for each in fields(config):
         value = getattr(config, each.name)
@@ -175,7 +175,7 @@ def _check_texts(config: CheckerConfig) -> None:
 
 
 def _check_order(config: CheckerConfig) -> None:
-    """Check the pairs of which the first must not exceed the second."""
+    """Check the pairs of settings of which the first must not exceed the second."""
     for low, high, why in (
         ("transaction_timeout_ms", "transaction_age_ms_max", "no transaction would be checked"),
         ("check_interval_ms", "check_backoff_ms_max", "the interval only grows"),

@@ -1,7 +1,7 @@
 """Errors of the daemon, and the exit statuses that a supervisor and a service manager see.
 
 CheckerError (BridgeError)
-├─ SlotError             no worker slot can be had; the operator gives --slot or --state-dir
+├─ SlotError             no worker slot is free; the operator gives --slot or --state-dir
 ├─ SlotTakenError        another worker runs on this slot; the operator stops one of the two
 ├─ MetricsPortError      the port is taken; the operator gives another --metrics-port
 └─ AdminError            topics or offsets could not be read or written; the text says what to do
@@ -12,25 +12,25 @@ from __future__ import annotations
 from halfbridge.bridge.errors import BridgeError
 
 EXIT_OK = 0
-EXIT_ERROR = 1  # unexpected: starting again may help
-EXIT_CONFIG = 2  # configuration or usage: starting again does not help
-EXIT_OPERATOR = 3  # something in the cluster must be set right by an operator first
+EXIT_ERROR = 1  # unexpected: a restart may help
+EXIT_CONFIG = 2  # configuration or usage: a restart does not help
+EXIT_OPERATOR = 3  # an operator must correct something in the cluster first
 
 
 class CheckerError(BridgeError):
-    """The daemon cannot do what it should; `exit_code` is what its process ends with."""
+    """The daemon cannot continue; `exit_code` is the exit status of its process."""
 
     exit_code = EXIT_ERROR
 
 
 class SlotError(CheckerError):
-    """No worker slot can be had."""
+    """No worker slot is free, or the slot's name is invalid."""
 
     exit_code = EXIT_CONFIG
 
 
 class SlotTakenError(CheckerError):
-    """A newer worker took this slot over; starting again would take it back, and so on."""
+    """A newer worker has taken over this slot; a restart would only take the slot back."""
 
     exit_code = EXIT_OPERATOR
 

@@ -1,7 +1,7 @@
 """The daemon's metrics: RocketMQ's names where they exist, `halfbridge_` for the rest.
 
-Every method takes what a whole batch did, never one record: a counter is incremented once a
-batch, its child looked up once for each label value.
+Every method takes the totals of a whole batch, never one record. So each counter is incremented
+once in a batch, and each label value is looked up once.
 
 Source: RocketMQ BrokerMetricsConstant (rocketmq_half_messages, rocketmq_commit_messages_total,
 rocketmq_rollback_messages_total, rocketmq_finish_message_latency).
@@ -19,8 +19,8 @@ from halfbridge.checker.series import Series, observe_many
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# From the fastest kafka_txn to beyond the longest usual check; RocketMQ's own buckets start at
-# 1 ms too.
+# From the fastest kafka_txn to more than the longest usual check; RocketMQ's buckets start at 1 ms
+# as well.
 LATENCY_BUCKETS_S = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0),
@@ -31,7 +31,7 @@ OffsetName = Literal["H", "O", "T"]
 class Metrics:
     """All metrics of one worker, on a registry of its own.
 
-    Thread-safe (prometheus-client locks each value); meant for one hot loop.
+    Thread-safe (prometheus-client locks each value); made for one hot loop.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -57,7 +57,7 @@ class Metrics:
             "halfbridge_conflicts", "Decisions that contradict an earlier one; no effect."
         )
         self._duplicates = self._counter(
-            "halfbridge_duplicates", "Halves and decisions that say again what stands; no effect."
+            "halfbridge_duplicates", "Half messages and decisions that repeat another; no effect."
         )
         self._invalid_ops = self._counter(
             "halfbridge_invalid_ops", "Ops without effect: wrong group, offset or source, broken."
@@ -118,12 +118,12 @@ class Metrics:
         self._txn_failures = self._counter("halfbridge_kafka_txn_failures", "Failed kafka_txns.")
         self._barriers = self._counter(
             "halfbridge_barriers",
-            "Aborted records that proved where a half partition ends: ops named what is not there.",
+            "Aborted records that proved the end of a half partition, for an op that waits for it.",
         )
         self._waits_cut_short = Series(
             self._counter(
                 "halfbridge_waits_cut_short",
-                "Transactions to a missing topic, given up early: too much was waited lately.",
+                "Transactions to a missing topic, given up early: budgets of waiting were used up.",
                 "group",
             )
         )
@@ -155,11 +155,11 @@ class Metrics:
         )
         self._ledger = self._gauge("halfbridge_ledger_bytes", "Bytes of bodies held in memory.")
         self._entries = self._gauge(
-            "halfbridge_entries_bytes", "Bytes held in memory of transactions, without bodies."
+            "halfbridge_entries_bytes", "Bytes of entries held in memory: all but bodies."
         )
         self._fullest = self._gauge(
             "halfbridge_entries_fill_ratio",
-            "Of the fullest pair: the bytes of entries, by what it may hold of them.",
+            "Bytes of entries of the fullest pair, divided by its share of the budget.",
         )
 
     def half_messages(self, by_topic: Mapping[str, int]) -> None:
@@ -183,7 +183,7 @@ class Metrics:
         self._checks_sent.add_all(by_group)
 
     def check_topic_missing(self, group: str) -> None:
-        """Add a check that could not be sent, for want of the group's check topic."""
+        """Add a check that was not sent, because the group's check topic does not exist."""
         self._checks_without_topic.add_all({group: 1})
 
     def checks_answered(self, by_answer: Mapping[tuple[str, str], int]) -> None:
@@ -239,11 +239,11 @@ class Metrics:
         child.set(records)
 
     def retention_left_s(self, partition: int, seconds: float) -> None:
-        """Set how long the oldest record that is needed stays; infinite when nothing is needed."""
+        """Set how long retention keeps the oldest needed record; infinite if none is needed."""
         self._retention.labels(str(partition)).set(seconds)
 
     def forget_partition(self, partition: int) -> None:
-        """Remove a revoked partition's lags, so that no stale value stays behind."""
+        """Remove the lags of a revoked partition, so that no stale value is shown."""
         for key in [key for key in self._lags if key[0] == partition]:
             del self._lags[key]
             self._lag.remove(str(key[0]), key[1])
@@ -275,7 +275,7 @@ class Metrics:
         self._replacements.inc()
 
     def consumer_stalled(self) -> None:
-        """Count a consumer that was given up because it fetched nothing more."""
+        """Add one consumer that was replaced because it had stalled."""
         self._stalls.inc()
 
     def partitions_stopped(self, count: int) -> None:
@@ -283,7 +283,7 @@ class Metrics:
         self._stopped.set(count)
 
     def partitions_waiting(self, count: int) -> None:
-        """Set how many partitions are left out for now."""
+        """Set how many pairs are waiting pairs."""
         self._waiting.set(count)
 
     def settings_disagree(self, value: bool) -> None:  # noqa: FBT001 (the only argument)
@@ -299,7 +299,7 @@ class Metrics:
         self._ledger.set(size)
 
     def entries_bytes(self, size: int, *, fullest: float) -> None:
-        """Set how many bytes all but bodies takes, and how much of its share the fullest pair."""
+        """Set the bytes of all entries, and the used part of the fullest pair's share."""
         self._entries.set(size)
         self._fullest.set(fullest)
 

@@ -1,7 +1,7 @@
-"""Which producer group may deliver to which real topic, and how keys are placed. Pure decisions.
+"""The policy: which producer group may deliver to which real topic, and how keys are placed. Pure.
 
-The policy stops mistakes, not attackers: a producer group is what its client says it is. The
-daemon checks it itself, since the client's own refusal protects nobody.
+The policy prevents mistakes, not attacks, because any client may use any producer group's name. The
+daemon applies the policy, since a check in the client would protect nobody.
 
     default = "deny"                      # for groups that are not listed; "deny" when left out
 
@@ -11,8 +11,8 @@ daemon checks it itself, since the client's own refusal protects nobody.
     [partitioners]                        # "murmur2" for topics that are not listed
     "legacy-*" = "consistent_random"
 
-`*` stands for any run of characters. Internal topics are refused whatever the file says. Of several
-partitioners whose pattern matches a topic the first one in the file holds.
+`*` matches any sequence of characters. Internal topics are always refused. If several patterns of
+partitioners match a topic, the first one in the file applies.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _PARTITIONERS = {each.value: each for each in Partitioner}
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Says what a group may deliver to, and where keys go there.
+    """The topics to which each group may deliver, and the partitioner of each topic.
 
     Attributes:
         names: The installation's topic names.
         groups: Pattern of the real topics of each listed group, matched as a whole.
-        default_allow: What holds for a group that is not listed.
+        default_allow: Whether a group that is not listed may deliver.
         partitioners: Pattern of real topics, matched as a whole, and how their keys are placed.
     """
 
@@ -76,7 +76,7 @@ def may_deliver(policy: Policy, topic: str) -> bool:
 
 
 def load_policy(path: Path | None, *, names: TopicNames) -> Policy:
-    """Return the policy in the TOML file at `path`; without a file all but internal is allowed.
+    """Return the policy in the file at `path`; None: all topics but internal ones are allowed.
 
     Raises:
         ConfigError: no such file, not TOML, or not what the module's docstring shows; the
@@ -91,7 +91,7 @@ def load_policy(path: Path | None, *, names: TopicNames) -> Policy:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise _wrong(path, f"key {unknown[0]!r}", f"{', '.join(_KEYS)}{hint}")
     if "partitioners" in raw and raw.keys().isdisjoint(("default", "groups")):
-        # Else a file that is about partitions only would refuse every delivery.
+        # Otherwise a file with partitioners only would refuse every delivery.
         raise _wrong(path, "partitioners alone", 'default = "allow" or "deny" beside them')
     default = raw.get("default", "deny")
     if not isinstance(default, str) or default not in _DEFAULTS:

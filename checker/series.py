@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from prometheus_client import Counter, Gauge, Histogram
 
-# A label value comes from a topic, a group, a reason or a rule. More topics than that are one
-# series, and so are names that Kafka does not take: whoever may write a record invents names.
+# A label value is a topic, a group, a reason or a rule. Topics beyond this number share one series,
+# and so do invalid topic names: a client may invent any number of names.
 TOPICS_MAX = 1000
 OTHER_TOPICS = "(other)"
 
@@ -45,7 +45,7 @@ class Series:
             return child
         labels = value if isinstance(value, tuple) else (value,)
         if len(self._children) >= TOPICS_MAX or max(map(len, labels)) > TOPIC_CHARS_MAX:
-            # The name itself is not kept: there may be any number of such names.
+            # The name is not remembered, because there may be any number of such names.
             labels = (OTHER_TOPICS,) * len(labels)
             value = labels if isinstance(value, tuple) else OTHER_TOPICS
             child = self._children.get(value)
@@ -55,7 +55,7 @@ class Series:
 
 
 def observe_many(histogram: Histogram, values: Iterable[float]) -> None:
-    """Observe all `values` with one locked addition a bucket instead of two a value."""
+    """Observe all `values`, with one locked addition per bucket instead of two per value."""
     # prometheus-client has no bulk call; these three attributes have stood since 0.4, and
     # test_metrics compares the outcome with plain observe().
     bounds: list[float] = histogram._upper_bounds  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""What a process says of itself: its health, and its metrics."""
+"""The health and the metrics that a process shows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a process says of itself at one moment.
+    """The health of a process at one moment.
 
     Attributes:
-        ready: It does its work (or would, if there was any).
-        healthy: Nothing needs an operator, apart from `partition_errors`.
-        reason: Why it is not ready or not healthy; empty otherwise.
-        partition_errors: What stopped a partition, or has kept it waiting for long, by partition.
+        ready: Whether the process works, or would work if there was work.
+        healthy: Whether nothing needs an operator, apart from `partition_errors`.
+        reason: Why the process is not ready or not healthy; empty otherwise.
+        partition_errors: Partition -> why the partition is stopped, or has been waiting for long.
     """
 
     ready: bool = False
@@ -35,7 +35,7 @@ class Health:
 
 
 class Status:
-    """What a process shows: its health record, and its metrics.
+    """The health and the metrics of a process, kept up to date.
 
     Thread-safe: one thread writes, the HTTP threads read.
     """
@@ -48,35 +48,35 @@ class Status:
         self._partition_errors: dict[int, str] = {}
 
     def set_ready(self, *, ready: bool, reason: str = "") -> None:
-        """Say whether the process does its work; `reason` tells why not."""
+        """Set whether the process works; `reason` says why not."""
         with self._lock:
             self._ready, self._not_ready_reason = ready, reason
 
     def set_ill(self, what: str, reason: str) -> None:
-        """Say why an operator should look at `what`; an empty reason: it is well (again)."""
+        """Set why `what` needs an operator; an empty reason: it no longer does."""
         with self._lock:
             self._ills.pop(what, None)
             if reason:
                 self._ills[what] = reason
 
     def stop_partition(self, partition: int, error: str) -> None:
-        """Record that `partition` stopped, or waits for too long, and why."""
+        """Record why `partition` is stopped, or has been waiting for too long."""
         with self._lock:
             self._partition_errors[partition] = error
 
     def keep_partitions(self, partitions: Iterable[int]) -> None:
-        """Forget what stopped others than `partitions`: they were taken away."""
+        """Forget the errors of all other partitions, which were revoked."""
         with self._lock:
             kept = self._partition_errors.keys() & set(partitions)
             self._partition_errors = {each: self._partition_errors[each] for each in kept}
 
     def clear_partition(self, partition: int) -> None:
-        """Forget what stopped `partition`: it was set anew, or is there again."""
+        """Forget the error of `partition`."""
         with self._lock:
             self._partition_errors.pop(partition, None)
 
     def snapshot(self) -> Health:
-        """Return the health of this moment."""
+        """Return the present health."""
         with self._lock:
             reason = "; ".join(self._ills.values()) or self._not_ready_reason
             return Health(self._ready, not self._ills, reason, dict(self._partition_errors))

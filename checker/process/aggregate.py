@@ -1,7 +1,7 @@
 """All workers' metrics and health on the supervisor's one port.
 
-Each worker serves its own on a loopback socket that the supervisor opened before starting it,
-so its port is known, stays the same over restarts, and needs no agreement.
+Each worker serves its own metrics on a loopback socket. The supervisor opens the socket before it
+starts the worker. So the port is known, and stays the same over restarts.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from halfbridge.checker.status import Health
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-# A worker that does not answer so fast is shown as down; scrapers give up after 10 s.
+# A worker that does not answer in this time is shown as down; scrapers give up after 10 s.
 FETCH_TIMEOUT_S = 2.0
 _THREADS_MAX = 16
 
 
 class WorkerView:
-    """What the supervisor knows of one worker when it is asked.
+    """What the supervisor knows of one worker at one moment.
 
     Attributes:
         slot: The worker's name, its `worker` label.
         port: Its loopback port.
         alive: Whether its process runs.
-        restarts: How often it was started again.
-        given_up: Why it is not started any more; empty otherwise.
+        restarts: How often the worker was restarted.
+        given_up: Why the worker is not restarted any more; empty otherwise.
     """
 
     __slots__ = ("alive", "given_up", "port", "restarts", "slot")
@@ -50,13 +50,13 @@ class WorkerView:
 
 
 class FleetCollector(Collector):
-    """Collects every living worker's metrics, each with a `worker` label, and its own."""
+    """Collects the metrics of every live worker with a `worker` label, and the supervisor's own."""
 
     def __init__(self, view: Callable[[], Sequence[WorkerView]]) -> None:
         self._view = view
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of all workers, one family once."""
+        """Yield the metrics of all workers, each family once."""
         workers = self._view()
         up = GaugeMetricFamily(
             "halfbridge_worker_up", "1 while the worker answers.", labels=["worker"]
@@ -75,12 +75,12 @@ class FleetCollector(Collector):
         yield from families.values()
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering must not ask workers that do not run yet."""
+        """Return nothing: registration must not ask workers that do not run yet."""
         return ()
 
 
 def fleet_health(workers: Sequence[WorkerView]) -> Health:
-    """Return the health of all: ready when each is, well when each is."""
+    """Return the health of all workers: ready if all are ready, healthy if all are healthy."""
     ready, healthy = True, True
     reasons: list[str] = []
     errors: dict[int, str] = {}
@@ -93,7 +93,7 @@ def fleet_health(workers: Sequence[WorkerView]) -> Health:
         body: dict[str, Any] = json.loads(text)
         ready = ready and body["ready"]
         errors.update({int(key): text for key, text in body["partition_errors"].items()})
-        # `healthy` of a worker covers its partitions, which are reported apart here.
+        # A worker's `healthy` includes its partitions, which are reported separately here.
         healthy = healthy and (body["healthy"] or bool(body["partition_errors"]))
         if body["reason"]:
             reasons.append(f"{worker.slot}: {body['reason']}")

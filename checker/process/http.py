@@ -1,13 +1,13 @@
-"""The port on which a process shows its metrics and its health.
+"""The HTTP port for metrics and health.
 
-| Path | Says |
+| Path | Answer |
 |---|---|
 | /metrics | Prometheus text |
-| /healthz | 200 while all is well, 503 when an operator should look (partition stopped, ...) |
-| /readyz | 200 once the process does its work |
+| /healthz | 200 while nothing needs an operator, else 503 (partition stopped, ...) |
+| /readyz | 200 while the process works |
 | /livez | 200 while the process answers |
 
-/livez is the one for a liveness probe: no restart mends a stopped partition.
+Use /livez for a liveness probe: no restart repairs a stopped partition.
 """
 
 from __future__ import annotations
@@ -66,17 +66,17 @@ def serve(
     port: int = 0,
     listener: socket.socket | None = None,
 ) -> HttpServer:
-    """Start serving and return the server; its `port` is the real one.
+    """Start serving and return the server; its `port` is the port in use.
 
     Args:
         registry: Collected at each request to /metrics.
         health: Called at each request to /healthz and /readyz.
         host: Address to listen on.
-        port: 0 picks a free one.
+        port: 0: any free port.
         listener: A listening socket to take over instead of `host` and `port`.
 
     Raises:
-        MetricsPortError: the port cannot be had; the operator must give another one.
+        MetricsPortError: the port cannot be opened; the operator gives another one.
     """
     app = make_app(registry, health)
     if listener is not None:
@@ -95,7 +95,7 @@ def serve(
 def make_app(
     registry: CollectorRegistry | Collector, health: Callable[[], Health]
 ) -> Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]:
-    """Return the WSGI application: prometheus-client's, and the health routes."""
+    """Return the WSGI application: prometheus-client's, with the health routes added."""
     metrics: Any = make_wsgi_app(registry)
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -132,7 +132,7 @@ class _Handler(WSGIRequestHandler):
     timeout = REQUEST_TIMEOUT_S
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the base class's name)
-        """Log no requests: a scrape every few seconds is not news."""
+        """Log no requests, because metrics are scraped every few seconds."""
 
 
 def _adopt(listener: socket.socket) -> _Server:

@@ -10,14 +10,14 @@ from typing import NoReturn
 
 
 def end_process(status: int) -> NoReturn:
-    """End this process at once; whatever was logged or printed is written first.
+    """End this process at once; buffered log lines and output are written first.
 
-    Not by the interpreter's own end, which destroys Kafka clients and waits for all threads: one
-    client that is not well holds up that end for ever (librdkafka #4674), and there is no Python
-    left that could cut it off.
+    This avoids the normal end of the interpreter, which destroys Kafka clients and waits for all
+    threads. A broken client may delay the normal end for ever (librdkafka #4674), at a time when no
+    Python code can stop it.
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads it any more, or it was closed
+        with suppress(OSError, ValueError):  # the reader is gone, or the stream is closed
             stream.flush()
     os._exit(status)

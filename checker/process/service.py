@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# Garbage collection walks every record that the ledgers hold, again and again, and finds none:
-# the loop makes no cycles. With Python's own thresholds (700, 10, 10) it took about a fifth of the
-# CPU under load (docs/benchmarks.md). Young objects are still looked through now and then, since
-# exceptions with tracebacks do make cycles.
+# Garbage collection visits every record that the ledgers hold and finds no garbage, because the
+# loop makes no cycles. With Python's own thresholds (700, 10, 10) it took about a fifth of the CPU
+# under load (docs/benchmarks.md). Young objects are still collected now and then, since exceptions
+# with tracebacks make cycles.
 GC_THRESHOLDS = (1_000_000, 50, 1_000)
-# Half a dozen Kafka clients have some thirty threads, and glibc gives each a heap of its own
-# that never shrinks (M_ARENA_MAX in malloc.h).
+# Six Kafka clients have some thirty threads, and glibc gives each thread a heap of its own that
+# never shrinks (M_ARENA_MAX in malloc.h).
 MALLOC_ARENA_MAX = -8
 MALLOC_ARENAS = 2
 
@@ -64,5 +64,5 @@ def _tame_memory() -> None:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # a C library without mallopt: no harm
+        with suppress(OSError, AttributeError):  # a C library without mallopt needs no setting
             ctypes.CDLL(None).mallopt(MALLOC_ARENA_MAX, MALLOC_ARENAS)

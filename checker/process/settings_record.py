@@ -1,8 +1,8 @@
-"""The record of the daemon's limits: written, and compared with what other workers write.
+"""Writes the settings record, and compares it with the records of other workers.
 
-A worker writes its limits when it starts, unless the last record says the same, and again whenever
-it finds others. So two workers with different settings each find the other's record at every look
-and both say so, and the record of a worker that is gone is replaced.
+A worker writes its limits when it starts, unless the last record has the same limits, and whenever
+it finds other limits. So two workers with different settings find each other's record at every
+look, and both report the difference. The record of a worker that is gone is replaced.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# Between two looks. Each opens a connection or two and reads a few records; wrong settings may be
-# told of some minutes late, and workers that contradict each other write a record each look.
+# Time between two looks. Each look opens one or two connections and reads a few records. Wrong
+# settings are reported some minutes late, and workers that disagree write a record at each look.
 LOOK_S = 180.0
-# How long the end of a worker waits for a look; a reader notices within a tenth of a second.
+# How long the end of a worker waits for a look; a reader notices its end within 0.1 s.
 _STOP_S = 2.0
-# Of another worker's name, in a log line and in /healthz: slots are no longer.
+# Characters of another worker's name in a log line and in /healthz; slots are not longer.
 _WORKER_CHARS_MAX = 120
 
 
 class Topic(Protocol):
-    """What is asked of `SettingsTopic`."""
+    """The part of `SettingsTopic` that is used here."""
 
     def read(self, stop: Event) -> tuple[list[Said], int]:
-        """Return the daemon's records, and where the log ends."""
+        """Return the daemon's records, and the end of the log."""
 
     def write(self, settings: DaemonSettings) -> None:
         """Append a record."""
 
 
 class SettingsRecord:
-    """Keeps the record true while a worker runs, beside the worker's loop.
+    """Keeps the record up to date while a worker runs, in a thread of its own.
 
-    Nothing that stands in the topic, and no lack of a topic or right, stops the worker.
+    No content of the topic, and no missing topic or right, stops the worker.
 
     Args:
         mine: The limits of this worker, and its slot.
-        topic: Where they are written.
-        status: Told while workers disagree.
-        ports: Of which clock and concurrency are used.
-        create: The command that makes the topic.
+        topic: The settings topic.
+        status: Shows that workers disagree.
+        ports: The clock and the concurrency are used.
+        create: The command that creates the topic.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class SettingsRecord:
         self._topic = topic
         self._status = status
         self._create = create
-        self._end: int | None = None  # of what was compared; None before the first look
+        self._end: int | None = None  # records below were compared; None before the first look
         self._told = ""
         self._trouble = ""
         self._ports = ports
@@ -71,17 +71,17 @@ class SettingsRecord:
         self._running: Running | None = None
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the thread; returns at once."""
         self._running = self._ports.run.start(self._look_on_and_on, "halfbridge-settings")
 
     def stop(self) -> None:
-        """End; a look at hand is given up."""
+        """Stop the thread; a running look is given up."""
         self._stopping.set()
         if self._running is not None:
             self._running.join(_STOP_S)
 
     def look(self) -> None:
-        """Read what is new, say what differs, and write the record where it is not true."""
+        """Read new records, report differences, and write the record if it is out of date."""
         try:
             said, end = self._topic.read(self._stopping)
             self._compare(said, end)
@@ -106,8 +106,8 @@ class SettingsRecord:
                 return
 
     def _compare(self, said: Sequence[Said], end: int) -> None:
-        """Take what was written since the last look."""
-        # A topic that was made anew ends before the old one did: all in it is new.
+        """Compare the records that were written since the last look."""
+        # If the topic was deleted and created again, its end is lower: then all records are new.
         compared = 0 if self._end is None or end < self._end else self._end
         new = [each for each in said if each.offset >= compared]
         if new and new[-1].problem:
@@ -117,7 +117,7 @@ class SettingsRecord:
                 new[-1].offset,
                 new[-1].problem,
             )
-        # What stood there at the start may be of workers that are gone, or of this one.
+        # Records from before the start may be of workers that are gone, or of this worker.
         news = "" if self._end is None else disagreement(self._mine, new)
         self._end = end
         if news and news != self._told:
@@ -152,7 +152,7 @@ def settings_record(
 
 
 def limits_of(config: CheckerConfig, slot: str) -> DaemonSettings:
-    """Return the limits of a daemon with `config`, as clients are told them."""
+    """Return the limits of a daemon with `config`, as the record has them."""
     return DaemonSettings(
         worker=slot,
         transaction_timeout_ms=config.transaction_timeout_ms,
@@ -163,9 +163,9 @@ def limits_of(config: CheckerConfig, slot: str) -> DaemonSettings:
 
 
 def disagreement(mine: DaemonSettings, said: Sequence[Said]) -> str:
-    """Return what other workers' records say otherwise than `mine`; empty where they do not.
+    """Return in words how other workers' records differ from `mine`; empty if they do not.
 
-    Limits that only one of the two versions has are none of it.
+    Limits that only one of the two versions knows are not compared.
     """
     here = mine.limits()
     for each in reversed(said):
@@ -188,6 +188,6 @@ def disagreement(mine: DaemonSettings, said: Sequence[Said]) -> str:
 
 
 def _says(last: Said, mine: DaemonSettings) -> bool:
-    """Tell whether the last record has all limits of `mine`; a newer version may have more."""
+    """Tell whether the last record has all limits of `mine`; a newer version may add limits."""
     settings = last.settings
     return settings is not None and mine.limits().items() <= settings.limits().items()

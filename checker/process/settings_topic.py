@@ -1,4 +1,4 @@
-"""The settings topic, as a worker reads it and writes its limits into it."""
+"""The settings topic, as a worker reads and writes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# One record of 150 bytes; longer means that no broker takes it now, and the next look tries again.
+# For one record of 150 bytes. If no broker takes the record in this time, the next look retries.
 WRITE_S = 10.0
 _PARTITION = 0
 
@@ -34,7 +34,7 @@ class SettingsTopic:
         self._topic = config.names.settings
 
     def read(self, stop: Event) -> tuple[list[Said], int]:
-        """Return what the records say, in offset order, and where the log ends.
+        """Return the content of the records, in offset order, and the end of the log.
 
         Raises:
             BridgeError: as `read_settings`.
@@ -53,7 +53,7 @@ class SettingsTopic:
 
         Raises:
             TopicSetupError: no such topic, or no right to write to it; an operator acts.
-            BridgeError: it may not be stored.
+            BridgeError: the record may not be stored.
         """
         outcomes: list[Any] = []
         writer = self._ports.kafka.writer(

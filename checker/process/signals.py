@@ -1,8 +1,8 @@
-"""Signals as calls in a thread of their own.
+"""Handles signals in a thread of its own.
 
-A handler that runs in the main thread waits for whatever the Kafka client does there, and can
-deadlock on a lock that the main thread holds. The interpreter's wake-up descriptor has neither
-fault: it is written to at once, by C code, and read here by a thread.
+A Python signal handler runs in the main thread. It waits until the Kafka client returns there, and
+it can deadlock on a lock that the main thread holds. The interpreter's wake-up descriptor avoids
+both: C code writes to it at once, and a thread reads it here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _BYTES_MAX = 64
 def on_signals(
     react: Callable[[int], None], *, signals: Sequence[signal.Signals] = STOP_SIGNALS
 ) -> Iterator[None]:
-    """Call `react(number)` in a thread at each of `signals` while the block runs.
+    """Call `react(number)` in a thread for each of `signals` while the block runs.
 
-    Enter it in the main thread. The former handlers are put back at the end.
+    Enter the block in the main thread. The former handlers are restored at the end.
     """
     receiver, sender = socket.socketpair()
     sender.settimeout(0)  # what the interpreter demands of a wake-up descriptor
@@ -43,7 +43,7 @@ def on_signals(
             signal.signal(number, handler)
         signal.set_wakeup_fd(wakeup)
         sender.close()
-        # `react` itself may be what ends the block; it must not wait for itself.
+        # `react` itself may end the block, and must not wait for itself.
         if thread is not threading.current_thread():
             thread.join()
         receiver.close()
@@ -56,4 +56,4 @@ def _deliver(receiver: socket.socket, react: Callable[[int], None]) -> None:
 
 
 def _ignore(_number: int, _frame: object) -> None:
-    """Do nothing: only a signal with a handler reaches the wake-up descriptor."""
+    """Do nothing; only a signal with a handler reaches the wake-up descriptor."""

@@ -1,8 +1,8 @@
-"""Worker slots: the stable name behind a worker's group membership and transactional ids.
+"""Worker slots: the stable name for a worker's group membership and transactional ids.
 
-A slot is given (`--slot`) or claimed: `<host>-<n>` with the first free n under a file lock. The
-system releases the lock when its process dies, however it dies, so a slot is never leaked and
-never held twice on one machine. Two machines cannot collide: the host's name is in the slot.
+A slot is given (`--slot`) or claimed. A claimed slot is `<host>-<n>` with the first free n, under a
+file lock. The system releases the lock when the process dies, so a slot is never leaked, and never
+held twice on one machine. Two machines cannot collide, because the slot contains the host's name.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-# More workers than that on one machine means that something restarts them without end.
+# More workers on one machine mean that something starts workers without end.
 SLOTS_MAX = 256
-# Kafka: group.instance.id has the form of a topic name, at most 249 characters; the longest
-# transactional id derived from a slot must stay within that as well.
+# Kafka: a group.instance.id has the form of a topic name, at most 249 characters. The longest
+# transactional id that is derived from a slot must fit as well.
 SLOT_CHARS_MAX = 120
 _FOREIGN = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -37,7 +37,7 @@ def sanitise(name: str) -> str:
     """Return `name` with only the characters that Kafka allows in an instance id.
 
     Raises:
-        SlotError: nothing is left, or it is too long; the operator must give another `--slot`.
+        SlotError: the result is empty or too long; the operator gives another `--slot`.
     """
     clean = _FOREIGN.sub("-", name).strip("-")
     if not clean or len(clean) > SLOT_CHARS_MAX:
@@ -49,18 +49,18 @@ def sanitise(name: str) -> str:
 
 
 def slot_ids(slot: str, *, topic_prefix: str) -> SlotIds:
-    """Return the ids of `slot`: stable over restarts, distinct between installations."""
+    """Return the ids of `slot`: the same after a restart, different between installations."""
     name = sanitise(slot)
     return SlotIds(name, f"{topic_prefix}halfbridge-{name}")
 
 
 def host_name() -> str:
-    """Return this machine's name as it stands in claimed slots."""
+    """Return this machine's name, as it is used in claimed slots."""
     return sanitise(socket.gethostname() or "host")
 
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:
-    """Return where lock files live: XDG state, else a directory per user in the temp dir."""
+    """Return the directory of lock files: XDG state, else a user's directory in the temp dir."""
     base = environ.get("XDG_STATE_HOME") or environ.get("HOME")
     if base and os.access(base, os.W_OK):
         root = Path(base)
@@ -72,23 +72,23 @@ _XDG_STATE = Path(".local", "state", "halfbridge")
 
 
 def installation_key(topic_prefix: str) -> str:
-    """Return a short key under which the slots of an installation are claimed.
+    """Return a short key for the slots of an installation.
 
-    Its servers have no part in it: they may be named in several ways, and installations on several
-    clusters may well count on in one row.
+    The key does not depend on the servers, because one cluster may be named in several ways.
+    Installations on several clusters with one prefix share their slot numbers, which does no harm.
     """
     return hashlib.sha256(topic_prefix.encode()).hexdigest()[:12]
 
 
 class SlotClaim:
-    """A claimed slot; held until `release` or the end of the process."""
+    """A claimed slot, held until `release` or the end of the process."""
 
     def __init__(self, name: str, lock: TextIO) -> None:
         self.name = name
         self._lock = lock
 
     def release(self) -> None:
-        """Free the slot; calling it twice does nothing."""
+        """Free the slot; a second call does nothing."""
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -113,7 +113,7 @@ def claim(state_dir: Path, *, installation: str, host: str | None = None) -> Slo
 
     Raises:
         SlotError: the directory cannot be used, or all `SLOTS_MAX` slots are taken; the operator
-            must act.
+            acts.
     """
     base = f"{host_name() if host is None else sanitise(host)}-"
     directory = state_dir / "slots" / installation
@@ -132,7 +132,7 @@ def claim(state_dir: Path, *, installation: str, host: str | None = None) -> Slo
 
 
 def claim_many(state_dir: Path, count: int, *, installation: str) -> list[SlotClaim]:
-    """Return `count` claimed slots of this machine; none stays claimed when one fails."""
+    """Return `count` claimed slots of this machine; if one claim fails, all are released."""
     claims: list[SlotClaim] = []
     try:
         claims.extend(claim(state_dir, installation=installation) for _ in range(count))
@@ -144,8 +144,8 @@ def claim_many(state_dir: Path, count: int, *, installation: str) -> list[SlotCl
 
 
 def _try_lock(path: Path) -> TextIO | None:
-    # The file is never removed: unlinking a lock file lets two processes lock two inodes of one
-    # name. Python opens files close-on-exec, so no child keeps a dead parent's slot.
+    # The file is never removed, because after an unlink two processes could lock two inodes of one
+    # name. Python opens files close-on-exec, so no child keeps the slot of a dead parent.
     lock = path.open("a")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

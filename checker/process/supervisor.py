@@ -1,8 +1,8 @@
-"""`--workers N`: N worker processes, each kept alive on its slot.
+"""`--workers N`: runs N worker processes, and restarts each on its slot.
 
-Processes, not threads: a worker spends its time in Python. They are started as fresh
-interpreters, since a Kafka client does not survive a fork. Each worker holds the reading end of
-a pipe; when the supervisor dies, even by SIGKILL, the pipe closes and the workers end.
+Workers are processes, not threads, because a worker spends its time in Python. Each is a new
+interpreter, because a Kafka client does not survive a fork. Each worker holds the reading end of a
+pipe. When the supervisor dies, even by SIGKILL, the pipe closes and the workers end.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.config import CheckerConfig
 
-# The promise is 10 s from SIGTERM to the end; a worker cuts itself off after 8.
+# The daemon promises to end within 10 s of SIGTERM; a worker ends itself after 8 s.
 DRAIN_S = 9.0
-# A worker that lived so long had started well; its end is a first one again.
+# A worker that ran for this time had started well: the count of its early ends begins anew.
 STABLE_S = 10.0
 FIRST_BACKOFF_S = 0.1
-# After a signal from outside (SIGKILL, out of memory) deliveries must go on within 3 s, of which
-# a start takes about one; an error of its own can wait longer.
+# After a signal from outside (SIGKILL, out of memory) deliveries must continue within 3 s, and a
+# start takes about 1 s. A worker that ended by an error of its own may wait longer.
 KILLED_BACKOFF_S_MAX = 0.5
 FAILED_BACKOFF_S_MAX = 10.0
 GIVE_UP_ON = frozenset((EXIT_CONFIG, EXIT_OPERATOR))
@@ -47,17 +47,17 @@ _log = logging.getLogger("halfbridge.supervisor")
 
 
 def run(config: CheckerConfig, *, environ: Mapping[str, str]) -> int:
-    """Run the daemon as `config` says until a signal stops it; return the exit status.
+    """Run the daemon with `config` until a signal stops it; return the exit status.
 
-    One worker runs in this process; more of them under a supervisor.
+    One worker runs in this process; several workers run under a supervisor.
 
     Raises:
-        CheckerError: no slot or no port can be had; the operator must act.
+        CheckerError: no slot or no port is free; the operator acts.
     """
     with ExitStack() as stack:
         if config.slot:
             base = slots.sanitise(config.slot)
-            # A given slot is the operator's promise that nobody else has it.
+            # By giving a slot, the operator promises that no other worker has the slot.
             names = [f"{base}-{n}" for n in range(config.workers)] if config.workers > 1 else [base]
         else:
             claims = slots.claim_many(
@@ -75,11 +75,11 @@ def run(config: CheckerConfig, *, environ: Mapping[str, str]) -> int:
 
 
 def restart_delay_s(exit_status: int, early_ends: int) -> float:
-    """Return how long to wait before a worker starts again.
+    """Return how long to wait before a worker is restarted, seconds.
 
     Args:
-        exit_status: As subprocess gives it: negative for a signal.
-        early_ends: How often in a row it ended before `STABLE_S`; 0 after a stable life.
+        exit_status: As from subprocess: negative for a signal.
+        early_ends: How often in a row the worker ended before `STABLE_S`; 0 after a longer life.
     """
     if early_ends <= 1:
         return 0.0
@@ -88,12 +88,12 @@ def restart_delay_s(exit_status: int, early_ends: int) -> float:
 
 
 class Supervisor:
-    """Keeps one worker process a slot alive until a signal, then drains them.
+    """Keeps one worker process per slot alive until a signal, then drains the workers.
 
     Args:
-        config: Given to every worker, apart from the metrics port.
+        config: The settings of every worker, apart from the metrics port.
         names: The slots.
-        command: What to start; it gets its order on standard input.
+        command: The command of a worker process, which reads its order from standard input.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class Supervisor:
         ]
 
     def run(self) -> int:
-        """Run until SIGTERM or SIGINT, or until no worker is left to keep; return the status.
+        """Run until SIGTERM or SIGINT, or until all workers are given up; return the status.
 
-        Call it in the main thread.
+        Must be called in the main thread.
         """
         with ExitStack() as stack:
             stack.enter_context(on_signals(self._on_signal))
@@ -135,7 +135,7 @@ class Supervisor:
         return max(keeper.exit_status for keeper in self._keepers)
 
     def view(self) -> list[WorkerView]:
-        """Return what is known of each worker now."""
+        """Return the present state of each worker."""
         return [keeper.view() for keeper in self._keepers]
 
     def _on_signal(self, number: int) -> None:
@@ -157,7 +157,7 @@ class Supervisor:
 
 
 class _Keeper(threading.Thread):
-    """Starts one slot's worker, waits for its end, starts it again."""
+    """Starts the worker of one slot, waits for its end, and restarts it."""
 
     def __init__(
         self,
@@ -220,14 +220,14 @@ class _Keeper(threading.Thread):
         fds = () if self._listener is None else (self._listener.fileno(),)
         order = encode_order(self._config, slot=self._slot, listener_fd=fds[0] if fds else None)
         with self._lock:
-            # Under the lock, and asked again: else a worker could start behind the signal.
+            # Checked under the lock: otherwise a worker could start after the signal.
             if self._stopping.is_set():
                 return EXIT_OK
             try:
                 process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
                     self._command, stdin=subprocess.PIPE, pass_fds=fds
                 )
-            except OSError as error:  # no memory, no process numbers: for now
+            except OSError as error:  # no memory or no process ids at the moment
                 _log.error("worker %s cannot be started: %s", self._slot, error)
                 return EXIT_ERROR
             self._process = process
@@ -250,9 +250,9 @@ class _Keeper(threading.Thread):
 def _tell(process: subprocess.Popen[bytes], order: bytes) -> None:
     if process.stdin is None:
         raise AssertionError("started with a pipe")
-    with suppress(BrokenPipeError):  # it died at once; wait() says how
+    with suppress(BrokenPipeError):  # the process died at once; wait() returns its status
         process.stdin.write(order)
-        process.stdin.flush()  # and left open: its end means that the supervisor is gone
+        process.stdin.flush()  # left open: the worker takes its end for the supervisor's death
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:
@@ -262,7 +262,7 @@ def _close(process: subprocess.Popen[bytes]) -> None:
 
 
 def _listen() -> socket.socket:
-    # Not inheritable by itself: pass_fds hands it over, to its own worker only.
+    # Not inheritable: pass_fds hands the socket over to its own worker only.
     return socket.create_server(("127.0.0.1", 0))
 
 

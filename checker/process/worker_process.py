@@ -1,8 +1,8 @@
-"""One worker as a process: what the supervisor starts, and what `--workers 1` runs in place.
+"""One worker as a process: started by the supervisor, or run in place by `--workers 1`.
 
-The supervisor talks to it over standard input: one line of JSON (settings may hold passwords,
-so they are not on the command line), then nothing. The end of standard input means that the
-supervisor is gone, however it died; the worker then drains and ends too.
+The supervisor writes one line of JSON to the worker's standard input, because settings may hold
+passwords and must not stand on the command line. The end of standard input means that the
+supervisor is gone: the worker then drains and ends too.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from halfbridge.serde.settings import load
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-# The daemon promises to be gone 10 s after SIGTERM; a kafka_txn that takes longer is cut off,
-# which loses nothing: the next worker on this slot aborts it.
+# The daemon promises to end within 10 s of SIGTERM. A kafka_txn that takes longer is cut off, which
+# loses nothing: the next worker on this slot aborts it.
 DRAIN_S = 8.0
 LINE_BYTES_MAX = 1024 * 1024
 
@@ -47,29 +47,29 @@ def run_in_place(config: CheckerConfig, *, slot: str) -> int:
 
 
 def encode_order(config: CheckerConfig, *, slot: str, listener_fd: int | None) -> bytes:
-    """Return the line that tells a worker process what to do."""
+    """Return the order of a worker process: one line of JSON."""
     order = {"config": to_plain(config), "slot": slot, "listener_fd": listener_fd}
     return json.dumps(order).encode() + b"\n"
 
 
 def main() -> int:
-    """Run the worker that standard input describes; return its exit status."""
+    """Read the order from standard input and run the worker; return its exit status."""
     order: dict[str, Any] = json.loads(sys.stdin.buffer.readline(LINE_BYTES_MAX))
     config = load(CheckerConfig, flags=order["config"])
     fd = order["listener_fd"]
     listener = None if fd is None else socket.socket(fileno=fd)
     configure_logging(config, order["slot"])
-    # Ctrl-C reaches the whole process group; the supervisor alone turns it into a SIGTERM.
+    # Ctrl-C reaches the whole process group; the supervisor alone handles it, and sends SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A service manager sends SIGTERM to every process of the service, and the supervisor passes
-    # its own on: a second one is no insistence. The supervisor insists with SIGKILL.
+    # A worker may get SIGTERM twice: from the service manager, and from the supervisor. So a second
+    # SIGTERM does not mean a hard stop; the supervisor uses SIGKILL for that.
     with _stopped_by((signal.SIGTERM,), second_insists=False) as stop:
         threading.Thread(target=_watch_supervisor, args=(stop,), daemon=True).start()
         return _run(config, slot=order["slot"], stop=stop.event, listener=listener)
 
 
 def configure_logging(config: CheckerConfig, slot: str) -> None:
-    """Log to standard error, each line with the slot."""
+    """Log to standard error, with the slot in each line."""
     logging.basicConfig(
         level=config.log_level.upper(),
         format=f"%(asctime)s %(levelname)s [{slot}] %(name)s: %(message)s",
@@ -78,11 +78,11 @@ def configure_logging(config: CheckerConfig, slot: str) -> None:
 
 
 class Stop:
-    """Ends a worker: softly at first, hard after `DRAIN_S` or when a second signal insists.
+    """Ends a worker: by draining, or hard after `DRAIN_S` or at a second signal.
 
     Args:
         hard_exit: Ends the process at once with a status.
-        second_insists: False: further signals change nothing.
+        second_insists: Whether a second signal ends the process hard; False: it has no effect.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Stop:
         self._timer: threading.Timer | None = None
 
     def request(self, reason: str) -> None:
-        """Ask for the end; once asked, it comes within `DRAIN_S`. Thread-safe."""
+        """Begin to drain; the process ends within `DRAIN_S`. Thread-safe."""
         with self._lock:
             if self._timer is not None:
                 return
@@ -106,13 +106,13 @@ class Stop:
         self.event.set()
 
     def on_signal(self, number: int) -> None:
-        """React to a signal: the first one asks, the second one does not wait."""
+        """React to a signal: the first one drains, the second one ends the process at once."""
         if self.event.is_set() and self._second_insists:
             self._hard_exit(EXIT_ERROR)
         self.request(signal.Signals(number).name)
 
     def cancel(self) -> None:
-        """Forget the hard end: the worker has ended by itself."""
+        """Cancel the hard end, because the worker has ended by itself."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -141,7 +141,7 @@ def _run(
     stop: threading.Event,
     listener: socket.socket | None,
 ) -> int:
-    # Late: it brings the Kafka client, which a supervisor never needs.
+    # Imported late: the module imports the Kafka client, which a supervisor never needs.
     from halfbridge.checker.process.service import run_worker  # noqa: PLC0415
 
     status = Status()
@@ -176,8 +176,8 @@ def _main() -> None:
     except Exception:  # noqa: BLE001 (the process's last resort, logged)
         _log.exception("the worker failed")
         status = EXIT_ERROR
-    # The interpreter's own end would also fail on the lock of standard input, which the thread that
-    # reads it holds.
+    # The normal end of the interpreter would also fail on the lock of standard input, which the
+    # reading thread holds.
     end_process(status)
 
 
