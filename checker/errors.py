@@ -5,6 +5,7 @@ CheckerError (BridgeError)
 ├─ SlotTakenError        another worker runs on this slot; the operator stops one of the two
 ├─ MetricsPortError      the port is taken; the operator gives another --metrics-port
 └─ AdminError            topics or offsets could not be read or written; the text says what to do
+   └─ InDoubtError       a record was sent and may be stored; the same command may be repeated
 """
 
 from __future__ import annotations
@@ -43,3 +44,7 @@ class MetricsPortError(CheckerError):
 
 class AdminError(CheckerError):
     """An operator's command could not be carried out; the text says what to do."""
+
+
+class InDoubtError(AdminError):
+    """A record was sent, and nobody knows whether the record is stored."""

@@ -84,6 +84,16 @@ class ManifestKind(_Symbol):
     REJECT = "REJECT"
 
 
+class ActionOutcome(_Symbol):
+    """How far an operator's action came."""
+
+    INTENDED = "INTENDED"
+    DONE = "DONE"
+    OVERRULED = "OVERRULED"
+    FAILED = "FAILED"
+    IN_DOUBT = "IN_DOUBT"
+
+
 class HalfMetadata(NamedTuple):
     """Header RMQ_HALF of a half record."""
 
@@ -271,6 +281,20 @@ class BatchManifest(NamedTuple):
     actor: str
     reason: str
     attempts: tuple[ManifestAttempt, ...]
+
+
+class OperatorAction(NamedTuple):
+    """Value of a record of the audit topic; its key is the action id in UTF-8."""
+
+    action_id: str
+    at_ms: int
+    who: str
+    action: str
+    subject: str
+    why: str
+    before: str
+    after: str
+    outcome: ActionOutcome
 
 
 class DaemonSettings(NamedTuple):

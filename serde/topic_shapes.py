@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from halfbridge.serde.operator_actions import ACTION_BYTES_MAX
 from halfbridge.serde.topics import MANIFEST_BYTES_MAX
 
 _HOUR_MS = 3_600_000
 CHECK_PARTITIONS = 4
 CHECK_RETENTION_MS = _HOUR_MS
+# One partition: operators' actions have one order.
+AUDIT_PARTITIONS = 1
+AUDIT_RETENTION_MS = 365 * 24 * _HOUR_MS
 UNLIMITED = -1
 # Kafka's own default of max.message.bytes.
 MESSAGE_BYTES_MAX = 1_048_588
@@ -77,6 +81,17 @@ def manifest_settings() -> dict[str, str]:
         "retention.bytes": str(UNLIMITED),
         "message.timestamp.type": "LogAppendTime",
         "max.message.bytes": str(MANIFEST_BYTES_MAX),
+    }
+
+
+def audit_settings() -> dict[str, str]:
+    """Return the audit topic's, but for `safety`: brokers' times, and a year of actions."""
+    return {
+        "cleanup.policy": "delete",
+        "retention.ms": str(AUDIT_RETENTION_MS),
+        "retention.bytes": str(UNLIMITED),
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(ACTION_BYTES_MAX + 1024),
     }
 
 

@@ -17,6 +17,9 @@ _MANIFEST = "RMQ_SYS_TRANS_MANIFEST_TOPIC"
 _MANIFEST_GROUP = "halfbridge-manifest-reader"
 _RELAY_GROUP = "halfbridge-relay-"
 _SETTINGS = "RMQ_SYS_TRANS_SETTINGS_TOPIC"
+_AUDIT = "RMQ_SYS_TRANS_AUDIT"
+# Consumer group of operators' commands, of every installation; nothing is committed under it.
+ADMIN_GROUP = "halfbridge-admin"
 _DAEMON_GROUP = "CID_RMQ_SYS_TRANS"
 # An app's manifests stand in partition murmur2(app.id) mod this, for ever: partitions that the
 # topic gets later stay empty, so that no app is ever looked for in the wrong one.
@@ -65,6 +68,11 @@ class TopicNames:
     def settings(self) -> str:
         """Topic of the installation's settings: the daemon's limits, for clients."""
         return self.prefix + _SETTINGS
+
+    @property
+    def audit(self) -> str:
+        """Topic of what operators did."""
+        return self.prefix + _AUDIT
 
     @property
     def daemon_group(self) -> str:

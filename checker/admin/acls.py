@@ -3,7 +3,7 @@
 Why: DESIGN.md, Trust. The transaction id is the capability to decide, so that only the daemon,
 auditors and a group's own responders read it: READ on half and op topics for the daemon alone,
 on a check topic for its group alone. Everybody may read the settings topic, which holds no id; what
-it says are hints, and only the daemon may write them.
+it says are hints, and only the daemon and operators may write them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from halfbridge.serde.topics import ADMIN_GROUP
 
 if TYPE_CHECKING:
     from halfbridge.serde.topics import TopicNames
@@ -85,6 +87,25 @@ def producer_acls(
         Acl(principal, ("Read",), "--group", names.check_group(producer_group)),
         Acl(principal, ("Read", "Describe"), "--topic", names.settings),
         *(Acl(principal, ("Describe",), "--topic", topic) for topic in real_topics),
+        Acl(principal, ("IdempotentWrite",), "--cluster"),
+    )
+
+
+def operator_acls(names: TopicNames, principal: str) -> tuple[Acl, ...]:
+    """Return what an operator needs who looks at transactions and decides them.
+
+    READ on half and op topic shows ids, so that whoever has these grants may decide any
+    transaction. The audit topic is written by operators and by nobody else.
+    """
+    read = ("Read", "Describe", "DescribeConfigs")
+    return (
+        Acl(principal, read, "--topic", names.half),
+        Acl(principal, (*read, "Write"), "--topic", names.op),
+        Acl(principal, read, "--topic", names.dead),
+        Acl(principal, (*read, "Write"), "--topic", names.settings),
+        Acl(principal, (*read, "Write"), "--topic", names.audit),
+        Acl(principal, ("Describe",), "--group", names.daemon_group),
+        Acl(principal, ("Read",), "--group", ADMIN_GROUP),
         Acl(principal, ("IdempotentWrite",), "--cluster"),
     )
 

@@ -16,11 +16,12 @@ from halfbridge.checker.admin.shape import SeenTopic, TopicShape
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import headers_of
+from halfbridge.serde.topics import ADMIN_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from halfbridge.bridge.ports import Place, Ports, Reader
+    from halfbridge.bridge.ports import Place, Ports, Reader, Writer
 
 T = TypeVar("T")
 
@@ -40,6 +41,9 @@ class Cluster:
         bootstrap_servers: Brokers.
         kafka: More client properties.
         ports: All of the outside; None: the system's.
+
+    Attributes:
+        ports: The same.
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class Cluster:
         kafka: Mapping[str, str] | None = None,
         ports: Ports | None = None,
     ) -> None:
-        self._ports = ports or system_ports()
+        self.ports = self._ports = ports or system_ports()
         self.bootstrap_servers = bootstrap_servers
         self._common: dict[str, Any] = {
             **(kafka or {}),
@@ -169,7 +173,7 @@ class Cluster:
             return
         with (
             self._errors(f"read {topic} {partition}"),
-            self._reader("halfbridge-admin") as reader,
+            self._reader(ADMIN_GROUP) as reader,
         ):
             reader.read_from({(topic, partition): start})
             yield from self._read_to(reader, topic, partition, end=end)
@@ -208,6 +212,18 @@ class Cluster:
                     f"{topic} {partition}: nothing readable up to offset {end} within"
                     f" {CALL_TIMEOUT_S:.0f} s: an open kafka_txn may hold it back; try again"
                 )
+
+    def writer(self, properties: Mapping[str, Any]) -> Writer:
+        """Return a writer with `properties` besides those of this cluster; the caller purges it."""
+        return self._ports.kafka.writer(
+            {**self._common, **properties, "error_cb": self._reasons.note}
+        )
+
+    @contextmanager
+    def errors(self, action: str) -> Iterator[None]:
+        """Make an AdminError, `cannot <action> ...`, of a failure of Kafka inside the block."""
+        with self._errors(action):
+            yield
 
     @contextmanager
     def _reader(self, group: str) -> Iterator[Reader]:

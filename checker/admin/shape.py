@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from halfbridge.serde.daemon_settings import SETTINGS_BYTES_MAX
 from halfbridge.serde.topic_shapes import (
+    AUDIT_PARTITIONS,
     CHECK_PARTITIONS,
     CHECK_RETENTION_MS,
     MESSAGE_BYTES_MAX,
     MESSAGE_RESERVE_BYTES,
     SAFE_REPLICAS,
     UNLIMITED,
+    audit_settings,
     copy_settings,
     manifest_settings,
     safety,
@@ -36,6 +38,10 @@ DEAD_PARTITIONS = 1
 SETTINGS_PARTITIONS = 1
 # Readers believe no longer record; the frame of a batch of one record takes less than 1 KB.
 SETTINGS_TOPIC_BYTES = SETTINGS_BYTES_MAX + 1024
+_SETTINGS_SETTINGS = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(SETTINGS_TOPIC_BYTES),
+}
 
 
 class Rule(Enum):
@@ -153,7 +159,8 @@ def wanted_topics(names: TopicNames, layout: Layout) -> tuple[TopicShape, ...]:
             for group in layout.producer_groups
         ),
         *((_manifest(names),) if layout.spark_sink else ()),
-        _settings(names),
+        _advised(names.settings, SETTINGS_PARTITIONS, _SETTINGS_SETTINGS),
+        _advised(names.audit, AUDIT_PARTITIONS, audit_settings()),
     )
     insync = _wanted(
         safety(layout.replication_factor), {"min.insync.replicas": (Rule.AT_LEAST, True)}
@@ -246,17 +253,14 @@ def _manifest(names: TopicNames) -> TopicShape:
     return TopicShape(names.manifest, MANIFEST_PARTITIONS, _wanted(manifest_settings(), rules))
 
 
-def _settings(names: TopicNames) -> TopicShape:
-    """Return the settings topic; without it clients know no more than the daemon's defaults."""
-    return TopicShape(
-        names.settings,
-        SETTINGS_PARTITIONS,
-        (
-            Wanted("cleanup.policy", "compact", blocking=False),
-            Wanted("max.message.bytes", str(SETTINGS_TOPIC_BYTES), Rule.AT_LEAST, blocking=False),
-        ),
-        blocking=False,
-    )
+def _advised(topic: str, partitions: int, settings: Mapping[str, str]) -> TopicShape:
+    """Return a topic without which the daemon works: what is wrong with the topic is advice."""
+    rules = {
+        "retention.ms": (Rule.AT_LEAST_OR_UNLIMITED, False),
+        "max.message.bytes": (Rule.AT_LEAST, False),
+    }
+    wanted = (replace(each, blocking=False) for each in _wanted(settings, rules))
+    return TopicShape(topic, partitions, tuple(wanted), blocking=False)
 
 
 def _setting_problems(

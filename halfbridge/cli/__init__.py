@@ -27,6 +27,7 @@ DEBUG_FLAG = "--debug"
 # Command -> one line for --help. The command is the function of the same name in the module
 # halfbridge.cli.<command>, with _ for -.
 COMMANDS = {
+    "audit-log": "Show what operators did.",
     "bench": "Measure throughput and latency, end to end.",
     "broker": "Run a real Kafka broker on this machine.",
     "checker": "Run the daemon, or reset one of its partitions.",

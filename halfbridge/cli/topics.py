@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from halfbridge.checker.admin.acls import daemon_acls, producer_acls, sink_acls
+from halfbridge.checker.admin.acls import daemon_acls, operator_acls, producer_acls, sink_acls
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
 from halfbridge.serde.topics import holds_internal_name
@@ -83,6 +83,12 @@ def topics() -> None:
 )
 @click.option(
     "--real-topic", "real_topics", multiple=True, metavar="NAME", help="For --acls; repeatable."
+)
+@click.option(
+    "--operator-principal",
+    default="User:halfbridge-operator",
+    show_default=True,
+    help="For --acls: who runs `halfbridge tx` and the other commands of an operator.",
 )
 @json_option
 @settings_options(CheckerConfig, only=_SETTINGS)
@@ -167,6 +173,7 @@ def _print_acls(values: dict[str, Any]) -> None:
     config = load_settings(CheckerConfig, values)
     real_topics = values["real_topics"]
     acls = list(daemon_acls(config.names, values["daemon_principal"], real_topics=real_topics))
+    acls += operator_acls(config.names, values["operator_principal"])
     group_acls = sink_acls if values["spark_sink"] else producer_acls
     for group in values["producer_groups"]:
         acls += group_acls(config.names, group, f"User:{group}", real_topics=real_topics)

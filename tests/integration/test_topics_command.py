@@ -83,12 +83,12 @@ def _create(installation: Commanded, *words: str) -> dict[str, Any]:
 
 
 def test_create_makes_topics_and_first_offsets(installation: Commanded) -> None:
-    """All five topics with the settings of docs/operations.md, and a start for every partition."""
+    """All six topics with the settings of docs/operations.md, and a start for every partition."""
     names = installation.names
 
     report = _create(installation)
 
-    mine = {names.half, names.op, names.dead, names.check(GROUP), names.settings}
+    mine = {names.half, names.op, names.dead, names.check(GROUP), names.settings, names.audit}
     assert set(report["created"]) == mine
     assert report["initialised"] == [0, 1, 2, 3]
     assert installation.partitions(names.half) == installation.partitions(names.op) == 4
@@ -178,7 +178,7 @@ def test_check_names_everything_missing(installation: Commanded) -> None:
     status, report = installation.run("topics", "check", "--producer-group", GROUP)
 
     assert status == 1
-    assert len(report["problems"]) == 5
+    assert len(report["problems"]) == 6
     for problem in report["problems"]:
         assert "halfbridge topics create" in problem["fix"]
 

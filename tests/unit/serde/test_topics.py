@@ -15,6 +15,7 @@ def test_names_are_rocketmqs() -> None:
     assert names.dead == "TRANS_CHECK_MAX_TIME_TOPIC"
     assert names.manifest == "RMQ_SYS_TRANS_MANIFEST_TOPIC"
     assert names.settings == "RMQ_SYS_TRANS_SETTINGS_TOPIC"
+    assert names.audit == "RMQ_SYS_TRANS_AUDIT"
     assert names.daemon_group == "CID_RMQ_SYS_TRANS"
     assert names.check("orders") == "RMQ_SYS_TRANS_CHECK_orders"
     assert names.check_group("orders") == "CID_orders"
@@ -23,7 +24,7 @@ def test_names_are_rocketmqs() -> None:
 def test_a_prefix_keeps_installations_apart() -> None:
     """Every name begins with it."""
     names = TopicNames("eu.")
-    every = (names.half, names.op, names.dead, names.manifest, names.settings)
+    every = (names.half, names.op, names.dead, names.manifest, names.settings, names.audit)
     groups = (names.daemon_group, names.check_group("g"))
     assert all(name.startswith("eu.") for name in (*every, names.check("g"), *groups))
 
@@ -43,6 +44,7 @@ def test_installations_are_found_by_their_half_topics() -> None:
         ("RMQ_SYS_TRANS_CHECK_orders", True),
         ("RMQ_SYS_TRANS_MANIFEST_TOPIC", True),
         ("RMQ_SYS_TRANS_SETTINGS_TOPIC", True),
+        ("RMQ_SYS_TRANS_AUDIT", True),
         ("RMQ_SYS_whatever", True),
         ("TRANS_CHECK_MAX_TIME_TOPIC", True),
         ("__consumer_offsets", True),

@@ -1,0 +1,220 @@
+"""What operators do, in the audit topic: an action is stored there before it takes effect.
+
+An action has two records: INTENDED, and after it how the action ended. A command that dies between
+the two leaves the first; whoever repeats the command makes another action.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from halfbridge.checker.errors import AdminError
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.operator_actions import FIELD_BYTES_MAX, decode_action, encode_action
+from halfbridge.serde.records import ActionOutcome, OperatorAction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfbridge.checker.admin.appending import Appender
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.serde.topics import TopicNames
+
+_PARTITION = 0
+# The newest records that `read` looks at: a few seconds, however long the log is.
+READ_RECORDS_MAX = 1_000_000
+_PROBLEM_CHARS_MAX = 200
+
+
+class OperatorLog:
+    """Writes an operator's actions. Not thread-safe.
+
+    Args:
+        cluster: Where.
+        names: Of the installation.
+        appender: Writes the records.
+        who: The operator.
+    """
+
+    def __init__(
+        self, cluster: Cluster, names: TopicNames, appender: Appender, *, who: str
+    ) -> None:
+        self.who = who
+        self._cluster = cluster
+        self._names = names
+        self._appender = appender
+        self._is_there = False
+
+    def record(
+        self, action: str, subject: str, *, why: str, before: str, after: str
+    ) -> OperatorAction:
+        """Store that an action is intended; return the action, which may take effect now.
+
+        Args:
+            action: In the words of the command, such as `tx commit`.
+            subject: What the action is done to.
+            why: The operator's reason.
+            before: How the subject is.
+            after: How the subject is meant to be.
+
+        Raises:
+            AdminError: not stored, or not known to be, or no such topic: the action must not take
+                effect; the operator acts.
+        """
+        self._require_topic()
+        ports = self._cluster.ports
+        intended = OperatorAction(
+            action_id=ports.transaction_id(),
+            at_ms=ports.clock.time_ms(),
+            who=self.who,
+            action=action,
+            subject=subject,
+            why=why,
+            before=before,
+            after=after,
+            outcome=ActionOutcome.INTENDED,
+        )
+        self._append(intended)
+        return intended
+
+    def conclude(
+        self, intended: OperatorAction, outcome: ActionOutcome, *, after: str
+    ) -> OperatorAction:
+        """Store how an action ended, and return that.
+
+        Args:
+            intended: What `record` returned.
+            outcome: How.
+            after: How the subject was found after the action, or what went wrong.
+
+        Raises:
+            AdminError: not stored, or not known to be. The action stays as it is.
+        """
+        concluded = intended._replace(
+            at_ms=self._cluster.ports.clock.time_ms(), after=after, outcome=outcome
+        )
+        self._append(concluded)
+        return concluded
+
+    def _append(self, action: OperatorAction) -> None:
+        place = (self._names.audit, _PARTITION)
+        self._appender.append(place, encode_action(action), action.action_id.encode())
+
+    def _require_topic(self) -> None:
+        if not self._is_there:
+            require_audit_topic(self._cluster, self._names)
+            self._is_there = True
+
+
+class KeptAction(NamedTuple):
+    """A record of the audit topic.
+
+    Attributes:
+        offset: Where the record stands.
+        append_ms: When the broker stored the record, ms since 1970; 0: the broker does not say.
+        action: What the record says; None where that cannot be read.
+        problem: Why the record cannot be read; empty where it can.
+    """
+
+    offset: int
+    append_ms: int
+    action: OperatorAction | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionFilter:
+    """Which actions are asked for.
+
+    Attributes:
+        since_ms: Stored no earlier, ms since 1970.
+        action: The action, or how it begins: `tx` means `tx commit` and `tx rollback`; empty: any.
+        who: The operator; empty: any.
+        subject: What the action was done to; empty: any.
+        limit: The newest so many.
+    """
+
+    since_ms: int = 0
+    action: str = ""
+    who: str = ""
+    subject: str = ""
+    limit: int
+
+    def takes(self, kept: KeptAction) -> bool:
+        """Tell whether a record is asked for; one that cannot be read is, where no text is."""
+        if kept.append_ms < self.since_ms:
+            return False
+        if kept.action is None:
+            return not (self.action or self.who or self.subject)
+        found, wanted = kept.action, self.action
+        return (
+            (not wanted or found.action == wanted or found.action.startswith(f"{wanted} "))
+            and self.who in ("", found.who)
+            and self.subject in ("", found.subject)
+        )
+
+
+def read(
+    cluster: Cluster,
+    names: TopicNames,
+    wanted: ActionFilter,
+    *,
+    on_left_out: Callable[[int], None] = lambda _: None,
+) -> list[KeptAction]:
+    """Return the newest records that are asked for, in the order of the log.
+
+    Args:
+        cluster: Where.
+        names: Of the installation.
+        wanted: Which.
+        on_left_out: Called with the number of older records that were not looked at.
+
+    Raises:
+        AdminError: no such topic, or not to be read; the operator acts.
+    """
+    require_audit_topic(cluster, names)
+    start, end = cluster.watermarks(names.audit, _PARTITION)
+    begin = max(start, end - READ_RECORDS_MAX)
+    if begin > start:
+        on_left_out(begin - start)
+    found: deque[KeptAction] = deque(maxlen=wanted.limit)
+    for record in cluster.read(names.audit, _PARTITION, start=begin, end=end):
+        kept = _kept(record.offset, max(0, record.append_ms), record.value)
+        if wanted.takes(kept):
+            found.append(kept)
+    return list(found)
+
+
+def require_audit_topic(cluster: Cluster, names: TopicNames) -> None:
+    """Return if the audit topic is there.
+
+    Raises:
+        AdminError: it is missing; the text names the command that makes it.
+    """
+    if cluster.partition_count(names.audit):
+        return
+    prefix = f" --topic-prefix {names.prefix}" if names.prefix else ""
+    raise AdminError(
+        f"topic {names.audit} is missing, in which operators' actions are kept; run: halfbridge"
+        f" topics create --bootstrap-servers {cluster.bootstrap_servers}{prefix}"
+    )
+
+
+def reason_problem(reason: str) -> str:
+    """Return why `reason` is no reason that can be kept; empty where it is one."""
+    if not reason.strip():
+        return "must not be empty"
+    most = FIELD_BYTES_MAX["why"]
+    size = len(reason.encode("utf-8", "backslashreplace"))
+    return f"has {size} bytes, at most {most} are allowed" if size > most else ""
+
+
+def _kept(offset: int, append_ms: int, value: bytes | None) -> KeptAction:
+    if value is None:
+        return KeptAction(offset, append_ms, None, "no value")
+    try:
+        return KeptAction(offset, append_ms, decode_action(value))
+    except DecodeError as error:
+        return KeptAction(offset, append_ms, None, error.reason[:_PROBLEM_CHARS_MAX])

@@ -1,0 +1,102 @@
+"""`halfbridge audit-log`: what operators did."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from halfbridge.bridge.log_text import one_line
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
+from halfbridge.cli.times import moment_ms, shown_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfbridge.checker.admin.operator_log import KeptAction
+
+_LIMIT_MAX = 100_000
+
+
+@click.group(name="audit-log")
+def audit_log() -> None:
+    """Show what operators did."""
+
+
+@audit_log.command(name="list")
+@click.option(
+    "--since",
+    "since_ms",
+    type=moment_ms,
+    default=None,
+    metavar="TIME",
+    help="Such as 2h, 7d, or a date.",
+)
+@click.option(
+    "--action", default="", metavar="TEXT", help="Such as `tx commit`, or `tx` for all of tx."
+)
+@click.option("--actor", default="", metavar="TEXT", help="Who acted.")
+@click.option("--subject", default="", metavar="TEXT", help="Such as a transaction id.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, _LIMIT_MAX),
+    default=100,
+    show_default=True,
+    help="The newest.",
+)
+@json_option
+@settings_options(CheckerConfig, only=CONNECTION)
+def list_(**values: Any) -> int:
+    """List what operators did, the newest last.
+
+    An action has two records: INTENDED, which was stored before the action took effect, and how
+    the action ended. An action that has no second record was cut off; repeat its command.
+    """
+    # Imported here: --help does not need the Kafka client.
+    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
+    from halfbridge.checker.admin.operator_log import ActionFilter, read  # noqa: PLC0415
+
+    config = load_settings(CheckerConfig, values)
+    wanted = ActionFilter(
+        since_ms=values["since_ms"] or 0,
+        action=values["action"],
+        who=values["actor"],
+        subject=values["subject"],
+        limit=values["limit"],
+    )
+    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
+    found = read(cluster, config.names, wanted, on_left_out=_tell_left_out)
+    if values["as_json"]:
+        click.echo(json.dumps({"actions": [_as_json(each) for each in found]}))
+    else:
+        _show(found)
+    return 0
+
+
+def _tell_left_out(count: int) -> None:
+    click.echo(f"note: {count} older records were not looked at", err=True)
+
+
+def _as_json(kept: KeptAction) -> dict[str, Any]:
+    place = {"offset": kept.offset, "append_ms": kept.append_ms}
+    if kept.action is None:
+        return {**place, "problem": kept.problem}
+    return {**place, **kept.action._asdict(), "outcome": kept.action.outcome.value}
+
+
+def _show(found: Sequence[KeptAction]) -> None:
+    for kept in found:
+        time = shown_time(kept.append_ms)
+        if kept.action is None:
+            click.echo(f"{time}  offset {kept.offset} cannot be read: {one_line(kept.problem)}")
+            continue
+        each = kept.action
+        words = [each.outcome.value, each.who, each.action, each.subject]
+        click.echo("  ".join([time, f"{words[0]:<8}", *map(one_line, words[1:])]))
+        for name, text in (("why", each.why), ("before", each.before), ("after", each.after)):
+            if text:
+                click.echo(f"{'':22}{name:<7} {one_line(text)}")
+    if not found:
+        click.echo("no actions")

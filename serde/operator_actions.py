@@ -1,0 +1,48 @@
+"""What operators do, as records of the audit topic: bounded text, and bytes.
+
+Whoever may write to the audit topic may write anything there, so a reader gets an action or a
+SerdeError. Nothing is decided by what stands there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from halfbridge.serde.avro import Codec
+from halfbridge.serde.limits import shortened
+from halfbridge.serde.records import OperatorAction
+
+# Of the encoded record; the fields below take less than 11 KiB together.
+ACTION_BYTES_MAX = 16 * 1024
+# Bytes in UTF-8 of each text of an action.
+FIELD_BYTES_MAX = {
+    "action_id": 64,
+    "who": 256,
+    "action": 64,
+    "subject": 1024,
+    "why": 1024,
+    "before": 4096,
+    "after": 4096,
+}
+
+_CODEC: Codec[OperatorAction] = Codec(
+    OperatorAction, ("operator_action.v1",), bytes_max=ACTION_BYTES_MAX
+)
+
+
+def encode_action(action: OperatorAction) -> bytes:
+    """Return the value of the record of `action`, whose texts are cut at `FIELD_BYTES_MAX`."""
+    cut: dict[str, Any] = {
+        name: shortened(getattr(action, name), most) for name, most in FIELD_BYTES_MAX.items()
+    }
+    return _CODEC.encode(action._replace(**cut))
+
+
+def decode_action(value: bytes) -> OperatorAction:
+    """Return what a record of the audit topic says.
+
+    Raises:
+        UnknownSchemaError: written by a newer version; upgrade this reader.
+        DecodeError: too long or damaged.
+    """
+    return _CODEC.decode(value)
