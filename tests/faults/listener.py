@@ -45,9 +45,15 @@ class Listener:
         return f"{_NAME}://{address}:{self.port}"
 
     def broker(
-        self, directory: Path, properties: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        properties: Mapping[str, str] | None = None,
+        server: Mapping[str, str] | None = None,
     ) -> EmbeddedBroker:
-        """Return a broker that has it, not started; `properties` get the listener's prefix."""
+        """Return a broker that has it, not started; `properties` get the listener's prefix.
+
+        `server` are properties of the broker itself.
+        """
         plain = f"PLAINTEXT://{HOST}:{self.broker_port}"
         prefix = f"listener.name.{_NAME.lower()}."
         return EmbeddedBroker(
@@ -62,6 +68,7 @@ class Listener:
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
                 f"{_NAME}:{self.protocol}",
                 **{prefix + name: value for name, value in (properties or {}).items()},
+                **(server or {}),
             },
         )
 
