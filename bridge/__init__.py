@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         ProducerFencedError,
         RetriableError,
         TopicSetupError,
+        TransactionsRejectedError,
     )
     from halfbridge.bridge.futures import DecisionFuture, SendFuture
     from halfbridge.bridge.message import (
@@ -63,6 +64,7 @@ _HOMES = {
         "ProducerFencedError",
         "RetriableError",
         "TopicSetupError",
+        "TransactionsRejectedError",
     ),
     "halfbridge.bridge.message": (
         "Answer",
@@ -110,6 +112,7 @@ __all__ = [
     "Transaction",
     "TransactionProducer",
     "TransactionSendResult",
+    "TransactionsRejectedError",
 ]
 
 

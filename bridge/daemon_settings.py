@@ -1,7 +1,7 @@
-"""The daemon's limits as the client knows them, and how its own settings differ from them.
+"""What the client knows of the settings topic: the daemon's limits, and the operators' switch.
 
-A thread of its own reads the settings record once, when a producer starts. Nobody waits for the
-thread. The record changes nothing that the client does: the client only warns.
+A thread of its own reads the topic when a producer starts, and what is new after that. The limits
+are taken once: they change nothing that the client does, which only warns. The switch is followed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from halfbridge.bridge.client_settings import reader_properties
 from halfbridge.bridge.errors import BridgeError
-from halfbridge.bridge.settings_topic import READING, read_settings
+from halfbridge.bridge.gate import Gate
+from halfbridge.bridge.settings_topic import READING, read_topic
 from halfbridge.bridge.trouble import tell
 from halfbridge.serde.limits import (
     METADATA_BYTES_MAX,
@@ -23,12 +24,15 @@ from halfbridge.serde.records import DaemonSettings
 
 if TYPE_CHECKING:
     from halfbridge.bridge.config import BridgeConfig
-    from halfbridge.bridge.ports import Ports, Running
-    from halfbridge.bridge.settings_topic import Said
+    from halfbridge.bridge.ports import Ports, Reader, Running
+    from halfbridge.bridge.settings_topic import Reading, Said
 
 _LOG = logging.getLogger("halfbridge.bridge")
 # How long `close` waits for a reader; it notices within a tenth of a second.
 _STOP_S = 2.0
+# Between two looks at the topic: how late a client learns that operators stopped new transactions.
+# A look is two small requests on an open connection.
+FOLLOW_S = 10.0
 # The largest things that this client may write, by the name of the daemon's limit.
 _WRITTEN_MAX = {
     "metadata_bytes_max": METADATA_BYTES_MAX,
@@ -39,11 +43,14 @@ _WRITTEN_MAX = {
 
 
 class DaemonLimits:
-    """The daemon's limits as one producer knows them. Thread-safe.
+    """The daemon's limits as one producer knows them, and the operators' switch. Thread-safe.
 
     Args:
-        config: The producer's settings.
-        ports: Used to read the record.
+        config: The producer's.
+        ports: What the topic is read with.
+
+    Attributes:
+        gate: What the switch says.
     """
 
     def __init__(self, config: BridgeConfig, ports: Ports) -> None:
@@ -51,12 +58,15 @@ class DaemonLimits:
         self._ports = ports
         self._known: DaemonSettings | None = None  # until it was looked for
         self._has_warned_of_immunity = False
+        self.gate = Gate(ports.run)
+        self._reader: Reader | None = None
+        self._position = 0  # of the settings topic: what is new begins here
         self._stopping = ports.run.event()
         self._reading: Running | None = None
 
     def start(self) -> None:
-        """Start to read the record; returns at once."""
-        self._reading = self._ports.run.start(self._look, "halfbridge-settings")
+        """Begin to read the topic; returns at once."""
+        self._reading = self._ports.run.start(self._follow, "halfbridge-settings")
 
     def stop(self) -> None:
         """Stop reading."""
@@ -81,28 +91,59 @@ class DaemonLimits:
             known.transaction_age_ms_max,
         )
 
-    def _look(self) -> None:
+    def _follow(self) -> None:
         try:
-            said = self._read()
+            is_first = True
+            while True:
+                self._look(is_first=is_first)
+                self.gate.looked()
+                is_first = False
+                if self._stopping.wait(FOLLOW_S):
+                    return
+        finally:
+            self._let_go()
+
+    def _look(self, *, is_first: bool) -> None:
+        """Read what is new; what cannot be read leaves all as it is."""
+        log = _LOG.info if is_first else _LOG.debug
+        told = "the daemon's limits are not known, defaults assumed"
+        if self._known is not None:
+            told = "the settings topic was not read, what was read before holds"
+        try:
+            reading = self._read()
         except BridgeError as error:
+            self._let_go()
             if not self._stopping.is_set():
-                tell(_LOG.info, "the daemon's limits are not known, defaults assumed: %s", error)
+                tell(log, "%s: %s", told, error)
             return
         except BaseException:  # noqa: BLE001 (a hint that cannot be read stops nobody)
-            tell(_LOG.exception, "the daemon's limits are not known, defaults assumed")
+            self._let_go()
+            tell(_LOG.exception, "%s", told)
             return
-        self._take(said[-1] if said else None)
+        if self._known is None:
+            self._take(reading.said[-1] if reading.said else None)
+        is_new_topic = reading.end < self._position
+        if reading.switched is not None or is_new_topic:
+            self.gate.take(reading.switched)
+        self._position = reading.end
 
-    def _read(self) -> list[Said]:
+    def _read(self) -> Reading:
         ports = self._ports
-        properties = {**reader_properties(self._config, ports.clock), **READING}
-        reader = ports.kafka.reader(properties)
-        try:
-            topic = self._config.names.settings
-            said, _ = read_settings(reader, topic, stop=self._stopping, clock=ports.clock)
-        finally:
-            ports.run.let_go(reader)
-        return said
+        if self._reader is None:
+            properties = {**reader_properties(self._config, ports.clock), **READING}
+            self._reader = ports.kafka.reader(properties)
+        return read_topic(
+            self._reader,
+            self._config.names.settings,
+            start=self._position,
+            stop=self._stopping,
+            clock=ports.clock,
+        )
+
+    def _let_go(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            self._ports.run.let_go(reader)
 
     def _take(self, last: Said | None) -> None:
         self._known = DaemonSettings()

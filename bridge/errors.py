@@ -2,7 +2,8 @@
 
 BridgeError
 ├─ RetriableError            the same call may be repeated, now or later
-│  └─ BackpressureError      too much in flight; slow down
+│  ├─ BackpressureError      too much in flight; slow down
+│  └─ TransactionsRejectedError  an operator stopped new transactions; later
 ├─ AbortableError            the daemon aborts its kafka_txn and starts from the offsets
 ├─ HalfNotStoredError        no ack for a half message: do not run the local transaction
 ├─ OutcomeUnknownError       in doubt: the check settles it; only the same decision may be repeated
@@ -33,6 +34,20 @@ class RetriableError(BridgeError):
 
 class BackpressureError(RetriableError):
     """There was no room for another message in time; the brokers are slower than the caller."""
+
+
+class TransactionsRejectedError(RetriableError):
+    """An operator stopped new transactions of the installation; nothing was begun or sent.
+
+    What was sent before may be decided, and is checked and delivered.
+
+    Attributes:
+        reason: Of the operator.
+    """
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class AbortableError(BridgeError):

@@ -165,10 +165,12 @@ class TransactionProducer:
 
         Raises:
             InvalidMessageError: immunity or context is too long; nothing was begun.
+            TransactionsRejectedError: an operator stopped new transactions; repeat it later.
             ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork.
         """
         shared = self._started()
         shared.check_open()
+        shared.gate.check_begin()
         if immunity_ms is not None:
             shared.check_immunity(immunity_ms)
         if placement_key is None:

@@ -13,12 +13,14 @@ from halfbridge.bridge.failure import Code, KafkaFailure, bridge_error
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.serde.daemon_settings import DAEMON_KEY, decode_daemon_settings
 from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.transactions_switch import SWITCH_KEY, decode_switch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from halfbridge.bridge.ports import Clock, Event, Reader
     from halfbridge.serde.records import DaemonSettings
+    from halfbridge.serde.transactions_switch import TransactionsSwitch
 
 # For one reading. Nobody waits for the result; this bounds how long a thread and a connection live.
 READ_S = 10.0
@@ -58,14 +60,55 @@ class Said(NamedTuple):
     problem: str = ""
 
 
+class Switched(NamedTuple):
+    """What a record of the operators' switch says.
+
+    Attributes:
+        offset: Where it stands.
+        switch: The switch; None where it cannot be read, or was deleted.
+        problem: Why it cannot be read; empty where it can.
+    """
+
+    offset: int
+    switch: TransactionsSwitch | None
+    problem: str = ""
+
+
+class Reading(NamedTuple):
+    """What stands in the topic.
+
+    Attributes:
+        said: The records of the daemon's limits, in offset order.
+        switched: The last record of the operators' switch; None where there is none.
+        end: Where the log ends.
+    """
+
+    said: list[Said]
+    switched: Switched | None
+    end: int
+
+
 def read_settings(
     reader: Reader, topic: str, *, stop: Event, clock: Clock
 ) -> tuple[list[Said], int]:
     """Return the content of the daemon's records, in offset order, and the end of the log.
 
+    Args and raises: as `read_topic`.
+    """
+    reading = read_topic(reader, topic, stop=stop, clock=clock)
+    return reading.said, reading.end
+
+
+def read_topic(reader: Reader, topic: str, *, start: int = 0, stop: Event, clock: Clock) -> Reading:
+    """Return what stands in the topic from `start` on.
+
+    A topic that was made anew may end before `start`: all that stands in the new one is returned
+    then, and `end` is below `start`.
+
     Args:
         reader: Made with `READING`, and with a group that may be read. The caller closes it.
         topic: The settings topic.
+        start: An offset that the log has or had, or its end.
         stop: Once set, reading ends.
         clock: Bounds the reading.
 
@@ -79,16 +122,15 @@ def read_settings(
         error = reader.topic_failure(topic, READ_S)
         if error is not None:
             raise _refused(topic, failure_of(error))
-        reader.read_from({(topic, 0): 0})  # or from the log's start, if that lies behind 0
+        reader.read_from({(topic, 0): start})  # or from the log's start, if `start` is not there
         return _to_the_end(reader, topic, deadline, stop, clock)
     except KafkaFailure as failure:
         raise bridge_error(failure) from failure
 
 
-def _to_the_end(
-    reader: Reader, topic: str, deadline: float, stop: Event, clock: Clock
-) -> tuple[list[Said], int]:
+def _to_the_end(reader: Reader, topic: str, deadline: float, stop: Event, clock: Clock) -> Reading:
     said: list[Said] = []
+    switched: Switched | None = None
     left_bytes = READ_BYTES_MAX
     while clock.monotonic() < deadline and not stop.is_set():
         record = reader.poll(_SLICE_S)
@@ -98,7 +140,7 @@ def _to_the_end(
         if error is not None:
             failure = failure_of(error)
             if failure.code == Code.PARTITION_EOF:
-                return said, offset
+                return Reading(said, switched, offset)
             raise _refused(topic, failure)
         key, value = record.key(), record.value()
         left_bytes -= _FRAME_BYTES + len(key or b"") + len(value or b"")
@@ -109,6 +151,8 @@ def _to_the_end(
             )
         if key == DAEMON_KEY:
             said.append(_said(offset, value))
+        elif key == SWITCH_KEY:
+            switched = _switched(offset, value)
     raise RetriableError(f"{topic} was not read to its end within {READ_S:g} s")
 
 
@@ -119,6 +163,15 @@ def _said(offset: int, value: bytes | None) -> Said:
         return Said(offset, decode_daemon_settings(value))
     except DecodeError as error:  # without the error, which holds the bytes
         return Said(offset, None, error.reason[:_PROBLEM_CHARS_MAX])
+
+
+def _switched(offset: int, value: bytes | None) -> Switched:
+    if value is None:
+        return Switched(offset, None)
+    try:
+        return Switched(offset, decode_switch(value))
+    except DecodeError as error:  # without the error, which holds the bytes
+        return Switched(offset, None, error.reason[:_PROBLEM_CHARS_MAX])
 
 
 def _refused(topic: str, failure: KafkaFailure) -> BridgeError:

@@ -75,6 +75,7 @@ class Shared:
         self.actor = f"{socket.gethostname()}:{os.getpid()}"
         self.server = DeliveryServer(writer, ports, in_flight_max=config.in_flight_max)
         self.daemon_limits = DaemonLimits(config, ports)
+        self.gate = self.daemon_limits.gate
         self._ports = ports
         self._acknowledgements = Acknowledgements(ports.run.current)
         self._message_bytes_max = half.message_bytes_max
@@ -117,10 +118,13 @@ class Shared:
         Raises:
             InvalidMessageError: too large, immunity too long, topic or partition wrong.
             TopicSetupError: the real topic does not exist.
+            TransactionsRejectedError: an operator stopped new transactions.
             FatalError: the producer is closed.
         """
         if self._closing is not None:
             self.check_open()
+        if self.gate.refusal is not None:
+            self.gate.check_send()
         # Headers count twice: they are part of the record, and they reduce the room for its body.
         size = message.body_bytes + (2 * message.header_bytes if message.headers else 0)
         if size > self._message_bytes_max:

@@ -37,6 +37,7 @@ COMMANDS = {
     "local-messages": "Create, list, show, retry and purge a local message table.",
     "relay": "Send the messages of a local message table.",
     "spark": "Read, audit and copy topics with Spark.",
+    "transactions": "Stop new transactions of all clients, or accept them again.",
     "topics": "Create or check the internal topics.",
 }
 

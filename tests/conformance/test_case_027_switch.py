@@ -1,0 +1,66 @@
+"""Conformance case 27 on a real broker: an operator stops new transactions, and accepts again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from halfbridge.bridge import Message, Resolution, TransactionsRejectedError
+from halfbridge.cli import cli
+from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from halfbridge.bridge import MessageView, TransactionProducer
+    from tests.integration.installation import Installation
+
+pytestmark = pytest.mark.broker
+
+
+def _unknown(_view: MessageView) -> Resolution:
+    return Resolution.UNKNOWN
+
+
+def _transactions(installation: Installation, *words: str) -> tuple[int, dict[str, Any]]:
+    place = ("--bootstrap-servers", installation.servers)
+    prefix = ("--topic-prefix", installation.names.prefix)
+    result = CliRunner().invoke(cli, ["transactions", *words, "--json", *place, *prefix])
+    assert result.stdout, result.stderr
+    return result.exit_code, json.loads(result.stdout)
+
+
+def _refuses(producer: TransactionProducer) -> bool:
+    try:
+        producer.begin()
+    except TransactionsRejectedError:
+        return True
+    return False
+
+
+def test_case_027_nothing_is_stored_while_operators_reject(installation: Installation) -> None:
+    """Begin and send raise the reason, plain sends work, and what is open is delivered."""
+    orders, half = installation.real("orders"), installation.names.half
+    installation.start()
+    with installation.producer(_unknown) as producer:
+        open_one = producer.begin()
+        open_one.send(Message(orders, value=b"open"))
+        status, told = _transactions(
+            installation, "reject", "--yes", "--reason", "the database moves", "--actor", "ada"
+        )
+        assert (status, told["holds"], told["is_rejecting"]) == (0, True, True)
+        until("the client refuses", lambda: _refuses(producer))
+        with pytest.raises(TransactionsRejectedError, match="ada stopped new transactions: the da"):
+            open_one.send(Message(orders, value=b"more"))
+        assert len(installation.tail(half).to_end()) == 1
+        installation.write(orders, b"plain")
+        open_one.commit()
+        values = [each.value for each in installation.tail(orders).until(2)]
+        assert sorted(values) == [b"open", b"plain"]
+
+    with installation.producer(_unknown) as restarted:
+        assert _refuses(restarted)
+        assert _transactions(installation, "show")[1]["reason"] == "the database moves"
+        _transactions(installation, "accept", "--yes", "--reason", "moved")
+        until("the client begins again", lambda: not _refuses(restarted))
