@@ -23,6 +23,9 @@ HALF = "RMQ_HALF"
 CONTEXT = "RMQ_CONTEXT"
 CHECK = "RMQ_CHECK"
 DEAD = "RMQ_DEAD"
+# The last header of a record that is about a dead letter, and is none itself. The name may stand in
+# a user's headers: the last header of a dead letter is RMQ_DEAD.
+DEAD_MARK = "RMQ_DEAD_MARK"
 TRANSACTION_ID = "__transactionId__"
 BORN_TIMESTAMP = "__bornTimestamp__"
 # Only where the index is above 0: most transactions have one message, whose record needs no more.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from halfbridge.serde.records import Op, OpKind, OpSource
+from halfbridge.serde.records import COUNT_UNKNOWN, Op, OpKind, OpSource
 
 
 class State(str, Enum):
@@ -119,3 +119,15 @@ def proves_its_age(op: Op, op_append_ms: int, first_append_ms: int) -> bool:
     if op_append_ms < 0 or first_append_ms < 0:
         return False
     return op_append_ms - first_append_ms >= age_ms
+
+
+def covers_what_is_there(op: Op) -> bool:
+    """Tell whether a COMMIT delivers what is there, whatever message indices are missing.
+
+    So an operator redelivers dead letters: the messages 0 and 1 of a transaction were delivered,
+    and message 2 was EXTRA. Message 2 alone is life 1 of the transaction. It keeps its index, by
+    which consumers tell messages apart. Life 0 is its producer's, and must be whole.
+    """
+    return (
+        op.message_count == COUNT_UNKNOWN and op.resume_count > 0 and op.source is OpSource.OPERATOR
+    )

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.core.too_large import is_too_large
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
-from halfbridge.serde.protocol import REASON_AGE, REASON_CHECK_TIMES, REASON_TOO_LARGE
+from halfbridge.serde.protocol import (
+    REASON_AGE,
+    REASON_CHECK_TIMES,
+    REASON_TOO_LARGE,
+    covers_what_is_there,
+)
 from halfbridge.serde.records import COUNT_UNKNOWN, DeadReason, Op, OpSource
 
 if TYPE_CHECKING:
@@ -39,7 +44,8 @@ def judge_commit(
     Messages 0 to n-1 are delivered, or none. n is the op's message_count; where message_count is
     not known, n is the number of messages that count. A message counts if its original is at or
     below the op's half_offset: whether later records were read already must not change the result.
-    With a gap in the indices, or above a limit of a transaction, no message is delivered.
+    With a gap in the indices, or above a limit of a transaction, no message is delivered. A gap is
+    none in what an operator redelivers (`serde.protocol.covers_what_is_there`).
 
     Example: a COMMIT with message_count 3 finds the indices 0, 1 and 3. Index 3 is EXTRA; 0 and 1
     are INCOMPLETE, because index 2 is missing.
@@ -71,7 +77,8 @@ def judge_commit(
             dead.append((half, DeadReason.EXTRA, f"the commit covers {count} messages"))
         else:
             meant.append(half)
-    refused = _refusal(meant, len(meant) if count < 0 else count, allows)
+    wanted = None if covers_what_is_there(op) else len(meant) if count < 0 else count
+    refused = _refusal(meant, wanted, allows)
     if refused is None:
         return CommitEffect(tuple(meant), tuple(dead))
     reason, detail = refused
@@ -86,7 +93,7 @@ def discard_reason(op: Op) -> DeadReason:
 
 
 def _refusal(
-    meant: Sequence[HalfRead], count: int, allows: Callable[[str, str], bool]
+    meant: Sequence[HalfRead], count: int | None, allows: Callable[[str, str], bool]
 ) -> tuple[DeadReason, str] | None:
     if is_too_large(meant):
         return DeadReason.TOO_LARGE, (
@@ -95,7 +102,9 @@ def _refusal(
             f" {TRANSACTION_MESSAGES_MAX} messages and {TRANSACTION_BYTES_MAX} bytes"
         )
     # Indices are ascending, unique and not negative: without a gap the last index is count - 1.
-    if len(meant) != count or (meant and meant[-1].metadata.message_index != count - 1):
+    if count is not None and (
+        len(meant) != count or (meant and meant[-1].metadata.message_index != count - 1)
+    ):
         shown = [half.metadata.message_index for half in meant[:_INDICES_SHOWN]]
         return DeadReason.INCOMPLETE, f"of {count} messages {len(meant)} are there: {shown} ..."
     for half in meant:

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from halfbridge.serde.headers import BORN_TIMESTAMP, DEAD, MESSAGE_INDEX, TRANSACTION_ID
+from halfbridge.serde.headers import (
+    BORN_TIMESTAMP,
+    DEAD,
+    DEAD_MARK,
+    MESSAGE_INDEX,
+    TRANSACTION_ID,
+)
 from halfbridge.serde.limits import (
     METADATA_BYTES_MAX,
     OP_BYTES_MAX,
@@ -53,6 +59,7 @@ IS_JUNK_HALF = 5
 IS_JUNK_OP = 6
 IS_JUNK_LETTER = 7  # a record in the dead-letter topic that is no dead letter
 IS_JUNK_COPY = 8  # a dead letter of an unreadable record
+IS_MARK = 9  # a record in the dead-letter topic that says what an operator did about a dead letter
 NAMES = {
     IS_HALF: "half",
     IS_OP: "op",
@@ -63,6 +70,7 @@ NAMES = {
     IS_JUNK_OP: "unreadable_op",
     IS_JUNK_LETTER: "unreadable_dead_letter",
     IS_JUNK_COPY: "dead_letter_of_unreadable",
+    IS_MARK: "mark_of_dead_letter",
 }
 
 # Columns of every frame of facts. `part` and `at` are partition and offset of the row. A "letter"
@@ -199,8 +207,8 @@ def facts_of_reals(records: DataFrame) -> DataFrame:
 def facts_of_letters(records: DataFrame) -> DataFrame:
     """Return FACTS about the rows of the dead-letter topic, which have Kafka's columns.
 
-    A row is a dead letter (IS_LETTER), a dead letter of an unreadable record (IS_JUNK_COPY), or a
-    row that is not a dead letter (IS_JUNK_LETTER).
+    A row is a dead letter (IS_LETTER), a dead letter of an unreadable record (IS_JUNK_COPY), a mark
+    that an operator set (IS_MARK), or a row that is none of these (IS_JUNK_LETTER).
     """
     headers = F.col("headers")
     last = F.try_element_at(headers, F.lit(-1))
@@ -210,6 +218,7 @@ def facts_of_letters(records: DataFrame) -> DataFrame:
         "key",
         "value",
         F.when(last["key"] == DEAD, last["value"]).alias("letter_data"),
+        (last["key"] == DEAD_MARK).alias("is_mark"),
         rest.alias("headers"),
         half_bytes(rest).alias("data"),
     )
@@ -228,7 +237,8 @@ def facts_of_letters(records: DataFrame) -> DataFrame:
     about_half = is_letter & F.col("unread").isNull()
     return _facts(
         judged,
-        what=F.when(about_half, IS_LETTER)
+        what=F.when(F.col("is_mark"), IS_MARK)
+        .when(about_half, IS_LETTER)
         .when(is_letter & (letter["reason"] == DeadReason.INVALID.value), IS_JUNK_COPY)
         .otherwise(IS_JUNK_LETTER),
         txn=F.when(about_half, meta["transaction_id"]),

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.audit.ruling import Compute
 
+# Reasons of dead letters of a message that had to be delivered. A redelivery delivers it in another
+# life of its transaction.
+_REFUSALS = (DeadReason.NOT_ALLOWED.value, DeadReason.UNDELIVERABLE.value)
 # Reasons of dead letters that do not show what became of the message. A LATE one may be about a
 # late duplicate of the message. The daemon writes an INVALID one before there is a decision.
 _ASIDE = (DeadReason.LATE.value, DeadReason.INVALID.value)
@@ -62,8 +65,8 @@ class Matched:
 
 def match(facts: DataFrame, messages: DataFrame, compute: Compute) -> Matched:
     """Return `messages`, matched with the real records and the dead letters in `facts`."""
-    pairs = compute(_pairs(facts, messages))
     letters = _letters(facts)
+    pairs = compute(_pairs(facts, _with_refusals(messages, letters)))
     indices = messages.select(*LIFE, "index")
     return Matched(
         messages=_with_letters(pairs.where(F.col("index").isNotNull()), letters),
@@ -76,7 +79,9 @@ def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
     """Match equal messages with the real records of their content, the n-th with the n-th.
 
     Messages that must be delivered come first, because a resumed transaction may have a message
-    with the same content. Messages that ask for a partition are sorted by it, as the records are.
+    with the same content. Among these, messages that were refused come last: a redelivered message
+    is refused in one life, and delivered in the next one. Messages that ask for a partition are
+    sorted by it, as the records are.
     Where the real records of equal messages are in several partitions, or some of them are missing,
     it is not known which record belongs to which message. Such messages are not is_sure.
     """
@@ -85,7 +90,7 @@ def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
     ranked = messages.withColumn(
         "rank",
         F.row_number().over(
-            alike.orderBy(is_wanted.cast("int").desc(), "to_part", "index", "ident")
+            alike.orderBy(is_wanted.cast("int").desc(), "is_refused", "to_part", "index", "ident")
         ),
     )
     reals = (
@@ -107,7 +112,8 @@ def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
     equals = Window.partitionBy("txn", "hash")
     in_one = F.min("real_part").over(equals) == F.max("real_part").over(equals)
     is_mixed = (F.min("to_part").over(equals) < 0) & (F.max("to_part").over(equals) >= 0)
-    is_seen = F.count_if(is_wanted).over(equals) <= F.count("real_part").over(equals)
+    is_due = is_wanted & ~F.col("is_refused")
+    is_seen = F.count_if(is_due).over(equals) <= F.count("real_part").over(equals)
     is_blind = F.max(F.col("must") == UNKNOWN).over(Window.partitionBy("txn"))
     return (
         ranked.join(reals, ["txn", "hash", "rank"], "full_outer")
@@ -116,6 +122,18 @@ def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
         .withColumn("is_seen", ~is_mixed & is_seen)
         .withColumn("is_blind", F.coalesce(is_blind, F.lit(col=False)))
         .withColumn("has_life", F.max(is_message).over(Window.partitionBy("txn")))
+    )
+
+
+def _with_refusals(messages: DataFrame, letters: DataFrame) -> DataFrame:
+    """Add is_refused: the message has a dead letter with a reason of _REFUSALS."""
+    refused = (
+        letters.where(F.col("reason").isin(*_REFUSALS))
+        .select(*LIFE, "index", F.lit(col=True).alias("is_refused"))
+        .distinct()
+    )
+    return messages.join(refused, [*LIFE, "index"], "left").withColumn(
+        "is_refused", F.coalesce("is_refused", F.lit(col=False))
     )
 
 
@@ -167,7 +185,7 @@ def _with_letters(messages: DataFrame, letters: DataFrame) -> DataFrame:
     )
     is_like = (F.col("content_min") == F.col("hash")) & (F.col("content_max") == F.col("hash"))
     return (
-        messages.drop("rank", "is_known", "has_life", "is_blind")
+        messages.drop("rank", "is_known", "has_life", "is_blind", "is_refused")
         .join(summed, [*LIFE, "index"], "left")
         .withColumn("letters", F.coalesce("letters", F.lit(0)))
         .withColumn("is_letter_like", F.coalesce(is_like, F.lit(col=True)))

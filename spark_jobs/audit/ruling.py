@@ -17,7 +17,12 @@ from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
 from halfbridge.serde.records import OpKind
 from halfbridge.spark_jobs.audit.facts import IS_HALF, IS_OP
 from halfbridge.spark_jobs.audit.times import born_ms
-from halfbridge.spark_jobs.reading.decisions import contradicts, decides, proves_its_age
+from halfbridge.spark_jobs.reading.decisions import (
+    contradicts,
+    covers_what_is_there,
+    decides,
+    proves_its_age,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +76,7 @@ def rule(facts: DataFrame, bounds: Bounds, compute: Compute) -> Ruled:
     is_proven = proves_its_age(F.col("age_ms"), F.col("op_ms"), F.col("born_ms"))
     known = compute(ops.join(lives, list(LIFE)).where(is_proven))
     first = known.groupBy(*LIFE).agg(
-        F.min(F.struct("op_at", "kind", "half_to", "count", "op_ms")).alias("decision")
+        F.min(F.struct("op_at", "kind", "half_to", "count", "op_ms", "source")).alias("decision")
     )
     return Ruled(
         messages=compute(_ruled(messages.join(first, list(LIFE), "left"), bounds)),
@@ -165,7 +170,9 @@ def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
         .withColumn("index_first", F.min("index").over(life))
     )
     wanted = F.when(F.col("count") >= 0, F.col("count")).otherwise(F.col("meant_here"))
-    is_gap = (F.col("meant_here") != wanted) | (F.col("meant_last") != wanted - 1)
+    is_partial = covers_what_is_there(F.col("resume"), F.col("source"), F.col("count"))
+    is_short = (F.col("meant_here") != wanted) | (F.col("meant_last") != wanted - 1)
+    is_gap = is_short & ~is_partial
     judged = summed.withColumn("is_gap", F.coalesce(F.col("is_meant") & is_gap, F.lit(col=False)))
     must = (
         # The first messages of the transaction were deleted, so it is not known completely.
@@ -188,5 +195,5 @@ def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
     )
     return judged.withColumn("must", must).drop(
         *("is_late", "is_meant", "meant_here", "meant_last", "has_flaw", "index_first"),
-        *("bytes", "bytes_meant"),
+        *("bytes", "bytes_meant", "source"),
     )

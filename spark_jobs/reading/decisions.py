@@ -6,7 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde.protocol import DISCARDERS, EFFECTS, STATE_AFTER, YIELDING, State
-from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
 
 _DISCARD = OpKind.DISCARD.value
 _DECIDING = [kind.value for kind in OpKind if EFFECTS[State.UNDECIDED, kind] in STATE_AFTER]
@@ -33,3 +33,8 @@ def proves_its_age(claimed_ms: Column, op_append_ms: Column, first_append_ms: Co
     """Tell whether an op may take effect, as `protocol.proves_its_age`."""
     has_times = (op_append_ms >= 0) & (first_append_ms >= 0)
     return (claimed_ms == 0) | (has_times & (op_append_ms - first_append_ms >= claimed_ms))
+
+
+def covers_what_is_there(resume: Column, source: Column, count: Column) -> Column:
+    """Tell whether a COMMIT delivers what is there, as `protocol.covers_what_is_there`."""
+    return (count == COUNT_UNKNOWN) & (resume > 0) & (source == OpSource.OPERATOR.value)

@@ -61,7 +61,7 @@ class Truth:
 
     def _apply(self, read: OpRead) -> None:
         op = read.op
-        key = op.transaction_id, op.producer_group
+        key = op.transaction_id, op.producer_group, op.resume_count
         if key not in self.undecided:
             return
         if op.kind is OpKind.UNKNOWN:
@@ -79,6 +79,7 @@ class Truth:
         elif op.kind is OpKind.COMMIT:
             self.dead.update(line("LATE", half) for half in every if half not in there)
             n = op.message_count
+            is_partial = n < 0 and op.resume_count > 0 and op.source is OpSource.OPERATOR
             if n == COUNT_UNKNOWN:
                 n = max((half.metadata.message_index + 1 for half in there), default=0)
             self.dead.update(line("EXTRA", h) for h in there if h.metadata.message_index >= n)
@@ -86,7 +87,7 @@ class Truth:
             size = sum(half.user_bytes for half in meant)
             if size > TRANSACTION_BYTES_MAX or any(map(is_excess, meant)):
                 self.dead.update(line("TOO_LARGE", half) for half in meant)
-            elif [half.metadata.message_index for half in meant] != list(range(n)):
+            elif not is_partial and [h.metadata.message_index for h in meant] != list(range(n)):
                 self.dead.update(line("INCOMPLETE", half) for half in meant)
             elif any(half.flaw or half.metadata.real_topic == FORBIDDEN for half in meant):
                 self.dead.update(line("NOT_ALLOWED", half) for half in meant)
@@ -99,12 +100,14 @@ def is_excess(half: HalfRead) -> bool:
     return half.metadata.message_index >= TRANSACTION_MESSAGES_MAX
 
 
-def key_of(half: HalfRead) -> tuple[str, str]:
-    """Return the transaction of a half message."""
-    return half.metadata.transaction_id, half.metadata.producer_group
+def key_of(half: HalfRead) -> tuple[str, str, int]:
+    """Return the transaction of a half message, and its life."""
+    told = half.metadata
+    return told.transaction_id, told.producer_group, told.resume_count
 
 
 def line(what: str, half: HalfRead) -> str:
     """Return in words what became of a half message."""
     told = half.metadata
-    return f"{what} {told.transaction_id} of {told.producer_group} [{told.message_index}]"
+    life = f"/{told.resume_count}" if told.resume_count else ""
+    return f"{what} {told.transaction_id}{life} of {told.producer_group} [{told.message_index}]"

@@ -93,6 +93,7 @@ _steps = st.one_of(
     _step("begins", _groups, st.integers(1, 3), _real_topics, _flaws, _sizes),
     _step("begins", _groups, st.integers(1, 3), _real_topics, _flaws, _sizes),
     _step("stores_more", _which, _indices, _groups),
+    _step("is_redelivered", _which, st.sets(st.integers(0, 3), min_size=1)),
     _step("says", _which, said, _nobody_else),
     _step("says", _which, said, _nobody_else),
     _step("is_asked_and_answers", _which, _answers),

@@ -19,7 +19,7 @@ from halfbridge.checker.core.progress import check_against_log
 from halfbridge.checker.core.too_large import is_too_large
 from halfbridge.serde.progress import START, parse_progress
 from halfbridge.serde.protocol import State
-from halfbridge.serde.records import COUNT_UNKNOWN, OpKind
+from halfbridge.serde.records import COUNT_UNKNOWN, OpKind, OpSource
 from tests.ledger_weights import counted, weighed
 from tests.playbook import BEGIN_MS, SETTINGS, UNLIMITED, Log, Reader, metadata, op_record
 from tests.property import strategies as some
@@ -54,7 +54,7 @@ class History:
         self.committed = START
         self.now_ms = BEGIN_MS
         self.life_ms = BEGIN_MS
-        self.keys = [("T", "orders")]
+        self.keys = [("T", "orders", 0)]
         self.offsets: dict[Any, dict[int, int]] = {}
         self.said: set[Any] = set()
         self.closed: set[Any] = set()
@@ -68,22 +68,37 @@ class History:
 
     def begins(self, group: str, count: int, topic: str, flaw: str, size: int) -> None:
         """A producer stores the half messages of a new transaction."""
-        key = f"T{len(self.keys)}", group
+        key = f"T{len(self.keys)}", group, 0
         self.keys.append(key)
         for index in range(count):
             self._store(key, index, real_topic=topic, flaw=flaw, user_bytes=size)
 
     def stores_more(self, which: int, index: int, other: str) -> None:
         """A message comes twice, late, with a gap before it, or under another group's id."""
-        key = self._pick(which)[0], other
+        transaction_id, _, life = self._pick(which)
+        key = transaction_id, other, life
         if key not in self.closed:
             self._store(key, index)
+
+    def is_redelivered(self, which: int, indices: set[int]) -> None:
+        """An operator commits messages of a transaction anew, in one kafka_txn with their op."""
+        transaction_id, group, _ = self._pick(which)
+        life = 1 + max(each[2] for each in self.keys if each[0] == transaction_id)
+        key = transaction_id, group, life
+        self.keys.append(key)
+        for index in sorted(indices):
+            self._store(key, index)
+        op = op_record(key[0], OpKind.COMMIT, half_offset=self.log.half_end - 1)._replace(
+            producer_group=group, resume_count=life, source=OpSource.OPERATOR
+        )
+        self.said.add(key)
+        self.log.append_op(op, self.now_ms)
 
     def says(self, which: int, said: some.Said, foreign: str) -> None:
         """Somebody decides or answers, rightly or not, for the first or the fifth time."""
         key = self._pick(which)
         if foreign:
-            key = key[0], foreign
+            key = key[0], foreign, key[2]
         if key not in self.offsets and said.kind is OpKind.UNKNOWN:
             return
         offsets = self.offsets.get(key, {})
@@ -100,6 +115,7 @@ class History:
             number = Truth(self.log, UNLIMITED).undecided.get(key, 0) + 1
         op = op_record(key[0], said.kind, half_offset=half_offset)._replace(
             producer_group=key[1],
+            resume_count=key[2],
             source=said.source,
             check_number=number,
             message_count=len(offsets) if said.counted else COUNT_UNKNOWN,
@@ -260,7 +276,7 @@ class History:
 
     # --- parts -----------------------------------------------------------------------------
 
-    def _pick(self, which: int) -> tuple[str, str]:
+    def _pick(self, which: int) -> tuple[str, str, int]:
         return self.keys[-1 - which % len(self.keys)]  # the newest is the simplest example
 
     def _store(
@@ -272,7 +288,9 @@ class History:
         real_topic: str = "real",
         user_bytes: int = 0,
     ) -> None:
-        told = metadata(key[0], index)._replace(producer_group=key[1], real_topic=real_topic)
+        told = metadata(key[0], index)._replace(
+            producer_group=key[1], resume_count=key[2], real_topic=real_topic
+        )
         offset = self.log.append_half(told, self.now_ms, flaw=flaw, user_bytes=user_bytes)
         self.offsets.setdefault(key, {})[index] = offset
 
@@ -323,9 +341,10 @@ def _known(reader: Reader) -> dict[str, Any]:
             # An answer about one that is too large writes a DISCARD: no copy tells of it.
             is_large = is_too_large(entry.messages.values())
             answers = 0 if is_large else min(entry.check_times, ANSWERS_MAX)
-            undecided[entry.key[0], entry.group] = answers, origins, entry.first_append_ms
+            key = entry.key[0], entry.group, entry.key[1]
+            undecided[key] = answers, origins, entry.first_append_ms
     decided = [
-        (entry.op_offset, entry.key[0], entry.group, entry.state) for entry in book.decided._queue
+        (entry.op_offset, *entry.key[:2], entry.group, entry.state) for entry in book.decided._queue
     ]
     return {"undecided": undecided, "decided": decided}
 

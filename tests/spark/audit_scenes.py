@@ -22,6 +22,7 @@ Step = Callable[[Tape, list[Half]], None]
 CHECKER = {"source": OpSource.CHECKER, "reason": "CHECK_TIMES"}
 BY_AGE = {"source": OpSource.CHECKER, "reason": "AGE", "age_ms": 3_600_000}
 AT_AGE = {**BY_AGE, "age_ms": 1}
+BY_OPERATOR = {"source": OpSource.OPERATOR, "message_count": -1}
 BY_CHECK = {"source": OpSource.CHECK, "message_count": -1}
 TRACE = [("name", b"value")]
 
@@ -248,6 +249,39 @@ IN_ORDER = [
         dead("OPERATOR"),
         _another_life,
     ),
+    scene(
+        "redelivered_after_it_was_refused",
+        *several(2),
+        commit(1),
+        dead("UNDELIVERABLE", 0, 1),
+        half(value=b"0", resume_count=1),
+        half(value=b"1", message_index=1, resume_count=1),
+        commit(3, **BY_OPERATOR),
+        real(2),
+        real(3),
+    ),
+    scene(
+        "redelivered_and_refused_again",
+        half(),
+        commit(),
+        dead("NOT_ALLOWED"),
+        half(resume_count=1),
+        commit(1, **BY_OPERATOR),
+        dead("UNDELIVERABLE", 1),
+        half(resume_count=2),
+        commit(2, **BY_OPERATOR),
+        real(2),
+    ),
+    scene(
+        "extra_that_was_redelivered",
+        *several(2),
+        commit(1, message_count=1),
+        real(0),
+        dead("EXTRA", 1),
+        half(value=b"1", message_index=1, resume_count=1),
+        commit(2, **BY_OPERATOR),
+        real(2),
+    ),
     scene("orphan_rollback", half(), drop(), rollback()),
     scene("discarded_with_a_stub", half(), discard(**CHECKER), dead("CHECK_TIMES", **_STUB)),
     scene(
@@ -280,6 +314,33 @@ IN_ORDER = [
 # --- what breaks the law -------------------------------------------------------------------
 
 BROKEN = [
+    scene(
+        "redelivered_twice",
+        half(),
+        commit(),
+        dead("UNDELIVERABLE"),
+        half(resume_count=1),
+        commit(1, **BY_OPERATOR),
+        real(1),
+        real(1),
+        finds="duplicate",
+    ),
+    scene(
+        "redelivered_and_not_delivered",
+        half(),
+        commit(),
+        dead("UNDELIVERABLE"),
+        half(resume_count=1),
+        commit(1, **BY_OPERATOR),
+        finds="lost",
+    ),
+    scene(
+        "a_gap_that_no_operator_asked_for",
+        half(value=b"1", message_index=1, resume_count=1),
+        commit(**BY_CHECK),
+        real(),
+        finds="torn",
+    ),
     scene(
         "delivered_with_a_byte_too_many",
         *delivered(value=bytes(TRANSACTION_BYTES_MAX - 8), user=TRACE, **_FREE),

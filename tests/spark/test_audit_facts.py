@@ -260,7 +260,10 @@ def test_the_longest_metadata_context_and_op(spark: SparkSession) -> None:
 
 
 def test_unreadable_ops_and_dead_letters(spark: SparkSession) -> None:
-    """They are facts of their own, a dead letter of something unreadable with what it is of."""
+    """They are facts of their own, a dead letter of something unreadable with what it is of.
+
+    So is a mark, whatever its bytes: it says nothing of what the daemon did.
+    """
     tape = Tape()
     half = tape.half()
     tape.write(NAMES.op, 0, value=None)
@@ -270,12 +273,13 @@ def test_unreadable_ops_and_dead_letters(spark: SparkSession) -> None:
     tape.dead(half, DeadReason.INVALID)
     letter = tape.rows[NAMES.dead, 0][-1][-1][-1]
     tape.write(NAMES.dead, 0, value=b"junk", headers=[letter])
+    tape.write(NAMES.dead, 0, headers=[(names.DEAD_MARK, b"junk")])
     rows = read(spark, tape)[1:]
     assert [row["what"] for row in rows] == [
         columns.IS_JUNK_OP, columns.IS_JUNK_OP, columns.IS_JUNK_LETTER, columns.IS_JUNK_LETTER,
-        columns.IS_LETTER, columns.IS_JUNK_COPY,
+        columns.IS_LETTER, columns.IS_JUNK_COPY, columns.IS_MARK,
     ]  # fmt: skip
-    assert (rows[-1]["source"], rows[-1]["pair"], rows[-1]["origin"]) == (NAMES.half, 0, half.at)
+    assert (rows[-2]["source"], rows[-2]["pair"], rows[-2]["origin"]) == (NAMES.half, 0, half.at)
 
 
 def test_ops_that_the_daemon_refuses(spark: SparkSession) -> None:

@@ -62,6 +62,24 @@ def test_every_kind_and_source_as_the_table_has_it(spark: SparkSession) -> None:
     assert [tuple(row) for row in found] == wanted
 
 
+def test_a_gap_is_none_as_the_protocol_has_it(spark: SparkSession) -> None:
+    """All sources, lives and counts: whether a COMMIT delivers what is there."""
+    cases = list(product(OpSource, (0, 1, 2), (-1, 0, 2)))
+    frame = spark.createDataFrame(
+        [(source.value, *numbers) for source, *numbers in cases],
+        "source string, resume int, count int",
+    )
+    covers = decisions.covers_what_is_there(F.col("resume"), F.col("source"), F.col("count"))
+    found = [row["covers"] for row in frame.select(covers.alias("covers")).collect()]
+    assert found == [
+        protocol.covers_what_is_there(
+            _op(OpKind.COMMIT, source)._replace(resume_count=resume, message_count=count)
+        )
+        for source, resume, count in cases
+    ]
+    assert sum(found) == 2
+
+
 def test_ages_are_proven_as_the_table_has_it(spark: SparkSession) -> None:
     """All kinds, sources, claims and append times: whether an op may take effect."""
     cases = list(product(OpKind, OpSource, AGES_MS, TIMES_MS, (-1, 1_000)))

@@ -20,6 +20,27 @@ def _half(
 
 
 @pytest.mark.parametrize(
+    ("life", "source", "count", "is_delivered"),
+    [
+        (1, OpSource.OPERATOR, COUNT_UNKNOWN, True),
+        (0, OpSource.OPERATOR, COUNT_UNKNOWN, False),  # its producer's life must be whole
+        (1, OpSource.CHECK, COUNT_UNKNOWN, False),  # resumed, and asked about again
+        (1, OpSource.OPERATOR, 2, False),  # a count demands the messages 0 to count - 1
+    ],
+)
+def test_what_an_operator_redelivers_may_have_gaps(
+    life: int, source: OpSource, count: int, is_delivered: bool
+) -> None:
+    """Messages 1 and 3 of a later life are delivered by an operator's COMMIT without a count."""
+    op = op_record("A", OpKind.COMMIT, half_offset=2)._replace(
+        resume_count=life, source=source, message_count=count
+    )
+    verdict = judge_commit([_half(1, 1), _half(3, 2)], op, lambda _group, _topic: True)
+    assert [half.metadata.message_index for half in verdict.deliver] == [1, 3] * is_delivered
+    assert len(verdict.dead) == 2 * (not is_delivered)
+
+
+@pytest.mark.parametrize(
     ("messages", "count", "half_offset", "delivered", "dead"),
     [
         # (index, offset) of each message; count; half_offset -> indices; (index, reason)
