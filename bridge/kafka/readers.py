@@ -83,6 +83,17 @@ class KafkaReader:
         start, end = self._call(self._consumer.get_watermark_offsets, where, timeout=timeout_s)
         return int(start), int(end)
 
+    def offsets_at(
+        self, times_ms: Mapping[Place, int], timeout_s: float
+    ) -> dict[Place, int | None]:
+        """Return the first offset whose record is not older than a time; None: there is none."""
+        asked = [TopicPartition(*place, at_ms) for place, at_ms in times_ms.items()]
+        found = self._call(self._consumer.offsets_for_times, asked, timeout=timeout_s)
+        _raise_first(found)
+        return {
+            (one.topic, one.partition): one.offset if one.offset >= 0 else None for one in found
+        }
+
     def topic_failure(self, topic: str, timeout_s: float) -> Any:
         """Return why a topic cannot be read; None if it can."""
         return self._call(self._consumer.list_topics, topic, timeout=timeout_s).topics[topic].error

@@ -91,6 +91,15 @@ class Reader(Protocol):
     def ends(self, place: Place, timeout_s: float) -> tuple[int, int]:
         """Ask a broker for log start and high watermark, and return them."""
 
+    def offsets_at(
+        self, times_ms: Mapping[Place, int], timeout_s: float
+    ) -> dict[Place, int | None]:
+        """Return the first offset whose record is not older than a time; None: there is none.
+
+        Times are milliseconds since 1970. With read_committed only records below the last stable
+        offset are found.
+        """
+
     def topic_failure(self, topic: str, timeout_s: float) -> Any:
         """Return why a topic cannot be read (missing, no right); None if it can."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from itertools import count
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfbridge.bridge.failure import PASSING, Code, KafkaFailure
@@ -21,7 +22,7 @@ from halfbridge.serde.topics import ADMIN_GROUP
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from halfbridge.bridge.ports import Place, Ports, Reader, Writer
+    from halfbridge.bridge.ports import Admin, Place, Ports, Reader, Writer
 
 T = TypeVar("T")
 
@@ -31,6 +32,7 @@ REACH_TIMEOUT_S = 8.0  # an operator waits for it; a typo in the address is the 
 SETTLE_TIMEOUT_S = 30.0
 SETTLE_POLL_S = 0.05
 READ_BATCH = 10_000
+NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
 _READ_WAIT_S = 0.5  # how late it is noticed that nothing comes any more
 
 
@@ -65,25 +67,30 @@ class Cluster:
         self._reasons = Reasons()
         self._admin = self._ports.kafka.admin({**self._common, "error_cb": self._reasons.note})
 
+    @property
+    def admin(self) -> Admin:
+        """What brokers are asked by; failures are KafkaFailure (`errors`)."""
+        return self._admin
+
     def broker_count(self) -> int:
         """Return how many brokers there are.
 
         Raises:
             AdminError: none answers; the operator checks the address.
         """
-        with self._errors("reach Kafka"):
+        with self.errors("reach Kafka"):
             return self._admin.broker_count(REACH_TIMEOUT_S)
 
     def topics(self) -> list[str]:
         """Return the names of all topics that may be seen."""
-        with self._errors("reach Kafka"):
+        with self.errors("reach Kafka"):
             return sorted(self._admin.topics(REACH_TIMEOUT_S))
 
     def describe(self, topics: Iterable[str]) -> dict[str, SeenTopic]:
         """Return those of `topics` that exist."""
         wanted = tuple(topics)
-        with self._errors("read topic settings"):
-            return self._patiently(lambda: self._described(wanted))
+        with self.errors("read topic settings"):
+            return self.patiently(lambda: self._described(wanted))
 
     def _described(self, topics: Sequence[str]) -> dict[str, SeenTopic]:
         known = self._admin.topics(REACH_TIMEOUT_S)
@@ -100,23 +107,23 @@ class Cluster:
         settings = {wanted.key: wanted.value for wanted in shape.settings}
         topic = NewTopic(shape.name, shape.partitions, replication_factor, settings)
         attempts = count(1)
-        with self._errors(f"create topic {shape.name}"):
-            is_new = self._patiently(lambda: self._create(topic, attempt=next(attempts)))
+        with self.errors(f"create topic {shape.name}"):
+            is_new = self.patiently(lambda: self._create(topic, attempt=next(attempts)))
         if is_new:
             self._settle(shape.name, shape.partitions)
         return is_new
 
     def grow(self, topic: str, *, partitions: int) -> None:
         """Add partitions to a topic, `partitions` in all, and wait until they are known."""
-        with self._errors(f"add partitions to {topic}"):
+        with self.errors(f"add partitions to {topic}"):
             self._admin.add_partitions(topic, partitions, CALL_TIMEOUT_S).result()
         self._settle(topic, partitions)
 
     def live_members(self, group: str) -> list[str]:
         """Return the client ids and hosts of a consumer group's live members."""
-        with self._errors(f"describe group {group}"):
+        with self.errors(f"describe group {group}"):
             try:
-                return self._patiently(
+                return self.patiently(
                     lambda: self._admin.ask_members(group, CALL_TIMEOUT_S).result()
                 )
             except KafkaFailure as failure:
@@ -129,8 +136,8 @@ class Cluster:
         # A reader, not AdminClient.list_consumer_group_offsets: while the coordinator still loads
         # its offsets, that call dereferences a consumer group, which an admin client does not have
         # (rd_kafka_handle_OffsetFetch, seen with librdkafka 2.16 as a segmentation fault).
-        with self._errors(f"read the offsets of group {group}"), self._reader(group) as reader:
-            found = self._patiently(lambda: reader.committed(partitions, CALL_TIMEOUT_S))
+        with self.errors(f"read the offsets of group {group}"), self.reader(group) as reader:
+            found = self.patiently(lambda: reader.committed(partitions, CALL_TIMEOUT_S))
         return {
             place: CommittedOffset(
                 -1 if each.offset == NO_COMMITTED_OFFSET else each.offset, each.metadata or ""
@@ -144,13 +151,13 @@ class Cluster:
         Raises:
             AdminError: the group has live members, or no right; the operator acts.
         """
-        with self._errors(f"commit offsets of group {group}"), self._reader(group) as reader:
-            self._patiently(lambda: reader.commit(offsets))
+        with self.errors(f"commit offsets of group {group}"), self.reader(group) as reader:
+            self.patiently(lambda: reader.commit(offsets))
 
     def watermarks(self, topic: str, partition: int) -> tuple[int, int]:
         """Return log start and end of a partition, read_uncommitted."""
         place = (topic, partition)
-        with self._errors(f"read the ends of {topic} {partition}"):
+        with self.errors(f"read the ends of {topic} {partition}"):
             start, end = (
                 self._admin.ask_ends([place], edge, CALL_TIMEOUT_S)[place]
                 for edge in (Edge.START, Edge.END)
@@ -159,7 +166,7 @@ class Cluster:
 
     def partition_count(self, topic: str) -> int:
         """Return a topic's number of partitions; 0 when it does not exist."""
-        with self._errors("reach Kafka"):
+        with self.errors("reach Kafka"):
             known = self._admin.topics(REACH_TIMEOUT_S).get(topic)
         return 0 if known is None else known.partitions
 
@@ -172,8 +179,8 @@ class Cluster:
         if start >= end:
             return
         with (
-            self._errors(f"read {topic} {partition}"),
-            self._reader(ADMIN_GROUP) as reader,
+            self.errors(f"read {topic} {partition}"),
+            self.reader() as reader,
         ):
             reader.read_from({(topic, partition): start})
             yield from self._read_to(reader, topic, partition, end=end)
@@ -220,13 +227,15 @@ class Cluster:
         )
 
     @contextmanager
-    def errors(self, action: str) -> Iterator[None]:
-        """Make an AdminError, `cannot <action> ...`, of a failure of Kafka inside the block."""
-        with self._errors(action):
-            yield
+    def reader(
+        self, group: str = ADMIN_GROUP, *, more: Mapping[str, Any] = NO_PROPERTIES
+    ) -> Iterator[Reader]:
+        """Yield a reader of committed records that joins no group, and close the reader.
 
-    @contextmanager
-    def _reader(self, group: str) -> Iterator[Reader]:
+        Args:
+            group: Whose rights are needed, and whose offsets are meant.
+            more: Client properties that come before those of other readers.
+        """
         settings = {
             **self._common,
             "group.id": group,
@@ -234,6 +243,7 @@ class Cluster:
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
+            **more,
         }
         reader = self._ports.kafka.reader(settings)
         try:
@@ -253,12 +263,12 @@ class Cluster:
             self._ports.run.pause(SETTLE_POLL_S)
 
     def _answers(self, topic: str, partitions: int) -> bool:
-        with self._errors("reach Kafka"):
+        with self.errors("reach Kafka"):
             known = self._admin.topics(REACH_TIMEOUT_S).get(topic)
         # Any broker may be asked, and this one may not have heard of it.
         return known is not None and known.partitions >= partitions and known.is_led
 
-    def _patiently(self, call: Callable[[], T]) -> T:
+    def patiently(self, call: Callable[[], T]) -> T:
         """Return what `call` returns, called again while brokers answer what will pass."""
         deadline = self._ports.clock.monotonic() + SETTLE_TIMEOUT_S
         while True:
@@ -270,7 +280,8 @@ class Cluster:
             self._ports.run.pause(SETTLE_POLL_S)
 
     @contextmanager
-    def _errors(self, action: str) -> Iterator[None]:
+    def errors(self, action: str) -> Iterator[None]:
+        """Raise AdminError, with what the brokers said, in place of KafkaFailure."""
         try:
             yield
         except KafkaFailure as failure:

@@ -26,10 +26,13 @@ from halfbridge.checker.core.plan import Check, Count, Plan
 from halfbridge.checker.core.rebuild import Rebuild
 from halfbridge.checker.core.weights import CHAR_BYTES, OP_BYTES
 from halfbridge.serde.progress import Progress
+from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
     from collections import Counter
+    from collections.abc import Iterator
 
+    from halfbridge.checker.core.entry import Entry
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.settings import LedgerSettings
 
@@ -203,6 +206,14 @@ class Ledger:
     def halves_by_topic(self) -> Counter[str]:
         """Real topic -> undecided half messages."""
         return self._book.held.by_topic
+
+    def undecided(self) -> Iterator[Entry]:
+        """Yield the undecided transactions, for a report; the caller changes nothing."""
+        return (entry for entry in self._book.entries if entry.state is State.UNDECIDED)
+
+    def waiting(self) -> Iterator[OpRead]:
+        """Yield the readable ops that were read and not applied yet, in op order."""
+        return (read for read in self._waiting if not isinstance(read, JunkRead))
 
     def checks(self, now_ms: int, limit: int) -> list[Check]:
         """Return at most `limit` checks to send now; discards that are due join the next plan."""

@@ -241,6 +241,19 @@ def missing_topics_are_told_when_asked(world: World) -> None:
     assert refused(reader.ends, (none, 0), LIMIT_S).code == Code.UNKNOWN_PARTITION
 
 
+def offsets_are_found_by_time(world: World) -> None:
+    """The first record that is not older than the time, whatever comes before; else None."""
+    topic = world.topic()
+    world.put(topic, b"1", timestamp_ms=1_000)
+    world.put(topic, b"2", timestamp_ms=3_000)
+    world.put(topic, b"3", timestamp_ms=2_000)
+    reader = world.reader()
+    place = (topic, 0)
+    for at_ms, expected in ((0, 0), (1_001, 1), (3_000, 1), (3_001, None)):
+        assert reader.offsets_at({place: at_ms}, LIMIT_S) == {place: expected}
+    assert refused(reader.offsets_at, {(world.name("none"), 0): 0}, LIMIT_S)
+
+
 def missing_topics_are_read_in_silence(world: World) -> None:
     """Nothing comes of a partition that is not there, and no error either."""
     topic = world.topic()
@@ -279,6 +292,7 @@ CHECKS = (
     a_reset_begins_elsewhere,
     what_is_not_stored_is_an_error,
     missing_topics_are_told_when_asked,
+    offsets_are_found_by_time,
     missing_topics_are_read_in_silence,
     closed_readers_are_refused,
 )

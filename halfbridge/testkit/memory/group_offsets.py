@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.failure import Code, KafkaFailure
@@ -76,6 +77,22 @@ class GroupOffsets(Client):
             raise KafkaFailure(
                 Code.UNKNOWN_PARTITION, "Failed to get watermark offsets: Local: Unknown partition"
             ) from failure
+
+    def offsets_at(
+        self, times_ms: Mapping[Place, int], timeout_s: float
+    ) -> dict[Place, int | None]:
+        """Return the first offset whose record is not older than a time; None: there is none."""
+        self._check_open()
+        deadline_ns = self._deadline(timeout_s)
+
+        def ask(place: Place, at_ms: int) -> int | None:
+            partition = self._broker.partition(place)
+            return partition.offset_at(at_ms, is_committed=self._is_committed)
+
+        return {
+            place: self._persist(Kind.ENDS, place, partial(ask, place, at_ms), deadline_ns)
+            for place, at_ms in times_ms.items()
+        }
 
     def topic_failure(self, topic: str, timeout_s: float) -> KafkaFailure | None:
         """Return why a topic cannot be read (missing, no right); None: it can."""

@@ -267,6 +267,15 @@ class Partition:
             position += 1
         return found, position
 
+    def offset_at(self, at_ms: int, *, is_committed: bool) -> int | None:
+        """Return the offset of the first record that is not older than `at_ms`; None: no such."""
+        end = self.lso if is_committed else len(self.slots)
+        for offset in range(self.start, end):
+            record = self.slots[offset]
+            if record is not None and record.timestamp()[1] >= at_ms:
+                return offset
+        return None
+
     def delete_before(self, offset: int) -> None:
         """Delete what is below `offset` (DeleteRecords, retention); no LSO is looked at."""
         self.start = max(self.start, min(offset, len(self.slots)))

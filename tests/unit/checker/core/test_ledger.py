@@ -78,6 +78,15 @@ def test_ops_behind_a_waiting_one_wait_too() -> None:
     book << nothing >> read_half << delivered("B") + delivered("A")
 
 
+def test_what_is_undecided_and_what_waits_is_told() -> None:
+    """Decided transactions are left out; an op waits as long as its half message is not read."""
+    book = Playbook() >> half("A") >> half("B") >> commit("A") << delivered("A")
+    book >> unread(half("C"), commit("C")) >> read_ops
+    (entry,) = book.ledger.undecided()
+    assert [one.metadata.transaction_id for one in entry.in_order()] == ["B"]
+    assert [read.op.transaction_id for read in book.ledger.waiting()] == ["C"]
+
+
 def test_the_end_of_the_half_partition_counts_as_read() -> None:
     """An op may name the offset of a transaction marker, which no consumer is handed."""
     book = Playbook() >> half("A")

@@ -1,0 +1,107 @@
+"""Finds what came of a decided transaction: records of real topics, and dead letters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfbridge.checker.admin.transactions import events as made
+from halfbridge.checker.admin.transactions import search
+from halfbridge.checker.admin.transactions.life import Verdict
+from halfbridge.checker.admin.transactions.trail import after
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from halfbridge.bridge.ports import Place, Record
+    from halfbridge.checker.admin.transactions.life import Event, Judged
+    from halfbridge.checker.admin.transactions.trail import Trail
+    from halfbridge.serde.topics import TopicNames
+
+# Real partitions that are read for one transaction: its messages may name any topics.
+REAL_PARTITIONS_MAX = 2_000
+
+
+class Ends:
+    """Reads what was delivered and dead-lettered of one transaction.
+
+    Args:
+        trail: Of the transaction's id.
+        names: Of the installation's topics.
+        counts: Topic -> partitions.
+        wanted: What the ledger makes of the transaction.
+    """
+
+    def __init__(
+        self, trail: Trail, names: TopicNames, counts: Mapping[str, int], *, wanted: Judged
+    ) -> None:
+        self._trail = trail
+        self._names = names
+        self._counts = counts
+        self._judged = wanted
+        self._events: dict[tuple[str, int, int], Event] = {}
+        self._notes: list[str] = []
+
+    def read(
+        self, half_events: Sequence[Event], op_events: Sequence[Event], time: search.Slice
+    ) -> tuple[list[tuple[Event, Record]], list[str]]:
+        """Return deliveries and dead letters with their records, and notes for the operator.
+
+        They are looked for from the first decision on, in all partitions where they may stand,
+        until each message of the transaction is found.
+        """
+        awaited = {index for _, index in self._judged.deliver | self._judged.dead.keys()}
+        if not awaited:
+            return [], []
+        decisions = [each for each in op_events if each.verdict is Verdict.WON]
+        if decisions and not any(each.is_applied is not False for each in decisions):
+            text = "the decision stands in the log, and the daemon has not applied it yet"
+            return [], [text]
+        since_ms = min((each.at_ms or time.from_ms for each in decisions), default=time.from_ms)
+        spans = self._trail.spans(
+            self._places(half_events), search.Slice(after(since_ms), time.until_ms)
+        )
+
+        def is_whole(records: list[Record]) -> bool:
+            return awaited <= {self._event(record).message_index for record in records}
+
+        records = self._trail.ends(spans, self._names.dead, is_whole)
+        missing = awaited - {self._event(record).message_index for record in records}
+        if missing:
+            self._notes.append(
+                f"of {len(awaited)} messages {len(missing)} were found neither in their real"
+                " topics nor among the dead letters: their records may have expired"
+            )
+        return [(self._event(record), record) for record in records], self._notes
+
+    def _event(self, record: Record) -> Event:
+        place = record.topic() or "", record.partition() or 0, record.offset() or 0
+        event = self._events.get(place)
+        if event is None:
+            is_dead = place[0] == self._names.dead
+            make = made.dead_letter_event if is_dead else made.delivery_event
+            event = self._events[place] = make(record)
+        return event
+
+    def _places(self, half_events: Sequence[Event]) -> list[Place]:
+        """Return the partitions where messages may stand: an exact one, or all of a topic."""
+        dead = self._names.dead
+        places: dict[Place, None] = {
+            (dead, number): None for number in range(self._counts.get(dead, 0))
+        }
+        absent: set[str] = set()
+        for each in half_events:
+            topic, number = each.real_topic or "", each.real_partition
+            is_awaited = (each.resume_count, each.message_index) in self._judged.deliver
+            if not is_awaited or self._names.is_internal(topic):
+                continue
+            count = self._counts.get(topic, 0)
+            numbers = range(count) if number is None else range(number, min(number + 1, count))
+            places.update(((topic, one), None) for one in numbers)
+            if not count:
+                absent.add(topic)
+        self._notes += [
+            f"real topic {topic} does not exist, or may not be seen" for topic in sorted(absent)
+        ]
+        if len(places) > REAL_PARTITIONS_MAX:
+            self._notes.append(f"only {REAL_PARTITIONS_MAX} of {len(places)} partitions were read")
+        return list(places)[:REAL_PARTITIONS_MAX]

@@ -1,0 +1,290 @@
+"""One transaction's records, and what the ledger makes of them. Pure.
+
+The transaction's own records are put through the ledger's `Book` and `Ops`, so that what is said of
+each op is what the daemon does with that op.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from halfbridge.checker.core.book import Book
+from halfbridge.checker.core.ops import Ops
+from halfbridge.checker.core.plan import Count
+from halfbridge.serde.protocol import Effect, State, decision_of, effect_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfbridge.checker.admin.transactions.waits import Undecided
+    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.events import HalfRead, OpRead
+    from halfbridge.checker.core.plan import Plan
+    from halfbridge.checker.core.settings import LedgerSettings
+    from halfbridge.serde.records import DeadReason, Op
+
+NOT_FOUND = "NOT_FOUND"
+STATES = {
+    State.UNDECIDED: "PREPARED",
+    State.COMMITTED: "COMMITTED",
+    State.ROLLED_BACK: "ROLLED_BACK",
+    State.DISCARDED: "DISCARDED",
+}
+_PLAN_MAX = 1 << 60
+
+
+class Kind(str, Enum):
+    """What an event of a transaction's life is, in the order in which they come about."""
+
+    HALF = "half"
+    CHECK = "check"
+    ANSWER = "answer"
+    DECISION = "decision"
+    COPY = "copy"
+    DELIVERY = "delivery"
+    DEAD_LETTER = "dead_letter"
+
+
+class Verdict(str, Enum):
+    """What became of an op.
+
+    WON decided the transaction. COUNTED and NOT_COUNTED are answers. The others changed nothing.
+    """
+
+    WON = "WON"
+    COUNTED = "COUNTED"
+    NOT_COUNTED = "NOT_COUNTED"
+    DUPLICATE = "DUPLICATE"
+    CONFLICT = "CONFLICT"
+    TOO_LATE = "TOO_LATE"
+    INVALID = "INVALID"
+
+
+class Payload(NamedTuple):
+    """A record's own bytes."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One record of a transaction's life. Fields that the kind of record does not have are None.
+
+    Texts are as clients wrote them: whoever prints them makes one line of each.
+
+    Attributes:
+        at_ms: Append time; of a check request and a real record the time that the daemon wrote;
+            None: not known.
+        verdict, why: Of an op: what became of it, and why.
+        is_applied: Of an op: whether the daemon's committed offsets have passed it; None: unknown.
+    """
+
+    kind: Kind
+    at_ms: int | None
+    topic: str
+    partition: int
+    offset: int
+    resume_count: int | None = None
+    producer_group: str | None = None
+    message_index: int | None = None
+    real_topic: str | None = None
+    real_partition: int | None = None
+    bytes: int | None = None
+    check_times: int | None = None
+    origin_offset: int | None = None
+    op: str | None = None
+    source: str | None = None
+    actor: str | None = None
+    reason: str | None = None
+    message_count: int | None = None
+    half_offset: int | None = None
+    check_number: int | None = None
+    attempt: int | None = None
+    verdict: Verdict | None = None
+    why: str | None = None
+    is_applied: bool | None = None
+    payload: Payload | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """What was found of one transaction.
+
+    Attributes:
+        id: The transaction id.
+        state: PREPARED, COMMITTED, ROLLED_BACK, DISCARDED or NOT_FOUND.
+        resume_count: The life that `state` is of: the last one found.
+        producer_group: Of the first half message, or of the first op; None: nothing was found.
+        partition: The pair; None: nothing was found.
+        decided_by: The op that won; None while undecided.
+        is_applied: Whether the daemon has applied the decision; None: undecided, or not known.
+        events: What was found, in the order of time.
+        undecided: Why the transaction waits; None once it is decided.
+        read_from_ms, read_until_ms: The range of time that was read; None: to the end of the logs.
+        notes: What else an operator should know, one sentence each.
+    """
+
+    id: str
+    state: str
+    resume_count: int = 0
+    producer_group: str | None = None
+    partition: int | None = None
+    decided_by: Event | None = None
+    is_applied: bool | None = None
+    events: tuple[Event, ...] = ()
+    undecided: Undecided | None = None
+    read_from_ms: int | None = None
+    read_until_ms: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Ruling(NamedTuple):
+    """What became of an op, and why."""
+
+    verdict: Verdict
+    why: str
+
+
+class Judged(NamedTuple):
+    """What the ledger makes of the records of one transaction id.
+
+    Attributes:
+        group: The producer group that the id belongs to; empty without records.
+        resume_count: The last life found of that group.
+        state: Of that life.
+        winner: Op offset of the decision of that life; None while undecided.
+        entry: The ledger's entry of that life while it is undecided; else None.
+        rulings: Op offset -> what became of the op.
+        deliver: (resume count, message index) of what the daemon delivers.
+        dead: The same of what becomes a dead letter -> the reason.
+    """
+
+    group: str
+    resume_count: int
+    state: State
+    winner: int | None
+    entry: Entry | None
+    rulings: dict[int, Ruling]
+    deliver: set[tuple[int, int]]
+    dead: dict[tuple[int, int], DeadReason]
+
+
+def judge(
+    halves: Sequence[HalfRead], ops: Sequence[OpRead], settings: LedgerSettings
+) -> Judged | None:
+    """Return what becomes of a transaction; None where no record of it was found.
+
+    Args:
+        halves: Its half records, all of one id and one half partition.
+        ops: Its ops, all of one id and one op partition.
+        settings: Of a ledger.
+    """
+    if not halves and not ops:
+        return None
+    book = Book(settings)
+    apply = Ops(book).apply
+    left = deque(sorted(halves, key=lambda half: half.offset))
+    group = left[0].metadata.producer_group if left else ops[0].op.producer_group
+    winners: dict[tuple[int, str], int] = {}
+    rulings: dict[int, Ruling] = {}
+    plans: list[Plan] = []
+    for read in sorted(ops, key=lambda each: each.offset):
+        while left and left[0].offset <= read.op.half_offset:
+            book.half(left.popleft())
+        op = read.op
+        entry = book.entries.find(op.transaction_id, op.resume_count, op.producer_group)
+        before = None if entry is None else entry.state
+        is_others = entry is None and book.entries.is_other_groups(
+            op.transaction_id, op.resume_count
+        )
+        apply(read, read.append_ms)
+        plan = book.draft.take()
+        plans.append(plan)
+        entry = book.entries.find(op.transaction_id, op.resume_count, op.producer_group)
+        after = None if entry is None else entry.state
+        rulings[read.offset] = _ruling(op, before, after, plan, is_others=is_others)
+        if rulings[read.offset].verdict is Verdict.WON:
+            winners[op.resume_count, op.producer_group] = read.offset
+    for half in left:
+        book.half(half)
+    book.draft.take_letters(records_max=_PLAN_MAX, size_bytes_max=_PLAN_MAX)
+    plans.append(book.draft.take())
+    return _judged(book, group, winners, rulings, plans)
+
+
+def _judged(
+    book: Book,
+    group: str,
+    winners: dict[tuple[int, str], int],
+    rulings: dict[int, Ruling],
+    plans: list[Plan],
+) -> Judged:
+    lives = {_resume_count(entry): entry for entry in book.entries if entry.group == group}
+    last = max(lives, default=0)
+    entry = lives.get(last)
+    is_open = entry is not None and entry.state is State.UNDECIDED
+    return Judged(
+        group,
+        last,
+        State.UNDECIDED if entry is None else entry.state,
+        winners.get((last, group)),
+        entry if is_open else None,
+        rulings,
+        {
+            (half.metadata.resume_count, half.metadata.message_index)
+            for plan in plans
+            for delivery in plan.deliveries
+            for half in delivery.messages
+            if half.metadata.producer_group == group
+        },
+        {
+            (one.half.metadata.resume_count, one.half.metadata.message_index): one.reason
+            for plan in plans
+            for one in plan.dead
+            if one.half.metadata.producer_group == group
+        },
+    )
+
+
+def _resume_count(entry: Entry) -> int:
+    count = entry.key[1]
+    return count if isinstance(count, int) else 0
+
+
+def _ruling(  # noqa: PLR0911 (one line for each case)
+    op: Op, before: State | None, after: State | None, plan: Plan, *, is_others: bool
+) -> Ruling:
+    """Return what became of `op`, which brought its transaction from `before` to `after`."""
+    if is_others:
+        return Ruling(Verdict.INVALID, "it is of another producer group than the id (rule 6)")
+    if before is None and decision_of(op) is not None:
+        return Ruling(Verdict.WON, "the first decision; no half message was found before it")
+    effect = effect_of(op, before or State.UNDECIDED)
+    if effect is Effect.INVALID:
+        return Ruling(Verdict.INVALID, f"{op.source.value} may not write a {op.kind.value}")
+    if effect is Effect.ANSWER:
+        return _answer(op, plan)
+    if before in (None, State.UNDECIDED):
+        if after is State.UNDECIDED:
+            text = f"its append time does not prove the age of {op.age_ms} ms (ADR 5)"
+            return Ruling(Verdict.INVALID, text)
+        return Ruling(Verdict.WON, "the first decision in op order (rule 2)")
+    stands = STATES[before] if before else ""
+    if effect is Effect.DUPLICATE:
+        return Ruling(Verdict.DUPLICATE, f"the transaction was {stands} already (rule 2)")
+    if effect is Effect.CONFLICT:
+        return Ruling(Verdict.CONFLICT, f"it contradicts: the transaction was {stands} (rule 2)")
+    return Ruling(Verdict.TOO_LATE, f"the transaction was {stands} already (rule 2)")
+
+
+def _answer(op: Op, plan: Plan) -> Ruling:
+    if plan.counts[Count.ANSWER_COUNTED]:
+        return Ruling(Verdict.COUNTED, f"it answers check {op.check_number} (rule 5)")
+    if not op.check_number:
+        return Ruling(Verdict.NOT_COUNTED, "the checker gave no resolution (rule 5)")
+    return Ruling(Verdict.NOT_COUNTED, "it does not answer the pending check (rule 5)")

@@ -1,0 +1,166 @@
+"""Reads many partitions at once, each up to an end that the partition has had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from halfbridge.bridge.failure import Code
+from halfbridge.bridge.kafka.errors import failure_of
+from halfbridge.bridge.ports import Edge
+from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, REACH_TIMEOUT_S, READ_BATCH
+from halfbridge.checker.errors import AdminError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from halfbridge.bridge.ports import Place, Reader, Record
+    from halfbridge.checker.admin.cluster import Cluster
+
+# How late it is noticed that nothing comes any more.
+_WAIT_S = 0.2
+
+
+class Span(NamedTuple):
+    """Offsets of a partition from `start` up to `end`, which is not included."""
+
+    start: int
+    end: int
+
+
+class Scan:
+    """One reading of several partitions. `skip` ends the reading of a partition early.
+
+    Args:
+        cluster: Where the partitions are.
+        spans: What to read. Empty spans are left out.
+    """
+
+    def __init__(self, cluster: Cluster, spans: Mapping[Place, Span]) -> None:
+        self._cluster = cluster
+        self._spans = {place: span for place, span in spans.items() if span.start < span.end}
+        self._ends = {place: span.end for place, span in self._spans.items()}
+        self._skipped: set[Place] = set()
+
+    def skip(self, places: Iterable[Place]) -> None:
+        """Read no more of some partitions; records that were fetched already may still come."""
+        for place in places:
+            if self._ends.pop(place, None) is not None:
+                self._skipped.add(place)
+
+    def batches(self) -> Iterator[list[Record]]:
+        """Yield committed records until every partition is read to its end, or skipped.
+
+        Records of one partition come in offset order. A batch may be empty.
+
+        Raises:
+            AdminError: The brokers do not answer, or nothing came for CALL_TIMEOUT_S, such as
+                behind an open kafka_txn; the operator tries again.
+        """
+        if not self._spans:
+            return
+        cluster = self._cluster
+        monotonic = cluster.ports.clock.monotonic
+        with cluster.errors("read the logs"), cluster.reader() as reader:
+            reader.read_from({place: span.start for place, span in self._spans.items()})
+            last_progress = monotonic()
+            while self._ends:
+                fetched = _fetched(reader)
+                if fetched:
+                    last_progress = monotonic()
+                    yield self._taken(fetched)
+                    if self._skipped:
+                        reader.pause(self._skipped)
+                        self._skipped = set()
+                elif monotonic() - last_progress > CALL_TIMEOUT_S:
+                    raise AdminError(
+                        f"{_named(self._ends)}: nothing readable within {CALL_TIMEOUT_S:.0f} s: an"
+                        " open kafka_txn may hold it back; try again"
+                    )
+
+    def _taken(self, fetched: list[Any]) -> list[Record]:
+        ends = self._ends
+        taken = []
+        for record in fetched:
+            place = record.topic(), record.partition()
+            end = ends.get(place)
+            error = record.error()
+            if error is not None:
+                failure = failure_of(error)
+                if failure.code != Code.PARTITION_EOF:
+                    raise failure
+                if end is not None and record.offset() >= end:
+                    self.skip([place])
+                continue
+            if end is None:
+                continue
+            offset = record.offset()
+            if offset < end:
+                taken.append(record)
+            if offset >= end - 1:
+                self.skip([place])
+        return taken
+
+
+def edges(cluster: Cluster, places: Iterable[Place], edge: Edge) -> dict[Place, int]:
+    """Return one edge of the logs of many partitions, asked all at once."""
+    wanted = list(places)
+    if not wanted:
+        return {}
+
+    def ask() -> dict[Place, int]:
+        answers = cluster.admin.ask_ends(wanted, edge, CALL_TIMEOUT_S)
+        return {place: answer.result() for place, answer in answers.items()}
+
+    with cluster.errors("read the ends of partitions"):
+        return cluster.patiently(ask)
+
+
+def partition_counts(cluster: Cluster) -> dict[str, int]:
+    """Return the number of partitions of every topic that may be seen."""
+    with cluster.errors("reach Kafka"):
+        known = cluster.admin.topics(REACH_TIMEOUT_S)
+    return {topic: seen.partitions for topic, seen in known.items()}
+
+
+def stable_ends(cluster: Cluster, least: Mapping[Place, int]) -> dict[Place, int]:
+    """Return where partitions can be read to (read_committed).
+
+    Args:
+        cluster: Where the partitions are.
+        least: Partition -> an offset up to which the log must be readable. It is waited for: an
+            open kafka_txn may hold it back for a moment.
+
+    Raises:
+        AdminError: An open kafka_txn held a partition back for CALL_TIMEOUT_S.
+    """
+    clock, run = cluster.ports.clock, cluster.ports.run
+    deadline = clock.monotonic() + CALL_TIMEOUT_S
+    while True:
+        ends = edges(cluster, least, Edge.STABLE_END)
+        short = {place: at for place, at in least.items() if ends[place] < at}
+        if not short:
+            return ends
+        if clock.monotonic() > deadline:
+            raise AdminError(
+                f"{_named(short)}: not readable to a committed offset within"
+                f" {CALL_TIMEOUT_S:.0f} s: an open kafka_txn holds it back; try again"
+            )
+        run.pause(_WAIT_S)
+
+
+def offsets_at(cluster: Cluster, times_ms: Mapping[Place, int]) -> dict[Place, int | None]:
+    """Return the first offset whose record is not older than a time; None: there is none."""
+    if not times_ms:
+        return {}
+    with cluster.errors("look up offsets by time"), cluster.reader() as reader:
+        return reader.offsets_at(times_ms, CALL_TIMEOUT_S)
+
+
+def _fetched(reader: Reader) -> list[Any]:
+    first = reader.poll(_WAIT_S)
+    return [] if first is None else [first, *reader.take(READ_BATCH)]
+
+
+def _named(places: Iterable[Place]) -> str:
+    topic, partition = min(places)
+    return f"{topic} {partition}"

@@ -1,0 +1,273 @@
+"""Finds one transaction: its half messages, ops, check requests, deliveries and dead letters.
+
+The id says when the transaction began, so reading begins there. Every half partition is read until
+the first half message is found. From there on one pair is read, until the transaction is settled
+and a while longer, since a decision that lost may stand behind the one that won.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.admin.transactions import asked, search
+from halfbridge.checker.admin.transactions import events as made
+from halfbridge.checker.admin.transactions.ends import Ends
+from halfbridge.checker.admin.transactions.life import NOT_FOUND, STATES, Kind, Life, judge
+from halfbridge.checker.admin.transactions.logs import Span, partition_counts
+from halfbridge.checker.admin.transactions.trail import Pieces, Trail, after
+from halfbridge.checker.admin.transactions.undecided import reading_settings, wanted_partitions
+from halfbridge.checker.admin.transactions.waits import World, undecided_of
+from halfbridge.checker.errors import AdminError
+from halfbridge.serde.progress import ProgressError, parse_progress
+from halfbridge.serde.protocol import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.transactions.life import Event, Judged
+    from halfbridge.checker.admin.transactions.trail import Match
+    from halfbridge.checker.admin.transactions.waits import Asked, Limits
+    from halfbridge.serde.records import Op
+    from halfbridge.serde.topics import TopicNames
+
+# Check requests of a group that are read for one transaction, the newest ones.
+REQUESTS_MAX = 500_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which transaction, and where to look for it.
+
+    Attributes:
+        id: The transaction id.
+        from_ms: Where the search begins; None: at the time in the id.
+        until_ms: Where the search ends; None: at the ends of the logs, or once it is settled.
+        partition: The pair; None: any.
+        with_payload: Keep keys, values and headers of what is found.
+    """
+
+    id: str
+    from_ms: int | None = None
+    until_ms: int | None = None
+    partition: int | None = None
+    with_payload: bool = False
+
+
+def look_up(
+    cluster: Cluster,
+    names: TopicNames,
+    wanted: Wanted,
+    *,
+    tell: Callable[[str], None] = lambda _line: None,
+) -> Life:
+    """Return what the logs say of one transaction; `state` is NOT_FOUND where they say nothing.
+
+    Reads beside running daemons, joins no group and commits nothing.
+
+    Args:
+        cluster: Where the installation is.
+        names: Of its topics.
+        wanted: Which transaction.
+        tell: Called with one line about once a second while much is read.
+
+    Raises:
+        AdminError: The id says no time and none was given, there are no such topics, or the brokers
+            do not answer; the text says what to do.
+    """
+    return _LookUp(cluster, names, wanted, tell).life()
+
+
+class _LookUp:
+    def __init__(
+        self, cluster: Cluster, names: TopicNames, wanted: Wanted, tell: Callable[[str], None]
+    ) -> None:
+        self._cluster = cluster
+        self._names = names
+        self._wanted = wanted
+        self._trail = Trail(cluster, wanted.id, tell)
+        self._tell = tell
+        self._notes: list[str] = []
+
+    def life(self) -> Life:
+        wanted = self._wanted
+        begin_ms = wanted.from_ms
+        if begin_ms is None:
+            begin_ms = search.birth_ms(wanted.id)
+        if begin_ms is None:
+            raise AdminError(
+                f"{wanted.id!r} is no id that halfbridge makes, so it does not say when the"
+                " transaction began: give --from TIME"
+            )
+        partitions = None if wanted.partition is None else [wanted.partition]
+        numbers = wanted_partitions(self._cluster, self._names, partitions)
+        ranges = search.slices(begin_ms, wanted.until_ms, is_exact=wanted.from_ms is not None)
+        from_ms = min(each.from_ms for each in ranges)
+        for each in ranges:
+            match = self._first_in(each, numbers)
+            if match is not None:
+                return self._life_from(match, each)
+        return Life(
+            id=wanted.id,
+            state=NOT_FOUND,
+            read_from_ms=from_ms,
+            read_until_ms=wanted.until_ms,
+            notes=("no record of this id was found; records that expired cannot be found",),
+        )
+
+    def _first_in(self, time: search.Slice, numbers: list[int]) -> Match | None:
+        """Return the first half record of the id; where there is none, its first op."""
+        if time.until_ms is None or time.until_ms - time.from_ms > search.USUAL_MS:
+            self._tell("not found within ten minutes of its begin; reading on to the end")
+        for topic in (self._names.half, self._names.op):
+            places = [(topic, number) for number in numbers]
+            match = self._trail.first(places, time, is_half=topic == self._names.half)
+            if match is not None:
+                return match
+        return None
+
+    def _life_from(self, match: Match, time: search.Slice) -> Life:
+        wanted, names = self._wanted, self._names
+        begin_ms = time.from_ms if match.append_ms < 0 else after(match.append_ms)
+        rest = search.Slice(begin_ms, wanted.until_ms)
+        half, op = (names.half, match.partition), (names.op, match.partition)
+        spans = self._trail.spans([half, op], rest)
+        limits = asked.daemon_limits(self._cluster, names)
+        settings = reading_settings(limits)
+
+        def judged_of(pieces: Pieces) -> Judged | None:
+            return judge(
+                [each for _, each in pieces.halves], [each for _, each in pieces.ops], settings
+            )
+
+        def is_settled(pieces: Pieces) -> bool:
+            judged = judged_of(pieces)
+            return judged is not None and judged.state is not State.UNDECIDED
+
+        nothing = Span(0, 0)
+        pieces = self._trail.pieces(
+            spans.get(half, nothing), spans.get(op, nothing), (half, op), is_settled
+        )
+        judged = judged_of(pieces)
+        if judged is None:
+            raise AdminError(f"the records of {wanted.id} expired while they were read")
+        return self._told(match.partition, rest, pieces, judged, limits)
+
+    def _told(
+        self,
+        partition: int,
+        time: search.Slice,
+        pieces: Pieces,
+        judged: Judged,
+        limits: Limits,
+    ) -> Life:
+        applied_to = self._applied_to(partition)
+        half_events = [
+            self._with_payload(made.half_event(record, half), record)
+            for record, half in pieces.halves
+        ]
+        op_events = [
+            made.op_event(record, read, judged.rulings.get(read.offset), applied_to)
+            for record, read in pieces.ops
+        ]
+        winner = next((each for each in op_events if each.offset == judged.winner), None)
+        counts = partition_counts(self._cluster)
+        begun_ms = min((each.at_ms or 0 for each in half_events), default=time.from_ms)
+        checks = self._checks(judged, counts, begun_ms, winner, limits)
+        found, notes = Ends(self._trail, self._names, counts, wanted=judged).read(
+            half_events, op_events, search.Slice(begun_ms, self._wanted.until_ms)
+        )
+        ends = [self._with_payload(event, record) for event, record in found]
+        life = Life(
+            id=self._wanted.id,
+            state=STATES[judged.state],
+            resume_count=judged.resume_count,
+            producer_group=judged.group,
+            partition=partition,
+            decided_by=winner,
+            is_applied=None if winner is None else winner.is_applied,
+            events=made.in_order([*half_events, *op_events, *map(made.check_event, checks), *ends]),
+            read_from_ms=time.from_ms,
+            read_until_ms=time.until_ms,
+            notes=(*self._notes, *notes),
+        )
+        if judged.entry is None:
+            return life
+        world = self._world(judged, counts, checks, [read.op for _, read in pieces.ops], limits)
+        return replace(life, undecided=undecided_of(judged.entry, partition, world))
+
+    def _applied_to(self, partition: int) -> int | None:
+        """Return the daemon's committed op offset of the pair; None where it cannot be trusted."""
+        half, op = (self._names.half, partition), (self._names.op, partition)
+        committed = self._cluster.committed(self._names.daemon_group, [half, op])
+        try:
+            progress = parse_progress(
+                committed[half].offset, committed[op].offset, committed[op].metadata
+            )
+        except ProgressError as error:
+            self._notes.append(
+                f"pair {partition} is stopped ({error}); run halfbridge checker init"
+                f" --partition {partition}"
+            )
+            return None
+        return progress.op
+
+    # --- checks -----------------------------------------------------------------------------
+
+    def _checks(
+        self,
+        judged: Judged,
+        counts: dict[str, int],
+        begun_ms: int,
+        winner: Event | None,
+        limits: Limits,
+    ) -> list[asked.Request]:
+        """Return the check requests about the transaction that can still be read."""
+        places = asked.check_places(self._names, judged.group, counts)
+        due_ms = begun_ms + limits.transaction_timeout_ms
+        decided_ms = None if winner is None else winner.at_ms
+        if not places or (decided_ms is not None and decided_ms < after(due_ms)):
+            return []  # it was decided before its first check was due
+        needle = self._wanted.id.encode("utf-8", "surrogatepass")
+        return [
+            each
+            for each in asked.requests(
+                self._cluster,
+                places,
+                since_ms=after(begun_ms),
+                records_max=REQUESTS_MAX,
+                is_wanted=lambda value: needle in value,
+            )
+            if each.request.transaction_id == self._wanted.id
+        ]
+
+    def _world(
+        self,
+        judged: Judged,
+        counts: dict[str, int],
+        checks: list[asked.Request],
+        ops: list[Op],
+        limits: Limits,
+    ) -> World:
+        names, group = self._names, judged.group
+        members = asked.members_of(self._cluster, [names.daemon_group, names.check_group(group)])
+        key = self._wanted.id, judged.resume_count, group
+        answers = [
+            op for op in ops if (op.transaction_id, op.resume_count, op.producer_group) == key
+        ]
+        found: dict[asked.Key, Asked] = asked.asked_by_transaction(checks, {key})
+        group_members = members.get(names.check_group(group))
+        return World(
+            now_ms=self._cluster.ports.clock.time_ms(),
+            limits=limits,
+            workers=members.get(names.daemon_group),
+            check_topics=frozenset([group] if names.check(group) in counts else []),
+            members={} if group_members is None else {group: group_members},
+            asked=found,
+            answers={key: answers[-1]} if answers else {},
+        )
+
+    def _with_payload(self, event: Event, record: Any) -> Event:
+        has_it = event.kind in (Kind.HALF, Kind.COPY, Kind.DELIVERY, Kind.DEAD_LETTER)
+        return made.with_payload(event, record) if self._wanted.with_payload and has_it else event

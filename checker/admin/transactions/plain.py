@@ -1,0 +1,84 @@
+"""What is read of transactions, as JSON-able values. Pure.
+
+The commands print these, and HTTP answers with them. Names and units are those of the dataclasses.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from halfbridge.checker.admin.transactions.life import Event, Life, Payload
+    from halfbridge.checker.admin.transactions.listing import Listing
+    from halfbridge.checker.admin.transactions.waits import Undecided
+
+
+def listing(found: Listing) -> dict[str, Any]:
+    """Return `{"transactions": [...], "undecided": n, "stopped": [...], "at_ms": n}`."""
+    return {
+        "transactions": [undecided(each) for each in found.transactions],
+        "undecided": found.undecided,
+        "stopped": [{"partition": each.partition, "why": each.why} for each in found.stopped],
+        "at_ms": found.at_ms,
+    }
+
+
+def undecided(each: Undecided) -> dict[str, Any]:
+    """Return one undecided transaction; what is not known is None."""
+    return {name: _plain(getattr(each, name)) for name in _fields(type(each))}
+
+
+def life(found: Life) -> dict[str, Any]:
+    """Return `{"id", "state", "events": [...], ...}` of one transaction."""
+    body = {name: _plain(getattr(found, name)) for name in _fields(type(found))}
+    body["events"] = [event(each) for each in found.events]
+    body["decided_by"] = None if found.decided_by is None else event(found.decided_by)
+    body["undecided"] = None if found.undecided is None else undecided(found.undecided)
+    body["notes"] = list(found.notes)
+    return body
+
+
+def event(each: Event) -> dict[str, Any]:
+    """Return one event. `kind`, `at_ms` and the place are there always, other fields if known."""
+    always = ("kind", "at_ms", "topic", "partition", "offset")
+    body = {name: _plain(getattr(each, name)) for name in always}
+    for name in _fields(type(each)):
+        value = getattr(each, name)
+        if name not in always and name != "payload" and value is not None:
+            body[name] = _plain(value)
+    if each.payload is not None:
+        body["payload"] = payload(each.payload)
+    return body
+
+
+def payload(found: Payload) -> dict[str, Any]:
+    """Return a record's own bytes in base64; None stays None."""
+    return {
+        "key": _base64(found.key),
+        "value": _base64(found.value),
+        "headers": [[name, _base64(value)] for name, value in found.headers],
+    }
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {}
+
+
+def _fields(cls: Any) -> Iterable[str]:
+    """Return the names of a dataclass's fields; looked up once, for 100,000 transactions."""
+    names = _FIELDS.get(cls)
+    if names is None:
+        names = _FIELDS[cls] = tuple(each.name for each in dataclasses.fields(cls))
+    return names
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()

@@ -1,0 +1,60 @@
+"""Consumed records as what the ledger reads, without their bodies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of
+from halfbridge.checker.core.weights import message_bytes
+from halfbridge.serde.avro import OP
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import headers_of, parse_half, user_bytes
+from halfbridge.serde.limits import shortened
+
+if TYPE_CHECKING:
+    from halfbridge.bridge.ports import Record
+    from halfbridge.serde.headers import Headers
+
+
+def append_ms(record: Any) -> int:
+    """Return the broker's append time of a record, or NO_APPEND_MS."""
+    return append_ms_of(*record.timestamp())
+
+
+def headers_or_none(record: Any) -> Headers:
+    """Return the headers of a record; an empty list where the client cannot read the headers."""
+    try:
+        return headers_of(record) or []
+    except DecodeError:
+        return []
+
+
+def half_read(record: Any) -> HalfRead | JunkRead:
+    """Return a half record without its body. `size_bytes` are the user's bytes."""
+    appended_ms = append_ms(record)
+    try:
+        headers = headers_of(record)
+        metadata, flaw = parse_half(headers)
+    except DecodeError as error:
+        return JunkRead(record.offset(), appended_ms, shortened(error.reason), 0, None)
+    size_bytes = user_bytes(record.key(), record.value(), headers or (), has_flaw=bool(flaw))
+    return HalfRead(
+        record.offset(),
+        appended_ms,
+        metadata,
+        flaw,
+        size_bytes,
+        None,
+        size_bytes,
+        message_bytes(metadata),
+    )
+
+
+def op_read(record: Record) -> OpRead | JunkRead:
+    """Return an op record."""
+    offset, appended_ms = record.offset() or 0, append_ms(record)
+    try:
+        op = OP.decode(record.value() or b"")
+    except DecodeError as error:
+        return JunkRead(offset, appended_ms, shortened(error.reason), 0, None)
+    return OpRead(offset, appended_ms, op, len(record))

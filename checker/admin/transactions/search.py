@@ -1,0 +1,69 @@
+"""Where one transaction is looked for, by the time in its id. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_ID_DIGITS = 32
+_ID_VERSION = "7"
+_VERSION_AT = 12
+_TIME_DIGITS = 12
+_MS = 1
+_S = 1000 * _MS
+# A transaction settles within this, or the search takes longer and says how far it is.
+USUAL_MS = 600 * _S
+# By how much a client's clock may be off before the search takes a second step, and before it takes
+# a third one. The time in an id is a client's, append times are the brokers'.
+NEAR_MS = 5 * _S
+FAR_MS = 60 * _S
+_BEGIN_MS = 20 * _S
+# By how much the clocks of two brokers may differ.
+BROKERS_SKEW_MS = 5 * _S
+
+
+class Slice(NamedTuple):
+    """A range of time that is read, milliseconds since 1970; `until_ms` None: the log's end."""
+
+    from_ms: int
+    until_ms: int | None
+
+
+def birth_ms(transaction_id: str) -> int | None:
+    """Return the time in a transaction id; None where the id is no UUIDv7 in hexadecimal digits."""
+    text = transaction_id.lower()
+    is_hex = len(text) == _ID_DIGITS and not set(text) - set("0123456789abcdef")
+    if not is_hex or text[_VERSION_AT] != _ID_VERSION:
+        return None
+    return int(text[:_TIME_DIGITS], 16)
+
+
+def slices(begin_ms: int, until_ms: int | None, *, is_exact: bool) -> list[Slice]:
+    """Return what is read for the first half message, the likeliest range of time first.
+
+    Example: an id was made at 12:00:00. The ranges are 11:59:55 to 12:00:20, 11:59:00 to 11:59:55,
+    12:00:20 to 12:10:00, and from 12:10:00 to the end.
+
+    Args:
+        begin_ms: The time in the id, or the time that the operator gave.
+        until_ms: Where the search ends; None: at the ends of the logs.
+        is_exact: The operator gave the time: nothing before it is read.
+    """
+    usual_end_ms = begin_ms + USUAL_MS
+    if is_exact:
+        ranges = [Slice(begin_ms, usual_end_ms), Slice(usual_end_ms, None)]
+    else:
+        near, begun = begin_ms - NEAR_MS, begin_ms + _BEGIN_MS
+        ranges = [
+            Slice(near, begun),
+            Slice(begin_ms - FAR_MS, near),
+            Slice(begun, usual_end_ms),
+            Slice(usual_end_ms, None),
+        ]
+    if until_ms is None:
+        return ranges
+    cut = [
+        Slice(each.from_ms, until_ms if each.until_ms is None else min(each.until_ms, until_ms))
+        for each in ranges
+        if each.from_ms < until_ms
+    ]
+    return cut or [Slice(min(begin_ms, until_ms), until_ms)]

@@ -1,0 +1,211 @@
+"""Reads the records of one transaction id, wherever they stand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from halfbridge.bridge.ports import Edge
+from halfbridge.checker.admin.transactions.logs import Scan, Span, edges, offsets_at
+from halfbridge.checker.admin.transactions.records import (
+    append_ms,
+    half_read,
+    headers_or_none,
+    op_read,
+)
+from halfbridge.checker.admin.transactions.search import BROKERS_SKEW_MS
+from halfbridge.checker.core.events import HalfRead, OpRead
+from halfbridge.serde.headers import DEAD, HALF, TRANSACTION_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from halfbridge.bridge.ports import Place, Record
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.transactions.search import Slice
+
+# Of one id, half records and ops each: a transaction has at most 1,000 messages, and whoever knows
+# the id may write any number of ops. The first ones decide.
+RECORDS_KEPT_MAX = 10_000
+# Records of a pair that are read after the transaction is settled, for decisions that lost: about a
+# third of a second.
+LOOK_ON_RECORDS = 100_000
+_PROGRESS_S = 1.0
+
+
+class Match(NamedTuple):
+    """A half record, or an op, of the id."""
+
+    partition: int
+    append_ms: int
+    offset: int
+
+
+class Pieces(NamedTuple):
+    """Records of an id in one pair, in offset order."""
+
+    halves: list[tuple[Record, HalfRead]]
+    ops: list[tuple[Record, OpRead]]
+
+
+class Trail:
+    """Reads the records that name one transaction id.
+
+    A record is decoded only if it contains the bytes of the id where an id stands. Keys are not
+    looked at: strangers may write any.
+
+    Args:
+        cluster: Where the installation is.
+        transaction_id: Any text.
+        tell: Called with one line about once a second while much is read.
+    """
+
+    def __init__(self, cluster: Cluster, transaction_id: str, tell: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._id = transaction_id
+        self._needle = transaction_id.encode("utf-8", "surrogatepass")
+        self._tell = tell
+        self._told_at = cluster.ports.clock.monotonic()
+
+    def spans(self, places: Iterable[Place], time: Slice) -> dict[Place, Span]:
+        """Return the offsets of a range of time, up to what can be read now."""
+        wanted = list(places)
+        ends = edges(self._cluster, wanted, Edge.STABLE_END)
+        begins = offsets_at(self._cluster, dict.fromkeys(wanted, time.from_ms))
+        stops: dict[Place, int | None] = {}
+        if time.until_ms is not None:
+            stops = offsets_at(self._cluster, dict.fromkeys(wanted, time.until_ms))
+        found = {}
+        for place in wanted:
+            begin, stop = begins[place], stops.get(place)
+            if begin is not None:
+                found[place] = Span(begin, ends[place] if stop is None else stop)
+        return found
+
+    def first(self, places: Iterable[Place], time: Slice, *, is_half: bool) -> Match | None:
+        """Return the record of the id that was appended first in a range of time.
+
+        A stranger who knows the id may write it to another pair as well. So every other partition
+        is read until it is as far in time as the first match.
+        """
+        best: Match | None = None
+        is_mine = self._is_half if is_half else self._is_op
+        scan = Scan(self._cluster, spans := self.spans(places, time))
+        for batch in self._watched(scan, spans, "looking for the first record"):
+            for record in batch:
+                if best is None or append_ms(record) <= best.append_ms:
+                    if is_mine(record):
+                        match = Match(
+                            record.partition() or 0, append_ms(record), record.offset() or 0
+                        )
+                        best = match if best is None else min(best, match, key=_append_ms)
+                        scan.skip([(record.topic() or "", match.partition)])
+                else:
+                    scan.skip([(record.topic() or "", record.partition() or 0)])
+        return best
+
+    def pieces(
+        self,
+        half: Span,
+        op: Span,
+        places: tuple[Place, Place],
+        is_settled: Callable[[Pieces], bool],
+    ) -> Pieces:
+        """Return the half records and ops of the id in one pair.
+
+        Args:
+            half: What to read of the half partition.
+            op: What to read of the op partition.
+            places: The two partitions.
+            is_settled: Asked whenever a record was found: whether a while longer is enough.
+        """
+        pieces = Pieces([], [])
+        scan = Scan(self._cluster, spans := {places[0]: half, places[1]: op})
+        left: int | None = None
+        for batch in self._watched(scan, spans, "reading on"):
+            found = False
+            for record in batch:
+                found = self._take(record, pieces, places[0][0]) or found
+            if found and left is None and is_settled(pieces):
+                left = LOOK_ON_RECORDS
+            if left is not None:
+                left -= len(batch)
+                if left < 0:
+                    scan.skip(spans)
+        return pieces
+
+    def ends(
+        self, spans: dict[Place, Span], dead_topic: str, is_whole: Callable[[list[Record]], bool]
+    ) -> list[Record]:
+        """Return real records and dead letters of the id, until `is_whole` of them is true."""
+        found: list[Record] = []
+        scan = Scan(self._cluster, spans)
+        for batch in self._watched(scan, spans, "looking for what was delivered"):
+            mine = [
+                record
+                for record in batch
+                if (self._is_dead if record.topic() == dead_topic else self._is_real)(record)
+            ]
+            found += mine[: RECORDS_KEPT_MAX - len(found)]
+            if mine and is_whole(found):
+                scan.skip(spans)
+        return found
+
+    def _take(self, record: Record, pieces: Pieces, half_topic: str) -> bool:
+        if record.topic() == half_topic:
+            if len(pieces.halves) < RECORDS_KEPT_MAX and self._is_half(record):
+                half = half_read(record)
+                if isinstance(half, HalfRead):
+                    pieces.halves.append((record, half))
+                    return True
+        elif len(pieces.ops) < RECORDS_KEPT_MAX and self._is_op(record):
+            op = op_read(record)
+            if isinstance(op, OpRead):
+                pieces.ops.append((record, op))
+                return True
+        return False
+
+    def _is_half(self, record: Record) -> bool:
+        return any(
+            name == HALF and value is not None and self._needle in value
+            for name, value in headers_or_none(record)
+        ) and self._is_named(half_read(record))
+
+    def _is_op(self, record: Record) -> bool:
+        return self._needle in (record.value() or b"") and self._is_named(op_read(record))
+
+    def _is_named(self, read: Any) -> bool:
+        if isinstance(read, HalfRead):
+            return read.metadata.transaction_id == self._id
+        return isinstance(read, OpRead) and read.op.transaction_id == self._id
+
+    def _is_real(self, record: Record) -> bool:
+        return any(
+            name == TRANSACTION_ID and value == self._needle
+            for name, value in headers_or_none(record)
+        )
+
+    def _is_dead(self, record: Record) -> bool:
+        headers = headers_or_none(record)
+        return any(name == DEAD for name, _ in headers) and any(
+            name == HALF and value is not None and self._needle in value for name, value in headers
+        )
+
+    def _watched(self, scan: Scan, spans: dict[Place, Span], what: str) -> Iterator[list[Record]]:
+        """Yield the batches of `scan`, and tell once a second how far it is."""
+        total = sum(max(0, span.end - span.start) for span in spans.values())
+        clock, done = self._cluster.ports.clock, 0
+        for batch in scan.batches():
+            done += len(batch)
+            yield batch
+            if clock.monotonic() - self._told_at > _PROGRESS_S:
+                self._told_at = clock.monotonic()
+                self._tell(f"{what}: {done} of at most {total} records")
+
+
+def after(append_time_ms: int) -> int:
+    """Return the time from which another broker may have appended what came after a record."""
+    return append_time_ms - BROKERS_SKEW_MS
+
+
+def _append_ms(match: Match) -> int:
+    return match.append_ms

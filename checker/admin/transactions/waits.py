@@ -1,0 +1,235 @@
+"""Why an undecided transaction waits, and when it is checked next. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+from halfbridge.checker.core.schedule import backoff_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.checker.core.entry import Entry
+    from halfbridge.serde.records import CheckRequest, Op
+
+PREPARED = "PREPARED"
+# What a daemon does where its settings record does not say otherwise.
+CHECK_BACKOFF_MS_MAX = 600_000
+
+
+class Wait(str, Enum):
+    """Why an undecided transaction waits."""
+
+    NOT_DUE = "NOT_DUE"
+    DUE = "DUE"
+    ASKED = "ASKED"
+    ANSWERED_UNKNOWN = "ANSWERED_UNKNOWN"
+    CHECKER_FAILED = "CHECKER_FAILED"
+    NOBODY_ANSWERS = "NOBODY_ANSWERS"
+    NO_CHECK_TOPIC = "NO_CHECK_TOPIC"
+    NO_DAEMON = "NO_DAEMON"
+    DISCARD_DUE = "DISCARD_DUE"
+    DECISION_WAITS = "DECISION_WAITS"
+
+
+class Asked(NamedTuple):
+    """Check requests about one transaction that stand in the group's check topic.
+
+    Attributes:
+        requests: How many were found. Older ones may have expired.
+        last: The newest one.
+    """
+
+    requests: int
+    last: CheckRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The daemon's limits that say when it asks and when it gives up, in milliseconds."""
+
+    transaction_timeout_ms: int
+    check_interval_ms: int
+    check_count_max: int
+    transaction_age_ms_max: int
+    check_backoff_ms_max: int = CHECK_BACKOFF_MS_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What is known beside the half and op topics.
+
+    Attributes:
+        now_ms: The operator's clock.
+        limits: The daemon's, as its settings record says, or the defaults.
+        workers: Live workers of the daemon; None: not known.
+        check_topics: Producer groups that have a check topic.
+        members: Producer group -> live members of its check responders; groups that were not
+            asked about are left out.
+        asked: (transaction id, resume count, group) -> requests found; None: none were looked for.
+        answers: The same key -> the last answer that decides nothing.
+    """
+
+    now_ms: int
+    limits: Limits
+    workers: int | None = None
+    check_topics: frozenset[str] = frozenset()
+    members: Mapping[str, int] = field(default_factory=dict)
+    asked: Mapping[tuple[str, int, str], Asked] | None = None
+    answers: Mapping[tuple[str, int, str], Op] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """An undecided transaction. Times are milliseconds since 1970.
+
+    Attributes:
+        id: The transaction id, any text: a client wrote it.
+        resume_count: Life of the transaction.
+        age_ms: Since the first half message was appended; None: its append time is not known.
+        checks_asked: Requests found in the check topic, at least the answered ones; None: the check
+            topic was not read.
+        checks_answered: Counted UNKNOWN answers.
+        next_check_at_ms: When the transaction is asked about next; None: not known.
+        messages, bytes: Half messages, and bytes of their keys, values and headers.
+        real_topic, real_partition: Of the first message; None: the partition is chosen by key.
+        partition, offset: The pair, and the half offset of the first message's original.
+        last_offset: Highest half offset of a message's original: a decision names it.
+        wait: Why the transaction waits, as a word.
+        why: The same as a sentence.
+    """
+
+    id: str
+    resume_count: int
+    producer_group: str
+    state: str
+    age_ms: int | None
+    first_append_ms: int | None
+    born_ms: int
+    checks_asked: int | None
+    checks_answered: int
+    next_check_at_ms: int | None
+    messages: int
+    bytes: int
+    real_topic: str
+    real_partition: int | None
+    partition: int
+    offset: int
+    last_offset: int
+    wait: Wait
+    why: str
+
+
+def undecided_of(entry: Entry, partition: int, world: World, *, decision: str = "") -> Undecided:
+    """Return what an operator is told of an undecided entry of a ledger.
+
+    Args:
+        entry: Undecided, with its messages.
+        partition: The pair.
+        world: What is known beside the ledger.
+        decision: The kind of a decision that was read and cannot be applied yet; else empty.
+    """
+    messages = entry.messages
+    first = messages[0] if len(messages) == 1 and 0 in messages else messages[min(messages)]
+    metadata = first.metadata
+    key = metadata.transaction_id, metadata.resume_count, entry.group
+    asked = None if world.asked is None else world.asked.get(key)
+    append_ms = entry.first_append_ms
+    due_ms = _due_ms(entry, asked, world.limits)
+    answer = world.answers.get(key)
+    facts = _Facts(entry.group, entry.check_times, due_ms, asked, answer, decision)
+    wait, why = _wait(facts, world)
+    if len(messages) == 1:
+        size_bytes, last = first.user_bytes, first.origin
+    else:
+        size_bytes = sum(half.user_bytes for half in messages.values())
+        last = max(half.origin for half in messages.values())
+    return Undecided(
+        id=metadata.transaction_id,
+        resume_count=metadata.resume_count,
+        producer_group=entry.group,
+        state=PREPARED,
+        age_ms=None if append_ms < 0 else max(0, world.now_ms - append_ms),
+        first_append_ms=None if append_ms < 0 else append_ms,
+        born_ms=metadata.born_timestamp,
+        checks_asked=_checks_asked(entry, asked, world),
+        checks_answered=entry.check_times,
+        next_check_at_ms=due_ms if due_ms > 0 and wait not in _NO_NEXT_CHECK else None,
+        messages=len(messages),
+        bytes=size_bytes,
+        real_topic=metadata.real_topic,
+        real_partition=None if metadata.real_partition < 0 else metadata.real_partition,
+        partition=partition,
+        offset=first.origin if len(messages) == 1 else min(h.origin for h in messages.values()),
+        last_offset=last,
+        wait=wait,
+        why=why,
+    )
+
+
+_NO_NEXT_CHECK = (Wait.DISCARD_DUE, Wait.DECISION_WAITS)
+
+
+class _Facts(NamedTuple):
+    """What decides why a transaction waits."""
+
+    group: str
+    check_times: int
+    due_ms: int
+    asked: Asked | None
+    answer: Op | None
+    decision: str
+
+
+def _checks_asked(entry: Entry, asked: Asked | None, world: World) -> int | None:
+    if world.asked is None:
+        return None
+    return max(0 if asked is None else asked.requests, entry.check_times)
+
+
+def _due_ms(entry: Entry, asked: Asked | None, limits: Limits) -> int:
+    if asked is None or asked.last.check_number <= entry.check_times:
+        return entry.due_ms  # the newest request was answered
+    attempt = max(1, asked.last.attempt)
+    wait_ms = backoff_ms(attempt, limits.check_interval_ms, limits.check_backoff_ms_max)
+    return max(entry.due_ms, asked.last.sent_timestamp + wait_ms)
+
+
+def _wait(facts: _Facts, world: World) -> tuple[Wait, str]:
+    """Return why a transaction waits. What hinders more than one transaction comes first."""
+    limits, check_times = world.limits, facts.check_times
+    if facts.decision:
+        text = f"a {facts.decision} is appended and cannot be applied yet (rule 1)"
+        return Wait.DECISION_WAITS, text
+    if check_times >= limits.check_count_max:
+        text = f"{check_times} answers UNKNOWN are counted; the daemon gives up by a DISCARD"
+        return Wait.DISCARD_DUE, text
+    is_due = 0 < facts.due_ms <= world.now_ms
+    if not check_times and facts.asked is None and facts.answer is None and not is_due:
+        return Wait.NOT_DUE, "its producer may be at work: the first check is not due yet"
+    if facts.group not in world.check_topics:
+        text = f"group {facts.group} has no check topic, so nobody can be asked"
+        return Wait.NO_CHECK_TOPIC, text
+    if world.workers == 0:
+        return Wait.NO_DAEMON, "no worker of the daemon runs, so nobody is asked"
+    return _wait_for_an_answer(facts, has_members=world.members.get(facts.group) != 0)
+
+
+def _wait_for_an_answer(facts: _Facts, *, has_members: bool) -> tuple[Wait, str]:
+    answer, asked = facts.answer, facts.asked
+    if answer is not None and not answer.check_number:
+        return Wait.CHECKER_FAILED, f"the checker gave no answer: {answer.reason or 'no reason'}"
+    nobody = f"no member of group {facts.group} answers checks"
+    if asked is not None and asked.last.check_number > facts.check_times:
+        text = f"check {asked.last.check_number} was asked, attempt {asked.last.attempt}"
+        if has_members:
+            return Wait.ASKED, f"{text}; the answer is awaited"
+        return Wait.NOBODY_ANSWERS, f"{text}; {nobody}"
+    if facts.check_times:
+        text = f"the last counted answer was UNKNOWN ({facts.check_times} so far)"
+        return Wait.ANSWERED_UNKNOWN, text
+    if has_members:
+        return Wait.DUE, "a check is due; no request was found"
+    return Wait.NOBODY_ANSWERS, f"a check is due; {nobody}"

@@ -1,0 +1,96 @@
+"""An installation in memory, and an operator who reads it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfbridge import Message, MessageView, Resolution
+from halfbridge.checker.admin.cluster import Cluster
+from halfbridge.checker.admin.transactions.listing import Filter, list_undecided
+from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
+from halfbridge.serde.avro import HALF_METADATA, OP
+from halfbridge.serde.headers import HALF
+from halfbridge.testkit.memory import MemoryStack
+from halfbridge.testkit.memory.log import Row
+from tests.kit.records import A_HALF, AN_OP
+
+if TYPE_CHECKING:
+    from halfbridge.bridge.message_transaction import MessageTransaction
+    from halfbridge.checker.admin.transactions.life import Life
+    from halfbridge.checker.admin.transactions.listing import Listing
+    from halfbridge.serde.records import OpKind
+    from halfbridge.testkit.memory.producer import MemoryProducer
+
+TOPIC = "orders"
+GROUP = "order-service"
+
+
+def unknown(_: MessageView) -> Resolution:
+    """Answer as a checker that never knows."""
+    return Resolution.UNKNOWN
+
+
+def sent(producer: MemoryProducer, *values: bytes, key: bytes = b"k") -> MessageTransaction:
+    """Send messages of one transaction, and decide nothing."""
+    tx = producer.begin()
+    for value in values:
+        tx.send(Message(TOPIC, key=key, value=value))
+    return tx
+
+
+class Operator:
+    """Reads an installation through clients of its own."""
+
+    def __init__(self, stack: MemoryStack) -> None:
+        self.names = stack.config.names
+        self._machine = stack.machine
+        ports = stack.machine.ports(stack.machine.process("operator"))
+        self.cluster = Cluster("memory", ports=ports)
+
+    def listed(self, **wanted: Any) -> Listing:
+        """Return what `tx list` shows."""
+        return list_undecided(self.cluster, self.names, Filter(**wanted))
+
+    def shown(self, transaction_id: str, **wanted: Any) -> Life:
+        """Return what `tx show` shows."""
+        return look_up(self.cluster, self.names, Wanted(id=transaction_id, **wanted))
+
+    def write_op(self, kind: OpKind, transaction_id: str, partition: int, **given: Any) -> int:
+        """Append an op as somebody else's client would; return its offset."""
+        op = AN_OP._replace(
+            **{
+                "transaction_id": transaction_id,
+                "kind": kind,
+                "producer_group": GROUP,
+                "half_offset": 0,
+                "message_count": -1,
+                **given,
+            }
+        )
+        return self._append(self.names.op, partition, OP.encode(op), [])
+
+    def write_half(self, transaction_id: str, partition: int, **given: Any) -> int:
+        """Append a half record as somebody else's client would; return its offset."""
+        half = A_HALF._replace(
+            **{
+                "transaction_id": transaction_id,
+                "producer_group": GROUP,
+                "real_topic": TOPIC,
+                **given,
+            }
+        )
+        return self._append(
+            self.names.half, partition, b"value", [(HALF, HALF_METADATA.encode(half))]
+        )
+
+    def write_junk(self, topic: str, partition: int, value: bytes, headers: Any = None) -> int:
+        """Append a record that is none of ours; return its offset."""
+        return self._append(topic, partition, value, headers or [])
+
+    def _append(self, topic: str, partition: int, value: bytes, headers: Any) -> int:
+        broker = self._machine.broker
+        offset = broker.partition((topic, partition)).append(
+            [Row(b"key", value, headers, broker.now_ms)], broker.now_ms, is_stamped=True
+        )
+        broker.changed()
+        return offset

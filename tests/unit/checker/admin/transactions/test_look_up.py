@@ -1,0 +1,243 @@
+"""What `tx show` finds of one transaction, in each state and with each decision that lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from halfbridge import MessageView, Resolution
+from halfbridge.checker.admin.transactions.life import Kind, Life, Verdict
+from halfbridge.checker.admin.transactions.waits import Wait
+from halfbridge.checker.errors import AdminError
+from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.testkit.memory import MemoryStack
+from tests.unit.checker.admin.transactions.scene import GROUP, TOPIC, Operator, sent, unknown
+
+
+@pytest.fixture
+def stack() -> Iterator[MemoryStack]:
+    """An installation with a real topic."""
+    with MemoryStack() as started:
+        started.create_topic(TOPIC, partitions=3)
+        yield started
+
+
+def kinds(life: Life) -> list[str]:
+    """Return the kinds of a life's events, in order."""
+    return [each.kind.value for each in life.events]
+
+
+def verdicts(life: Life) -> list[Verdict | None]:
+    """Return what became of a life's ops, in order."""
+    return [each.verdict for each in life.events if each.op and each.kind is not Kind.DEAD_LETTER]
+
+
+def test_a_committed_transaction_is_shown_with_its_delivery(stack: MemoryStack) -> None:
+    """Halves, the decision, and where each message stands in its real topic."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        sent(producer, b"another").commit()
+        tx = sent(producer, b"one", b"two")
+        tx.commit()
+        (records) = stack.read_committed(TOPIC, count=3)
+        life = operator.shown(tx.id)
+    assert (life.state, life.is_applied) == ("COMMITTED", True)
+    assert kinds(life) == ["half", "half", "decision", "delivery", "delivery"]
+    assert life.decided_by is not None
+    assert (life.decided_by.op, life.decided_by.source) == ("COMMIT", "PRODUCER")
+    places = {
+        (each.topic, each.partition, each.offset) for each in records if each.value != b"another"
+    }
+    assert places == {
+        (each.topic, each.partition, each.offset)
+        for each in life.events
+        if each.kind is Kind.DELIVERY
+    }
+    assert [each.message_index for each in life.events if each.kind is Kind.DELIVERY] == [0, 1]
+
+
+def test_a_rolled_back_transaction_has_no_end(stack: MemoryStack) -> None:
+    """Nothing is delivered, so nothing is looked for."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        tx.rollback()
+        stack.advance(seconds=1)
+        life = operator.shown(tx.id)
+    assert (life.state, kinds(life)) == ("ROLLED_BACK", ["half", "decision"])
+    assert life.decided_by is not None
+    assert (life.decided_by.op, life.decided_by.verdict) == ("ROLLBACK", Verdict.WON)
+
+
+def test_an_undecided_transaction_says_why_it_waits(stack: MemoryStack) -> None:
+    """Checks, answers and copies stand in the order of time."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        stack.advance(seconds=10)
+        life = operator.shown(tx.id)
+        listed = operator.listed().transactions
+    assert life.state == "PREPARED"
+    assert kinds(life) == ["half", "check", "answer", "copy"]
+    assert verdicts(life) == [Verdict.COUNTED]
+    assert life.undecided is not None
+    assert life.undecided.wait is Wait.ANSWERED_UNKNOWN
+    (same,) = listed
+    assert (same.id, same.checks_asked, same.wait, same.next_check_at_ms) == (
+        life.id,
+        life.undecided.checks_asked,
+        life.undecided.wait,
+        same.next_check_at_ms,
+    )
+
+
+def test_a_discarded_transaction_is_shown_with_its_dead_letter(stack: MemoryStack) -> None:
+    """After fifteen counted UNKNOWN answers the daemon's DISCARD decides."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        stack.advance(seconds=600)
+        life = operator.shown(tx.id)
+    assert life.state == "DISCARDED"
+    assert life.decided_by is not None
+    assert (life.decided_by.source, life.decided_by.op) == ("CHECKER", "DISCARD")
+    assert kinds(life).count("answer") == 15
+    assert kinds(life)[-1] == "dead_letter"
+    assert life.events[-1].reason == "CHECK_TIMES"
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "verdict"),
+    [
+        (OpKind.COMMIT, OpSource.CHECK, Verdict.DUPLICATE),
+        (OpKind.ROLLBACK, OpSource.OPERATOR, Verdict.CONFLICT),
+        (OpKind.UNKNOWN, OpSource.CHECK, Verdict.TOO_LATE),
+        (OpKind.DISCARD, OpSource.CHECKER, Verdict.TOO_LATE),
+        (OpKind.DISCARD, OpSource.OPERATOR, Verdict.CONFLICT),
+        (OpKind.DISCARD, OpSource.PRODUCER, Verdict.INVALID),
+    ],
+)
+def test_a_decision_that_lost_is_named(
+    stack: MemoryStack, kind: OpKind, source: OpSource, verdict: Verdict
+) -> None:
+    """The first one in op order wins; what is said of a later one is the ledger's word."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        tx.commit()
+        stack.read_committed(TOPIC, count=1)
+        pair = operator.shown(tx.id).partition
+        assert pair is not None
+        operator.write_op(kind, tx.id, pair, source=source, actor="somebody")
+        stack.advance(seconds=1)
+        life = operator.shown(tx.id)
+    assert life.state == "COMMITTED"
+    assert verdicts(life) == [Verdict.WON, verdict]
+    late = [each for each in life.events if each.verdict is verdict]
+    assert (late[0].actor, bool(late[0].why)) == ("somebody", True)
+
+
+def test_another_groups_decision_and_an_unproven_discard_are_invalid(stack: MemoryStack) -> None:
+    """Rule 6, and a DISCARD whose append time does not prove the age that it names."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        pair = operator.shown(tx.id).partition
+        assert pair is not None
+        operator.write_op(OpKind.COMMIT, tx.id, pair, producer_group="strangers")
+        aged = {"source": OpSource.CHECKER, "reason": "AGE", "age_ms": 3_600_000}
+        operator.write_op(OpKind.DISCARD, tx.id, pair, **aged)
+        stack.advance(seconds=1)
+        life = operator.shown(tx.id)
+    assert life.state == "PREPARED"
+    assert verdicts(life) == [Verdict.INVALID, Verdict.INVALID]
+
+
+def test_an_incomplete_commit_is_committed_and_dead(stack: MemoryStack) -> None:
+    """It was committed, and a gap made dead letters of its messages."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        pair = operator.shown(tx.id).partition
+        assert pair is not None
+        operator.write_op(OpKind.COMMIT, tx.id, pair, message_count=2, source=OpSource.OPERATOR)
+        stack.advance(seconds=1)
+        life = operator.shown(tx.id)
+    assert life.state == "COMMITTED"
+    assert (life.events[-1].kind, life.events[-1].reason) == (Kind.DEAD_LETTER, "INCOMPLETE")
+
+
+def test_a_decision_that_is_not_applied_yet_is_said(stack: MemoryStack) -> None:
+    """Without a daemon the log decides all the same."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        stack.advance(seconds=1)
+        stack.daemon.kill()
+        tx.commit()
+        life = operator.shown(tx.id)
+    assert (life.state, life.is_applied, kinds(life)) == ("COMMITTED", False, ["half", "decision"])
+    assert "not applied" in life.notes[0]
+
+
+def test_a_transaction_that_settled_late_is_found(stack: MemoryStack) -> None:
+    """Its decision stands an hour behind its half message; so does its delivery."""
+    answers = [Resolution.COMMIT]
+
+    def slow(_: MessageView) -> Resolution:
+        if stack.machine.broker.now_ms - began_ms < 3_600_000:
+            raise RuntimeError("later")
+        return answers[0]
+
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=slow) as producer:
+        began_ms = stack.machine.broker.now_ms
+        tx = sent(producer, b"one")
+        stack.advance(seconds=5_000)
+        life = operator.shown(tx.id)
+        until = operator.shown(tx.id, until_ms=began_ms + 1_000)
+    assert (life.state, kinds(life)[-1]) == ("COMMITTED", "delivery")
+    assert life.decided_by is not None
+    assert life.decided_by.source == "CHECK"
+    assert until.state == "PREPARED"
+
+
+def test_an_id_of_nobody_is_not_found(stack: MemoryStack) -> None:
+    """NOT_FOUND is an answer; an id without a time needs one."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        wrong = tx.id[:-1] + ("0" if tx.id[-1] != "0" else "1")
+        assert operator.shown(wrong).state == "NOT_FOUND"
+    with pytest.raises(AdminError, match="--from"):
+        operator.shown("no id")
+    assert operator.shown("no id", from_ms=0).state == "NOT_FOUND"
+
+
+def test_payloads_are_shown_on_demand_only(stack: MemoryStack) -> None:
+    """Key, value and headers of halves and of what was delivered."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"secret")
+        tx.commit()
+        stack.read_committed(TOPIC, count=1)
+        plain, whole = operator.shown(tx.id), operator.shown(tx.id, with_payload=True)
+    assert all(each.payload is None for each in plain.events)
+    bodies = [each.payload.value for each in whole.events if each.payload is not None]
+    assert bodies == [b"secret", b"secret"]
+
+
+def test_a_strangers_half_in_another_pair_does_not_hide_it(stack: MemoryStack) -> None:
+    """The record that was appended first says which pair a transaction is of."""
+    operator = Operator(stack)
+    with stack.producer(GROUP, checker=unknown) as producer:
+        tx = sent(producer, b"one")
+        pair = operator.shown(tx.id).partition
+        assert pair is not None
+        stack.advance(seconds=1)
+        operator.write_half(tx.id, 1 - pair, producer_group="strangers")
+        tx.commit()
+        stack.read_committed(TOPIC, count=1)
+        life = operator.shown(tx.id)
+    assert (life.partition, life.producer_group, life.state) == (pair, GROUP, "COMMITTED")
