@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.message import Answer, Resolution
 from halfbridge.bridge.trouble import shown, tell
+from halfbridge.serde.protocol import NO_CHECK
 from halfbridge.serde.records import COUNT_UNKNOWN, Op, OpKind, OpSource
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ def answer_to(
     now_ms: int,
     actor: str,
     timeout_ms: int,
+    traceback: BaseException | None = None,
 ) -> Op:
     """Return the op that answers a check.
 
@@ -37,6 +40,7 @@ def answer_to(
         now_ms: The time, ms since 1970.
         actor: Who answers.
         timeout_ms: Time that the checker had.
+        traceback: The checker's exception, where the log is to have its traceback.
     """
     unknown = Op(
         transaction_id=request.transaction_id,
@@ -46,7 +50,7 @@ def answer_to(
         producer_group=request.producer_group,
         kind=OpKind.UNKNOWN,
         message_count=COUNT_UNKNOWN,
-        check_number=0,
+        check_number=NO_CHECK,
         source=OpSource.CHECK,
         actor=actor,
         reason="",
@@ -68,7 +72,8 @@ def answer_to(
         reason = f"checker raised {shown(outcome.error)}"
     else:
         reason = f"checker returned {shown(answer)}, no Resolution"
-    tell(_LOG.warning, "check of %s: %s", request.transaction_id, reason)
+    warn = partial(_LOG.warning, exc_info=traceback)
+    tell(warn, "check of %s: %s", request.transaction_id, reason)
     return unknown._replace(reason=reason[:_REASON_CHARS_MAX])
 
 

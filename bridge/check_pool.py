@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from inspect import iscoroutinefunction
 from itertools import count
 from queue import Empty, Full
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -57,6 +58,16 @@ class PoolState:
     hung_s: float = 0.0
     timed_out: int = 0
     replaced: int = 0
+
+
+def is_async(work: Callable[..., object]) -> bool:
+    """Tell whether a call of `work` returns a coroutine at once, which no thread of a pool awaits.
+
+    An object counts by its `__call__`, and a partial by its function.
+    """
+    while isinstance(work, partial):
+        work = work.func
+    return iscoroutinefunction(work) or iscoroutinefunction(type(work).__call__)
 
 
 class CheckPool(Generic[Task]):

@@ -22,6 +22,7 @@ from halfbridge.bridge.errors import BridgeError
 from halfbridge.bridge.hung_checkers import HungCheckers
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.message import MessageView, view_of
+from halfbridge.bridge.raised import Tracebacks
 from halfbridge.bridge.trouble import tell
 from halfbridge.serde.avro import CHECK_REQUEST, OP
 from halfbridge.serde.errors import DecodeError
@@ -76,6 +77,7 @@ class CheckResponder:
         self._ports = ports
         self._knows = knows
         self._tally = CheckTally()
+        self._tracebacks = Tracebacks(ports.clock)  # the answering thread's
         self._lock = Lock()  # guards _busy, and nothing waits while it is held
         self._busy: set[tuple[str, int]] = set()
         self._stopping = ports.run.event()
@@ -232,6 +234,7 @@ class CheckResponder:
                 now_ms=self._shared.time_ms(),
                 actor=self._shared.actor,
                 timeout_ms=self._shared.config.check_timeout_ms,
+                traceback=self._tracebacks.chosen(outcome.error),
             )
             self._tally.add("answered" if op.check_number else "failed")
             self._produce(op, request.half_partition)

@@ -32,14 +32,23 @@ class Ran(NamedTuple):
 
 
 def run(local_transaction: Callable[[Message, Any], Resolution], message: Message, arg: Any) -> Ran:
-    """Run a local transaction; an exception, or a return value of another type, is UNKNOWN."""
+    """Run a local transaction; an exception, or None in place of a Resolution, is UNKNOWN.
+
+    Raises:
+        TypeError: it returned a value of another type; its author corrects it. Nothing was decided.
+    """
     try:
         answer: object = local_transaction(message, arg)
     except Exception as error:  # noqa: BLE001  (the user's code; its outcome is unknown)
         return Ran(Resolution.UNKNOWN, f"local transaction raised {error!r}", error)
     if isinstance(answer, Resolution):
         return Ran(answer)
-    return Ran(Resolution.UNKNOWN, f"local transaction returned {answer!r}, no Resolution")
+    if answer is None:
+        return Ran(Resolution.UNKNOWN, "local transaction returned None, no Resolution")
+    raise TypeError(
+        f"local transaction returned {answer!r}, and must return a Resolution or None; nothing was"
+        " decided, and a check finds out how the local transaction ended"
+    )
 
 
 def decided(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfbridge.bridge.local_transaction import roll_back_quietly
 from halfbridge.bridge.transaction import Event, State, step
 from halfbridge.bridge.transaction_writes import TransactionWrites
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _NOTHING_TO_COMMIT = frozenset(
     (State.INIT, State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK)
 )
+_UNDECIDED = frozenset((State.HALF_SENDING, State.HALF_SENT, State.SEALED, State.SEND_FAILED))
 
 
 class Transaction(TransactionWrites):
@@ -23,7 +25,8 @@ class Transaction(TransactionWrites):
 
     As a context manager: leaving normally commits if anything was sent and nothing was decided.
     Leaving by an exception (BaseException too) decides nothing, because the local transaction
-    may have committed although its call raised; the check decides, unless `rollback` was called.
+    may have committed although its call raised; the check decides, unless `rollback` was called or
+    `begin(rollback_on=...)` names the exception.
     All sends precede the local transaction, and have returned (or their futures are done) before
     `commit`.
 
@@ -128,5 +131,8 @@ class Transaction(TransactionWrites):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None and self._state not in _NOTHING_TO_COMMIT:
-            self.commit()
+        if kind is None:
+            if self._state not in _NOTHING_TO_COMMIT:
+                self.commit()
+        elif issubclass(kind, self._rollback_on) and self._state in _UNDECIDED:
+            roll_back_quietly(self, None)

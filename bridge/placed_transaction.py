@@ -21,6 +21,7 @@ class PlacedTransaction(Transaction):
             whatever keys the messages have.
         immunity_ms: As for every transaction.
         context: As for every transaction.
+        rollback_on: As for every transaction.
     """
 
     __slots__ = ("_placement_key",)
@@ -32,8 +33,9 @@ class PlacedTransaction(Transaction):
         placement_key: bytes,
         immunity_ms: int | None = None,
         context: bytes | None = None,
+        rollback_on: tuple[type[BaseException], ...] = (),
     ) -> None:
-        super().__init__(shared, immunity_ms=immunity_ms, context=context)
+        super().__init__(shared, immunity_ms=immunity_ms, context=context, rollback_on=rollback_on)
         self._placement_key = placement_key
 
     def _place(self, message: Message) -> None:

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.check_counts import CheckCounts
+from halfbridge.bridge.check_pool import is_async
 from halfbridge.bridge.check_responder import CheckResponder
 from halfbridge.bridge.client_settings import writer_properties
 from halfbridge.bridge.cluster import RealTopics, check_installation
@@ -23,10 +24,11 @@ from halfbridge.bridge.local_transaction import decided, roll_back_quietly, run
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.placed_transaction import PlacedTransaction
 from halfbridge.bridge.repeated_commit import RepeatedCommit
+from halfbridge.bridge.rollback_on import checked
 from halfbridge.bridge.shared import Shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from halfbridge.bridge.futures import DecisionFuture
@@ -57,7 +59,7 @@ class TransactionProducer:
             thread of its own; returns a Resolution, or an Answer, by looking at the local
             database. Any live member of the group may be asked about any transaction of the
             group. "No row" is UNKNOWN, unless answering ROLLBACK makes a late local commit fail.
-            A checker that cannot tell now raises NoAnswerError.
+            It is no `async def`. A checker that cannot tell now raises NoAnswerError.
         topics: Real topics that this producer may send to and is asked about; empty: any topic,
             checked at each send.
         on_hung: Called with CheckCounts while checkers run longer than check_timeout_ms, every
@@ -87,6 +89,8 @@ class TransactionProducer:
         if not callable(checker):
             allowed = "a callable that takes a MessageView and returns a Resolution"
             raise _refused("checker", checker, allowed)
+        if is_async(checker):
+            raise _refused("checker", checker, "a plain function: an `async def` is not awaited")
         if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
             raise _refused("topics", topics, "a list of names")
         self._config = _configured(config, settings)
@@ -153,6 +157,7 @@ class TransactionProducer:
         immunity_ms: int | None = None,
         context: bytes | None = None,
         placement_key: bytes | None = None,
+        rollback_on: type[BaseException] | Iterable[type[BaseException]] = (),
     ) -> Transaction:
         """Return a new message transaction; many may be open at a time.
 
@@ -162,10 +167,15 @@ class TransactionProducer:
             context: Shown to the checker as `MessageView.context`; never delivered.
             placement_key: Transactions with the same placement key are delivered in the order of
                 their decisions, whatever keys their messages have; None: the first message's key.
+            rollback_on: Exceptions that roll the transaction back when they leave its block: a
+                class, or several. For a block with one local transaction, which each of them
+                proves not to have committed. Any other exception decides nothing.
 
         Raises:
             InvalidMessageError: immunity or context is too long; nothing was begun.
             TransactionsRejectedError: an operator stopped new transactions; repeat it later.
+            ConfigError: a class of `rollback_on` may come after the local transaction has
+                committed, such as OSError; nothing was begun. Name narrower classes.
             ProducerClosedError, ForkedProcessError: not started, closed, or made before a fork.
         """
         shared = self._started()
@@ -173,10 +183,17 @@ class TransactionProducer:
         shared.gate.check_begin()
         if immunity_ms is not None:
             shared.check_immunity(immunity_ms)
+        classes = checked(rollback_on) if rollback_on != () else ()
         if placement_key is None:
-            return Transaction(shared, immunity_ms=immunity_ms, context=context)
+            return Transaction(
+                shared, immunity_ms=immunity_ms, context=context, rollback_on=classes
+            )
         return PlacedTransaction(
-            shared, placement_key=placement_key, immunity_ms=immunity_ms, context=context
+            shared,
+            placement_key=placement_key,
+            immunity_ms=immunity_ms,
+            context=context,
+            rollback_on=classes,
         )
 
     @property
@@ -225,16 +242,18 @@ class TransactionProducer:
 
         Args:
             message: Sent first; the local transaction runs only once the message is durable.
-            local_transaction: Called with `message` and `arg`; returns a Resolution. An exception,
-                or a value of another type, is UNKNOWN: nothing is decided, and a check asks later.
+            local_transaction: Called with `message` and `arg`; returns a Resolution. An exception
+                is UNKNOWN, and so is None: nothing is decided, and a check asks later.
             arg: Passed to `local_transaction`.
             timeout: Seconds for each acknowledgement; None: as configured.
 
         Returns:
             The result of the local transaction, and where the decision stands or why that is not
-            known. Nothing is raised once the local transaction has run.
+            known. Only TypeError is raised once the local transaction has run.
 
         Raises:
+            TypeError: the local transaction returned neither a Resolution nor None; nothing was
+                decided, and the check asks later. Correct what it returns.
             HalfNotStoredError: no ack; the local transaction did not run; a rollback was tried.
             BridgeError: as `Transaction.send`; nothing was sent.
 

@@ -49,6 +49,7 @@ class TransactionWrites:
         "_last_offset",
         "_lock",
         "_outstanding",
+        "_rollback_on",
         "_sends",
         "_state",
         "commit_held",
@@ -59,9 +60,15 @@ class TransactionWrites:
     )
 
     def __init__(
-        self, shared: Shared, *, immunity_ms: int | None = None, context: bytes | None = None
+        self,
+        shared: Shared,
+        *,
+        immunity_ms: int | None = None,
+        context: bytes | None = None,
+        rollback_on: tuple[type[BaseException], ...] = (),
     ) -> None:
         self.shared = shared
+        self._rollback_on = rollback_on
         self._context = checked_context(context)
         self._immunity_on_wire = DEFAULT_IMMUNITY if immunity_ms is None else immunity_ms
         self.id = shared.new_id()

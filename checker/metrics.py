@@ -187,7 +187,10 @@ class Metrics:
         self._checks_without_topic.add_all({group: 1})
 
     def checks_answered(self, by_answer: Mapping[tuple[str, str], int]) -> None:
-        """Add answers to checks, by producer group and resolution (COMMIT, ROLLBACK, UNKNOWN)."""
+        """Add answers to checks, by producer group and resolution.
+
+        The resolution is COMMIT, ROLLBACK, UNKNOWN, or FAILED: the checker gave no answer.
+        """
         self._checks_answered.add_all(by_answer)
 
     def checks_expired(self, count: int) -> None:

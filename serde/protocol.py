@@ -72,6 +72,9 @@ YIELDING = OpSource.CHECKER
 # Append time of a record that has none: its writer set the timestamp (CreateTime).
 NO_APPEND_MS = -1
 
+# Check number of an op that answers no check, or must not count.
+NO_CHECK = 0
+
 # Reasons that a DISCARD from CHECKER may give.
 REASON_CHECK_TIMES = "CHECK_TIMES"
 REASON_AGE = "AGE"
@@ -87,6 +90,14 @@ def effect_of(op: Op, state: State) -> Effect:
     if effect is _CONFLICT and op.source is YIELDING:
         return Effect.IGNORED  # the daemon's discard came after a decision: no conflict
     return effect
+
+
+def is_failed_attempt(op: Op) -> bool:
+    """Tell whether a member says by `op` that its checker failed: no answer, and not nobody there.
+
+    The op's `reason` says what the checker raised or returned, or that the checker still runs.
+    """
+    return op.kind is OpKind.UNKNOWN and op.check_number == NO_CHECK and op.source is OpSource.CHECK
 
 
 def decision_of(op: Op) -> State | None:

@@ -66,10 +66,10 @@ class Checks:
 
     def _ask(self, entry: Entry, now_ms: int) -> Check:
         settings = self._book.settings
-        if entry.attempt:
-            self._book.draft.count(Count.CHECK_EXPIRED)
-        else:
+        if not entry.attempt:
             entry.first_request_ms = now_ms
+        elif entry.failed_attempt < entry.attempt:  # a failed checker is somebody who was there
+            self._book.draft.count(Count.CHECK_EXPIRED)
         entry.attempt += 1
         wait_ms = backoff_ms(
             entry.attempt, settings.check_interval_ms, settings.check_backoff_ms_max

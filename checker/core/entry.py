@@ -42,6 +42,8 @@ class Entry:
         check_times: Counted UNKNOWN answers.
         due_ms: When the next check is due.
         attempt: Unanswered requests that this ledger sent with the current check number.
+        failed_attempt: The last of these requests that a member answered and whose checker failed;
+            0: there is none.
         first_request_ms: When the first of these requests was sent.
         discarding: A DISCARD was written and has not been read back.
         has_excess: One of the messages has an index that no transaction may have. Only the first
@@ -56,6 +58,7 @@ class Entry:
         "decided_ms",
         "discarding",
         "due_ms",
+        "failed_attempt",
         "first_append_ms",
         "first_request_ms",
         "group",
@@ -88,7 +91,7 @@ class Entry:
             self.check_times = metadata.check_times
         self.first_append_ms = half.first_append_ms
         self.due_ms = 0
-        self.attempt = 0
+        self.attempt = self.failed_attempt = 0
         self.first_request_ms = 0
         self.discarding = False
         self.has_excess = is_excess(half)
@@ -105,7 +108,7 @@ class Entry:
         entry.unread_copies = _NO_COPIES
         entry.messages = {}
         entry.bytes_at = entry.check_times = entry.due_ms = 0
-        entry.attempt = entry.first_request_ms = 0
+        entry.attempt = entry.failed_attempt = entry.first_request_ms = 0
         entry.discarding = entry.has_excess = False
         entry.decide(state, op_offset, now_ms)
         return entry

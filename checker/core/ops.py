@@ -14,6 +14,7 @@ from halfbridge.serde.protocol import (
     Effect,
     State,
     effect_of,
+    is_failed_attempt,
     proves_its_age,
 )
 from halfbridge.serde.records import OpSource
@@ -97,13 +98,17 @@ class Ops:
     def _answer(self, entry: Entry, read: OpRead, now_ms: int) -> None:
         """Apply an UNKNOWN. It counts only if it answers the pending check (rule 5)."""
         book = self._book
+        if is_failed_attempt(read.op):
+            entry.failed_attempt = entry.attempt
+            book.draft.count(Count.ATTEMPT_FAILED)
+            return
         if read.op.check_number != entry.check_times + 1:
             book.draft.count(Count.ANSWER_NOT_COUNTED)
             return
         settings = book.settings
         book.draft.count(Count.ANSWER_COUNTED)
         entry.check_times += 1
-        entry.attempt = 0
+        entry.attempt = entry.failed_attempt = 0
         if entry.check_times < settings.check_count_max:
             book.put_back(entry, PutBackRule.ANSWER, now_ms)
             book.schedule.add(entry, now_ms + settings.check_interval_ms)

@@ -23,6 +23,7 @@ class Count(Enum):
     ORPHAN_OP = "orphan op"
     ANSWER_COUNTED = "answer counted"
     ANSWER_NOT_COUNTED = "answer not counted"
+    ATTEMPT_FAILED = "attempt failed"
     CHECK_EXPIRED = "check expired"
     ROLLED_BACK = "rolled back"
 

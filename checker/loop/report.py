@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.plan import Count
+from halfbridge.serde.protocol import is_failed_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.plan import Plan
     from halfbridge.checker.loop.pair import Pair
     from halfbridge.checker.metrics import Metrics
-    from halfbridge.serde.records import OpKind
+    from halfbridge.serde.records import Op
 
 # The same trouble of one name is told again after this time; of so many names at most.
 TOLD_S = 300.0
@@ -24,6 +25,8 @@ TOLD_MAX = 1000
 # Whoever may write half or op records can have a line logged for each: 20 lines a second are some
 # 300 MB a day.
 LINES_A_SECOND_MAX = 20
+# In place of a resolution: a member was there, and its checker failed.
+FAILED = "FAILED"
 
 _log = logging.getLogger("halfbridge.checker")
 
@@ -77,6 +80,7 @@ class Reporter:
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
         self._cut_short = TellNow()
+        self._failed = TellNow()
         self._lines = Lines(clock)
 
     def written(self, plan: Plan, pair: Pair, *, refused: int, stubs: int) -> None:
@@ -124,11 +128,20 @@ class Reporter:
                 *(pair.partition, count, group),
             )
 
-    def answered(self, answers: Mapping[tuple[str, OpKind], int]) -> None:
-        """Take answers to checks that were read, by producer group and kind."""
-        self._metrics.checks_answered(
-            {(group, kind.value): count for (group, kind), count in answers.items()}
-        )
+    def answered(self, answers: Iterable[Op], monotonic_s: float) -> None:
+        """Take answers to checks that were read, and attempts that failed."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for op in answers:
+            if not is_failed_attempt(op):
+                counts[op.producer_group, op.kind.value] += 1
+                continue
+            counts[op.producer_group, FAILED] += 1
+            if self._failed.is_due(op.producer_group, monotonic_s):
+                self._lines.warn(
+                    "transaction %s stays undecided: the checker of group %s, at %s, failed: %s",
+                    *(op.transaction_id, op.producer_group, op.actor, op.reason),
+                )
+        self._metrics.checks_answered(counts)
 
     def state(
         self, pairs: Iterable[Pair], monotonic_s: float, retention_ms: tuple[int | None, int | None]

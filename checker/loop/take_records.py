@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.bridge.failure import Code
 from halfbridge.bridge.kafka.errors import failure_of
-from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.serde.records import OpSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from halfbridge.bridge.failure import KafkaFailure
     from halfbridge.checker.loop.pair import Pair
+    from halfbridge.serde.records import Op
 
 
 class Taken(NamedTuple):
     """What was among the records of one fetch.
 
     Attributes:
-        answers: Answers to checks, by producer group and kind.
+        answers: Answers to checks, and failed attempts.
         failure: Why a partition can be read no further; records behind it were not taken.
         failed: The partition of `failure` and its topic.
     """
 
-    answers: Counter[tuple[str, OpKind]]
+    answers: list[Op]
     failure: KafkaFailure | None
     failed: dict[int, str]
 
@@ -41,7 +41,7 @@ def take_records(
         half_topic: Name of the half topic; every other topic is the op topic.
         now: Monotonic seconds.
     """
-    answers: Counter[tuple[str, OpKind]] = Counter()
+    answers: list[Op] = []
     for message in messages:
         pair, topic = pairs.get(message.partition()), message.topic()
         if pair is None or topic is None:  # of the group: `Input` has noted it
@@ -57,5 +57,5 @@ def take_records(
         else:
             op = pair.take_op(message, now)
             if op is not None and op.source is OpSource.CHECK:
-                answers[op.producer_group, op.kind] += 1
+                answers.append(op)
     return Taken(answers, None, {})

@@ -207,7 +207,7 @@ class Worker:
     def _ingest(self, messages: list[Any], now: float) -> None:
         taken = take_records(messages, self._assignment.pairs, self._names.half, now)
         if taken.answers:
-            self._reporter.answered(taken.answers)
+            self._reporter.answered(taken.answers, now)
         if taken.failure is not None:
             raise self._assignment.lost(taken.failed, taken.failure.text)
         self._assignment.pause_or_resume()

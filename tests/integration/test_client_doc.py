@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Producer
+from sqlalchemy.exc import IntegrityError
 
 from halfbridge import Message, Resolution
 from halfbridge.serde import DEAD_LETTER, DeadLetter, DeadReason, OpKind
@@ -28,8 +29,13 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
+def twice(_number: object, _id: object) -> None:
+    """Refuse an order, as a unique key does."""
+    raise IntegrityError("INSERT", {}, ValueError())
+
+
 def test_the_clients_examples_work_as_they_stand(cluster: Cluster) -> None:
-    """A block, a function and a hundred futures: all commit, and their messages are stored."""
+    """A block, a function and a hundred futures commit; a constraint that is violated does not."""
     stock = cluster.names.prefix + "stock"
     cluster.create((stock, 1))
     saved: list[Any] = []
@@ -44,10 +50,13 @@ def test_the_clients_examples_work_as_they_stand(cluster: Cluster) -> None:
             text = block.replace('"orders"', repr(cluster.orders)).replace('"stock"', repr(stock))
             exec(text, known)
         known["place"]("first")
+        known["save"] = twice
+        with pytest.raises(IntegrityError):
+            known["place_once"]("first")
     ops = [op.kind for _, op in cluster.ops()]
-    assert ops == [OpKind.COMMIT] * (MANY + 2)
+    assert ops == [*[OpKind.COMMIT] * (MANY + 2), OpKind.ROLLBACK]
     assert saved == [7, *[0] * MANY, "first"]
-    assert len(cluster.read(cluster.names.half)) == MANY + 3
+    assert len(cluster.read(cluster.names.half)) == MANY + 4
 
 
 def test_dead_letters_are_printed_as_operators_are_told(

@@ -133,7 +133,7 @@ def test_an_answer_decides(installation: Installation) -> None:
 def test_a_checker_that_raises_never_counts(installation: Installation) -> None:
     """A database that is down for twenty checks discards nothing that it committed."""
     orders = _make(installation)
-    installation.start(check_count_max=2, **QUICK)
+    daemon = installation.start(check_count_max=2, **QUICK)
     is_down, calls = threading.Event(), []
     is_down.set()
 
@@ -151,6 +151,9 @@ def test_a_checker_that_raises_never_counts(installation: Installation) -> None:
 
     assert record.value == b"paid"
     assert set(calls) == {1}
+    answers = "halfbridge_checks_answered_total"
+    assert daemon.metric(answers, resolution="FAILED") >= 19
+    assert daemon.metric(answers, resolution="UNKNOWN") == 0
     assert installation.dead_letters() == []
     assert installation.copies() == []
 

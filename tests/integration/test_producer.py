@@ -246,7 +246,6 @@ def test_misuse_is_refused_and_changes_nothing(cluster: Cluster) -> None:
         (Resolution.ROLLBACK, Resolution.ROLLBACK, [OpKind.ROLLBACK]),
         (Resolution.UNKNOWN, Resolution.UNKNOWN, []),
         (None, Resolution.UNKNOWN, []),
-        (True, Resolution.UNKNOWN, []),
         (ValueError("boom"), Resolution.UNKNOWN, []),
     ],
 )
@@ -272,6 +271,19 @@ def test_send_in_transaction_maps_the_local_answer(
     assert (result.decision is None) == (not ops)
     assert result.decision_error is None
     assert [op.kind for _, op in cluster.ops()] == ops
+
+
+def test_what_a_local_transaction_returns_by_mistake_is_an_error(cluster: Cluster) -> None:
+    """Nothing is decided: the local transaction has run, and the check finds out how it ended."""
+
+    def wrong(_message: Message, _arg: object) -> Any:
+        return True
+
+    says = pytest.raises(TypeError, match="returned True, and must return a Resolution")
+    with cluster.producer() as producer, says:
+        producer.send_in_transaction(Message(cluster.orders), wrong)
+    assert len(cluster.read(cluster.names.half)) == 1
+    assert cluster.ops() == []
 
 
 # --- failures ----------------------------------------------------------------------------------

@@ -105,6 +105,16 @@ def test_a_missing_checker_is_a_typed_error(cluster: Cluster) -> None:
         cluster.producer(topics="orders")
 
 
+def test_a_checker_that_must_be_awaited_is_refused(cluster: Cluster) -> None:
+    """Else every answer would be a coroutine that nobody awaits, and nothing would ever settle."""
+
+    async def checker(_: object) -> None:
+        """Answer whoever awaits it."""
+
+    with pytest.raises(ConfigError, match="plain function"):
+        cluster.producer(checker)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("max.poll.interval.ms", "5000"), ("group.protocol", "consumer")]
 )

@@ -62,6 +62,31 @@ def test_all_else_is_recorded_and_does_not_count(outcome: Outcome[None], reason:
     assert len(op.reason) <= 500
 
 
+def test_what_a_checker_raised_is_logged_with_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where its caller chose it; the line alone does not say where it was raised."""
+    try:
+        {}["row"]
+    except KeyError as error:
+        raised = Outcome(None, error=error)
+    for traceback in (raised.error, None):
+        answer_to(
+            *(REQUEST, raised),
+            half_offset=11,
+            now_ms=13,
+            actor="me",
+            timeout_ms=500,
+            traceback=traceback,
+        )
+    first, second = caplog.records
+    assert "check of 000" in first.message
+    assert first.exc_info is not None
+    assert first.exc_info[0] is KeyError
+    assert '{}["row"]' in caplog.text
+    assert not second.exc_info
+
+
 def test_an_answer_covers_every_message_that_was_told() -> None:
     """Copies may stand before or behind the last message."""
     assert covered(REQUEST) == 9

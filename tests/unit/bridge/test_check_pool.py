@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from dataclasses import replace
+from functools import partial
 from threading import Event, current_thread
 from threading import enumerate as all_threads
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge.check_pool import CheckPool, Outcome, PoolState
+from halfbridge.bridge.check_pool import CheckPool, Outcome, PoolState, is_async
 from halfbridge.bridge.kafka import system_ports
 from halfbridge.bridge.threads import Threads
 
@@ -254,3 +255,35 @@ def test_stop_ends_every_thread_that_waits() -> None:
     assert len(set(all_threads()) - before) == 5
     pool.stop(TIMEOUT_S)
     assert set(all_threads()) - before == set()
+
+
+async def _awaited(_: object) -> None:
+    """Return nothing, to whoever awaits it."""
+
+
+class _AsyncCheckers:
+    """Has checkers that must be awaited."""
+
+    async def check(self, _: object) -> None:
+        """Return nothing."""
+
+    async def __call__(self, _: object) -> None:
+        """Return nothing."""
+
+
+@pytest.mark.parametrize(
+    ("work", "wanted"),
+    [
+        (_awaited, True),
+        (partial(partial(_awaited, 1), 2), True),
+        (_AsyncCheckers().check, True),
+        (_AsyncCheckers(), True),
+        (print, False),
+        (lambda _: None, False),
+        (partial(print, 1), False),
+        (_AsyncCheckers, False),
+    ],
+)
+def test_what_must_be_awaited_is_known(work: Any, *, wanted: bool) -> None:
+    """However it is wrapped."""
+    assert is_async(work) is wanted

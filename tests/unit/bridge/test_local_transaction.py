@@ -53,13 +53,23 @@ def test_its_word_is_carried_out(resolution: Resolution) -> None:
     assert (result.resolution, result.remark, result.error) == (resolution, "", None)
 
 
-def test_what_is_raised_or_is_no_resolution_is_unknown() -> None:
+@pytest.mark.parametrize("answer", [True, "COMMIT", 7])
+def test_what_is_neither_a_resolution_nor_nothing_is_an_error(answer: object) -> None:
+    """A caller that returns True means something: guessing what would be worse than asking."""
+    said: Any = answer
+    with pytest.raises(
+        TypeError, match=f"returned {answer!r}.*Resolution or None.*nothing was dec"
+    ):
+        run(lambda _message, said: said, MESSAGE, said)
+
+
+def test_what_is_raised_or_says_nothing_is_unknown() -> None:
     """The local transaction may have committed all the same."""
     failed = run(lambda *_: {}["row"], MESSAGE, None)
     assert (failed.resolution, type(failed.error)) == (Resolution.UNKNOWN, KeyError)
     silent: Any = run(lambda *_: None, MESSAGE, None)  # type: ignore[arg-type,return-value]
     assert (silent.resolution, silent.error) == (Resolution.UNKNOWN, None)
-    assert "no Resolution" in silent.remark
+    assert "returned None" in silent.remark
 
 
 def test_a_decision_in_doubt_is_told_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ from halfbridge.serde.protocol import (
     State,
     decision_of,
     effect_of,
+    is_failed_attempt,
     proves_its_age,
     state_after,
 )
@@ -73,3 +74,15 @@ def test_only_a_discard_that_claims_an_age_must_prove_it(
     assert proves_its_age(op, 1_000 + after_ms, 1_000) is proven
     after = state_after(op, State.UNDECIDED, op_append_ms=1_000 + after_ms, first_append_ms=1_000)
     assert after is (decision_of(op) if proven else None)
+
+
+@pytest.mark.parametrize("kind", OpKind)
+@pytest.mark.parametrize("source", OpSource)
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_failed_attempt_is_an_unknown_of_a_member_without_a_number(
+    kind: OpKind, source: OpSource, number: int
+) -> None:
+    """An UNKNOWN of anybody else answers nothing, and says nothing of a checker."""
+    op = op_record("A", kind, half_offset=0)._replace(source=source, check_number=number)
+    wanted = (kind, source, number) == (OpKind.UNKNOWN, OpSource.CHECK, 0)
+    assert is_failed_attempt(op) is wanted

@@ -26,6 +26,7 @@ from tests.playbook import (
     metadata,
     nobody_asked,
     nothing,
+    nothing_counted,
     op_end,
     put_back,
     restart,
@@ -41,6 +42,16 @@ def test_the_first_check_falls_due_at_the_timeout() -> None:
     book = Playbook() >> half("A") >> wait(TIMEOUT_MS - 1) >> op_end << nothing << nobody_asked
     assert book.ledger.next_due_ms() == book.now_ms + 1
     book >> wait(1) >> op_end << nothing << asked("A", number=1, attempt=1) << nobody_asked
+
+
+def test_an_attempt_that_failed_is_not_one_that_nobody_answered() -> None:
+    """Somebody was there and could not tell: the next request is no sign of an empty group."""
+    book = Playbook() >> half("A") >> wait(TIMEOUT_MS) >> op_end << nothing << asked("A", attempt=1)
+    book >> unknown("A", 0) << nothing << counted(Count.ATTEMPT_FAILED)
+    book >> wait(INTERVAL_MS) >> op_end << nothing << asked("A", attempt=2)
+    book << nothing << nothing_counted
+    book >> wait(2 * INTERVAL_MS) >> op_end << nothing << asked("A", attempt=3)
+    book << nothing << counted(Count.CHECK_EXPIRED)
 
 
 def test_immunity_delays_the_first_check() -> None:

@@ -122,10 +122,16 @@ def test_an_answered_check_counts_and_puts_back() -> None:
 
 
 def test_other_unknowns_do_not_count() -> None:
-    """An answer that must not count, one given twice, and one too far ahead change nothing."""
+    """An answer given twice, and one too far ahead change nothing."""
     book = Playbook() >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1)
-    for number in (0, 1, 3):
+    for number in (1, 3):
         book >> unknown("A", number) << nothing << counted(Count.ANSWER_NOT_COUNTED)
+
+
+def test_a_failed_attempt_changes_nothing_but_the_bookkeeping() -> None:
+    """A checker that raised is no answer; `checks` says what becomes of the attempt."""
+    book = Playbook() >> half("A") >> unknown("A", 0)
+    book << nothing << counted(Count.ATTEMPT_FAILED)
 
 
 def test_a_counted_answer_is_seen_in_the_delivery() -> None:

@@ -13,7 +13,7 @@ from halfbridge.checker.loop.pair import Pair
 from halfbridge.checker.loop.report import Reporter
 from halfbridge.checker.metrics import Metrics
 from halfbridge.serde.progress import START
-from halfbridge.serde.records import OpKind
+from halfbridge.serde.records import OpKind, OpSource
 from tests.fake_ports import Clock
 from tests.ledger_log import BEGIN_MS, HOUR_MS, SECOND_MS, SETTINGS, UNLIMITED, metadata, op_record
 
@@ -100,3 +100,26 @@ def test_lines_about_records_of_others_are_counted_beyond_a_pace(
     clock.now += 1.0
     lines.warn("the next second")
     assert caplog.messages[-2:] == ["7 more lines like these were left out", "the next second"]
+
+
+def test_a_failed_attempt_is_told_apart_from_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """A group whose checker fails is not an empty one; the log has the reason, now and then."""
+    metrics = Metrics()
+    reporter = Reporter(metrics, Clock())
+    answer = op_record("A", OpKind.UNKNOWN, half_offset=0)._replace(
+        source=OpSource.CHECK, check_number=1, producer_group="orders"
+    )
+    failed = answer._replace(check_number=0, actor="host:7", reason="checker raised\nOSError()")
+    reporter.answered([answer, failed, failed], 0.0)
+    reporter.answered([failed], report.TOLD_S - 1)
+    value = metrics.registry.get_sample_value
+    for resolution, count in (("UNKNOWN", 1), ("FAILED", 3)):
+        labels = {"group": "orders", "resolution": resolution}
+        assert value("halfbridge_checks_answered_total", labels) == count
+    (line,) = caplog.messages
+    assert line == (
+        "transaction A stays undecided: the checker of group orders, at host:7, failed:"
+        " checker raised\\nOSError()"
+    )
+    reporter.answered([failed], report.TOLD_S)
+    assert len(caplog.messages) == 2
