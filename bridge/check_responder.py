@@ -23,6 +23,7 @@ from halfbridge.bridge.hung_checkers import HungCheckers
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.message import MessageView, view_of
 from halfbridge.bridge.raised import Tracebacks
+from halfbridge.bridge.shared_group import SharedGroup
 from halfbridge.bridge.trouble import tell
 from halfbridge.serde.avro import CHECK_REQUEST, OP
 from halfbridge.serde.errors import DecodeError
@@ -77,6 +78,7 @@ class CheckResponder:
         self._ports = ports
         self._knows = knows
         self._tally = CheckTally()
+        self._shared_group = SharedGroup(config.producer_group, ports.clock)
         self._tracebacks = Tracebacks(ports.clock)  # the answering thread's
         self._lock = Lock()  # guards _busy, and nothing waits while it is held
         self._busy: set[tuple[str, int]] = set()
@@ -185,6 +187,7 @@ class CheckResponder:
         shared = self._shared
         if request.producer_group != shared.producer_group or not self._knows(request.real_topic):
             self._tally.add("foreign")
+            self._shared_group.note(request)
             return None
         if not 0 <= request.half_partition < shared.partitions:
             self._tally.add("undecodable")

@@ -135,7 +135,7 @@ class BridgeConfig:
         try:
             return load(cls, flags=given, environ=environ)
         except ConfigError as error:
-            if not error.origin.startswith("--"):
+            if not error.origin.startswith(("--", "the default")):
                 raise
             raise ConfigError(
                 field=error.field, value=error.value, origin="argument", allowed=error.allowed

@@ -28,5 +28,8 @@ def read_toml(path: Path) -> Mapping[str, object]:
             return tomllib.load(file)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            field="config", value=str(path), origin=str(error), allowed="a readable TOML file"
+            field="config",
+            value=repr(str(path)),
+            origin="--config or HALFBRIDGE_CONFIG",
+            allowed=f"a readable TOML file; this one: {error}",
         ) from error

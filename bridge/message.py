@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,6 @@ from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import DEFAULT_IMMUNITY, PARTITION_BY_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from halfbridge.serde.records import CheckRequest
 
 _HEADERS_TO_SHOW = 200
@@ -75,7 +74,7 @@ class Message:
         topic: The real topic, where consumers read once the transaction is committed.
         key: Bytes or None (null); None and b"" are different things to Kafka.
         value: Bytes or None (a tombstone).
-        headers: Pairs of name and bytes (or None), in order; names may repeat.
+        headers: Pairs of name and bytes (or None), in order; names may repeat. Or a dict.
         partition: Partition of the real topic; None: chosen from the key.
         immunity_ms: Least age before the first check; None: the daemon's
             transaction_timeout_ms. (RocketMQ CHECK_IMMUNITY_TIME_IN_SECONDS.)
@@ -88,7 +87,7 @@ class Message:
     _: KW_ONLY
     key: bytes | None = None
     value: bytes | None = None
-    headers: Sequence[Header] = ()
+    headers: Sequence[Header] | Mapping[str, bytes | None] = ()
     partition: int | None = None
     immunity_ms: int | None = None
 
@@ -108,6 +107,11 @@ class Message:
             check_whole_number("immunity_ms", self.immunity_ms)
 
     @property
+    def header_pairs(self) -> tuple[Header, ...]:
+        """The headers as they are sent: pairs, whether pairs or a dict were given."""
+        return self.headers  # type: ignore[return-value] # made so by __post_init__
+
+    @property
     def real_partition(self) -> int:
         """The partition as it is encoded: -1 for a choice by the key."""
         return PARTITION_BY_KEY if self.partition is None else self.partition
@@ -122,7 +126,7 @@ class Message:
         """Bytes of header names (UTF-8) and values."""
         if not self.headers:
             return 0
-        return sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
+        return sum(len(name.encode()) + len(value or b"") for name, value in self.header_pairs)
 
     @property
     def body_bytes(self) -> int:
@@ -262,10 +266,23 @@ def _not_bytes(field: str, value: object) -> InvalidMessageError:
     )
 
 
+def not_a_message(given: object) -> InvalidMessageError:
+    """Return the error of a send that was given something else, such as a topic's name."""
+    topic = repr(given) if isinstance(given, str) else "'orders'"
+    return InvalidMessageError(
+        f"send takes a Message, not {type(given).__name__}:"
+        f" send(Message({topic}, key=b'...', value=b'...'))",
+        field="message",
+    )
+
+
 def _checked_headers(headers: object) -> tuple[Header, ...]:
+    if isinstance(headers, Mapping):
+        headers = tuple(headers.items())
     if not isinstance(headers, (list, tuple)):
         raise InvalidMessageError(
-            f"headers must be a list of (name, bytes) pairs, not {type(headers).__name__}",
+            "headers must be a list of (name, bytes) pairs or a dict, not "
+            f"{type(headers).__name__}",
             field="headers",
         )
     return tuple(_checked_header(header) for header in headers)

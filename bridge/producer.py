@@ -111,6 +111,7 @@ class TransactionProducer:
         """Check the topics and start to answer checks; `with` calls this.
 
         Raises:
+            ProducerClosedError, ForkedProcessError: closed, or made before a fork; make another.
             TopicSetupError: half, op, check or a bound topic is missing or has the wrong
                 shape; the text names the command.
             ConfigError: the Kafka client refuses a property, perhaps for consumers only.
@@ -118,6 +119,7 @@ class TransactionProducer:
         """
         with held(self._starting):
             if self._shared is not None:
+                self._shared.check_open()
                 return
             config, ports = self._config, self._ports
             half = check_installation(config, ports)

@@ -22,7 +22,7 @@ from halfbridge.bridge.errors import (
 )
 from halfbridge.bridge.failure import INFERRED, KafkaFailure, bridge_error
 from halfbridge.bridge.held import held
-from halfbridge.bridge.message import check_whole_number
+from halfbridge.bridge.message import Message, check_whole_number, not_a_message
 from halfbridge.serde.records import NO_OFFSET
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.cluster import RealTopics
     from halfbridge.bridge.config import BridgeConfig
-    from halfbridge.bridge.message import Header, Message
+    from halfbridge.bridge.message import Header
     from halfbridge.bridge.ports import Admin, Place, Ports, Writer
     from halfbridge.serde.topic_shapes import HalfShape
 
@@ -116,7 +116,7 @@ class Shared:
         """Check that `message` can be sent and, once committed, delivered.
 
         Raises:
-            InvalidMessageError: too large, immunity too long, topic or partition wrong.
+            InvalidMessageError: no Message, too large, immunity too long, topic or partition wrong.
             TopicSetupError: the real topic does not exist.
             TransactionsRejectedError: an operator stopped new transactions.
             FatalError: the producer is closed.
@@ -125,6 +125,8 @@ class Shared:
             self.check_open()
         if self.gate.refusal is not None:
             self.gate.check_send()
+        if not isinstance(message, Message):
+            raise not_a_message(message)
         # Headers count twice: they are part of the record, and they reduce the room for its body.
         size = message.body_bytes + (2 * message.header_bytes if message.headers else 0)
         if size > self._message_bytes_max:

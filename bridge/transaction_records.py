@@ -52,8 +52,8 @@ def half_headers(
         )
     )
     if context is None:
-        return [*message.headers, (HALF, metadata)]
-    return [*message.headers, (CONTEXT, context), (HALF, metadata)]
+        return [*message.header_pairs, (HALF, metadata)]
+    return [*message.header_pairs, (CONTEXT, context), (HALF, metadata)]
 
 
 def decision(

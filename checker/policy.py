@@ -135,4 +135,6 @@ def _partitioner(name: object, topic: object, *, path: Path) -> Partitioner:
 
 
 def _wrong(path: Path, value: str, allowed: str) -> ConfigError:
-    return ConfigError(field="policy_file", value=value, origin=str(path), allowed=allowed)
+    return ConfigError(
+        field="policy_file", value=value, origin=f"{path}, by --policy-file", allowed=allowed
+    )

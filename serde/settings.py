@@ -15,6 +15,8 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from halfbridge.serde.setting_values import KINDS, PARSERS, is_kind
 
 ENVIRONMENT_PREFIX = "HALFBRIDGE_"
+# What a class says that does not know who set its fields; `load` knows.
+UNKNOWN_ORIGINS = ("argument", "the configuration")
 _HIDDEN = "***"
 
 T = TypeVar("T")
@@ -180,6 +182,9 @@ def load(
     if file:
         _refuse_unknown(file, settings)
     values: dict[str, Any] = {}
+    origins = {
+        each.name: f"the default; set {each.flag} or {each.environment}" for each in settings
+    }
     for each in settings:
         for raw, origin in (
             ((flags or {}).get(each.name), each.flag),
@@ -189,8 +194,19 @@ def load(
         ):
             if raw is not None and raw != ():
                 values[each.name] = _parse(each, raw, origin)
+                origins[each.name] = origin
                 break
-    return cls(**values)
+    try:
+        return cls(**values)
+    except SettingError as error:  # of a value that does not fit the other values
+        if error.origin not in UNKNOWN_ORIGINS or error.field not in origins:
+            raise
+        raise type(error)(
+            field=error.field,
+            value=error.value,
+            origin=origins[error.field],
+            allowed=error.allowed,
+        ) from error
 
 
 def check(config: Any) -> None:

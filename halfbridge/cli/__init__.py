@@ -23,6 +23,7 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # what a shell shows for SIGINT
 DEBUG_FLAG = "--debug"
+_ASKED_FOR_HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 # Command -> one line for --help. The command is the function of the same name in the module
 # halfbridge.cli.<command>, with _ for -.
@@ -93,6 +94,9 @@ class LazyGroup(click.Group):
             return super().main(words, name, complete_var, standalone_mode=False, **extra)
         try:
             status = super().main(words, name, complete_var, standalone_mode=False, **extra)
+        except _ASKED_FOR_HELP as error:  # a group without a command, from click 8.2 on
+            click.echo(error.format_message())
+            status = 0
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 (the last resort)
             _fail(error, debug=debug)
         sys.exit(status if isinstance(status, int) else 0)

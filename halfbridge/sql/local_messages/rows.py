@@ -93,7 +93,7 @@ def columns_of(message: Message) -> dict[str, Any]:
         "topic": message.topic,
         "key": message.key,
         "value": message.value,
-        "headers": headers_text(message.headers),
+        "headers": headers_text(message.header_pairs),
         "partition": message.partition,
         "key_hash": None if message.key is None else key_hash(message.key),
     }

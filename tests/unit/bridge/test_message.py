@@ -22,6 +22,16 @@ def test_a_message_keeps_what_it_was_given() -> None:
     assert Message("t").real_partition == -1
 
 
+def test_headers_may_be_a_dict() -> None:
+    """They become pairs in the order of the dict, which the message does not share."""
+    given = {"a": b"1", "b": None}
+    message = Message("t", headers=given)
+    given["c"] = b"3"
+    assert message.headers == message.header_pairs == (("a", b"1"), ("b", None))
+    assert message == Message("t", headers=[("a", b"1"), ("b", None)])
+    assert Message("t", headers={}).header_pairs == ()
+
+
 def test_sizes_count_utf8_and_bytes() -> None:
     """Header names count in UTF-8; null counts nothing."""
     message = Message("t", key=b"12", value=b"345", headers=[("é", b"1"), ("n", None)])
@@ -35,7 +45,9 @@ def test_sizes_count_utf8_and_bytes() -> None:
         ({"key": "42"}, "key", r"key\.encode\(\)"),
         ({"value": "x"}, "value", r"value\.encode\(\)"),
         ({"value": bytearray(b"x")}, "value", "bytearray"),
-        ({"headers": {"a": b""}}, "headers", "list of"),
+        ({"headers": {b"a": b""}}, "headers", "pair"),
+        ({"headers": {"a": "b"}}, "header a", "encode it"),
+        ({"headers": 7}, "headers", "list of"),
         ({"headers": ["ab"]}, "headers", "pair"),
         ({"headers": [(b"a", b"")]}, "headers", "pair"),
         ({"headers": [("a", "b")]}, "header a", "encode it"),

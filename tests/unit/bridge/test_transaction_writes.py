@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from halfbridge.bridge.errors import (
@@ -53,6 +55,18 @@ def test_id_and_times_are_the_ports(writer: FakeWriter, tx: Transaction) -> None
     assert (metadata.born_timestamp, decision.timestamp) == (NOW_MS, NOW_MS)
     assert (decision.kind, decision.half_offset) == (OpKind.COMMIT, 0)
     assert (op.key, op.partition) == (ID.encode(), half.partition)
+
+
+@pytest.mark.parametrize("wrong", ["orders", b"orders", None, {"topic": "orders"}])
+def test_what_is_no_message_is_refused_with_a_hint(
+    writer: FakeWriter, tx: Transaction, wrong: Any
+) -> None:
+    """The next client library's call has topic and value: the error shows ours."""
+    for send in (tx.send, tx.send_async):
+        with pytest.raises(InvalidMessageError, match=r"send\(Message\(.*value=") as caught:
+            send(wrong)
+        assert caught.value.field == "message"
+    assert (tx.state, writer.sent) == (State.INIT, [])
 
 
 def test_a_calls_step_is_taken_before_the_acknowledgement_and_its_end_after(

@@ -139,6 +139,49 @@ def test_wrong_configuration_is_one_line_and_status_2(
         assert text in line
 
 
+@pytest.mark.parametrize(
+    ("words", "environment", "named"),
+    [
+        (["checker", "run", "--check-interval-ms", "900000"], {}, "from --check-interval-ms"),
+        (["checker", "run", "--kafka", "acks=0"], {}, "from --kafka"),
+        (["topics", "create", "--topic-prefix", "RMQ_SYS_"], {}, "from --topic-prefix"),
+        (
+            ["checker", "run"],
+            {"HALFBRIDGE_CHECK_INTERVAL_MS": "900000"},
+            "from HALFBRIDGE_CHECK_INTERVAL_MS",
+        ),
+        (["checker", "run", "--policy-file", "/absent.toml"], {}, "--policy-file"),
+        (["checker", "run", "--config", "/absent.toml"], {}, "--config"),
+        (
+            ["relay", "run", "--url", "sqlite:///x", "--producer-group", "g"],
+            {},
+            "set --bootstrap-servers or HALFBRIDGE_BOOTSTRAP_SERVERS",
+        ),
+    ],
+)
+def test_the_error_of_a_flag_names_the_flag(
+    words: list[str],
+    environment: dict[str, str],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the value was refused for its sense, and where a flag is missing."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    result = _invoke(*words)
+    assert result.exit_code == 2
+    assert named in _one_line(result.stderr)
+
+
+@pytest.mark.parametrize("words", [[], ["topics"], ["checker"], ["fence"]])
+def test_a_group_without_a_command_prints_its_help(words: list[str]) -> None:
+    """On standard output, as --help does, and that is no failure."""
+    result = _invoke(*words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == _invoke(*words, "--help").stdout
+    assert "\nCommands:\n" in result.stdout
+
+
 def test_every_setting_of_the_daemon_is_a_flag() -> None:
     """`checker run --help` names each flag and each environment variable."""
     from halfbridge.checker.config import CheckerConfig  # noqa: PLC0415 (only here)

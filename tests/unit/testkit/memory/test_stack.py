@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from halfbridge import Message, MessageView, Resolution
+from halfbridge import Message, MessageView, ProducerClosedError, Resolution
 from halfbridge.serde.records import DeadReason
 from halfbridge.testkit.memory import MemoryStack
 from halfbridge.testkit.memory.producer import MemoryProducer
@@ -123,6 +123,33 @@ def test_days_without_work_are_short(stack: MemoryStack) -> None:
         assert time.perf_counter() - began < 10
         place(producer, b"still served")
         assert values(stack) == [b"still served"]
+
+
+def test_a_closed_producer_is_not_started_again(stack: MemoryStack) -> None:
+    """It would look started, and refuse each call; a second start of an open one does nothing."""
+    producer = stack.producer("order-service", checker=unknown)
+    producer.start()
+    producer.start()
+    producer.close()
+    with pytest.raises(ProducerClosedError, match="make another"):
+        producer.start()
+
+
+def test_two_services_in_one_group_are_warned(
+    stack: MemoryStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one that is asked about the other's topic answers nothing, and says what is wrong."""
+    stack.create_topic("parcels")
+    with stack.producer("shop", checker=unknown, topics=[TOPIC]) as orders:
+        lost = [lose(orders, b"%d" % number) for number in range(8)]
+        orders.close()
+    with stack.producer("shop", checker=unknown, topics=["parcels"]) as parcels:
+        stack.advance(seconds=60)
+        assert parcels.check_counts().foreign >= len(lost)
+    warned = [each for each in caplog.messages if "another service" in each]
+    assert len(warned) == 1
+    assert f"topic {TOPIC}" in warned[0]
+    assert "group shop" in warned[0]
 
 
 def test_messages_wait_for_a_dead_daemon(stack: MemoryStack) -> None:
