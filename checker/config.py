@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.log_format import LOG_FORMATS, LOG_LEVELS
 from halfbridge.serde.kafka_properties import GUARANTEED, under_all_names
 from halfbridge.serde.settings import check, setting
 from halfbridge.serde.topics import TopicNames, holds_internal_name
@@ -25,7 +26,6 @@ _PORT_MAX = 65535
 # A million undecided transactions of one message take 1.25 GB, and a million decided ones that a
 # rebuild needs take 0.75 GB (halfbridge.checker.core.weights). Together they are 85 % of this.
 _ENTRIES_BYTES_MAX = 2304 * _MIB
-_LOG_LEVELS = ("debug", "info", "warning", "error")
 
 # Client properties on which exactly-once delivery depends; the daemon sets them.
 OWNED_KAFKA_KEYS = under_all_names(
@@ -136,7 +136,8 @@ class CheckerConfig:
     leave: bool = setting(
         default=False, doc="Leave the group on SIGTERM: for good, not for a restart."
     )
-    log_level: str = setting("info", words=_LOG_LEVELS, doc="debug, info, warning or error.")
+    log_level: str = setting("info", words=LOG_LEVELS, doc="debug, info, warning or error.")
+    log_format: str = setting("text", words=LOG_FORMATS, doc="text, or json: one event a line.")
     kafka: Mapping[str, str] = setting(
         {}, doc="More Kafka client properties, such as security ones, name=value.", secret=True
     )

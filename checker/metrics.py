@@ -127,6 +127,13 @@ class Metrics:
                 "group",
             )
         )
+        self._topics_missing = Series(
+            self._gauge(
+                "halfbridge_real_topics_missing",
+                "Partitions whose deliveries wait for this real topic, which does not exist.",
+                "topic",
+            )
+        )
         self._rebuild = self._histogram(
             "halfbridge_rebuild_seconds", "From assignment of a partition to its first decision."
         )
@@ -264,6 +271,10 @@ class Metrics:
     def waits_cut_short(self, by_group: Mapping[str, int]) -> None:
         """Add transactions that were not waited for, by producer group."""
         self._waits_cut_short.add_all(by_group)
+
+    def real_topics_missing(self, by_topic: Mapping[str, int]) -> None:
+        """Set how many pairs wait, by missing real topic; all others fall to 0."""
+        self._topics_missing.set_all(by_topic)
 
     def barriers(self, count: int) -> None:
         """Add records that were appended to prove where half partitions end."""

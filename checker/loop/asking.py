@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from halfbridge.checker.loop import tracing
 from halfbridge.checker.loop.pacer import Pacer
 from halfbridge.checker.loop.pair import in_turn
 from halfbridge.checker.loop.plan_bodies import restore_checks
@@ -106,6 +107,7 @@ class Asker:
 
     def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
         sent: Counter[str] = Counter()
+        is_traced = tracing.is_on()
         read = partial(self._bodies.read, pair.partition)
         for check in chain.from_iterable(restore_checks(some, read) for some in in_parts(checks)):
             record = pair.publisher.check(check, pair.now_ms(now))
@@ -115,9 +117,10 @@ class Asker:
                     partition=spread(check, self._topics.partitions(record.topic)),
                     timestamp_ms=self._stamps.ms(record.timestamp_ms, pair.latest_ms),
                 )
-                sent[check.half.metadata.producer_group] += self._sender.send(
-                    record, self._stamps.turn
-                )
+                is_sent = self._sender.send(record, self._stamps.turn)
+                sent[check.half.metadata.producer_group] += is_sent
+                if is_traced and is_sent:
+                    tracing.check(check, pair.partition, topic=record.topic)
             else:
                 self._nobody_to_ask(check.half.metadata.producer_group, record.topic, now)
         self._metrics.checks_sent(sent)

@@ -78,7 +78,7 @@ class Collector:
             pair.now_ms(now), records_max=records_max, size_bytes_max=size_bytes_max
         )
         if not plan.records:
-            self._reporter.written(plan, pair, refused=0, stubs=0)
+            self._reporter.written(plan, pair, refused=(), stubs=0)
             plan = Plan()
             if not _must_move(pair, now):
                 return None

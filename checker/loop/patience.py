@@ -43,11 +43,13 @@ class Awaited(NamedTuple):
         since_ms: Append time of the first op that waits (partition time).
         limit_ms: How long the longest wait may be.
         groups: Whose they are.
+        topics: Which real topics, or partitions of them, are missing.
     """
 
     since_ms: int
     limit_ms: int
     groups: frozenset[str]
+    topics: frozenset[str] = frozenset()
 
 
 class Patience:
@@ -85,6 +87,7 @@ class Patience:
             min(lack.delivery.op_append_ms for lack, _ in waiting),
             max(allowed_ms for _, allowed_ms in waiting),
             frozenset(lack.delivery.producer_group for lack, _ in waiting),
+            frozenset().union(*(lack.topics for lack, _ in waiting)),
         )
 
     def cut_short(

@@ -6,6 +6,7 @@ handed from consumer to producer untouched.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from halfbridge.checker.core.plan import Check, DeadHalf, DeadJunk, Delivery, Plan, PutBack
@@ -73,7 +74,7 @@ class Publisher:
         sizes: What topics take.
 
     Attributes:
-        undeliverable: Messages of the plan at hand that became dead letters here.
+        refused: Messages of the plan at hand that became dead letters here, without their bodies.
         stubs: Dead letters of the plan at hand that only refer to their records.
     """
 
@@ -82,7 +83,7 @@ class Publisher:
         self._partition = partition
         self._routes = routes
         self._sizes = sizes
-        self.undeliverable = 0
+        self.refused: list[DeadHalf] = []
         self.stubs = 0
 
     def records(self, plan: Plan, now_ms: int) -> Iterator[Outgoing]:
@@ -91,11 +92,10 @@ class Publisher:
         Timestamps are partition time, which comes from the brokers, as long as these take it
         (`Stamps`): a worker's wall clock decides nothing.
         """
-        self.undeliverable = self.stubs = 0
+        self.refused, self.stubs = [], 0
         for delivery in plan.deliveries:
             refused = self._routes.refusal(delivery) or self._too_large(delivery)
             if refused:
-                self.undeliverable += len(delivery.messages)
                 yield from self._undeliverable(delivery, refused, now_ms)
             else:
                 yield from self._deliver(delivery, now_ms)
@@ -175,18 +175,17 @@ class Publisher:
 
     def _undeliverable(self, delivery: Delivery, refused: str, now_ms: int) -> Iterator[Outgoing]:
         for half in delivery.messages:
-            yield self._bury(
-                DeadHalf(
-                    half,
-                    DeadReason.UNDELIVERABLE,
-                    refused,
-                    delivery.check_times,
-                    delivery.op_offset,
-                    delivery.op_append_ms,
-                    DeadDecision.COMMIT,
-                ),
-                now_ms,
+            dead = DeadHalf(
+                half,
+                DeadReason.UNDELIVERABLE,
+                refused,
+                delivery.check_times,
+                delivery.op_offset,
+                delivery.op_append_ms,
+                DeadDecision.COMMIT,
             )
+            self.refused.append(replace(dead, half=half._replace(body=None)))
+            yield self._bury(dead, now_ms)
 
     def _bury(self, dead: DeadHalf, now_ms: int) -> Outgoing:
         letter = DeadLetter(

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
+# Before any broker has answered: a wrong address is told of soon. The client goes on connecting
+# between two questions, so brokers that need longer than this are found all the same.
+FIRST_QUESTION_S = 2.0
 # How much later than its own limit the client is given up: it knows the reason.
 _CLIENT_GRACE_S = 1.0
 
@@ -108,6 +111,7 @@ class Questions:
         troubles = {"error_cb": Troubles(_log, ports.clock).note}
         self._admin = ports.kafka.admin({**client_config(config), **troubles})
         self._open: dict[Place, tuple[int, Answer[int]]] = {}
+        self._were_answered = False
 
     def ask_end(self, topic: str, partition: int, token: int) -> None:
         """Ask where a partition ends, read_uncommitted (the LSO would lie while a put-back is
@@ -145,10 +149,11 @@ class Questions:
             InputLostError: no broker answered.
         """
         try:
-            topics = self._admin.topics(QUESTION_S)
+            topics = self._admin.topics(QUESTION_S if self._were_answered else FIRST_QUESTION_S)
         except KafkaFailure as failure:
             where, said = self._bootstrap_servers, failure.text
             raise InputLostError(f"no Kafka broker answers at {where}: {said}") from failure
+        self._were_answered = True
         return {name: one.partitions for name, one in topics.items()}
 
     def may_write(self, topics: Sequence[str]) -> dict[str, bool | None]:

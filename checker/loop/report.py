@@ -7,14 +7,17 @@ from collections import Counter
 from math import inf
 from typing import TYPE_CHECKING
 
+from halfbridge.bridge.log_format import about
 from halfbridge.checker.core.plan import Count
+from halfbridge.checker.loop import tracing
 from halfbridge.serde.protocol import is_failed_attempt
+from halfbridge.serde.records import DeadDecision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from halfbridge.bridge.ports import Clock
-    from halfbridge.checker.core.plan import Plan
+    from halfbridge.checker.core.plan import DeadHalf, Plan
     from halfbridge.checker.loop.pair import Pair
     from halfbridge.checker.metrics import Metrics
     from halfbridge.serde.records import Op
@@ -27,6 +30,8 @@ TOLD_MAX = 1000
 LINES_A_SECOND_MAX = 20
 # In place of a resolution: a member was there, and its checker failed.
 FAILED = "FAILED"
+# Of a dead letter: nobody expects one of a transaction that the service believes in.
+_COMMITTED = "; the transaction was COMMITTED, and this message of it is not delivered"
 
 _log = logging.getLogger("halfbridge.checker")
 
@@ -55,8 +60,8 @@ class Lines:
         self._since = -inf
         self._logged = self._left_out = 0
 
-    def warn(self, text: str, *arguments: object) -> None:
-        """Log a line, or count it among those left out."""
+    def warn(self, text: str, *arguments: object, **fields: object) -> None:
+        """Log a line, or count it among those left out; `fields` as in `log_format.about`."""
         now = self._clock.monotonic()
         if now - self._since >= 1:
             if self._left_out:
@@ -64,7 +69,7 @@ class Lines:
             self._since, self._logged, self._left_out = now, 0, 0
         if self._logged < LINES_A_SECOND_MAX:
             self._logged += 1
-            _log.warning(text, *arguments)
+            _log.warning(text, *arguments, extra=about(**fields))
         else:
             self._left_out += 1
 
@@ -83,7 +88,7 @@ class Reporter:
         self._failed = TellNow()
         self._lines = Lines(clock)
 
-    def written(self, plan: Plan, pair: Pair, *, refused: int, stubs: int) -> None:
+    def written(self, plan: Plan, pair: Pair, *, refused: Sequence[DeadHalf], stubs: int) -> None:
         """Record that `plan` stands.
 
         Args:
@@ -104,6 +109,8 @@ class Reporter:
                 " the retention of the half and op topic",
                 *(pair.partition, stubs),
             )
+        if tracing.is_on():
+            tracing.written(plan, pair.partition, refused=refused)
         if plan.put_backs:
             metrics.put_backs(Counter(one.rule.value for one in plan.put_backs))
         if plan.discards:
@@ -142,6 +149,17 @@ class Reporter:
                     *(op.transaction_id, op.producer_group, op.actor, op.reason),
                 )
         self._metrics.checks_answered(counts)
+
+    def waits_for_topic(self, partition: int, topic: str, limit_ms: int) -> None:
+        """Say that deliveries of a pair wait for a real topic."""
+        self._lines.warn(
+            "partition %d waits for real topic %s: the topic, or the partition that a message"
+            " names, does not exist. Create it; after %.0f s of waiting its transactions become"
+            " dead letters, UNDELIVERABLE",
+            *(partition, topic, limit_ms / 1000),
+            partition=partition,
+            real_topic=topic,
+        )
 
     def state(
         self, pairs: Iterable[Pair], monotonic_s: float, retention_ms: tuple[int | None, int | None]
@@ -189,19 +207,44 @@ class Reporter:
         self._metrics.committed(delivered)
         self._metrics.finish_latencies_s(latencies)
 
-    def _buried(self, plan: Plan, pair: Pair, refused: int) -> None:
-        reasons = Counter(one.reason.value for one in plan.dead)
-        if refused:
-            reasons["UNDELIVERABLE"] += refused
-            self._lines.warn("partition %d: %d messages undeliverable", pair.partition, refused)
+    def _buried(self, plan: Plan, pair: Pair, refused: Sequence[DeadHalf]) -> None:
+        reasons = Counter(one.reason.value for one in (*plan.dead, *refused))
+        for dead in (*plan.dead, *refused):
+            self._dead_letter(dead, pair.partition)
         if plan.junk:
             reasons["INVALID"] += len(plan.junk)
-            first = plan.junk[0].record
+        for junk in plan.junk:
+            name, record = "op" if junk.is_op else "half", junk.record
             self._lines.warn(
-                "partition %d: %d unreadable records dead-lettered, first at offset %d: %s",
-                *(pair.partition, len(plan.junk), first.offset, first.detail),
+                "dead letter, INVALID: the record at offset %d of %s partition %d cannot be read:"
+                " %s",
+                *(record.offset, name, pair.partition, record.detail),
+                reason="INVALID",
+                detail=record.detail,
+                partition=pair.partition,
+                offset=record.offset,
             )
         self._metrics.dead_letters(reasons)
+
+    def _dead_letter(self, dead: DeadHalf, partition: int) -> None:
+        told, reason = dead.half.metadata, dead.reason.value
+        self._lines.warn(
+            "dead letter, %s: message %d of transaction %s of group %s for topic %s, half offset %d"
+            " of partition %d%s%s",
+            *(reason, told.message_index, told.transaction_id, told.producer_group),
+            *(told.real_topic, dead.half.offset, partition),
+            _COMMITTED if dead.decision is DeadDecision.COMMIT else "",
+            f": {dead.detail}" if dead.detail else "",
+            transaction_id=told.transaction_id,
+            producer_group=told.producer_group,
+            message_index=told.message_index,
+            real_topic=told.real_topic,
+            reason=reason,
+            detail=dead.detail,
+            decision=dead.decision,
+            partition=partition,
+            offset=dead.half.offset,
+        )
 
     def _counted(self, counts: Mapping[Count, int]) -> None:
         metrics = self._metrics

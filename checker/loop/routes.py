@@ -33,10 +33,15 @@ LOST_MS = 3_000
 
 
 class Lack(NamedTuple):
-    """A delivery whose real topic is missing, and how long it is worth waiting for."""
+    """A delivery whose real topic is missing, and how long it is worth waiting for.
+
+    Attributes:
+        topics: Those that are missing, or that have too few partitions.
+    """
 
     delivery: Delivery
     limit_ms: int
+    topics: frozenset[str] = frozenset()
 
 
 class Routes:
@@ -115,13 +120,14 @@ class Routes:
         """
         found = []
         for one in deliveries:
-            limits = [
-                self._limit_ms(half.metadata.real_topic, half.metadata.real_partition, now_ms)
-                for half in one.messages
-            ]
-            lacking = [limit_ms for limit_ms in limits if limit_ms is not None]
+            lacking: dict[str, int] = {}
+            for half in one.messages:
+                topic, number = half.metadata.real_topic, half.metadata.real_partition
+                limit_ms = self._limit_ms(topic, number, now_ms)
+                if limit_ms is not None:
+                    lacking[topic] = max(limit_ms, lacking.get(topic, 0))
             if lacking:
-                found.append(Lack(one, max(lacking)))
+                found.append(Lack(one, max(lacking.values()), frozenset(lacking)))
         return found
 
     def was_lost(self, deliveries: Iterable[Delivery]) -> bool:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.topic_flaws import RETENTION_MS, number
 from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.own_topics import LOOK_S as OWN_LOOK_S
+from halfbridge.checker.loop.own_topics import OwnTopics
 from halfbridge.checker.loop.patience import Patience
 from halfbridge.checker.loop.topic_guard import TopicGuard
 from halfbridge.checker.loop.topic_settings import TopicSettings
@@ -71,6 +73,7 @@ class TopicWatch:
         names = config.names
         self.settings = TopicSettings(questions, (names.half, names.op, names.dead))
         self.guard = TopicGuard(config, self.settings, status)
+        self._own = OwnTopics(config, status)
         self.lacks_dead = False
         self.look_at = float("inf")
         self._questions = questions
@@ -106,6 +109,7 @@ class TopicWatch:
         began = self._clock.monotonic()
         topics = self._questions.partitions()
         self._routes.update(topics, int(now * _MS_PER_S))
+        self._own.judge(topics, now)
         for group in self._names.groups_of(topics):
             self.settings.want(self._names.check(group))
         self._ask_rights(self._routes.refused_topics, now)
@@ -114,7 +118,8 @@ class TopicWatch:
 
     def look_now_and_then(self, now: float) -> None:
         """Look when it is time."""
-        if now - self._at >= (RIGHTS_S if self._routes.refused_topics else FRESH_S):
+        pace_s = RIGHTS_S if self._routes.refused_topics else FRESH_S
+        if now - self._at >= (OWN_LOOK_S if self._own.missing else pace_s):
             self.look(now)
 
     def forget(self) -> None:

@@ -102,9 +102,7 @@ class WorkAtHand:
             pair.committed, pair.committed_at = self._progress[pair.partition], now
             pair.ledger.committed(pair.committed)
             publisher = pair.publisher
-            self._reporter.written(
-                plan, pair, refused=publisher.undeliverable, stubs=publisher.stubs
-            )
+            self._reporter.written(plan, pair, refused=publisher.refused, stubs=publisher.stubs)
         self._metrics.kafka_txn_s(now - self._began)
 
     def _offsets(self) -> Iterator[tuple[str, int, int, str]]:

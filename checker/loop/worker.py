@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.checker.loop import tracing
 from halfbridge.checker.loop.asking import Asker
 from halfbridge.checker.loop.assignment import Assignment
 from halfbridge.checker.loop.backoff import Backoff
@@ -22,6 +23,7 @@ from halfbridge.checker.loop.check_sender import CheckSender
 from halfbridge.checker.loop.collector import Collector
 from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
 from halfbridge.checker.loop.idling import IDLE_S, idle_s
+from halfbridge.checker.loop.ills import Ills
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.ledger_settings import known_limits, ledger_settings
 from halfbridge.checker.loop.publish import Publisher
@@ -125,6 +127,9 @@ class Worker:
             topics=self._topics,
             metrics=status.metrics,
         )
+        self._ills = Ills(
+            config, status, topics=self._topics, intake=self._input, reporter=self._reporter
+        )
 
     def run(self, stop: Event) -> None:
         """Serve until `stop` is set; the kafka_txn at hand is finished first.
@@ -208,6 +213,8 @@ class Worker:
         taken = take_records(messages, self._assignment.pairs, self._names.half, now)
         if taken.answers:
             self._reporter.answered(taken.answers, now)
+        if tracing.is_on():
+            tracing.ops(messages, self._names.op)
         if taken.failure is not None:
             raise self._assignment.lost(taken.failed, taken.failure.text)
         self._assignment.pause_or_resume()
@@ -223,7 +230,7 @@ class Worker:
         if now - self._gauges_at >= GAUGES_S:
             self._gauges_at = now
             self._sizes.refresh(int(now * 1000))
-            self._tell_troubles(now)
+            self._ills.tell(now, self._assignment, self._barriers)
             self._reporter.state(self._assignment.pairs.values(), now, self._topics.retention_ms)
             self._assignment.pause_or_resume()
         if now - self._last_record_at >= DOZE_S and not self._input.dozing:
@@ -232,13 +239,6 @@ class Worker:
     def _stay_awake(self, now: float) -> None:
         self._last_record_at = now
         self._input.wake()
-
-    def _tell_troubles(self, now: float) -> None:
-        missing = f"{self._names.dead} is missing: `halfbridge topics create` makes it"
-        self._status.set_ill("dead letters", missing if self._topics.lacks_dead else "")
-        self._status.set_ill("group", self._input.group_trouble.text(now))
-        self._status.set_ill("memory", self._assignment.memory_trouble())
-        self._status.set_ill("barriers", self._barriers.trouble(now))
 
     # --- kafka_txns ------------------------------------------------------------------------
 

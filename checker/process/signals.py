@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Switches the log to debug, and back.
+LEVEL_SIGNAL = signal.SIGUSR1
 _BYTES_MAX = 64
 
 

@@ -19,12 +19,19 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from halfbridge.bridge.log_format import LevelSwitch
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK, EXIT_OPERATOR
 from halfbridge.checker.process import slots
 from halfbridge.checker.process.aggregate import FleetCollector, WorkerView, fleet_health
 from halfbridge.checker.process.http import serve
-from halfbridge.checker.process.signals import on_signals
-from halfbridge.checker.process.worker_process import configure_logging, encode_order, run_in_place
+from halfbridge.checker.process.signals import LEVEL_SIGNAL, STOP_SIGNALS, on_signals
+from halfbridge.checker.process.worker_process import (
+    DEBUG_OFF,
+    DEBUG_ON,
+    configure_logging,
+    encode_order,
+    run_in_place,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -104,6 +111,7 @@ class Supervisor:
         command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
         self._config = config
+        self._level = LevelSwitch(config.log_level)
         self._stopping = threading.Event()
         self._keepers = [
             _Keeper(config, name, command=command, stopping=self._stopping) for name in names
@@ -115,7 +123,7 @@ class Supervisor:
         Must be called in the main thread.
         """
         with ExitStack() as stack:
-            stack.enter_context(on_signals(self._on_signal))
+            stack.enter_context(on_signals(self._on_signal, signals=(*STOP_SIGNALS, LEVEL_SIGNAL)))
             if self._config.metrics_port:
                 registry = CollectorRegistry()
                 registry.register(FleetCollector(self.view))
@@ -139,6 +147,11 @@ class Supervisor:
         return [keeper.view() for keeper in self._keepers]
 
     def _on_signal(self, number: int) -> None:
+        if number == LEVEL_SIGNAL:
+            self._level.toggle()
+            for keeper in self._keepers:
+                keeper.set_level(is_debug=self._level.is_debug)
+            return
         if self._stopping.is_set():
             for keeper in self._keepers:
                 keeper.signal(signal.SIGKILL)
@@ -173,6 +186,7 @@ class _Keeper(threading.Thread):
         self._command = command
         self._stopping = stopping
         self._lock = threading.Lock()
+        self._level = b""  # what the worker is told of its log's level, when it starts too
         self._process: subprocess.Popen[bytes] | None = None
         self._starts = 0
         self._given_up = ""
@@ -194,6 +208,12 @@ class _Keeper(threading.Thread):
         with self._lock:
             if self._process is not None:
                 self._process.send_signal(number)
+
+    def set_level(self, *, is_debug: bool) -> None:
+        with self._lock:
+            self._level = DEBUG_ON if is_debug else DEBUG_OFF
+            if self._process is not None:
+                _tell(self._process, self._level)
 
     def run(self) -> None:
         early_ends = 0
@@ -232,8 +252,8 @@ class _Keeper(threading.Thread):
                 return EXIT_ERROR
             self._process = process
             self._starts += 1
+            _tell(process, order + self._level)
         try:
-            _tell(process, order)
             return process.wait()
         finally:
             with self._lock:

@@ -1,8 +1,8 @@
 """One worker as a process: started by the supervisor, or run in place by `--workers 1`.
 
-The supervisor writes one line of JSON to the worker's standard input, because settings may hold
-passwords and must not stand on the command line. The end of standard input means that the
-supervisor is gone: the worker then drains and ends too.
+The supervisor writes to the worker's standard input: one line of JSON, because settings may hold
+passwords and must not stand on the command line, and then one byte for each change of the log's
+level. The end of standard input means that the supervisor is gone: the worker then drains and ends.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import socket
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import GCCollector, ProcessCollector
 
 from halfbridge.bridge.errors import BridgeError
+from halfbridge.bridge.log_format import LevelSwitch, log_to_stderr
 from halfbridge.checker.config import CheckerConfig, to_plain
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK
 from halfbridge.checker.process.http import serve
 from halfbridge.checker.process.process_end import end_process
-from halfbridge.checker.process.signals import STOP_SIGNALS, on_signals
+from halfbridge.checker.process.signals import LEVEL_SIGNAL, STOP_SIGNALS, on_signals
 from halfbridge.checker.status import Status
 from halfbridge.serde.settings import load
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 # loses nothing: the next worker on this slot aborts it.
 DRAIN_S = 8.0
 LINE_BYTES_MAX = 1024 * 1024
+# What the supervisor writes behind the order: the level of the log from then on.
+DEBUG_ON, DEBUG_OFF = b"+", b"-"
 
 _log = logging.getLogger("halfbridge.checker")
 
@@ -42,7 +46,8 @@ _log = logging.getLogger("halfbridge.checker")
 def run_in_place(config: CheckerConfig, *, slot: str) -> int:
     """Run one worker in this process until a signal stops it; return its exit status."""
     configure_logging(config, slot)
-    with _stopped_by(STOP_SIGNALS) as stop:
+    level = LevelSwitch(config.log_level)
+    with _stopped_by((*STOP_SIGNALS, LEVEL_SIGNAL), level=level) as stop:
         return _run(config, slot=slot, stop=stop.event, listener=None)
 
 
@@ -62,19 +67,18 @@ def main() -> int:
     # Ctrl-C reaches the whole process group; the supervisor alone handles it, and sends SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A worker may get SIGTERM twice: from the service manager, and from the supervisor. So a second
-    # SIGTERM does not mean a hard stop; the supervisor uses SIGKILL for that.
+    # SIGTERM does not mean a hard stop; the supervisor uses SIGKILL for that. The signal for the
+    # level comes by the supervisor's pipe, which loses no signal while this process starts.
+    signal.signal(LEVEL_SIGNAL, signal.SIG_IGN)
     with _stopped_by((signal.SIGTERM,), second_insists=False) as stop:
-        threading.Thread(target=_watch_supervisor, args=(stop,), daemon=True).start()
+        watch = partial(_watch_supervisor, stop, LevelSwitch(config.log_level))
+        threading.Thread(target=watch, daemon=True).start()
         return _run(config, slot=order["slot"], stop=stop.event, listener=listener)
 
 
 def configure_logging(config: CheckerConfig, slot: str) -> None:
     """Log to standard error, with the slot in each line."""
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format=f"%(asctime)s %(levelname)s [{slot}] %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log_to_stderr(config.log_level, config.log_format, worker=slot)
 
 
 class Stop:
@@ -83,14 +87,20 @@ class Stop:
     Args:
         hard_exit: Ends the process at once with a status.
         second_insists: Whether a second signal ends the process hard; False: it has no effect.
+        level: Switched by LEVEL_SIGNAL; None where that signal does not come.
     """
 
     def __init__(
-        self, hard_exit: Callable[[int], Any] = os._exit, *, second_insists: bool = True
+        self,
+        hard_exit: Callable[[int], Any] = os._exit,
+        *,
+        second_insists: bool = True,
+        level: LevelSwitch | None = None,
     ) -> None:
         self.event = threading.Event()
         self._hard_exit = hard_exit
         self._second_insists = second_insists
+        self._level = level
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
@@ -106,7 +116,11 @@ class Stop:
         self.event.set()
 
     def on_signal(self, number: int) -> None:
-        """React to a signal: the first one drains, the second one ends the process at once."""
+        """React to a signal: of those that stop, the first drains, the second ends at once."""
+        if number == LEVEL_SIGNAL:
+            if self._level is not None:
+                self._level.toggle()
+            return
         if self.event.is_set() and self._second_insists:
             self._hard_exit(EXIT_ERROR)
         self.request(signal.Signals(number).name)
@@ -124,9 +138,12 @@ class Stop:
 
 @contextmanager
 def _stopped_by(
-    signals: Sequence[signal.Signals], *, second_insists: bool = True
+    signals: Sequence[signal.Signals],
+    *,
+    second_insists: bool = True,
+    level: LevelSwitch | None = None,
 ) -> Iterator[Stop]:
-    stop = Stop(second_insists=second_insists)
+    stop = Stop(second_insists=second_insists, level=level)
     try:
         with on_signals(stop.on_signal, signals=signals):
             yield stop
@@ -161,9 +178,10 @@ def _run(
         return exit_status
 
 
-def _watch_supervisor(stop: Stop) -> None:
-    while os.read(sys.stdin.fileno(), 1):
-        pass
+def _watch_supervisor(stop: Stop, level: LevelSwitch) -> None:
+    # Through the buffer, which may hold what came right behind the order.
+    while said := sys.stdin.buffer.read(1):
+        level.set(is_debug=said == DEBUG_ON)
     stop.request("the supervisor is gone")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from halfbridge.bridge.config_file import read_toml
+from halfbridge.bridge.log_format import LOG_FORMATS, LOG_LEVELS
 from halfbridge.serde.settings import Setting, describe, load
 
 if TYPE_CHECKING:
@@ -20,6 +21,22 @@ F = TypeVar("F", bound="Callable[..., Any]")
 CONFIG_VARIABLE = "HALFBRIDGE_CONFIG"
 CONNECTION = ("bootstrap_servers", "topic_prefix", "kafka")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_log_level = click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    default="info",
+    envvar="HALFBRIDGE_LOG_LEVEL",
+    show_default=True,
+    help="Least level of log lines; SIGUSR1 switches to debug, and back. [HALFBRIDGE_LOG_LEVEL]",
+)
+_log_format = click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    envvar="HALFBRIDGE_LOG_FORMAT",
+    show_default=True,
+    help="json: one event a line. [HALFBRIDGE_LOG_FORMAT]",
+)
 _METAVARS: dict[Any, str] = {int: "N", float: "N", str: "TEXT", Path: "PATH"}
 
 
@@ -52,6 +69,11 @@ def settings_options(
         return command
 
     return add
+
+
+def logging_options(command: F) -> F:
+    """Add the options of a command that logs, for `log_to_stderr`."""
+    return _log_level(_log_format(command))
 
 
 def load_settings(cls: type[T], values: Mapping[str, Any]) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,11 @@ import click
 
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.log_format import log_to_stderr
 from halfbridge.cli.database import URL_VARIABLE, opened
 from halfbridge.cli.local_messages import opened_table, table_options
 from halfbridge.cli.log_relay import log_options, remove_log, run_log
-from halfbridge.cli.options import json_option, load_settings, settings_options
+from halfbridge.cli.options import json_option, load_settings, logging_options, settings_options
 from halfbridge.cli.relay_process import run_until_signal, started_producer
 from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from halfbridge.sql.local_messages.config import RelayConfig
     from halfbridge.sql.local_messages.writer import LocalMessages
 
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _BRIDGE_SETTINGS = (
     *("bootstrap_servers", "producer_group", "topic_prefix", "kafka"),
     *("transaction_timeout_ms", "transaction_age_ms_max"),
@@ -65,6 +64,7 @@ def _relay_options(command: Any) -> Any:
 @click.option(
     "--metrics-port", type=click.IntRange(0, 65535), help="For metrics and health; 0: a free one."
 )
+@logging_options
 @settings_options(BridgeConfig, only=_BRIDGE_SETTINGS, has_file=False)
 @_relay_options
 def run(**values: Any) -> int:
@@ -75,14 +75,14 @@ def run(**values: Any) -> int:
     With --table the relay sends the inserts into a table of yours. It does not write to that table.
     """
     if values["table"]:
-        logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
+        log_to_stderr(values["log_level"], values["log_format"])
         return run_log(values, load_settings(BridgeConfig, values))
     from halfbridge.sql.local_messages.config import RelayConfig  # noqa: PLC0415
 
     bridge_config = load_settings(BridgeConfig, values)
     relay_config = load_settings(RelayConfig, values)
     callback = _function(values["callback"])
-    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
+    log_to_stderr(values["log_level"], values["log_format"])
     with (
         opened(values["url"], bounds=CHECK_BOUNDS) as check_engine,
         opened_table(values, bounds=RELAY_BOUNDS) as messages,

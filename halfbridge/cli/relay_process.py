@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from halfbridge.bridge.log_format import LevelSwitch
+
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
@@ -50,17 +52,30 @@ def run_until_signal(
     *,
     says: str,
 ) -> None:
-    """Run a relay until SIGTERM or Ctrl-C.
+    """Run a relay until SIGTERM or Ctrl-C; SIGUSR1 switches its log to debug, and back.
 
     Args:
         stack: Closes the metrics server.
         service: The relay.
         registry: The relay's metrics.
-        values: Values of the command: metrics_host and metrics_port; without a port no metrics.
+        values: Values of the command: log_level, metrics_host and metrics_port; without a port no
+            metrics.
         says: A line to print at the start.
     """
     from halfbridge.checker.process.http import serve  # noqa: PLC0415
-    from halfbridge.checker.process.signals import on_signals  # noqa: PLC0415
+    from halfbridge.checker.process.signals import (  # noqa: PLC0415
+        LEVEL_SIGNAL,
+        STOP_SIGNALS,
+        on_signals,
+    )
+
+    level = LevelSwitch(values["log_level"])
+
+    def react(number: int) -> None:
+        if number == LEVEL_SIGNAL:
+            level.toggle()
+        else:
+            service.stop()
 
     host, port = values["metrics_host"], values["metrics_port"]
     if port is not None:
@@ -68,5 +83,5 @@ def run_until_signal(
         stack.callback(server.close)
         click.echo(f"metrics on {host}:{server.port}")
     click.echo(says)
-    stack.enter_context(on_signals(lambda _number: service.stop()))
+    stack.enter_context(on_signals(react, signals=(*STOP_SIGNALS, LEVEL_SIGNAL)))
     service.run()

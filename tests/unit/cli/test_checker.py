@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic
+
+import pytest
 
 from halfbridge.checker.admin.reinit import NewOffsets
 from halfbridge.cli.checker import show_offsets
 from halfbridge.serde.progress import Progress
 
-if TYPE_CHECKING:
-    import pytest
+# A process starts within a second or two, on a busy machine within more; then it has 3 s.
+START_S, SAYS_S = 10.0, 3.0
 
 
 def test_an_id_is_shown_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,3 +33,42 @@ def test_an_id_is_shown_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         "uncertain       0",
         "dry run: nothing committed",
     ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_daemon_says_whom_it_cannot_reach_and_changes_its_level(
+    workers: int, tmp_path: Path
+) -> None:
+    """Within 3 s, as JSON; SIGUSR1 switches each worker to debug, also under a supervisor."""
+    words = ["--bootstrap-servers", "127.0.0.1:1", "--state-dir", str(tmp_path)]
+    words += ["--workers", str(workers), "--log-format", "json"]
+    daemon = subprocess.Popen(
+        [sys.executable, "-m", "halfbridge", "checker", "run", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        began = _lines(daemon, "worker on slot", workers)
+        silent = _lines(daemon, "no Kafka broker answers at 127.0.0.1:1", workers)
+        assert {each["worker"] for each in silent} == {each["worker"] for each in began}
+        for level in ("debug", "info"):
+            daemon.send_signal(signal.SIGUSR1)
+            _lines(daemon, f"log level is {level}", workers + (workers > 1))
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(START_S) == 0
+    finally:
+        daemon.kill()
+        daemon.communicate()
+
+
+def _lines(daemon: subprocess.Popen[str], text: str, count: int) -> list[dict[str, str]]:
+    """Return so many lines with `text`; fail when they do not come in time."""
+    assert daemon.stderr is not None
+    until = monotonic() + START_S + SAYS_S
+    found: list[dict[str, str]] = []
+    while len(found) < count:
+        assert monotonic() < until, f"{text}: {found}"
+        line = json.loads(daemon.stderr.readline())
+        if text in line["message"]:
+            found.append(line)
+    return found

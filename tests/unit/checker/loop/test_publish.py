@@ -145,7 +145,7 @@ def test_a_message_that_its_real_topic_does_not_take_is_undeliverable() -> None:
     assert [(_letter(each).reason, each.topic) for each in letters] == [
         (DeadReason.UNDELIVERABLE, NAMES.dead)
     ] * 2
-    assert publisher.undeliverable == 2
+    assert [each.half.body for each in publisher.refused] == [None] * 2
     assert _letter(letters[0]).detail == f"message 0 of {exact} bytes; topic real takes {exact - 1}"
 
 

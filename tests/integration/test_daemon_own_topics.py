@@ -1,0 +1,36 @@
+"""A worker whose topics were never made: it says so within 2 s, and serves once they are there."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfbridge.checker.loop import own_topics
+from tests.integration.daemon import Daemon
+from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from tests.integration.installation import Installation
+
+pytestmark = pytest.mark.broker
+
+SAYS_S = 2.0
+
+
+def test_a_worker_without_topics_says_so(
+    installation: Installation, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error with the command that makes them, and then red health."""
+    monkeypatch.setattr(own_topics, "ILL_S", 3.0)
+    command = f"halfbridge topics create --bootstrap-servers {installation.servers}"
+    daemon = Daemon(installation.config(), "w-0").start()
+    try:
+        began = monotonic()
+        until("it is told", lambda: any(command in each for each in caplog.messages))
+        assert monotonic() - began < SAYS_S
+        until("health is red", lambda: daemon.healthz()[0] == 503)
+        assert command in daemon.healthz()[1]["reason"]
+    finally:
+        daemon.stop()

@@ -1,0 +1,129 @@
+"""What a worker shows of what it waits for; the shipped worker, on brokers in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from halfbridge import Message, MessageView, Resolution
+from halfbridge.bridge.ports import NewTopic
+from halfbridge.checker.metrics import Metrics
+from halfbridge.checker.status import Health
+from halfbridge.testkit.memory import MemoryStack
+from halfbridge.testkit.memory.producer import MemoryProducer
+
+GAUGE = "halfbridge_real_topics_missing"
+
+
+@pytest.fixture
+def stack() -> Iterator[MemoryStack]:
+    """An installation."""
+    with MemoryStack() as started:
+        yield started
+
+
+def unknown(_: MessageView) -> Resolution:
+    """Answer as a checker that never knows."""
+    return Resolution.UNKNOWN
+
+
+def send(producer: MemoryProducer, topic: str) -> str:
+    """Commit a transaction of one message; return its id."""
+    with producer.begin() as tx:
+        tx.send(Message(topic, key=b"k", value=b"v"))
+    return tx.id
+
+
+def health(stack: MemoryStack) -> Health:
+    """Return what /healthz says."""
+    (worker,) = stack.daemon._workers
+    return worker.status.snapshot()
+
+
+def gauge(stack: MemoryStack, topic: str) -> float | None:
+    """Return how many pairs wait for a topic."""
+    (worker,) = stack.daemon._workers
+    metrics: Metrics = worker.status.metrics
+    return metrics.registry.get_sample_value(GAUGE, {"topic": topic})
+
+
+def test_a_pair_that_waits_for_a_real_topic_says_so(
+    stack: MemoryStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line, a gauge, and health with the command; all is well once the topic is there."""
+    with stack.producer("order-service", checker=unknown) as producer:
+        tx = producer.begin()
+        tx.send(Message(stack.create_topic("late"), key=b"k", value=b"v"))
+        stack.machine.broker.delete_topic("late")
+        tx.commit()
+        stack.advance(10)
+        assert not health(stack).all_well
+        assert "--create --topic late" in health(stack).reason
+        assert gauge(stack, "late") == 1
+        (line,) = [each for each in caplog.messages if "waits for real topic late" in each]
+        assert "after 60 s" in line
+        stack.machine.broker.create_topic(NewTopic("late", 1, 1, {}))
+        stack.advance(10)
+        assert health(stack).all_well
+        assert gauge(stack, "late") == 0
+        assert len(stack.read_committed("late")) == 1
+
+
+def test_a_dead_letter_of_a_committed_transaction_says_that_it_was_committed(
+    stack: MemoryStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line each, with id, group, topic, reason and detail."""
+    with stack.producer("order-service", checker=unknown) as producer:
+        stack.create_topic("gone")
+        committed = producer.begin()
+        committed.send(Message("gone", key=b"k", value=b"v"))
+        stack.machine.broker.delete_topic("gone")
+        committed.commit()
+        lost = producer.begin()
+        lost.send(Message(stack.create_topic("orders"), value=b"v"))
+        stack.advance(3_600)
+        assert len(stack.dead_letters()) == 2
+    told = {
+        each: [line for line in caplog.messages if line.startswith("dead letter") and each in line]
+        for each in (committed.id, lost.id)
+    }
+    ((of_committed,), (of_lost,)) = told.values()
+    for words in ("UNDELIVERABLE", "order-service", "gone", "COMMITTED", "does not exist"):
+        assert words in of_committed
+    assert "CHECK_TIMES" in of_lost
+    assert "COMMITTED" not in of_lost
+
+
+def test_debug_tells_the_life_of_a_transaction_by_its_id(
+    stack: MemoryStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check, answer, decision and delivery are a line each; other levels have none."""
+    topic = stack.create_topic("orders")
+
+    def commit(_: MessageView) -> Resolution:
+        return Resolution.COMMIT
+
+    with stack.producer("order-service", checker=commit) as producer:
+        quiet = send(producer, topic)
+        stack.advance(10)
+        caplog.set_level(logging.DEBUG, "halfbridge.checker")
+        decided = send(producer, topic)
+        asked = producer.begin()
+        asked.send(Message(topic, value=b"v"))
+        stack.advance(60)
+        assert len(stack.read_committed(topic)) == 3
+    events = {
+        each: [
+            record.__dict__["halfbridge_fields"]["event"]
+            for record in caplog.records
+            if record.levelno == logging.DEBUG and each in record.getMessage()
+        ]
+        for each in (quiet, decided, asked.id)
+    }
+    assert events == {
+        quiet: [],
+        decided: ["decision", "delivery"],
+        asked.id: ["check", "answer", "delivery"],
+    }
