@@ -1,6 +1,5 @@
-"""The loop of one worker: reads half and op topic, applies the ledgers' plans, asks the groups.
+"""The loop of one worker: reads half and op topic, writes the ledgers' plans, sends checks.
 
-`worker.py` holds the loop; each other file is one of its steps, or what one of its steps keeps.
-Whatever touches Kafka, a thread or a clock is given as a port, so that the simulator runs these
-files as they are shipped.
+`worker.py` holds the loop; each other file is one step, or the state of one step. Kafka, threads
+and clocks are ports, so that the simulator runs these files as they are shipped.
 """

@@ -1,4 +1,4 @@
-"""Asks: producer groups about their transactions, and where partitions end."""
+"""Sends checks to producer groups, and asks brokers where partitions end."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# Bodies that are read again for one part of the checks: a tenth of a second's worth of checks may
-# be 200, of a megabyte each.
+# Bodies that are read again for one part of the checks. Without parts, a tenth of a second's checks
+# may be 200 messages of a megabyte each.
 PART_BYTES = 4_194_304
 _MS_PER_S = 1000
 
 
 class Asker:
-    """Sends what the ledgers want to know, and brings the answers of brokers back to them."""
+    """Sends the questions of the ledgers, and hands the answers of brokers back to the ledgers."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class Asker:
         self._told = TellNow()
 
     def ask(self, pairs: Mapping[int, Pair], now: float) -> None:
-        """Send the checks that are due, at the pace allowed, and ask for ends that are wanted."""
+        """Send the checks that are due, at most `check_rate_max`, and ask for the wanted ends."""
         waiting = len(pairs)
         for pair in in_turn(pairs, self._last):
             now_ms = pair.now_ms(now)
             ledger = pair.ledger
-            share = -(-self._pacer.allowance(now) // waiting)  # rounded up: it may be one in all
+            share = -(-self._pacer.allowance(now) // waiting)  # rounded up: at least one
             waiting -= 1
             checks = ledger.checks(now_ms, share)
             if checks:
@@ -111,7 +111,7 @@ class Asker:
         read = partial(self._bodies.read, pair.partition)
         for check in chain.from_iterable(restore_checks(some, read) for some in in_parts(checks)):
             record = pair.publisher.check(check, pair.now_ms(now))
-            # Nobody to ask, or no room: the request counts as unanswered and is repeated.
+            # Without a check topic or room, the request counts as unanswered and is repeated.
             if self._topics.finds(record.topic, now):
                 record = record._replace(
                     partition=spread(check, self._topics.partitions(record.topic)),
@@ -126,7 +126,7 @@ class Asker:
         self._metrics.checks_sent(sent)
 
     def _nobody_to_ask(self, group: str, topic: str, now: float) -> None:
-        """Count it, and say now and then what an operator has to do."""
+        """Count the check, and log now and then what an operator has to do."""
         self._metrics.check_topic_missing(group)
         if not self._told.is_due(topic, now):
             return
@@ -140,7 +140,7 @@ class Asker:
 
 
 def in_parts(checks: list[Check]) -> Iterator[list[Check]]:
-    """Yield the checks in parts of which at most about `PART_BYTES` of bodies are in memory."""
+    """Yield the checks in parts with bodies of at most about `PART_BYTES` each."""
     part: list[Check] = []
     size_bytes = 0
     for check in checks:
@@ -156,7 +156,7 @@ def in_parts(checks: list[Check]) -> Iterator[list[Check]]:
 def spread(check: Check, partitions: int) -> int:
     """Return the partition of the check topic for this request.
 
-    Another one with each repetition: a member of the group that does not answer, or that does not
-    know the topic, must not be the only one that is ever asked.
+    Each repetition goes to another partition, so that another member is asked: one member may not
+    answer, or may not know the topic.
     """
     return (crc32(check.half.metadata.transaction_id.encode()) + check.attempt) % partitions

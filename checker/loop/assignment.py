@@ -1,4 +1,4 @@
-"""The partition pairs that a worker serves: started from committed offsets, left out, stopped."""
+"""The pairs of a worker: starts them from committed offsets, leaves them out or stops them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# How long progress beyond a log's end may be an old leader's mistake: one that was frozen learns
-# within a heartbeat (2 s) that others lead its partitions by now.
+# How long progress beyond a log's end may be the mistake of a deposed leader. A broker that was
+# frozen learns within a heartbeat (2 s) that other brokers lead its partitions.
 BEYOND_END_S = 10.0
 
 
 class Assignment:
-    """What this worker serves at present.
+    """The pairs that this worker serves at present.
 
     Attributes:
-        pairs: Partition number -> the pair; those stopped or left out are not among them.
+        pairs: Partition number -> pair; without stopped pairs and pairs that are left out.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class Assignment:
         self._clock = clock
         self._beyond_end_since: dict[int, float] = {}
         self._waits = Waits(status)
-        self._question: Ranges | None = None  # about pairs that are left out
+        self._question: Ranges | None = None  # about waiting pairs
 
     @property
     def is_rebuilt(self) -> bool:
-        """Whether every ledger has reached committed progress again."""
+        """Whether every ledger has been rebuilt."""
         return all(pair.announced for pair in self.pairs.values())
 
     @property
@@ -77,26 +77,26 @@ class Assignment:
         return self._throttle.is_far_ahead(self.pairs.values())
 
     def drop(self) -> None:
-        """Forget everything that is in memory."""
+        """Drop all pairs with their ledgers."""
         for number in self.pairs:
             self._status.metrics.forget_partition(number)
         self.pairs = {}
 
     def start(self) -> None:
-        """Begin anew, from the committed offsets of what is assigned now.
+        """Begin anew, from the committed offsets of the assigned partitions.
 
-        A partition without trustworthy progress is stopped and reported, one that brokers do not
-        answer for is left out for now; the others go on.
+        A partition whose progress cannot be trusted is stopped and reported. A partition that
+        brokers do not answer for is left out for now. The other partitions are served.
 
         Raises:
-            InputLostError: offsets cannot be read now, or not be believed yet; try again.
+            InputLostError: offsets cannot be read now, or cannot be trusted yet; try again.
         """
         self._status.set_ready(ready=False, reason="rebuilds its ledgers")
         self.drop()
         self._question = None
         assigned = self._input.assigned
         numbers = sorted({number for _, number in assigned})
-        # In reserve, while others hold the partitions; unless it does not even belong to them.
+        # A member without partitions is ready, in reserve; a worker that is no member is not.
         is_member = self._input.is_member
         if assigned or is_member:
             self._status.keep_partitions(numbers)
@@ -122,14 +122,14 @@ class Assignment:
     def lost(
         self, unread: Mapping[int, str], why: str, *, since: float | None = None
     ) -> InputLostError:
-        """Take that pairs cannot be read, and return what to raise.
+        """Record that pairs cannot be read, and return the error to raise.
 
-        Should it happen to one again, the others are served without it.
+        A pair that fails a second time is left out, and the others are served.
 
         Args:
-            unread: Partition number -> topic of it that cannot be read.
-            why: What was said.
-            since: When that began; now, if it is not given. Monotonic seconds.
+            unread: Partition number -> the topic of the pair that cannot be read.
+            why: The reason, for people.
+            since: When the failure began, monotonic seconds; None: now.
         """
         now = self._clock.monotonic()
         are_all = len(unread) == len(self.pairs)
@@ -141,7 +141,7 @@ class Assignment:
         return InputLostError("; ".join(texts.values()))
 
     def look_again(self, now: float) -> None:
-        """Ask about pairs that are left out, without waiting; begin anew once one may be had."""
+        """Ask about waiting pairs, without waiting; begin anew once one can be served."""
         self._waits.tell(now)
         if self._guard.look(now):
             self._input.changed = True
@@ -162,7 +162,7 @@ class Assignment:
                     self._input.changed = True
 
     def announce(self, now: float) -> None:
-        """Report rebuilds that have ended; the worker is ready once all have."""
+        """Report finished rebuilds; the worker is ready once all are finished."""
         waiting = [pair for pair in self.pairs.values() if not pair.announced]
         for pair in waiting:
             if pair.ledger.is_rebuilt:
@@ -179,12 +179,12 @@ class Assignment:
             self._status.set_ready(ready=True)
 
     def keep_bodies(self, under_way: Collection[int]) -> None:
-        """Keep the budget of bodies; pairs `under_way` still need the bodies of their plans."""
+        """Keep the budget of bodies; the plans of pairs `under_way` keep their bodies."""
         for number, pair in self.pairs.items():
             pair.keep_bodies(is_written=number in under_way)
 
     def pause_or_resume(self, *only: Pair) -> None:
-        """Keep what pairs hold in memory bounded, by not fetching more of it; all, or these."""
+        """Bound the memory of all pairs, or of `only`, by pausing and resuming their topics."""
         for pair in only or self.pairs.values():
             not_wanted = self._throttle.not_wanted(pair)
             for topic in not_wanted - pair.paused:
@@ -194,11 +194,11 @@ class Assignment:
             pair.paused = not_wanted
 
     def memory_trouble(self) -> str:
-        """Return which pair has nearly spent its budget of entries; empty when none has."""
+        """Return in words which pair has nearly spent its budget of entries; empty for none."""
         return self._throttle.trouble(self.pairs.values())
 
     def doze(self) -> None:
-        """Let the bell watch when every ledger has applied all it has read."""
+        """Let the bell watch if every ledger has applied all that it has read."""
         offsets: dict[tuple[str, int], int] = {}
         for number, pair in self.pairs.items():
             ledger = pair.ledger
@@ -211,10 +211,10 @@ class Assignment:
         self._input.doze(offsets)
 
     def _to_ask(self, numbers: Collection[int], now: float) -> Collection[int]:
-        """Return the pairs to begin with: not those left out, unless there are no others.
+        """Return the pairs to begin with: all but waiting ones, or those if there are no others.
 
         Raises:
-            InputLostError: none of them could be read, and none is to be tried again yet.
+            InputLostError: all pairs wait, and none may be tried yet.
         """
         asked = [number for number in numbers if number not in self._waits.numbers]
         asked = asked or [number for number in numbers if self._waits.may_be_tried(number, now)]
@@ -251,10 +251,10 @@ class Assignment:
     def _leave_out(
         self, found: Mapping[int, Progress | ProgressError | InputLostError], now: float
     ) -> dict[int, Progress | ProgressError]:
-        """Return what is known, and leave out the pairs that brokers do not answer for.
+        """Return the known progress, and leave out the pairs that brokers do not answer for.
 
         Raises:
-            InputLostError: they answer for none; all partitions are asked again.
+            InputLostError: brokers answer for no pair; all partitions are asked about again.
         """
         known: dict[int, Progress | ProgressError] = {}
         silent: dict[int, InputLostError] = {}
@@ -267,15 +267,15 @@ class Assignment:
             raise next(iter(silent.values()))
         for number, error in silent.items():
             if number not in self._waits.numbers:
-                self._status.clear_partition(number)  # what was true before
+                self._status.clear_partition(number)  # a former error
             self._waits.leave_out(number, str(error), now)
         return known
 
     def _doubt(self, found: Mapping[int, Progress | ProgressError], now: float) -> None:
-        """Believe of progress beyond a log's end only what was said for a while.
+        """Trust the finding that progress lies beyond a log's end only after BEYOND_END_S.
 
         Raises:
-            InputLostError: it was not; all partitions are asked again.
+            InputLostError: the finding is too new; all partitions are asked about again.
         """
         self._beyond_end_since = {
             number: self._beyond_end_since.get(number, now)
@@ -287,7 +287,7 @@ class Assignment:
                 raise InputLostError(f"partition {number}: {found[number]}; asked again")
 
     def _stop_all(self, numbers: Collection[int], why: str) -> None:
-        """Serve none of `numbers` until the guard has them go on."""
+        """Stop `numbers` until the guard lets them go on."""
         for number in numbers:
             self._waits.end(number)
             self._status.stop_partition(number, why)

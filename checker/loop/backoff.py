@@ -7,7 +7,7 @@ LONGEST_S = 5.0
 
 
 class Backoff:
-    """Doubling delays; the first failure waits hardly at all, since most pass at once.
+    """Doubling delays. The first delay is short, since most failures pass at once.
 
     Attributes:
         failures: Failures since the last success.
@@ -17,12 +17,12 @@ class Backoff:
         self.failures = 0
 
     def failed(self) -> float:
-        """Take one more failure and return how long to wait, seconds."""
+        """Count one more failure and return how long to wait, seconds."""
         self.failures += 1
         return delay_s(self.failures)
 
     def reset(self) -> None:
-        """Take a success."""
+        """Record a success: the next failure is the first one again."""
         self.failures = 0
 
 

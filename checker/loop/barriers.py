@@ -1,9 +1,9 @@
 """Where a half partition ends, proven by a record that the worker appends and aborts (rule 1).
 
-The answer of a broker to the question for the end proves nothing: a broker that was deposed tells
-where the log ended, until it learns of it. An acknowledged record proves the end: brokers
-acknowledge a record (acks=all) only together, under the leader of today. The kafka_txn around the
-record is aborted, so nobody ever reads the record.
+A broker's answer about the end of a partition proves nothing, because a deposed leader reports its
+old end until it learns that it was deposed. The offset of an acknowledged record proves the end,
+because brokers acknowledge a record (acks=all) only together, under the present leader. The
+kafka_txn around the record is aborted, so no consumer reads the record.
 Source: the read barrier of replicated logs (Raft, section 8: a leader that is to answer a read
 commits an entry first).
 """
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# Between two rounds, whatever is asked, and at least as long as the last one took: readers of the
-# half partition wait while one is open. But no longer than after a failure.
+# Least pause between two rounds; the pause is also at least as long as the last round, up to
+# RETRY_S. Readers of the half partition wait during a round.
 PAUSE_S = 0.02
-# After a failure: the producer's id may be another worker's by now, or brokers are away.
+# Pause after a failure: another worker may have taken the id over, or brokers are down.
 RETRY_S = 1.0
-# For so long a failure may be one of those that pass: health turns red then.
+# Failures that last longer are shown in health.
 FAILING_S = 10.0
 _RECORD = b"halfbridge: where the log ended; aborted"
 
 
 class EndProof(NamedTuple):
-    """Half `partition` ended at `end` at some moment after `token` was asked."""
+    """Half `partition` ended at `end` at some moment after the question with `token`."""
 
     partition: int
     token: int
@@ -48,15 +48,15 @@ class EndProof(NamedTuple):
 
 
 class Barriers:
-    """Appends barrier records without holding up the loop; proofs are fetched by `answers`.
+    """Appends barrier records without delaying the loop; `answers` returns the proofs.
 
-    One round at a time, in a thread of its own: the calls of a transactional producer block. The
-    producer is made at once, since that aborts the kafka_txn of a predecessor that was killed.
+    One round runs at a time, in a thread of its own, because the calls of a transactional producer
+    block. The producer is made at once, which aborts an open kafka_txn of a killed predecessor.
 
     Args:
-        config: The daemon's.
-        ids: Of the worker's slot.
-        ports: All of the outside.
+        config: The daemon's settings.
+        ids: Kafka's ids of the worker's slot.
+        ports: Kafka, clock and concurrency are used.
     """
 
     def __init__(self, config: CheckerConfig, ids: SlotIds, ports: Ports) -> None:
@@ -75,12 +75,12 @@ class Barriers:
         self._under_way: Call | None = self._thread.submit(self._writer.open)
 
     def ask(self, partition: int, token: int) -> None:
-        """Have it proven where half `partition` ends; the same question twice is one."""
+        """Ask for a proof of the end of half `partition`; the same question twice is one."""
         if self._asked.get(partition) != token:
             self._wanted[partition] = token
 
     def serve(self, now: float) -> int:
-        """Begin a round when one is wanted and none is under way; return how many records it has.
+        """Begin a round if one is wanted and none is under way; return its number of records.
 
         Args:
             now: Monotonic seconds.
@@ -93,7 +93,7 @@ class Barriers:
         return len(self._asked)
 
     def answers(self) -> Iterable[EndProof]:
-        """Return the proofs that have come."""
+        """Return the new proofs."""
         if self._under_way is None or not self._under_way.done():
             return ()
         error, self._under_way = self._under_way.exception(), None
@@ -108,12 +108,12 @@ class Barriers:
         return proofs
 
     def trouble(self, now: float) -> str:
-        """Return why ops that name what does not exist hold up their pairs; empty: they do not."""
+        """Return why ends cannot be proven, so that ops may wait; empty if they can."""
         since = self._failing_since
         return self._trouble if since is not None and now - since >= FAILING_S else ""
 
     def close(self) -> None:
-        """Let go without waiting."""
+        """Stop without waiting."""
         self._thread.submit(self._writer.close)
         self._thread.leave()
 
@@ -151,11 +151,11 @@ class _Writer:
         self._writer: TransactionalWriter | None = None
 
     def open(self) -> None:
-        """Make the writer; what another one with its id has open is aborted.
+        """Make the writer; an open kafka_txn of its id is aborted.
 
         Raises:
-            KafkaFailure: not now; try again.
-            ConfigError: of a property; the worker's other clients say so as well.
+            KafkaFailure: not possible now; try again.
+            ConfigError: a property is wrong; the worker's other clients report the same.
         """
         self._opened()
 
@@ -166,17 +166,17 @@ class _Writer:
         return writer
 
     def ends(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-        """Return partition -> offset below which all stands that was stored before the call.
+        """Return for each partition an offset above all records stored before the call.
 
         Raises:
-            KafkaFailure: not now; try again. The writer is another one then.
+            KafkaFailure: not possible now; try again, with a new writer.
         """
         writer = self._writer or self._opened()
         ends = {}
 
         def note(error: Any, record: Any) -> None:
             offset = record.offset()
-            if error is None and offset is not None:  # else no broker has said so (`INFERRED`)
+            if error is None and offset is not None:  # else no broker has confirmed it (`INFERRED`)
                 ends[record.partition()] = offset
 
         try:
@@ -184,18 +184,18 @@ class _Writer:
             for partition in partitions:
                 writer.produce(topic, _RECORD, None, partition, note)
             writer.flush(QUESTION_S)
-            # Readers wait for it, so it comes before the answer.
+            # Readers wait for the abort, so it comes before the answer.
             writer.abort(QUESTION_S)
         except KafkaFailure:
             self.close()
             raise
-        except BufferError as error:  # the user's queue.buffering.max.* are smaller than a round
+        except BufferError as error:  # the user set queue.buffering.max.* lower than one round
             self.close()
             raise KafkaFailure(Code.QUEUE_FULL) from error
         return ends
 
     def close(self) -> None:
-        """Let the writer go; the next one with its id aborts what it left open."""
+        """Drop the writer; the next writer with its id aborts an open kafka_txn."""
         writer, self._writer = self._writer, None
         if writer is not None:
             with suppress(KafkaFailure):

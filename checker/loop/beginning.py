@@ -1,4 +1,4 @@
-"""Where a partition pair begins: what was committed, held against the log."""
+"""Decides where a pair begins: compares the committed offsets with the logs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def where_to_begin(
     committed: Mapping[tuple[str, int], Committed],
     ranges: Mapping[tuple[str, int], tuple[int, int] | InputLostError],
 ) -> Progress | ProgressError | InputLostError:
-    """Return where a pair begins, or why nobody knows.
+    """Return where a pair begins, or why that is not known.
 
     Args:
-        number: Of the pair.
+        number: The pair's partition number.
         topics: Half and op topic.
-        committed: (topic, partition) -> what was committed.
-        ranges: (topic, partition) -> log start and end, or why its broker did not say.
+        committed: (topic, partition) -> committed offset and metadata.
+        ranges: (topic, partition) -> log start and end, or why its broker did not answer.
     """
     half, op = ((topic, number) for topic in topics)
     if half not in committed or op not in committed:

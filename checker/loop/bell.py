@@ -1,4 +1,4 @@
-"""A reader that tells only that something has come, while nothing else is read."""
+"""The bell: a reader that notices new records while the worker's consumer rests."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Kafka, Place
     from halfbridge.checker.config import CheckerConfig
 
-# How long a broker keeps a question open while nothing comes; it answers at the first byte.
+# How long a broker keeps a fetch open without new records; it answers at the first byte.
 FETCH_WAIT_MS = 500
-# What it hears is fetched again by others.
+# The worker's consumer fetches these records again.
 QUEUE_KBYTES_MAX = 1024
 
 
 class Bell:
-    """Listens to partitions whose reader rests: two requests a second, and no delay.
+    """Listens to partitions whose consumer rests: two requests a second, and no delay.
 
-    Its own troubles are no news: the reader has them too.
+    Its errors are not logged, because the consumer has the same.
     """
 
     def __init__(self, config: CheckerConfig, kafka: Kafka) -> None:
@@ -38,18 +38,18 @@ class Bell:
         )
 
     def listen(self, offsets: Mapping[Place, int]) -> None:
-        """Listen from the given offsets on, to these partitions only."""
+        """Listen to these partitions only, from the given offsets on."""
         self._reader.read_from(offsets)
 
     def rings(self, wait_s: float) -> bool:
-        """Wait so long for a record, and return whether one came."""
+        """Wait at most `wait_s` for a record; tell whether one came."""
         heard = self._reader.poll(wait_s)
         return heard is not None and heard.error() is None
 
     def rest(self) -> None:
-        """Listen to nothing."""
+        """Stop listening."""
         self._reader.read_from({})
 
     def close(self) -> None:
-        """Let the brokers go."""
+        """Close the reader."""
         self._reader.close()

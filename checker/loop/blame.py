@@ -1,9 +1,9 @@
-"""Finds what a broker refuses for good: everything on a topic, or one transaction.
+"""Finds what a broker refuses permanently: all records of a topic, or one transaction.
 
-librdkafka often fails a whole kafka_txn without naming the record. A transaction is blamed only
-when nothing else can be meant. A size that a topic refuses is learned for the topic: then dead
-letters become stubs, copies are discarded, and larger messages are dead letters. What else the
-broker refuses of the daemon's own topics is no transaction's fault, and an operator's to mend.
+librdkafka often fails a whole kafka_txn without naming the record. A transaction is blamed only if
+no other record can be the cause. A refused size is remembered for its topic: then dead letters
+become stubs, copies become discards, and larger messages become dead letters. Other refusals by the
+daemon's own topics are never blamed on a transaction; an operator corrects the topic.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.sizes import Sizes
     from halfbridge.serde.topics import TopicNames
 
-# A batch that the broker refuses is cut down by this factor until one transaction is left.
+# A refused batch is divided by this factor until one transaction is left.
 BISECT_FACTOR = 8
 
 
 class Batch(Enum):
-    """How much is sent to a partition at once; on this a topic's limit of sizes is.
+    """How much is sent to a partition at once: a topic's `max.message.bytes` limits each batch.
 
-    Three steps, since each costs a failed kafka_txn.
+    There are only three steps, because each step costs a failed kafka_txn.
     """
 
     USUAL = "as the client likes"
@@ -41,17 +41,17 @@ class Batch(Enum):
 
 
 class Blame:
-    """Cuts the batches of a pair down until `routes` knows what is refused.
+    """Makes the batches of a pair smaller until `routes` knows what is refused.
 
     Args:
-        names: Of the installation's own topics.
-        routes: Told what was found.
-        sizes: Told what topics refuse for its size.
-        questions: Asked for rights.
-        limit_max: Records in a batch when all is well.
+        names: Names of the installation's own topics.
+        routes: Records the refused topics and transactions.
+        sizes: Records the sizes that topics refuse.
+        questions: Asks brokers for rights.
+        limit_max: Records in a batch while nothing is refused.
 
     Attributes:
-        batch: What the client may send to a partition at once.
+        batch: How much the client may send to a partition at once.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class Blame:
         self._largest: dict[str, int] = {}
 
     def limit(self, partition: int) -> int:
-        """Return how many records a pair's next batch may have."""
+        """Return the most records of a pair's next batch."""
         return self._limits.get(partition, self._limit_max)
 
     def watched(self, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
-        """Return `records`, all that are written next; where each goes alone, sizes are noted."""
+        """Return `records`, those of the next kafka_txn; in ONE_RECORD mode, sizes are noted."""
         self._largest = {}
         return records if self.batch is not Batch.ONE_RECORD else self._measured(records)
 
     def succeeded(self, plans: Mapping[int, Plan]) -> None:
-        """Take that a batch went through: the next may be larger, of pairs that delivered.
+        """Record that `plans` were committed: pairs that delivered get a larger next batch.
 
-        A batch of other things, dead letters say, proves nothing of what was refused: made larger
-        by each of them, no batch would ever hold a refused transaction alone.
+        A batch without deliveries, such as one of dead letters, does not count. If such batches
+        raised the limit too, no batch would ever hold a refused transaction alone.
         """
         for partition in [partition for partition, plan in plans.items() if plan.deliveries]:
             limit = self._limits.pop(partition, self._limit_max) * 2
@@ -93,11 +93,11 @@ class Blame:
                 self._limits[partition] = limit
 
     def failed(self, error: KafkaTxnFailedError, plans: Mapping[int, Plan], now_ms: int) -> None:
-        """Take that the broker refuses something in `plans` for good.
+        """Record that the broker permanently refuses something in `plans`.
 
         Args:
-            error: What it said.
-            plans: The batch: partition -> what was to be written for the pair.
+            error: The error of the kafka_txn.
+            plans: The batch: partition -> plan of the pair.
             now_ms: Monotonic milliseconds.
 
         Raises:
@@ -118,7 +118,7 @@ class Blame:
         if len(suspects) == 1 and (error.topic or _is_alone(suspects[0], plans.values())):
             self._routes.refuse(suspects[0], str(error))
             if error.too_large:
-                self.batch = Batch.USUAL  # that record was too large, and nothing else
+                self.batch = Batch.USUAL  # the cause is found: this record was too large
             return
         for partition, plan in plans.items():
             if any(not error.topic or _goes_to(one, error.topic) for one in plan.deliveries):
@@ -132,22 +132,23 @@ class Blame:
             yield record
 
     def _takes_less(self, topic: str, now_ms: int) -> bool:
-        """Send less at once, or learn what a topic takes; tell whether either is of use."""
+        """Send less at once, or learn the topic's limit; tell whether either may help."""
         if self.batch is not Batch.ONE_RECORD:
-            # Perhaps no record is too large, but several that were sent at once.
+            # Perhaps no single record is too large, but several records that were sent at once.
             self.batch = Batch.SMALL if self.batch is Batch.USUAL else Batch.ONE_RECORD
             return True
         if not self._learn(topic, now_ms):
             return False
-        self.batch = Batch.USUAL  # a record was too large, and nothing else
+        self.batch = Batch.USUAL  # the cause is found: a record was too large
         return True
 
     def _learn(self, topic: str, now_ms: int) -> bool:
-        """Learn what a topic takes; tell whether the next kafka_txn is another one by that.
+        """Learn a topic's limit; tell whether the next kafka_txn will be different.
 
-        Each record went alone and one was refused, so the largest is refused too. A dead letter
-        becomes a stub, and loses nothing but room, so that half of its size is tried next; of other
-        records no size is refused that the topic may take.
+        Each record was sent alone and one was refused, so the largest is refused too. For the
+        dead-letter topic half of that size becomes the limit, because a stub loses only the body.
+        For another topic the limit is one byte less, so that no size is refused that the topic may
+        take. For example, a dead letter of 800,000 bytes sets 400,000, a message 799,999.
         """
         largest = self._largest.get(topic)
         if largest is None:
@@ -159,7 +160,7 @@ class Blame:
         return largest > STUB_BYTES_MAX
 
     def _without_right(self, deliveries: Sequence[Delivery]) -> list[str] | None:
-        """Return the real topics that may not be written; None when no broker can tell."""
+        """Return the real topics without a right to write; None if no broker can tell."""
         named = {half.metadata.real_topic for one in deliveries for half in one.messages}
         topics = sorted(filter(self._routes.exists, named))
         may_write = self._questions.may_write(topics)
@@ -173,7 +174,7 @@ def _goes_to(delivery: Delivery, topic: str) -> bool:
 
 
 def _is_alone(delivery: Delivery, plans: Iterable[Plan]) -> bool:
-    """Tell whether nothing is in the batch but what became of this transaction's decision."""
+    """Tell whether the batch holds only the records of this transaction's decision."""
     return not any(
         plan.junk
         or plan.put_backs

@@ -1,4 +1,4 @@
-"""Half records read again by offset, for bodies that the ledger let go."""
+"""Reads half records again by offset, for bodies that the ledger has dropped."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Ports, Reader, Record
     from halfbridge.checker.config import CheckerConfig
 
-# Records read over rather than fetched anew: about one fetch of 1 KB records.
+# A gap of at most this many records is read and skipped, instead of a new fetch of 1 KB records.
 SKIP_MAX = 1000
-# How often it is looked whether time is up.
+# Interval at which the deadline is checked.
 _SLICE_S = 0.2
 
 
 class BodyReader:
-    """Reads half records again by offset, for bodies that the ledger let go."""
+    """Reads half records again by offset."""
 
     def __init__(self, config: CheckerConfig, ports: Ports) -> None:
         self._config = config
@@ -35,7 +35,7 @@ class BodyReader:
         """Return the records at `offsets`, by offset.
 
         Raises:
-            InputLostError: one cannot be read (deleted, or no broker).
+            InputLostError: a record cannot be read (deleted, or no broker answers).
         """
         found: dict[int, Record] = {}
         position = -1 - SKIP_MAX
@@ -70,12 +70,12 @@ class BodyReader:
                 return record
             if position > offset:
                 break
-            deadline = monotonic() + QUESTION_S  # large records on a slow line: it goes on
+            deadline = monotonic() + QUESTION_S  # the reader makes progress
         raise InputLostError(f"{self._topic}[{partition}]@{offset} cannot be read again")
 
     def _renew(self) -> None:
-        """Read with a new reader from now on: the old one may have stalled (`StallWatch`)."""
-        with suppress(ConfigError):  # for now: then the old one goes on
+        """Replace the reader, because the old one may have stalled (`StallWatch`)."""
+        with suppress(ConfigError):  # not possible now: the old reader is kept
             old, self._reader = self._reader, self._open()
             self._ports.run.let_go(old)
 

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger("halfbridge.checker")
 
 _QUEUE_CHECKS_MAX = 20_000
-# Of the requests in that queue, which hold the messages asked about: one batch of a kafka_txn.
+# Bytes of the requests in the queue, which contain half messages: one batch of a kafka_txn.
 _QUEUE_KIB_MAX = 16_384
-# What a check request is refused for: of several records with timestamps that a broker does not
-# take, librdkafka calls each one invalid, without the reason.
+# A refused timestamp. If a batch has several records with refused timestamps, librdkafka reports
+# each record as invalid, without the reason.
 _UNTIMELY = frozenset((Code.INVALID_TIMESTAMP, Code.INVALID_RECORD))
 
 
 class CheckSender:
-    """Sends check requests, outside any kafka_txn: a lost one is simply asked again."""
+    """Sends check requests, outside any kafka_txn: a lost request is repeated."""
 
     def __init__(self, config: CheckerConfig, ports: Ports) -> None:
         self._troubles = Troubles(_log, ports.clock)
         self._writer = ports.kafka.writer(
             {
-                # The user may know better.
+                # The user's properties come after, and override it.
                 "queue.buffering.max.messages": _QUEUE_CHECKS_MAX,
                 "queue.buffering.max.kbytes": _QUEUE_KIB_MAX,
                 **client_config(config),
@@ -43,14 +43,14 @@ class CheckSender:
                 "linger.ms": 5,
             },
         )
-        self.untimely: int | None = None  # turn of `Stamps` whose timestamp was refused last
+        self.untimely: int | None = None  # the turn of `Stamps` that was refused last
 
     def send(self, record: Outgoing, turn: int) -> bool:
-        """Send without waiting; False when there is no room now.
+        """Send without waiting; False if the queue is full.
 
         Args:
             record: The request.
-            turn: Of the clock (`Stamps`) that the request is stamped with.
+            turn: The turn of `Stamps` that gave the request's timestamp.
         """
         try:
             self._writer.produce(
@@ -71,7 +71,7 @@ class CheckSender:
         self._writer.poll(0)
 
     def close(self) -> None:
-        """Let go without waiting."""
+        """Drop the writer without waiting."""
         self._writer.purge()
         self._writer.poll(0)
 

@@ -1,4 +1,4 @@
-"""What all Kafka clients of one worker share."""
+"""Properties that the Kafka clients of a worker share."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from halfbridge.bridge.trouble import RECONNECTING
 if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
 
-# One question to a broker; longer means that it is not there, and the loop tries again.
+# Time-out of one question to a broker. After that the broker is down, and the loop tries again.
 QUESTION_S = 10.0
-# Large minimum, short wait: with one byte every record is a fetch of its own, and the broker
-# runs out of CPU. A wait of 3 ms cost 1.4 ms a transaction (docs/benchmarks.md).
+# Large minimum, short wait: with a minimum of one byte each record is a fetch of its own, and the
+# broker runs out of CPU. A wait of 3 ms cost 1.4 ms per transaction (docs/benchmarks.md).
 FETCHING = {
     "fetch.min.bytes": 1_000_000,
     "fetch.wait.max.ms": 1,
     "fetch.error.backoff.ms": 50,
     "fetch.queue.backoff.ms": 5,
-    # Half records are eight times as large as ops: larger fetches run far ahead of the ops that
-    # decide them, and memory is what they cost.
+    # Half records are eight times as large as ops. With larger fetches, half records would be read
+    # far ahead of the ops that decide them, and take memory.
     "max.partition.fetch.bytes": 524_288,
-    # What comes at once from one broker: with what is queued, the most that one turn of the loop
-    # takes in beyond the budgets of memory.
+    # Bytes of one answer of a broker. Together with the queue, this is the most by which one turn
+    # of the loop exceeds the budgets of memory.
     "fetch.max.bytes": 16_777_216,
     "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 8_192,
@@ -32,16 +32,16 @@ FETCHING = {
 
 @dataclass(frozen=True, slots=True)
 class SlotIds:
-    """What Kafka is told about a slot."""
+    """Kafka's ids of a slot."""
 
     group_instance_id: str
     transactional_id_prefix: str
 
 
 def client_config(config: CheckerConfig) -> dict[str, Any]:
-    """Return what all clients of one worker share; the user's own properties included."""
+    """Return the properties of all clients of a worker, with the user's own."""
     return {
-        **RECONNECTING,  # the user may know better
+        **RECONNECTING,  # first: the user's properties override it
         **config.kafka,
         "bootstrap.servers": config.bootstrap_servers,
         "allow.auto.create.topics": False,
@@ -51,7 +51,7 @@ def client_config(config: CheckerConfig) -> dict[str, Any]:
 
 
 def joined(config: CheckerConfig, group_instance_id: str) -> dict[str, Any]:
-    """Return what the consumer needs besides, that reads as a static member of the group."""
+    """Return the further properties of a consumer that is a static member of the group."""
     return {
         "group.id": config.names.daemon_group,
         "group.instance.id": group_instance_id,
@@ -69,9 +69,9 @@ def joined(config: CheckerConfig, group_instance_id: str) -> dict[str, Any]:
 
 
 def unjoined(config: CheckerConfig) -> dict[str, Any]:
-    """Return what a consumer needs besides, that reads with the group's rights and never joins."""
+    """Return the further properties of a consumer that has the group's rights and never joins."""
     return {
         "group.id": config.names.daemon_group,
-        # The client compares the user's max.poll.interval.ms with it, joined or not.
+        # The client compares the user's max.poll.interval.ms with this, even if it never joins.
         "session.timeout.ms": config.session_timeout_ms,
     }

@@ -1,4 +1,4 @@
-"""Which plans make up the next kafka_txn: those of the pairs, in turn, until it is full."""
+"""Collects the plans of the next kafka_txn: from the pairs, in turn, until it is full."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.report import Reporter
     from halfbridge.checker.loop.topic_watch import TopicWatch
 
-# Offsets that moved without anything to write are committed at this pace.
+# Interval at which offsets are committed that moved without records to write.
 IDLE_COMMIT_S = 0.5
 
 
 class Work(NamedTuple):
-    """What is to be written for one pair."""
+    """The plan to write for one pair."""
 
     pair: Pair
     plan: Plan
 
 
 class Collector:
-    """Takes plans in turn; those that must wait stay held by their pairs."""
+    """Takes plans from pairs in turn; a plan that must wait stays held by its pair."""
 
     def __init__(
         self, config: CheckerConfig, *, blame: Blame, topics: TopicWatch, reporter: Reporter
@@ -40,13 +40,13 @@ class Collector:
         self._last = -1  # the pair whose turn was last
 
     def collect(self, pairs: Mapping[int, Pair], now: float) -> list[Work]:
-        """Return the next batch: within its limits but for the last transaction.
+        """Return the next batch; only its last transaction may exceed the limits.
 
-        A pair in which something is refused goes alone: beside others it would fail them as well,
-        and their success would say nothing of it.
+        A pair in which something is refused is a batch of its own. Otherwise it would fail the
+        other pairs too, and a success of the others would prove nothing about it.
 
         Raises:
-            InputLostError: topics had to be looked up, and no broker answered.
+            InputLostError: topics must be looked up, and no broker answered.
         """
         batch: list[Work] = []
         left, left_bytes = self._config.batch_records_max, self._config.batch_bytes_max
@@ -66,14 +66,14 @@ class Collector:
             if goes_alone:
                 break
         if self._topics.looked_at != looked_at:
-            # What was found for one pair may be news for those before it.
+            # A look-up for one pair may have found a missing topic of the pairs before it.
             batch = [each for each in batch if not self._topics.awaits(each.pair, each.plan, now)]
         return batch
 
     def _plan(
         self, pair: Pair, now: float, *, records_max: int, size_bytes_max: int
     ) -> Plan | None:
-        """Return the plan that the pair holds from now on; None where there is nothing to do."""
+        """Return the plan, which the pair holds from now on; None if there is nothing to do."""
         plan = pair.held or pair.ledger.plan(
             pair.now_ms(now), records_max=records_max, size_bytes_max=size_bytes_max
         )

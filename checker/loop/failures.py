@@ -1,7 +1,7 @@
-"""What can go wrong between the loop and Kafka. In each case the ledgers are dropped.
+"""Errors between the loop and Kafka. After each of them the ledgers are dropped and rebuilt.
 
-InputLostError          records may be gone that were taken: read again from the offsets
-KafkaTxnFailedError     a kafka_txn did not happen, or may have happened; producers are replaced
+InputLostError          consumed records may be lost: read again from the committed offsets
+KafkaTxnFailedError     a kafka_txn failed, or its outcome is unknown; producers are replaced
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class InputLostError(Exception):
-    """consume() failed: records may be gone that it had taken; read again from the offsets."""
+    """Consumed records may be lost: the worker reads again from the committed offsets."""
 
 
 class KafkaTxnFailedError(Exception):
-    """A kafka_txn did not happen, or may have happened.
+    """A kafka_txn failed, or its outcome is unknown.
 
     Attributes:
-        failure: What the client or a broker said; None: neither said anything.
-        topic: Topic of the record that is refused; empty when not known.
-        fenced: Another producer took the id over, or the broker timed the kafka_txn out.
+        failure: The error of the client or a broker; None if there was none.
+        topic: Topic of the refused record; empty if not known.
+        fenced: Another producer took over the id, or the broker timed out the kafka_txn.
     """
 
     def __init__(
@@ -42,22 +42,22 @@ class KafkaTxnFailedError(Exception):
 
     @property
     def permanent(self) -> bool:
-        """Whether the broker refuses something in the batch for good."""
+        """Whether the broker permanently refuses something in the batch."""
         return self._code in PERMANENT
 
     @property
     def topic_refused(self) -> bool:
-        """Whether it refuses everything of this daemon on a topic: `topic`, if that is known."""
+        """Whether the broker refuses all records of this daemon for a topic (`topic`, if known)."""
         return self._code == Code.TOPIC_AUTHORIZATION_FAILED
 
     @property
     def untimely(self) -> bool:
-        """Whether it refuses a timestamp."""
+        """Whether the broker refuses a timestamp."""
         return self._code == Code.INVALID_TIMESTAMP
 
     @property
     def too_large(self) -> bool:
-        """Whether it refuses a size: of one record, or of several that were sent at once."""
+        """Whether the broker refuses a size: of one record, or of several sent at once."""
         return self._code in TOO_LARGE
 
     @property

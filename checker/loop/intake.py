@@ -1,6 +1,6 @@
-"""The member of the daemon's group, which reads half and op topic.
+"""The consumer of half and op topic, a member of the daemon's group.
 
-Guards against traps of the protocol stand where they are needed, with the trap named.
+Each guard against a trap of Kafka's protocol names the trap.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# Records handed over by one call: one large fetch; bounds what is parsed before the next plan.
+# Records of one call: one large fetch. Bounds the records that are parsed before the next plan.
 FETCH_MAX = 5_000
 _FATAL = MEMBER_FENCED | {Code.FATAL}
-# How long after brokers were unreachable a static member may find that it has fenced itself. The
-# client reports the same trouble again only every 30 s.
+# How long after a lost connection a static member may find that it has fenced itself. The client
+# reports the same trouble only every 30 s.
 TROUBLE_S = 60.0
-# How long a member that leaves waits for its partitions to be taken from it.
+# How long a member that leaves waits for the revocation of its partitions.
 _LEAVE_S = 1.0
 
 
 class Input:
-    """What a worker reads of half and op topics.
+    """Reads half and op topic for a worker.
 
-    Nothing is read on assignment: `assigned` says which partitions are ours, and `read_from`
-    starts them once their committed offsets were checked.
+    An assignment alone starts no reading. `assigned` holds the assigned partitions, and `read_from`
+    starts them after a check of their committed offsets.
 
-    Fetches wait only a few milliseconds, so that batches stay large and latency small; on an
-    idle topic that would be hundreds of empty fetches a second. When nothing comes, `doze`
-    hands the watch over to the bell; `fetch` wakes the member when the bell rings.
+    Fetches wait only a few milliseconds, which keeps batches large and latency low. On an idle
+    topic that would mean hundreds of empty fetches a second. So when no record comes, `doze` pauses
+    the member and lets the bell watch; `fetch` resumes the member when the bell rings.
 
     Attributes:
         assigned: (topic, partition) pairs of the current generation.
-        changed: The assignment changed since the caller last cleared this.
-        dozing: The bell is on watch; nothing is fetched but by it.
+        changed: The assignment has changed since the caller last cleared this.
+        dozing: Only the bell fetches.
         reading: How far partitions were read, and since when.
-        group_trouble: What the group, or a topic, said among the records: nowhere else is it told.
-        is_member: The group has said which partitions are ours, be they none.
-        membership: Taken in the assignment callback and kept until the next one. Before the
-            first join it would carry no generation, and the broker would fence nobody.
+        group_trouble: Errors of the group or a topic, which come among the records only.
+        is_member: The group has assigned partitions to this member, perhaps none.
+        membership: Read in the assignment callback and kept until the next one. Before the first
+            join it has no generation, and the broker would fence nobody.
     """
 
     def __init__(self, config: CheckerConfig, ids: SlotIds, ports: Ports) -> None:
@@ -83,7 +83,7 @@ class Input:
         self._bell = Bell(config, ports.kafka)
 
     def fetch(self, wait_s: float) -> list[Record]:
-        """Return what has been fetched, waiting `wait_s` for the first record.
+        """Return fetched records, waiting `wait_s` for the first one.
 
         Raises:
             InputLostError: read again from the committed offsets.
@@ -97,14 +97,14 @@ class Input:
                     self.wake()
                 wait_s = 0
             first = self._member.poll(wait_s)
-            # One wait for the first record: to wait for many would be to wait for all of them.
+            # Wait for the first record only: a call for many records waits for all of them.
             records = [] if first is None else [first, *self._member.take(FETCH_MAX)]
         except KafkaFailure as failure:
             self._note_if_fatal(failure)
             self._recover_if_broken()
             raise InputLostError(str(failure)) from failure
-        # A member reports its fatal error among the records, without topic or partition, and
-        # once only: whoever dropped it there would never learn of it.
+        # A member reports a fatal error among the records, without topic or partition, and only
+        # once.
         for record in records:
             if record.error() is not None:
                 self._note_not_a_record(record)
@@ -112,22 +112,22 @@ class Input:
         return records
 
     def reached(self) -> dict[Place, int]:
-        """Return how far partitions were read, markers included, of those that are not paused."""
+        """Return the positions of partitions that are not paused; markers count as read."""
         fetched = [place for place in self._served if place not in self._paused]
-        return {  # a negative position: nothing was read yet
+        return {  # a negative position: nothing has been read
             place: max(position, self.reading.ends[place])
             for place, position in self._member.positions(fetched).items()
         }
 
     def renew_bell(self) -> None:
-        """Wake up, and listen with a new bell from now on: the old one did not ring."""
-        with suppress(ConfigError):  # for now: then the old one goes on
+        """Wake up, and replace the bell, which did not ring."""
+        with suppress(ConfigError):  # not possible now: the old bell is kept
             old, self._bell = self._bell, Bell(self._config, self._ports.kafka)
             self._ports.run.let_go(old)
         self.wake()
 
     def renew(self, why: str) -> NoReturn:
-        """Give the member up, and have a new one join in its place.
+        """Replace the member by a new one.
 
         Raises:
             InputLostError: always; read again from the committed offsets.
@@ -136,7 +136,7 @@ class Input:
         self._renew()
 
     def committed(self, wanted: Iterable[Place]) -> dict[Place, Committed]:
-        """Return the committed offsets of the given partitions, stable ones only.
+        """Return the committed, stable offsets of the given partitions.
 
         Raises:
             InputLostError: the coordinator did not answer.
@@ -155,7 +155,7 @@ class Input:
         self._member.read_from(offsets)
 
     def doze(self, offsets: Mapping[Place, int]) -> None:
-        """Let the bell watch from `offsets`, the end of what was read, until something comes."""
+        """Let the bell watch from `offsets`, the positions, until a record comes."""
         if not self._served or self.dozing:
             return
         self.dozing = True
@@ -170,28 +170,28 @@ class Input:
             self._member.resume(self._served)
 
     def pause(self, topic: str, partition: int) -> None:
-        """Stop fetching a partition until `resume` or `read_from`; what was fetched is dropped."""
+        """Stop fetching a partition until `resume` or `read_from`; drops its fetched records."""
         self._paused.add((topic, partition))
         self._member.pause([(topic, partition)])
 
     def resume(self, topic: str, partition: int) -> None:
-        """Go on fetching a partition."""
+        """Fetch a partition again."""
         self._paused.discard((topic, partition))
         self._member.resume([(topic, partition)])
 
     def close(self, *, leave: bool) -> None:
-        """Close; a static member leaves its group only when it says so."""
-        self.wake()  # closing revokes, and nothing can be resumed by then
+        """Close; with `leave`, also leave the group: closing alone does not, in a static member."""
+        self.wake()  # closing revokes the partitions, which cannot be resumed then
         if leave:
-            with suppress(RuntimeError):  # closed, and no new one could be made
+            with suppress(RuntimeError):  # closed already, and no new member could be made
                 self._member.leave()
             deadline = self._monotonic() + _LEAVE_S
             while self.assigned and self._monotonic() < deadline:
                 self._member.poll(_LEAVE_S / 10)
         self._ports.run.let_go(self._bell, self._member)
 
-    # Callbacks run inside poll() and take(). One that raised would make the client throw away the
-    # records it had taken, so they only take note. A member that was given up may still call.
+    # Callbacks run inside poll() and take(). If one raised, the client would drop the records that
+    # it has fetched. So callbacks only take notes. A replaced member may still call them.
 
     def _on_assigned(self, generation: int, member: Member, places: frozenset[Place]) -> None:
         if generation != self._generation:
@@ -221,7 +221,7 @@ class Input:
         self.changed = True
 
     def _lift_pauses(self) -> None:
-        """Resume what was paused, while it is ours: the client keeps pauses over assignments."""
+        """Resume the paused partitions before they are revoked: pauses outlive an assignment."""
         if self._paused:
             self._member.resume(self._paused)
             self._paused.clear()
@@ -253,13 +253,13 @@ class Input:
             self._fatal = failure
 
     def _recover_if_broken(self) -> None:
-        """Join with a new member, unless another process has our slot.
+        """Join with a new member, unless another process has this slot.
 
-        A static member can fence itself: when the answer to its JoinGroup is lost with the
-        connection, the group knows it by a member id that it never learned; when its coordinator
-        was silent for a session, the client sends a heartbeat without one. So being fenced means
-        another worker unless brokers were just unreachable. Should one have come at that very
-        time, this takes the slot back and the other one ends.
+        A static member can fence itself in two ways. The answer to its JoinGroup is lost with the
+        connection: then the group has given it a member id that it does not know. Or the
+        coordinator was silent for a session: then the client sends a heartbeat without a member id.
+        So a fenced member means another worker, unless a connection was lost in the last TROUBLE_S.
+        If another worker came in that time, this worker takes the slot back and the other one ends.
         """
         if self._fatal is not None:
             text = self._fatal.text
@@ -270,7 +270,7 @@ class Input:
                     " stop one of the two, or give each its own --slot"
                 )
             self._fatal, self._given_up = None, f"the consumer could not go on ({text})"
-            self._trouble_at = -TROUBLE_S  # it excuses one fence, not the next
+            self._trouble_at = -TROUBLE_S  # one lost connection excuses one fence only
         if self._given_up:
             self._renew()
 
@@ -283,7 +283,7 @@ class Input:
         self.changed = True
         try:
             self._bell, self._member = Bell(self._config, self._ports.kafka), self._open()
-        except ConfigError as error:  # it was right at first: a certificate is being replaced, say
+        except ConfigError as error:  # for example while a certificate is being replaced
             raise InputLostError(f"no new consumer can be made yet: {error}") from error
         why, self._given_up = self._given_up, ""
         raise InputLostError(f"{why}: a new one joins")
@@ -307,5 +307,5 @@ class Input:
 
 
 def _is_of_no_partition(record: Record) -> bool:
-    """Tell whether an error is about the group (no topic) or a topic (no partition)."""
+    """Tell whether an error concerns the group (no topic) or a whole topic (no partition)."""
     return record.topic() is None or record.partition() in (None, -1)

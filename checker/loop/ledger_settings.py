@@ -1,4 +1,4 @@
-"""From the daemon's configuration to what the pure ledger needs to know of it."""
+"""Derives the ledgers' settings from the daemon's settings."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _CODEC_PROPERTIES = ("compression.type", "compression.codec")
 def ledger_settings(
     config: CheckerConfig, policy: Policy, sizes: Sizes, *, actor: str
 ) -> LedgerSettings:
-    """Return the settings of a worker's ledgers; `LedgerSettings.shared_by` parts them.
+    """Return the settings of a worker's ledgers; `LedgerSettings.shared_by` divides the budgets.
 
     Args:
-        config: The daemon's.
-        policy: Which group may deliver where.
-        sizes: What topics take.
-        actor: Name that the worker's discards carry.
+        config: The daemon's settings.
+        policy: Which group may deliver to which topics.
+        sizes: The size limits of topics.
+        actor: Name of the worker in its discards.
     """
 
     def copy_fits(half: HalfRead) -> bool:
@@ -54,10 +54,10 @@ def ledger_settings(
 def known_limits(
     config: CheckerConfig, max_bytes: Callable[[str], int | None]
 ) -> Callable[[str], int | None]:
-    """Return what is known of topics' limits before a record is tried: nothing where it shrinks.
+    """Return the function of topics' known limits; with compression it always returns None.
 
-    A topic's limit is on what is sent. Where the user has the daemon compress, the size of a record
-    says too little, and what topics refuse is learned (halfbridge.checker.loop.blame).
+    A topic's limit applies to the compressed batch. With compression the size of a record says too
+    little, and limits are learned from refusals (halfbridge.checker.loop.blame).
     """
     codecs = (config.kafka.get(name, "none") for name in _CODEC_PROPERTIES)
     return max_bytes if set(codecs) <= {"none"} else lambda _topic: None

@@ -1,6 +1,6 @@
 """A transactional producer of the daemon, which writes one kafka_txn after the other.
 
-Guards against traps of the protocol stand where they are needed, with the trap named.
+Each guard against a trap of Kafka's protocol names the trap.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.publish import Outgoing
 
-# A commit that took so long may have been sent twice, and the late one may end a later kafka_txn
-# of the same producer (KAFKA-17754): the producer is replaced before its next one.
+# A commit that took longer may have been sent twice, and the second request may end a later
+# kafka_txn of the same producer (KAFKA-17754). So the producer is replaced before its next
+# kafka_txn.
 SLOW_COMMIT_S = 5.0
-# A commit of unknown outcome is retried for this many kafka_txn timeouts; by then the broker has
-# settled it, and a new producer finds out how.
+# A commit of unknown outcome is repeated for this many kafka_txn time-outs. By then the broker has
+# ended the kafka_txn, and the committed offsets tell a new producer how.
 COMMIT_RETRIES_MAX = 3
-# How long after its time-out a call is believed to return after all.
+# How long after its time-out a call may still return.
 HANG_GRACE_S = 1.0
 _QUEUE_RECORDS_MAX = 1_000_000
-# How late it is seen that a record was refused while others wait, or are handed over.
+# How late a refused record is noticed while other records wait or are handed over.
 _FLUSH_S = 0.1
-# Small ones pass most limits of topics, and all limits when each record goes alone.
+# Small batches pass most topics' limits. ONE_RECORD sends each record alone.
 _BATCHES: dict[Batch, dict[str, int]] = {
     Batch.USUAL: {},
     Batch.SMALL: {"batch.size": 32 * 1024},
@@ -49,13 +50,13 @@ _FENCED = MEMBER_FENCED | PRODUCER_FENCED
 
 
 class Transactor:
-    """One transactional producer; lives as long as somebody refers to it.
+    """One transactional producer; lives as long as there is a reference to it.
 
     Args:
-        config: The daemon's.
-        transactional_id: Its id.
-        ports: Of which Kafka and the clock are used.
-        batch: What is sent to a partition at once.
+        config: The daemon's settings.
+        transactional_id: The transactional id.
+        ports: Kafka and the clock are used.
+        batch: How much is sent to a partition at once.
     """
 
     def __init__(
@@ -72,19 +73,19 @@ class Transactor:
         self._told = Told()
         self._writer = ports.kafka.transactional_writer(
             {
-                "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,  # the user may know better
+                "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,  # the user may override it
                 **client_config(config),
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": config.kafka_txn_timeout_ms,
                 # The Java partitioner, so that Java and Python producers agree on keys.
                 "partitioner": "murmur2_random",
-                # The broker judges sizes, topic by topic.
+                # The broker checks sizes, by the limit of each topic.
                 "message.max.bytes": 1_000_000_000,
                 "error_cb": self._told.on_error,
-                # All records of a kafka_txn are handed over at once: there is nothing to wait for.
+                # All records of a kafka_txn are handed over at once, so waiting gains nothing.
                 "linger.ms": 0,
-                # A topic is looked up before anything is written to it; one that is missing all
-                # the same was deleted, and is not worth the 30 s that a new one is given.
+                # A topic is looked up before anything is written to it. A topic that is missing
+                # nevertheless was deleted, and is not worth the default of 30 s.
                 "topic.metadata.propagation.max.ms": 5000,
                 **_BATCHES[batch],
             },
@@ -92,49 +93,49 @@ class Transactor:
         )
 
     def start(self) -> None:
-        """Take the transactional id over; a dead predecessor's kafka_txn is aborted by it.
+        """Take over the transactional id, which aborts an open kafka_txn of a dead predecessor.
 
         Raises:
-            KafkaTxnFailedError: not now; try again.
+            KafkaTxnFailedError: not possible now; try again.
         """
         try:
             self._writer.init(self._timeout_s)
         except KafkaFailure as failure:
             raise _failed(failure) from failure
         self._writer.poll(0)
-        self._told.worn = False  # trouble before this epoch began is none of its
+        self._told.worn = False  # earlier trouble does not affect the new epoch
 
     def write(self, records: Iterable[Outgoing]) -> dict[int, int]:
         """Begin a kafka_txn and hand `records` over, in order.
 
         Args:
-            records: What to write.
+            records: The records to write.
 
         Returns:
             Half partition -> highest offset of a copy plus one; a rebuild must read that far.
 
         Raises:
-            KafkaTxnFailedError: it did not happen.
+            KafkaTxnFailedError: the kafka_txn failed.
         """
         self._told.copies_end, self._told.refused = {}, None
         try:
             self._writer.begin()
             if self._produce(records):
-                # Copies may stand above what is returned, where no rebuild would look for them.
+                # Copies may be stored above the returned offsets, where no rebuild would read them.
                 self._prove()
         except KafkaFailure as failure:
             raise self._aborted(failure) from failure
         return self._told.copies_end
 
     def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
-        """Commit what was written together with `offsets`.
+        """Commit the written records together with `offsets`.
 
         Args:
             offsets: (topic, partition, offset, metadata).
             membership: From `Input`.
 
         Raises:
-            KafkaTxnFailedError: it did not happen, or may have happened.
+            KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
         """
         began = self._clock.monotonic()
         try:
@@ -146,16 +147,16 @@ class Transactor:
 
     @property
     def worn(self) -> bool:
-        """Whether its next kafka_txn must not begin: replace it.
+        """Whether this producer must be replaced before its next kafka_txn.
 
-        Late requests of the last one may be under way, and with the same epoch they would count
-        for the next one (KAFKA-17754).
+        Late requests of the last kafka_txn may still arrive. With the same epoch they would apply
+        to the next kafka_txn (KAFKA-17754).
         """
         return self._told.worn
 
     @property
     def is_hung(self) -> bool:
-        """Whether sending offsets takes longer than its time-out allows: it may never return."""
+        """Whether sending offsets takes longer than its time-out: the call may never return."""
         since = self._sending_since
         return (
             since is not None and self._clock.monotonic() - since > self._timeout_s + HANG_GRACE_S
@@ -171,18 +172,19 @@ class Transactor:
             self._sending_since = None
 
     def _prove(self) -> None:
-        """Wait until brokers have said of every record that it is stored, or of one that it is not.
+        """Wait until brokers have confirmed every record, or have refused one.
 
-        The client refuses to commit then; but what it infers of a record is enough for it.
+        The client's own check before a commit is weaker, because it accepts inferred
+        acknowledgements.
 
         Raises:
-            KafkaTxnFailedError: of one they have not.
+            KafkaTxnFailedError: a record is not confirmed.
             KafkaFailure: the client has failed.
         """
         until = self._clock.monotonic() + self._timeout_s
         while left := self._writer.flush(_FLUSH_S):
             if self._told.refused is not None:
-                break  # what is still queued behind a refused record is not even sent
+                break  # records in the queue behind a refused record are never sent
             if self._clock.monotonic() > until:
                 raise KafkaTxnFailedError(f"{left} records were not acknowledged in time")
         refused = self._told.refused
@@ -190,7 +192,7 @@ class Transactor:
             raise _failed(INFERRED)
 
     def _commit(self, began: float) -> None:
-        """Commit; after an unknown outcome only the commit is repeated, never an abort."""
+        """Commit; after an unknown outcome the commit is repeated, and never aborted."""
         in_doubt = False
         for _ in range(COMMIT_RETRIES_MAX):
             try:
@@ -202,14 +204,14 @@ class Transactor:
                 if in_doubt:
                     raise _failed(failure) from failure
                 raise self._aborted(failure) from failure
-            self._writer.poll(0)  # errors that are still to be told
+            self._writer.poll(0)  # serves the remaining error callbacks
             if in_doubt or self._clock.monotonic() - began > SLOW_COMMIT_S:
                 self._told.worn = True
             return
         raise KafkaTxnFailedError("the commit's outcome stays unknown")
 
     def _produce(self, records: Iterable[Outgoing]) -> bool:
-        """Hand the records over; tell whether there are copies among them."""
+        """Hand over the records; tell whether there are copies among them."""
         produce = self._writer.produce
         on_delivery = self._told.on_delivery
         has_copies = False
@@ -245,17 +247,17 @@ class Transactor:
         self._writer.poll(0.05)
 
     def close(self) -> None:
-        """Let go of the producer without waiting for anything; it may be broken already."""
-        with suppress(KafkaFailure):  # poll() repeats a fatal error, which is why it is let go
+        """Drop the producer, which may be broken, without waiting."""
+        with suppress(KafkaFailure):  # poll() raises a fatal error again
             self._writer.purge()
             self._writer.poll(0)
 
     def _aborted(self, cause: KafkaFailure) -> KafkaTxnFailedError:
-        """Abort where that is possible, and return what failed.
+        """Abort if that is possible, and return the error to raise.
 
         A record may be refused while later records of the kafka_txn are still handed over. The
-        client then takes none of these (STATE), and names neither a reason nor that an abort is
-        required: the acknowledgement of the refused record does.
+        client then refuses the later records (STATE), and names neither the reason nor that an
+        abort is required. Both are in the acknowledgement of the refused record.
         """
         requires_abort = cause.requires_abort
         if cause.code == Code.STATE:
@@ -263,11 +265,11 @@ class Transactor:
                 self._writer.poll(_FLUSH_S)
             requires_abort = self._told.refused is not None
         if requires_abort and not cause.is_fatal:
-            # The next producer of this id would abort it too; should none come, readers wait less.
+            # The next producer of this id would abort too; without one, readers would wait longer.
             with suppress(KafkaFailure):
                 self._writer.abort(self._timeout_s)
         named, topic = self._told.refused or (cause, "")
-        # Of a batch with several bad timestamps each record is said to be invalid, no more.
+        # In a batch with several refused timestamps, each record is only reported as invalid.
         if named.code not in PERMANENT or cause.code == Code.INVALID_TIMESTAMP:
             named, topic = cause, ""
         return _failed(named, topic=topic, fenced=cause.code in _FENCED)

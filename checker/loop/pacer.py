@@ -1,13 +1,13 @@
-"""How many checks may go out now: a token bucket. Pure; the time is an argument."""
+"""Limits the rate of checks: a token bucket. Pure; the time is an argument."""
 
 from __future__ import annotations
 
-# A tenth of a second's worth at once: bursts stay small beside what a responder queues.
+# A burst is the checks of 0.1 s, which is small compared to the queue of a responder.
 BURST_S = 0.1
 
 
 class Pacer:
-    """Allows `rate` a second, in bursts of at most `BURST_S` of that (at least one).
+    """Allows `rate` checks a second, in bursts of the checks of `BURST_S` (at least one).
 
     Args:
         rate: Checks a second; > 0.
@@ -20,12 +20,12 @@ class Pacer:
         self._at: float | None = None
 
     def allowance(self, now: float) -> int:
-        """Return how many may go at `now` (monotonic seconds)."""
+        """Return how many checks may be sent at `now` (monotonic seconds)."""
         if self._at is not None:
             self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now
         return int(self._tokens)
 
     def spend(self, count: int) -> None:
-        """Take that `count` went."""
+        """Record that `count` checks were sent."""
         self._tokens -= count

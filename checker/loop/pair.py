@@ -1,4 +1,4 @@
-"""One half and op partition of the same number, as a worker serves it."""
+"""A pair as a worker serves it: its ledger, its clock and its held plan."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.records import Op
 
-# What a record takes in memory beyond what it takes in a log: about 290 bytes for the objects
-# around key and value, and 146 for those around each header (`sys.getsizeof`).
+# Memory of a record beyond its size in a log: about 290 bytes for the objects of key and value, and
+# 146 for those of each header (`sys.getsizeof`).
 RECORD_OVERHEAD_BYTES = 300
 HEADER_OVERHEAD_BYTES = 150
 
@@ -37,15 +37,15 @@ class Pair:
 
     Attributes:
         held: A plan that was taken from the ledger and is not written yet.
-        held_since: When it was taken, monotonic seconds.
-        awaited: What it waits for that budgets of waiting have to pay for.
-        began_from: Progress that this life of the ledger began from.
-        committed: Progress that stands.
-        paused: Topics of it that are not fetched at present.
-        latest_ms: Append time of the record that was read last; 0 before any.
-        rebuild_began: Monotonic seconds at which this life of the ledger began.
-        announced: The rebuild's end was logged.
-        read_to_end: Topics of it that were read to their end once, in this life of the ledger.
+        held_since: When the held plan was taken, monotonic seconds.
+        awaited: The wait of the held plan for missing topics, as far as budgets pay for it.
+        began_from: Progress from which this ledger was rebuilt.
+        committed: Progress that is committed.
+        paused: Topics of the pair that are not fetched at present.
+        latest_ms: Append time of the record that was read last; 0 before the first record.
+        rebuild_began: When this ledger was made, monotonic seconds.
+        announced: The end of the rebuild was logged.
+        read_to_end: Topics of the pair that this ledger has once read to their end.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Pair:
         self._newest_at = began
 
     def now_ms(self, monotonic_s: float) -> int:
-        """Return partition time: the newest append time seen, plus the time since then.
+        """Return partition time: the newest append time seen, plus the monotonic time since then.
 
-        0 before any record was seen: then there is nothing that could fall due.
+        0 before the first record: then nothing can fall due.
         """
         if not self._newest_ms:
             return 0
         return self._newest_ms + int((monotonic_s - self._newest_at) * 1000)
 
     def take_half(self, message: Any, monotonic_s: float) -> None:
-        """Take a half record as it was consumed."""
+        """Take a consumed half record."""
         append_ms = self._take_time(message, monotonic_s)
         try:
             headers = headers_of(message)
@@ -113,7 +113,7 @@ class Pair:
         )
 
     def take_op(self, message: Any, monotonic_s: float) -> Op | None:
-        """Take an op record as it was consumed; return what it says, None when unreadable."""
+        """Take a consumed op record; return the op, or None if it cannot be read."""
         append_ms = self._take_time(message, monotonic_s)
         try:
             op = OP.decode(message.value() or b"")
@@ -124,7 +124,7 @@ class Pair:
         return op
 
     def take_end(self, message: Any, *, is_half: bool) -> None:
-        """Take that one of its topics was read to its end (PARTITION_EOF)."""
+        """Record that one of the two topics was read to its end (PARTITION_EOF)."""
         self.read_to_end.add(message.topic())
         if is_half:
             self.ledger.half_read_to(message.offset())
@@ -132,7 +132,7 @@ class Pair:
             self.ledger.op_read_to(message.offset())
 
     def _take_time(self, message: Any, monotonic_s: float) -> int:
-        """Return the append time of a record; the time that a client wrote moves nothing."""
+        """Return the append time of a record; a client's timestamp (CreateTime) is ignored."""
         append_ms = append_ms_of(*message.timestamp())
         if append_ms < 0:
             return append_ms
@@ -143,44 +143,44 @@ class Pair:
 
     @property
     def plan_bytes(self) -> int:
-        """Bytes of the bodies of the held plan that are in memory."""
+        """Bytes of the held plan's bodies that are in memory."""
         return 0 if self.held is None else self.held.body_bytes
 
     @property
     def bodies_bytes(self) -> int:
-        """Bytes of all its bodies that are in memory."""
+        """Bytes of all bodies of the pair that are in memory."""
         return self.ledger.memory.bodies_bytes + self.plan_bytes
 
     @property
     def entries_bytes(self) -> int:
-        """Bytes of all else that it holds in memory: an estimate."""
+        """Estimated bytes of the pair's entries in memory."""
         return self.ledger.memory.entries_bytes + self._plan_entries_bytes
 
     @property
     def fill_percent(self) -> int:
-        """How much of its budget of entries is taken."""
+        """Percentage of the budget of entries that is used."""
         return self.ledger.memory.fill_percent(self._plan_entries_bytes)
 
     def takes_halves(self, *, is_paused: bool) -> bool:
-        """Tell whether its budget of entries allows to read on half records."""
+        """Tell whether the budget of entries allows to read more half records."""
         ledger = self.ledger
         return ledger.memory.takes_halves(
             self._plan_entries_bytes, are_needed=ledger.waits_for_half, is_paused=is_paused
         )
 
     def takes_ops(self, *, is_paused: bool) -> bool:
-        """Tell whether its budgets allow to read on ops."""
+        """Tell whether the budgets allow to read more ops."""
         ledger = self.ledger
         return ledger.memory.takes_ops(
             self._plan_entries_bytes, wait=ledger.waits_for_half, is_paused=is_paused
         )
 
     def keep_bodies(self, *, is_written: bool) -> None:
-        """Let bodies go that are beyond the budget: undecided ones first, then those of the plan.
+        """Drop bodies beyond the budget: those of undecided messages first, then the plan's.
 
         Args:
-            is_written: The plan's kafka_txn is under way and needs them. Its bytes are bounded by
-                those of one batch.
+            is_written: Whether the plan's kafka_txn is under way and needs its bodies. One batch
+                bounds their bytes.
         """
         memory = self.ledger.memory
         if self.held is not None and not is_written and memory.is_too_large(self.plan_bytes):
@@ -193,7 +193,7 @@ class Pair:
 
     @property
     def has_work(self) -> bool:
-        """Whether another plan can be taken without reading anything first."""
+        """Whether another plan can be taken before more is read."""
         ledger = self.ledger
         if not ledger.is_rebuilt:
             return False
@@ -212,7 +212,7 @@ def _overhead_bytes(headers: Headers | None) -> int:
 
 
 def in_turn(pairs: Mapping[int, Pair], last: int) -> list[Pair]:
-    """Return the pairs, first those behind partition `last`, so that each has its turn."""
+    """Return the pairs, beginning after partition `last`, so that each pair has its turn."""
     numbers = sorted(pairs)
     behind = bisect_right(numbers, last)
     return [pairs[number] for number in (*numbers[behind:], *numbers[:behind])]

@@ -1,15 +1,17 @@
-"""How long deliveries may wait for real topics that are missing, in all (ADR 11). Pure.
+"""Budgets of waiting: how long deliveries may wait in all for missing real topics (ADR 11). Pure.
 
-Ops of a pair apply in order, so a delivery that waits holds up those behind it, of whatever group.
-What is bounded is how long in all: a budget for each producer group, and one for each pair, since
-groups can be invented. A budget is one number, the moment at which it is full again; for each
-millisecond of waiting this moves REFILL ms ahead.
+Ops of a pair apply in order, so a delivery that waits delays all later deliveries of the pair, of
+any group. Each producer group has a budget. Each pair has one too, because clients can invent
+groups. A budget is one number, the moment at which it is full again. Each millisecond of waiting
+moves this moment by REFILL ms.
 
-    grace 60 s, budget of a group: 60 s. Its COMMIT of 12:00:00 waits until 12:01:00, in vain; the
-    budget is full again at 15:20:00. One of 12:50:00 may wait 15 s, one of 12:05:00 not at all.
+    The grace and the group's budget are 60 s. A COMMIT of 12:00:00 waits until 12:01:00, in vain.
+    The budget is full again at 15:20:00. A COMMIT of 12:50:00 may wait 15 s, one of 12:05:00 may
+    not wait at all.
 
-All waits are counted from the append time of the op, and a pair's budget is committed with its
-offsets: whoever meets the op again, after a restart or a rebalance, comes to the same end.
+A wait is measured from the append time of the op, and a pair's budget is committed with its
+offsets. So a worker that reads the op again, after a restart or a rebalance, ends the wait at the
+same time.
 """
 
 from __future__ import annotations
@@ -22,22 +24,22 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.pair import Pair
     from halfbridge.checker.loop.routes import Lack
 
-# So many ms give one ms of waiting back. Whoever goes on naming missing topics holds a pair up for
-# 1 ms in 200: less than the one in a hundred that a 99th percentile sees.
+# Each 200 ms refill 1 ms of a budget. A client that always names missing topics delays a pair for
+# 0.5 % of the time, which a 99th percentile does not see.
 REFILL = 200
-# A pair has so many times the grace of one group: when one group has used up its grace, another
-# group still has its own.
+# The budget of a pair is this many times the grace of a group: if one group has used up its grace,
+# another group still has its own.
 GROUPS_PER_PAIR = 2
-# Less than that is not worth waiting for: who makes a topic needs longer, and brokers learn of it
-# one after the other.
+# A shorter wait is not worth it: to create a topic takes longer, and brokers learn of a topic one
+# after the other.
 LEAST_MS = 2_000
-# Groups are named by half messages. One more makes that one forgotten which has most left; the
-# pairs' budgets hold all the same.
+# Half messages name groups. Beyond this number the group with the fullest budget is forgotten; the
+# budgets of pairs still apply.
 GROUPS_MAX = 10_000
 
 
 class Awaited(NamedTuple):
-    """What a plan waits for, as far as budgets pay for it.
+    """The deliveries of a plan that wait, as far as budgets pay for the wait.
 
     Attributes:
         since_ms: Append time of the first op that waits (partition time).
@@ -53,10 +55,10 @@ class Awaited(NamedTuple):
 
 
 class Patience:
-    """The budgets of one worker: of groups for its life, of pairs as their offsets have them.
+    """The budgets of a worker: those of groups in memory, those of pairs also in their offsets.
 
     Args:
-        grace_ms: How long a missing topic is waited for when the budgets are full.
+        grace_ms: The longest wait for a missing topic, with full budgets.
     """
 
     def __init__(self, grace_ms: int) -> None:
@@ -67,13 +69,13 @@ class Patience:
     def awaited(
         self, pair: Pair, lacks: Iterable[Lack], now_ms: int, monotonic_ms: int
     ) -> Awaited | None:
-        """Return what of `lacks` may still be waited for; None: nothing.
+        """Return which of `lacks` may still wait; None if none may.
 
         Args:
-            pair: Whose deliveries they are.
+            pair: The pair of the deliveries.
             lacks: Deliveries whose real topic is missing.
             now_ms: Partition time.
-            monotonic_ms: The worker's own.
+            monotonic_ms: Monotonic time.
         """
         waiting = [
             (lack, allowed_ms)
@@ -93,7 +95,7 @@ class Patience:
     def cut_short(
         self, pair: Pair, lacks: Iterable[Lack], now_ms: int, monotonic_ms: int
     ) -> list[str]:
-        """Return the groups of deliveries that would wait on, had their budgets more left."""
+        """Return the groups of deliveries that wait no longer for lack of budget."""
         return [
             lack.delivery.producer_group
             for lack in lacks
@@ -102,7 +104,7 @@ class Patience:
         ]
 
     def spend(self, pair: Pair, awaited: Awaited, now_ms: int, monotonic_ms: int) -> None:
-        """Take that the plan waits no longer, and have the budgets pay for it."""
+        """Record that the plan no longer waits, and charge the budgets for the wait."""
         waited_ms = max(0, min(now_ms - awaited.since_ms, awaited.limit_ms))
         full_ms = _after(
             self._full_ms(pair, now_ms),
@@ -119,7 +121,7 @@ class Patience:
             self._groups[group] = _after(before_ms, self._grace_ms, waited_ms, began_ms)
 
     def _allowed_ms(self, pair: Pair, lack: Lack, now_ms: int, monotonic_ms: int) -> int:
-        """Return how long a delivery may wait in all; what its budgets had left when it began."""
+        """Return how long a delivery may wait in all: what its budgets had left at first."""
         append_ms = lack.delivery.op_append_ms
         pair_ms = _left(self._full_ms(pair, now_ms), GROUPS_PER_PAIR * self._grace_ms, append_ms)
         began_ms = monotonic_ms - (now_ms - append_ms)
@@ -129,9 +131,9 @@ class Patience:
         return allowed_ms if allowed_ms >= min(LEAST_MS, lack.limit_ms) else 0
 
     def _full_ms(self, pair: Pair, now_ms: int) -> int:
-        # A ledger that was dropped with its plan has forgotten what that one had to pay.
+        # A dropped ledger has forgotten the charge for the plan that was dropped with it.
         full_ms = max(self._pairs.get(pair.partition, 0), pair.ledger.waits_full_ms)
-        # No wait makes it later than that: a broker's clock was ahead, and is not believed.
+        # No wait can make it later than this: a broker's clock was ahead, and the value is ignored.
         is_possible = full_ms <= now_ms + GROUPS_PER_PAIR * self._grace_ms * REFILL
         return full_ms if is_possible else 0
 
@@ -143,6 +145,6 @@ def _left(full_ms: int, most_ms: int, at_ms: int) -> int:
 
 
 def _after(full_ms: int, most_ms: int, waited_ms: int, at_ms: int) -> int:
-    """Return when it is full again after a wait that began at `at_ms`; never beyond empty."""
+    """Return when a budget is full again after a wait that began at `at_ms`; at worst, empty."""
     missing_ms = max(0, full_ms - at_ms) + waited_ms * REFILL
     return at_ms + min(missing_ms, most_ms * REFILL)

@@ -1,7 +1,7 @@
-"""From the ledger's plan to the records of one kafka_txn. Pure: says what, not how.
+"""Makes the records of a kafka_txn from the ledgers' plans. Pure.
 
-The body of a half record is the consumed message itself (`key()`, `value()`, `headers()`): it is
-handed from consumer to producer untouched.
+The body of a half record is the consumed message itself (`key()`, `value()`, `headers()`): it goes
+from consumer to producer unchanged.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 ANY_PARTITION = -1
 _NO_CHECK_TIMES = -1
-# By how much a real record may be larger than what is known of its half record: three headers of
-# 117 bytes take the place of RMQ_HALF.
+# By how much a real record may be larger than its half record: three headers of 117 bytes replace
+# RMQ_HALF.
 _REAL_GROWTH_BYTES = 120
 
 
 class Body(Protocol):
-    """What a consumed record offers."""
+    """The parts of a consumed record that are written on."""
 
     def key(self) -> bytes | None:
         """Return the key."""
@@ -70,8 +70,8 @@ class Publisher:
     Args:
         topics: Names of the installation's topics.
         partition: Number of the pair.
-        routes: Where deliveries go, and why some cannot.
-        sizes: What topics take.
+        routes: Where deliveries go, and which are refused.
+        sizes: The size limits of topics.
 
     Attributes:
         refused: Messages of the plan at hand that became dead letters here, without their bodies.
@@ -87,10 +87,10 @@ class Publisher:
         self.stubs = 0
 
     def records(self, plan: Plan, now_ms: int) -> Iterator[Outgoing]:
-        """Yield what `plan` writes, in order: deliveries, dead letters, copies, discards.
+        """Yield the records of `plan`, in order: deliveries, dead letters, copies, discards.
 
-        Timestamps are partition time, which comes from the brokers, as long as these take it
-        (`Stamps`): a worker's wall clock decides nothing.
+        Timestamps are partition time, which comes from the brokers, unless brokers refuse it
+        (`Stamps`). A worker's wall clock decides nothing.
         """
         self.refused, self.stubs = [], 0
         for delivery in plan.deliveries:
@@ -110,7 +110,7 @@ class Publisher:
             yield Outgoing(self._topics.op, self._partition, key, OP.encode(op), [], now_ms)
 
     def check(self, check: Check, now_ms: int) -> Outgoing:
-        """Return the request that asks about a transaction."""
+        """Return the request of a check."""
         metadata = check.half.metadata
         request = CheckRequest(
             transaction_id=metadata.transaction_id,
@@ -160,7 +160,7 @@ class Publisher:
         )
 
     def _too_large(self, delivery: Delivery) -> str:
-        """Return which message its real topic does not take for its size; empty for none."""
+        """Return in words which message is too large for its real topic; empty for none."""
         for half in delivery.messages:
             topic = half.metadata.real_topic
             limit = self._sizes.limit(topic)
@@ -219,7 +219,7 @@ class Publisher:
     def _dead_letter(
         self, body: Any, letter: DeadLetter, metadata: HalfMetadata | None, now_ms: int
     ) -> Outgoing:
-        """Return the record as it stood with RMQ_DEAD, or a stub where that does not fit."""
+        """Return the unchanged record with RMQ_DEAD added, or a stub if that does not fit."""
         key, value = body.key(), body.value()
         headers = [*(body.headers() or ()), (names.DEAD, DEAD_LETTER.encode(letter))]
         if self._sizes.fits(self._topics.dead, bytes_at_most(key, value, headers)):
@@ -227,7 +227,7 @@ class Publisher:
         return self._stub(letter, metadata, now_ms)
 
     def _stub(self, letter: DeadLetter, metadata: HalfMetadata | None, now_ms: int) -> Outgoing:
-        """Return a dead letter that refers to its record, with what could be read of it."""
+        """Return a dead letter that refers to its record, with RMQ_HALF if that could be read."""
         self.stubs += 1
         headers: names.Headers = []
         if metadata is not None:

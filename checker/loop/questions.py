@@ -1,4 +1,4 @@
-"""Questions to the brokers: where partitions end, which topics there are, what may be written."""
+"""Asks brokers: where partitions end, which topics exist, where the daemon may write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CLIENT_GRACE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class EndAnswer:
-    """The end of a partition (read_uncommitted), for whoever asked with `token`."""
+    """The end of a partition (read_uncommitted): the answer to the question with `token`."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ class EndAnswer:
 
 
 class Ranges:
-    """Where partitions begin and end (read_uncommitted): a question under way."""
+    """A question to brokers that was sent: where partitions begin and end (read_uncommitted)."""
 
     def __init__(self, admin: Admin, wanted: Iterable[Place]) -> None:
         places = list(wanted)
@@ -49,11 +49,11 @@ class Ranges:
 
     @property
     def is_over(self) -> bool:
-        """Whether `answers` has not to wait."""
+        """Whether `answers` returns without waiting."""
         return all(each.done() for each in (*self._firsts.values(), *self._ends.values()))
 
     def answers(self) -> dict[Place, tuple[int, int] | InputLostError]:
-        """Return log start and end of each partition, or why its broker did not say; blocks."""
+        """Return log start and end of each partition, or why its broker did not answer; blocks."""
         return {place: self._range_of(place) for place in self._firsts}
 
     def _range_of(self, place: Place) -> tuple[int, int] | InputLostError:
@@ -66,13 +66,13 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class SettingsAnswer:
-    """The settings of a topic, or why nobody knows them.
+    """The settings of a topic, or why they are not known.
 
     Attributes:
-        settings: Kafka's name of each setting to its value; None: not known.
-        why: What was said in place of them.
+        settings: Name of each setting -> value; None: not known.
+        why: The error in place of the settings.
         is_missing: There is no such topic.
-        is_silent: No broker answered: another time one may.
+        is_silent: No broker answered; a later question may succeed.
     """
 
     settings: Mapping[str, str] | None
@@ -82,7 +82,7 @@ class SettingsAnswer:
 
 
 class SettingsQuestion:
-    """The settings of topics: a question under way."""
+    """A question to brokers that was sent: the settings of topics."""
 
     def __init__(self, admin: Admin, topics: Iterable[str], clock: Clock) -> None:
         self._answers = admin.ask_settings(topics, QUESTION_S)
@@ -90,11 +90,11 @@ class SettingsQuestion:
 
     @property
     def is_over(self) -> bool:
-        """Whether `answers` has not to wait."""
+        """Whether `answers` returns without waiting."""
         return all(each.done() for each in self._answers.values())
 
     def answers(self, wait_s: float = QUESTION_S + _CLIENT_GRACE_S) -> dict[str, SettingsAnswer]:
-        """Return what was said of each topic; blocks for at most about `wait_s`."""
+        """Return the answer for each topic; blocks for at most about `wait_s`."""
         until = self._clock.monotonic() + wait_s
         return {
             topic: _settings_of(answer, max(0.0, until - self._clock.monotonic()))
@@ -103,7 +103,7 @@ class SettingsQuestion:
 
 
 class Questions:
-    """Asks brokers without holding up the loop; answers are fetched by `answers`."""
+    """Asks brokers without delaying the loop; `answers` returns the answers."""
 
     def __init__(self, config: CheckerConfig, ports: Ports) -> None:
         self._bootstrap_servers = config.bootstrap_servers
@@ -114,36 +114,37 @@ class Questions:
         self._were_answered = False
 
     def ask_end(self, topic: str, partition: int, token: int) -> None:
-        """Ask where a partition ends, read_uncommitted (the LSO would lie while a put-back is
-        open); one question a partition at a time.
-        """  # noqa: D205
+        """Ask for the high watermark of a partition, one question per partition at a time.
+
+        The last stable offset would be too low while a kafka_txn with copies is open.
+        """
         place = (topic, partition)
         if place not in self._open:
             answers = self._admin.ask_ends([place], Edge.END, QUESTION_S)
             self._open[place] = token, answers[place]
 
     def answers(self) -> Iterator[EndAnswer]:
-        """Yield the answers that have come."""
-        self._admin.poll(0)  # tells what it noted of its connections
+        """Yield the new answers."""
+        self._admin.poll(0)  # serves the error callback
         for place in [place for place, (_, answer) in self._open.items() if answer.done()]:
             token, answer = self._open.pop(place)
-            with suppress(KafkaFailure):  # the ledger wants to know it still, and asks again
+            with suppress(KafkaFailure):  # the ledger still waits, and asks again
                 yield EndAnswer(*place, token, answer.result())
 
     def ask_ranges(self, wanted: Iterable[Place]) -> Ranges:
-        """Ask where partitions begin and end, read_uncommitted; one may answer, another not."""
+        """Ask where partitions begin and end (read_uncommitted); each has an answer of its own."""
         return Ranges(self._admin, wanted)
 
     def ask_stable_ends(self, wanted: Iterable[Place]) -> Ends:
-        """Ask up to where partitions can be read, read_committed."""
+        """Ask where partitions end for read_committed consumers (last stable offset)."""
         return Ends(self._admin, wanted, QUESTION_S, edge=Edge.STABLE_END)
 
     def ask_settings(self, topics: Iterable[str]) -> SettingsQuestion:
-        """Ask for the settings of topics, at least one."""
+        """Ask for the settings of at least one topic."""
         return SettingsQuestion(self._admin, topics, self._clock)
 
     def partitions(self) -> dict[str, int]:
-        """Return topic -> number of partitions, of all topics this daemon may see; blocks.
+        """Return topic -> number of partitions, for all topics that the daemon may see; blocks.
 
         Raises:
             InputLostError: no broker answered.
@@ -157,7 +158,7 @@ class Questions:
         return {name: one.partitions for name, one in topics.items()}
 
     def may_write(self, topics: Sequence[str]) -> dict[str, bool | None]:
-        """Return for each topic whether this daemon may write to it; None: the broker is silent.
+        """Return for each topic whether the daemon may write to it; None: the broker cannot tell.
 
         Raises:
             InputLostError: no broker answered.
@@ -172,7 +173,7 @@ def _may_write(answer: Answer[bool | None]) -> bool | None:
     except KafkaFailure as failure:
         if failure.code == Code.TOPIC_AUTHORIZATION_FAILED:
             return False
-        if failure.code > 0:  # a broker's answer, which says nothing of rights: no topic, say
+        if failure.code > 0:  # a broker's answer about something else, such as a missing topic
             return None
         raise InputLostError(f"rights cannot be read: {failure}") from failure
 

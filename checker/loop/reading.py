@@ -9,16 +9,16 @@ from halfbridge.bridge.stalls import UNREAD_S
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# How long the group's last word counts: the client says the same again only every 30 s.
+# How long a report about the group counts: the client repeats the same report only every 30 s.
 SAID_S = 60.0
 
 
 class Reading:
-    """What was taken from a consumer.
+    """How far a consumer has read.
 
     Attributes:
-        ends: (topic, partition) -> where reading began, or the last end that was told; it may lie
-            behind markers, which no record shows.
+        ends: (topic, partition) -> where reading began, or the last PARTITION_EOF, which may lie
+            behind markers that no record shows.
     """
 
     def __init__(self) -> None:
@@ -26,36 +26,36 @@ class Reading:
         self._taken_at = self._since = 0.0
 
     def begin(self, offsets: Mapping[tuple[str, int], int], now: float) -> None:
-        """Take that these partitions are read, from these offsets."""
+        """Record that these partitions are read from these offsets."""
         self.ends = dict(offsets)
         self._since = now
 
     def takes(self, now: float) -> None:
-        """Take that records are asked for."""
+        """Record that the consumer is polled."""
         if now - self._taken_at > UNREAD_S:
             self._since = now
         self._taken_at = now
 
     def since(self, now: float) -> float:
-        """Return since when records have been taken without a pause; `now`, if they are not."""
+        """Return since when the consumer has been polled without a pause; `now` if it is not."""
         return now if now - self._taken_at > UNREAD_S else self._since
 
 
 class GroupTrouble:
-    """What the group said last of why it does not let us in."""
+    """The group's last reason not to let this member join."""
 
     def __init__(self) -> None:
         self._text = ""
         self._at = 0.0
 
     def note(self, text: str, now: float) -> None:
-        """Keep what was said."""
+        """Keep the reason."""
         self._text, self._at = text, now
 
     def end(self) -> None:
-        """Take that we are in."""
+        """Record that the member has joined."""
         self._text = ""
 
     def text(self, now: float) -> str:
-        """Return what was said; empty when it is long ago, or was never."""
+        """Return the reason; empty if there is none or it is older than SAID_S."""
         return self._text if now - self._at <= SAID_S else ""

@@ -1,4 +1,4 @@
-"""From plans to metrics and log lines, once a kafka_txn."""
+"""Turns committed plans into metrics and log lines, once per kafka_txn."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from halfbridge.checker.metrics import Metrics
     from halfbridge.serde.records import Op
 
-# The same trouble of one name is told again after this time; of so many names at most.
+# The same trouble of one name is logged again after this time; at most TOLD_MAX names are kept.
 TOLD_S = 300.0
 TOLD_MAX = 1000
-# Whoever may write half or op records can have a line logged for each: 20 lines a second are some
+# A client can cause a log line by each half or op record that it writes. 20 lines a second are some
 # 300 MB a day.
 LINES_A_SECOND_MAX = 20
 # In place of a resolution: a member was there, and its checker failed.
@@ -37,13 +37,13 @@ _log = logging.getLogger("halfbridge.checker")
 
 
 class TellNow:
-    """Says when something about somebody is to be told again; names may be invented."""
+    """Tells when a report about a name is due again; clients may invent names."""
 
     def __init__(self) -> None:
         self._told: dict[str, float] = {}
 
     def is_due(self, name: str, now: float) -> bool:
-        """Tell whether `name` was not told of lately; takes that it is told of now."""
+        """Tell whether a report about `name` is due, and if so record it as made."""
         if now - self._told.get(name, float("-inf")) < TOLD_S:
             return False
         if name not in self._told and len(self._told) >= TOLD_MAX:
@@ -53,7 +53,7 @@ class TellNow:
 
 
 class Lines:
-    """Logs warnings about records that others wrote, and only so many a second."""
+    """Logs warnings about records of clients, at most LINES_A_SECOND_MAX a second."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -75,11 +75,11 @@ class Lines:
 
 
 class Reporter:
-    """Tells what was done.
+    """Reports the effects of plans.
 
     Args:
-        metrics: Where it is counted.
-        clock: Tells how many lines a second are logged.
+        metrics: The worker's metrics.
+        clock: Limits the log lines per second.
     """
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
@@ -92,8 +92,8 @@ class Reporter:
         """Record that `plan` stands.
 
         Args:
-            plan: What was written.
-            pair: For whom.
+            plan: The plan that was written.
+            pair: The plan's pair.
             refused: Messages of deliveries that became dead letters.
             stubs: Dead letters that only refer to their records.
         """
@@ -123,7 +123,7 @@ class Reporter:
             self._lines.warn("partition %d: %s", pair.partition, note)
 
     def waits_cut_short(self, pair: Pair, by_group: Mapping[str, int], monotonic_s: float) -> None:
-        """Take that deliveries of these groups are given up before the topic's grace is over."""
+        """Report deliveries that are given up before the topic's grace is over, by group."""
         self._metrics.waits_cut_short(by_group)
         for group, count in by_group.items():
             if not self._cut_short.is_due(group, monotonic_s):
@@ -136,7 +136,7 @@ class Reporter:
             )
 
     def answered(self, answers: Iterable[Op], monotonic_s: float) -> None:
-        """Take answers to checks that were read, and attempts that failed."""
+        """Count answers to checks and failed attempts; log the latter, once per group in TOLD_S."""
         counts: Counter[tuple[str, str]] = Counter()
         for op in answers:
             if not is_failed_attempt(op):
@@ -167,9 +167,9 @@ class Reporter:
         """Set the gauges.
 
         Args:
-            pairs: That are served.
-            monotonic_s: Now.
-            retention_ms: Of half and op topic; None: not known.
+            pairs: The pairs that are served.
+            monotonic_s: The time, monotonic seconds.
+            retention_ms: Retention of half and op topic; None: not known.
         """
         by_topic: Counter[str] = Counter()
         oldest_s = 0.0
@@ -262,7 +262,7 @@ class Reporter:
 def _retention_left_s(
     pair: Pair, now_ms: int, retention_ms: tuple[int | None, int | None]
 ) -> float:
-    """Return when retention deletes the first record of a pair that is needed, in seconds."""
+    """Return in how many seconds retention deletes the first needed record of a pair."""
     left_s = [
         (needed_ms + kept_ms - now_ms) / 1000
         for needed_ms, kept_ms in zip(pair.ledger.oldest_needed_ms(), retention_ms, strict=True)

@@ -1,4 +1,4 @@
-"""Where deliveries can go: which real topics exist, and what the broker refuses for good. Pure."""
+"""Where deliveries can go: which real topics exist, and what brokers refuse. Pure."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.plan import Delivery
     from halfbridge.serde.records import HalfMetadata
 
-# A right that was taken away may come back: so long, deliveries to that topic are dead-lettered
-# without trying each, where no broker can tell what rights there are.
+# For this time deliveries to a topic without a right are dead-lettered without a try, if no broker
+# can tell the rights. After it the right may be back.
 REFUSED_TOPIC_MS = 10_000
-# Refused transactions stay known until they are decided again after the rebuild; more than that
-# at once means that the oldest were decided long ago.
+# Refused transactions are remembered until their ops apply again after the rebuild. If there are
+# more, the oldest applied long ago.
 REFUSED_TRANSACTIONS_MAX = 1_000
-# A partition may be newer than what is known of its topic, and brokers learn of it one after the
-# other: so long, a number that is too high is not called wrong.
+# For this time a partition number that is too high may be right: the topic may have grown since it
+# was looked up, and brokers learn of new partitions one after the other.
 PARTITION_NEW_MS = 2_000
-# After so long a number that is too high is doubted anew: the topic may have grown in between. One
-# that names such numbers for good makes its pair wait 2 s of 60.
+# After this time a number that is too high may be right again, because the topic may have grown
+# since. A client that always sends such numbers makes its pair wait 2 s in 60 s.
 PARTITION_DOUBT_MS = 60_000
-# A topic that was there a moment ago is missed for so long before anything is concluded from it:
-# the broker that was asked may have been away, and learns within a heartbeat (2 s).
+# A topic that existed a moment ago must be missing for this time before its deliveries are given
+# up: a broker that was down may not know the topic, and learns of it within a heartbeat (2 s).
 LOST_MS = 3_000
 
 
@@ -45,11 +45,11 @@ class Lack(NamedTuple):
 
 
 class Routes:
-    """What is known of the real topics. Times are monotonic milliseconds.
+    """The known real topics. Times are monotonic milliseconds.
 
     Args:
-        gone_ms: How long a missing topic is worth waiting for.
-        partitioner: Real topic -> how its keys are placed.
+        gone_ms: The longest wait for a missing topic.
+        partitioner: Real topic -> partitioner.
     """
 
     def __init__(
@@ -61,8 +61,7 @@ class Routes:
         self._partitioner = partitioner
         self._by_crc: frozenset[str] = frozenset()  # of the topics that exist
         self._partitions: dict[str, int] = {}
-        # Of topics that may be written to, as far as is known, or that are refused: nothing else
-        # has to be looked into.
+        # Topic -> partitions, for topics whose rights were asked for: nothing is left to look up.
         self._tried: dict[str, int] = {}
         self._lost_since: dict[str, int] = {}
         self._too_few_since: dict[str, int] = {}
@@ -70,7 +69,7 @@ class Routes:
         self._refused: dict[tuple[str, int], str] = {}
 
     def update(self, partitions: Mapping[str, int], now_ms: int) -> None:
-        """Take the cluster's topics and their partition counts."""
+        """Replace the known topics by the cluster's topics and their partition counts."""
         grown = {name for name, count in partitions.items() if count != self._partitions.get(name)}
         self._too_few_since = {
             topic: since
@@ -94,15 +93,15 @@ class Routes:
         }
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic that exists has."""
+        """Return the number of partitions of a topic that exists."""
         return self._partitions[topic]
 
     def exists(self, topic: str) -> bool:
-        """Tell whether the topic was there when last looked."""
+        """Tell whether the topic existed at the last look-up."""
         return topic in self._partitions
 
     def is_clear(self, deliveries: Iterable[Delivery]) -> bool:
-        """Tell whether all of `deliveries` go where there is nothing to look into."""
+        """Tell whether topics, partitions and rights of all `deliveries` are known to be there."""
         tried = self._tried
         for one in deliveries:
             for half in one.messages:
@@ -112,11 +111,10 @@ class Routes:
         return True
 
     def lacks(self, deliveries: Iterable[Delivery], now_ms: int) -> list[Lack]:
-        """Return which of `deliveries` go where nothing was when last looked.
+        """Return the deliveries whose topic or partition was missing at the last look-up.
 
-        With how long that is worth waiting for: for a missing topic, `gone_ms`; for a partition
-        that the topic may have got since it was looked up, PARTITION_NEW_MS, once a minute and
-        topic.
+        The longest wait is `gone_ms` for a missing topic. It is PARTITION_NEW_MS for a missing
+        partition, once a minute for each topic.
         """
         found = []
         for one in deliveries:
@@ -131,10 +129,10 @@ class Routes:
         return found
 
     def was_lost(self, deliveries: Iterable[Delivery]) -> bool:
-        """Tell whether one goes to a topic that was there a moment ago.
+        """Tell whether a delivery goes to a topic that existed less than LOST_MS ago.
 
-        It was deleted, which nobody does to hold others up; or the broker that was asked does not
-        know it, having been away.
+        Either the topic was deleted, or the broker that was asked was down and does not know it
+        yet. Nobody deletes topics to delay others, so budgets of waiting do not pay for this wait.
         """
         lost = self._lost_since
         return bool(lost) and any(
@@ -142,20 +140,21 @@ class Routes:
         )
 
     def untried(self, deliveries: Iterable[Delivery]) -> set[str]:
-        """Return topics that exist, of which it is not known whether they may be written to."""
+        """Return the existing topics of `deliveries` whose rights were not asked for yet."""
         named = {half.metadata.real_topic for one in deliveries for half in one.messages}
         return {topic for topic in named if topic in self._partitions and topic not in self._tried}
 
     def tried(self, topics: Iterable[str]) -> None:
-        """Take that it is known of `topics`, or that nobody can tell and a try must."""
+        """Record that the rights of `topics` were asked for, whether or not a broker could tell."""
         self._tried.update(
             {name: self._partitions[name] for name in topics if name in self._partitions}
         )
 
     def refuse(self, delivery: Delivery, why: str) -> None:
-        """Remember that the broker refuses a record of this transaction for good.
+        """Remember that the broker permanently refuses a record of this transaction.
 
-        By the op that decided it as well: another group may have a transaction of that id.
+        The key includes the deciding op's offset, because another group may have a transaction of
+        the same id.
         """
         if len(self._refused) >= REFUSED_TRANSACTIONS_MAX:
             del self._refused[next(iter(self._refused))]
@@ -163,7 +162,7 @@ class Routes:
 
     @property
     def refused_topics(self) -> list[str]:
-        """Topics to which deliveries are dead-lettered without a try at present."""
+        """Topics to which deliveries are dead-lettered without a try."""
         return list(self._refused_topics)
 
     def refuse_topic(self, topic: str, why: str, now_ms: int) -> None:
@@ -171,11 +170,11 @@ class Routes:
         self._refused_topics[topic] = (now_ms + REFUSED_TOPIC_MS, why)
 
     def allow_topic(self, topic: str) -> None:
-        """Take that this daemon may write to `topic` again."""
+        """Record that this daemon may write to `topic` again."""
         self._refused_topics.pop(topic, None)
 
     def refusal(self, delivery: Delivery) -> str:
-        """Return why `delivery` cannot be written; empty when nothing is known against it."""
+        """Return why `delivery` cannot be written; empty if no reason is known."""
         why = self._refused.get((delivery.transaction_id, delivery.op_offset))
         if why is not None:
             return why
@@ -191,24 +190,24 @@ class Routes:
         return ""
 
     def place(self, metadata: HalfMetadata, key: bytes | None) -> int:
-        """Return the partition of a message whose topic exists: the one it names, or its key's.
+        """Return the partition of a message whose topic exists: its own, or by its key.
 
-        PARTITION_BY_KEY where the Kafka client chooses: a null key goes anywhere, any other one
-        where murmur2 puts it.
+        PARTITION_BY_KEY if the Kafka client chooses: any partition for a null key, murmur2 for
+        another key.
         """
         number, topic = metadata.real_partition, metadata.real_topic
         if number != PARTITION_BY_KEY or key is None or topic not in self._by_crc:
             return number
         if key:
             return partition_by_crc(key, self._partitions[topic])
-        # librdkafka draws lots; the id ends with random digits.
+        # librdkafka chooses at random for an empty key; the id ends with random digits.
         return crc32(metadata.transaction_id.encode()) % self._partitions[topic]
 
     def _limit_ms(self, topic: str, partition: int, now_ms: int) -> int | None:
-        """Return how long a real topic is worth waiting for; None where it is there."""
+        """Return the longest wait for a topic and partition; None if they exist."""
         count = self._partitions.get(topic)
         if count is None and len(topic) > TOPIC_CHARS_MAX:
-            return 0  # there can be no such topic
+            return 0  # no topic can have such a name
         if count is None:
             return self._gone_ms
         if partition < count:

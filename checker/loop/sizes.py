@@ -1,4 +1,4 @@
-"""How large a record may be: what it takes in a log, and what its topic takes. Pure."""
+"""The size of a record in a log, and the size limit of its topic. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ if TYPE_CHECKING:
 
     from halfbridge.serde.headers import Header
 
-# A batch of one record in format v2 (KIP-98): 61 bytes of the batch, and at most 5 of the record's
-# length, 3 of attributes and of deltas that are 0, 15 of the lengths of key, value and headers.
+# A batch of one record in format v2 (KIP-98): 61 bytes for the batch, at most 5 for the record's
+# length, 3 for attributes and deltas that are 0, and 15 for the lengths of key, value and headers.
 _FRAME_BYTES_MAX = 84
 _BATCH_BYTES = 61
 _FIXED_BYTES = 3
-# Length of name and value, for names below 8 KiB and values below 128 MiB.
+# The two lengths in front of name and value, for names below 8 KiB and values below 128 MiB.
 _HEADER_FRAME_BYTES_MAX = 6
 _NULL_LENGTH = -1
-# By how much a copy may be longer than what it is a copy of: 4 bytes of check times, 8 of each of
-# time and offset, and one of each length around them.
+# By how much a copy may be longer than its original: 4 bytes for check times, 8 for the time, 8 for
+# the offset, and one for each length around them.
 COPY_GROWTH_BYTES = 32
-# How long a size stays refused, whatever brokers say of the topic's limit: it may be raised.
+# How long a learned limit counts; an operator may have raised the topic's limit since.
 LEARNED_MS = 600_000
-# Topics for which that is remembered; the oldest goes for another one.
+# Topics whose limit is remembered; a new one replaces the oldest.
 LEARNED_MAX = 1_000
 
 
 class Sizes:
-    """What topics take at most. Times are monotonic milliseconds.
+    """The size limits of topics. Times are monotonic milliseconds.
 
     Args:
-        configured: Topic -> its `max.message.bytes`; None: not known, so that all sizes are tried.
+        configured: Topic -> its `max.message.bytes`; None: not known, and every size is tried.
     """
 
     def __init__(self, configured: Callable[[str], int | None]) -> None:
@@ -39,7 +39,7 @@ class Sizes:
         self._limits: dict[str, int | None] = {}
 
     def limit(self, topic: str) -> int | None:
-        """Return how many bytes a batch of one record may have; None: not known."""
+        """Return the most bytes of a batch of one record; None: not known."""
         try:
             return self._limits[topic]
         except KeyError:
@@ -51,12 +51,12 @@ class Sizes:
             return limit
 
     def fits(self, topic: str, size_bytes: int) -> bool:
-        """Tell whether a batch of one record of this size is not known to be too large."""
+        """Tell whether a batch of one record may have this size, as far as is known."""
         limit = self.limit(topic)
         return limit is None or size_bytes <= limit
 
     def learn(self, topic: str, bytes_max: int, now_ms: int) -> None:
-        """Record that a topic refused more than `bytes_max`; brokers do not say, or did not."""
+        """Record that a topic refuses more than `bytes_max`, found by a refused record."""
         self._learned.pop(topic, None)
         if len(self._learned) >= LEARNED_MAX:
             del self._learned[next(iter(self._learned))]
@@ -64,7 +64,7 @@ class Sizes:
         self._limits = {}
 
     def refresh(self, now_ms: int) -> None:
-        """Look anew at what is configured, and forget what was learned long ago."""
+        """Read the configured limits again, and forget limits learned more than LEARNED_MS ago."""
         self._learned = {
             topic: (until_ms, bytes_max)
             for topic, (until_ms, bytes_max) in self._learned.items()
@@ -74,7 +74,7 @@ class Sizes:
 
 
 def bytes_at_most(key: bytes | None, value: bytes | None, headers: Sequence[Header] | None) -> int:
-    """Return what a record takes alone in a batch, at most; some 20 bytes too many at least."""
+    """Return an upper bound of `bytes_alone`, at least some 20 bytes too high, but cheap."""
     size_bytes = _FRAME_BYTES_MAX + len(key or b"") + len(value or b"")
     for name, text in headers or ():
         size_bytes += len(name.encode()) + len(text or b"") + _HEADER_FRAME_BYTES_MAX
@@ -82,7 +82,7 @@ def bytes_at_most(key: bytes | None, value: bytes | None, headers: Sequence[Head
 
 
 def bytes_alone(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-    """Return what a record takes alone in a batch, uncompressed: what a topic's limit is on."""
+    """Return the bytes of an uncompressed batch of one record, to which a topic's limit applies."""
     size_bytes = _FIXED_BYTES + _field_bytes(key) + _field_bytes(value) + _varint(len(headers))
     for name, text in headers:
         size_bytes += _field_bytes(name.encode()) + _field_bytes(text)

@@ -1,4 +1,4 @@
-"""Notices an input that fetches nothing more, though brokers answer and have more."""
+"""Notices a stalled consumer: it fetches nothing, although brokers answer and have more records."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.questions import Questions
     from halfbridge.checker.metrics import Metrics
 
-# More often while there is more to read, since an idle worker is kept awake for it.
+# The interval while there is more to read, because an idle worker stays awake for it.
 LOOK_BEHIND_S = 2.0
-# Twice what a client takes to say that nobody answers: this one says nothing any more.
+# Twice the time in which a client reports that nobody answers. After it the question is dropped.
 FORGOTTEN_S = 2 * QUESTION_S
 
 
 class StallWatch:
-    """Compares what has been read with where logs end. Times are monotonic seconds."""
+    """Compares the positions with the ends of logs. Times are monotonic seconds."""
 
     def __init__(
         self, questions: Questions, intake: Input, assignment: Assignment, metrics: Metrics
@@ -39,11 +39,12 @@ class StallWatch:
         self._behind: dict[Place, Behind] = {}
 
     def look(self, now: float) -> bool:
-        """Return whether logs go on behind what has been read; never waits.
+        """Tell whether logs go on beyond the positions; never waits.
 
         Raises:
-            InputLostError: one has for STALLED_S, and nothing of it came. A new consumer joins in
-                the old one's place; a pair that it can read no better is left out for a while.
+            InputLostError: a log went on for STALLED_S, and none of its records came. A new
+            consumer
+                replaces the old one. A pair that stalls again is left out for a while.
         """
         if self._question is None:
             pause_s = LOOK_BEHIND_S if self._behind else LOOK_S
@@ -71,7 +72,8 @@ class StallWatch:
         self._behind = {}
         self._metrics.consumer_stalled()
         pairs = self._assignment.pairs
-        # Of a pair's two topics the one that was never read to its end says more: it comes last.
+        # If both topics of a pair stalled, the one that was never read to its end comes last, so
+        # that its entry is kept.
         places = sorted(stalled, key=lambda place: place[0] not in pairs[place[1]].read_to_end)
         unread = {number: topic for topic, number in places}
         why = f"nothing more came for {STALLED_S:g} s, although the log goes on"

@@ -1,26 +1,26 @@
-"""Which clock the written records are stamped with. Pure."""
+"""Chooses the clock for the timestamps of written records. Pure."""
 
 from __future__ import annotations
 
-# To the Kafka client, a record without a timestamp of its own: it takes its own clock's.
+# Tells the Kafka client to use its own clock.
 CLIENTS_CLOCK = 0
 _CLOCKS = 3
 
 
 class Stamps:
-    """Partition time, unless a broker refuses it: then another clock, for as long as it is taken.
+    """Partition time, unless a broker refuses it: then another clock, until that one is refused.
 
-    A broker refuses what lies too far ahead of its clock (`message.timestamp.after.max.ms`), and
-    partition time comes from another one, or from the same one before it was set back. The client's
-    clock may be wrong as well; what was appended last is right once the brokers are. Timestamps
-    are ours: a transaction is never blamed for them.
+    A broker refuses timestamps too far ahead of its clock (`message.timestamp.after.max.ms`).
+    Partition time comes from another broker's clock, or from the same clock before it was set back.
+    The client's clock may be wrong as well. The append time of the last record is right as soon as
+    the brokers' clocks are. The daemon makes the timestamps, so no transaction is blamed for them.
     """
 
     def __init__(self) -> None:
         self._turn = 0
 
     def ms(self, partition_ms: int, latest_ms: int) -> int:
-        """Return the timestamp of what is written.
+        """Return the timestamp of a record to write.
 
         Args:
             partition_ms: Partition time.
@@ -30,10 +30,10 @@ class Stamps:
 
     @property
     def turn(self) -> int:
-        """Which clock's turn it is."""
+        """The number of the clock in use."""
         return self._turn
 
     def refused(self, turn: int) -> None:
-        """Take that a broker refuses the timestamps of that turn's clock: the next one has its."""
-        if turn == self._turn:  # else the news is old, and another clock is being tried already
+        """Record that a broker refuses timestamps of the clock `turn`, and use the next clock."""
+        if turn == self._turn:  # else the report is old, and the next clock is in use already
             self._turn = (turn + 1) % _CLOCKS

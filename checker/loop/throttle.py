@@ -1,4 +1,4 @@
-"""What is not read on at present, so that what pairs hold in memory stays bounded. Pure."""
+"""Bounds the memory of pairs: decides which topics are not fetched. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.pair import Pair
 
-# How many batches of ops and dead letters are read ahead of the commit under way.
+# Batches of ops and dead letters that may be read ahead of the present commit.
 READ_AHEAD_BATCHES = 2
 
 
 class Throttle:
-    """Tells which topics of a pair are not to be fetched."""
+    """Decides which topics of a pair are not fetched."""
 
     def __init__(self, config: CheckerConfig) -> None:
         self._half, self._op = config.names.half, config.names.op
@@ -25,12 +25,12 @@ class Throttle:
         self._batch_bytes = config.batch_bytes_max
 
     def not_wanted(self, pair: Pair) -> frozenset[str]:
-        """Return the topics of which no more is to be read now.
+        """Return the topics of a pair that must not be fetched now.
 
-        Of half records, when the budget of entries says so; and when more than one batch of letters
-        waits, whatever waits for a half record, until no letter is left: ops wait for letters. Of
-        ops, when too many wait, for a half record or for a real topic that is missing, or when the
-        budget of entries is spent.
+        The half topic: if the budget of entries is nearly spent; or if more than one batch of dead
+        letters waits, until none waits, because ops wait for dead letters. The op topic: if too
+        many ops wait for a half record or a missing real topic, or if the budget of entries is
+        spent.
         """
         names = set()
         is_paused = self._half in pair.paused
@@ -42,7 +42,7 @@ class Throttle:
         return frozenset(names)
 
     def trouble(self, pairs: Iterable[Pair]) -> str:
-        """Return which pair has nearly spent its budget of entries; empty when none has."""
+        """Return in words which pair has nearly spent its budget of entries; empty for none."""
         full = max(pairs, key=lambda pair: pair.fill_percent, default=None)
         if full is None or full.fill_percent < ALARM_PERCENT:
             return ""
@@ -54,7 +54,7 @@ class Throttle:
         )
 
     def is_far_ahead(self, pairs: Iterable[Pair]) -> bool:
-        """Tell whether enough was read for the batches after the one under way."""
+        """Tell whether enough is read for the batches after the present one."""
         ledgers = [pair.ledger for pair in pairs]
         waiting = sum(ledger.ops_waiting + ledger.letters_waiting for ledger in ledgers)
         if waiting >= READ_AHEAD_BATCHES * self._batch_records:

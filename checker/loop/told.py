@@ -1,4 +1,4 @@
-"""What its client tells of a transactional producer."""
+"""The callbacks of a transactional producer's client, and what they have reported."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class Told:
-    """What its client told of a producer: the callbacks, which know nothing of the producer.
+    """The reports of a producer's client, and the callbacks that take them.
 
-    The producer holds them. Were it held by them in turn, it would stay with its threads and
-    connections when it is let go: a worker collects no such garbage (`GC_THRESHOLDS`).
+    The callbacks hold no reference to the producer. Such a cycle would keep a dropped producer,
+    with its threads and connections, because a worker hardly collects cycles (`GC_THRESHOLDS`).
 
     Attributes:
         worn: See `Transactor`.
         copies_end: Half partition -> highest offset of a copy in this kafka_txn plus one.
-        refused: What was not stored in this kafka_txn, and its topic.
+        refused: The failure of a record of this kafka_txn, and the record's topic.
     """
 
     def __init__(self) -> None:
@@ -34,11 +34,11 @@ class Told:
             self.worn = True
 
     def on_lost(self) -> None:
-        """A request on the lost connection and its repetition on the next one may both arrive."""
+        """Note a lost connection: a request on it, and its repetition, may both arrive."""
         self.worn = True
 
     def on_copy(self, error: Any, record: Any) -> None:
-        """Take the outcome of a copy."""
+        """Take the result of a copy."""
         offset = record.offset()
         if error is None and offset is not None:
             partition = record.partition()
@@ -47,9 +47,9 @@ class Told:
             self.on_delivery(error, record)
 
     def on_delivery(self, error: Any, record: Any) -> None:
-        """Take the outcome of a record; one that can never be stored counts more than others.
+        """Take the result of a record; a permanent refusal replaces other failures.
 
-        No broker has said that a record without an offset is stored (`INFERRED`).
+        A record without an offset is not proven to be stored (`INFERRED`).
         """
         if error is None and record.offset() is not None:
             return

@@ -1,4 +1,4 @@
-"""Stops all pairs of a worker while the half or op topic's settings make what is read untrue."""
+"""Stops all pairs of a worker while settings of the half or op topic make records untrustworthy."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# A pair that starts waits so long for the settings; whether brokers answer at all is asked besides.
+# How long a start waits for the settings. Whether brokers answer at all is asked separately.
 START_S = 1.0
-# While pairs are stopped, or something is wrong, settings are asked for at this pace: all goes on
-# soon after it was mended.
+# Interval of questions while pairs are stopped or a setting is wrong, so that a correction takes
+# effect soon.
 FLAWED_S = 5.0
-# What is wrong and stops nothing is logged again after this time.
+# A wrong setting that stops nothing is logged again after this time.
 TOLD_S = 3600.0
 
 
 class TopicGuard:
-    """Judges the settings of topics, and tells what is wrong. Times are monotonic seconds.
+    """Judges the settings of topics, and reports wrong ones. Times are monotonic seconds.
 
     Args:
         config: The daemon's settings.
-        settings: Asked.
-        status: Told.
+        settings: The known settings of topics.
+        status: Shows wrong settings.
 
     Attributes:
-        stops: Why no pair may be served; empty while all may be.
+        stops: Why no pair may be served; empty if pairs may be served.
     """
 
     def __init__(self, config: CheckerConfig, settings: TopicSettings, status: Status) -> None:
@@ -47,14 +47,14 @@ class TopicGuard:
         self._unread: frozenset[str] = frozenset()
 
     def before_start(self, now: float) -> None:
-        """Judge by what the settings are now; where nobody answers, by what is known of them."""
+        """Ask for the settings and judge them; without an answer, judge the known settings."""
         self._settings.read(START_S)
         self._judge(now)
 
     def look(self, now: float) -> bool:
-        """Judge what brokers have answered; never waits.
+        """Judge new answers of brokers; never waits.
 
-        Return whether the pairs must begin anew: to stop, or to go on.
+        Returns whether the pairs must begin anew, to stop or to go on.
         """
         is_flawed = self._flaws.stopping or self._flaws.alarms
         if not self._settings.look(now, FLAWED_S if is_flawed else LOOK_S):
@@ -87,7 +87,7 @@ class TopicGuard:
         self._tell(now)
 
     def _tell(self, now: float) -> None:
-        """Log what stops nothing: when it is new, and then now and then."""
+        """Log wrong settings that stop nothing: when they are new, and then every TOLD_S."""
         text = told((*self._flaws.alarms, *self._flaws.advice))
         if text and (text != self._told or now - self._told_at >= TOLD_S):
             self._told_at = now

@@ -1,4 +1,4 @@
-"""The settings of topics, as brokers told them last."""
+"""The known settings of topics, as brokers last reported them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.loop.questions import Questions, SettingsAnswer, SettingsQuestion
 
-# All topics are asked about again at this pace: messages that a topic takes since its limit was
-# raised are refused by the old limit for so long.
+# Interval of questions about all topics. After a topic's limit was raised, the old limit counts for
+# this time.
 LOOK_S = 10.0
-# But with many topics no sooner than this time for each: to read an answer holds up the loop.
+# With many topics the interval is at least this time for each topic: reading an answer delays the
+# loop.
 TOPIC_S = 0.05
-# A topic that is asked for the first time is asked about at this pace: one question for all that
-# came in between.
+# Interval of questions about new topics: one question for all topics that were added since.
 NEW_S = 1.0
-# What no broker answered is asked again at this pace.
+# Interval after which a question without an answer is repeated.
 AGAIN_S = 10.0
-# An answer lists some 40 settings a topic; to read it holds up the loop for about 0.1 ms a topic.
+# An answer lists some 40 settings per topic; reading it delays the loop by about 0.1 ms per topic.
 ASKED_TOGETHER_MAX = 50
-# Real topics that are kept in mind. Their names come from half messages.
+# Real topics that are remembered. Their names come from half messages.
 TOPICS_MAX = 1_000
-# Twice what a client takes to say that nobody answers: this one says nothing any more.
+# Twice the time in which a client reports that nobody answers. After it the question is dropped.
 FORGOTTEN_S = 2 * QUESTION_S
 
 
@@ -37,17 +37,17 @@ class TopicSettings:
 
     Args:
         questions: Asks the brokers.
-        always: The internal topics that are asked about whether somebody wants to know or not.
+        always: The internal topics, which are always asked about.
 
     Attributes:
-        known: Topic -> what was said of those of its settings that matter.
-        refused: Topic -> why its settings may not be read.
+        known: Topic -> its settings, as far as they matter here.
+        refused: Topic -> why its settings cannot be read.
     """
 
     def __init__(self, questions: Questions, always: Iterable[str]) -> None:
         self._questions = questions
         self._always = frozenset(always)
-        self._wanted = dict.fromkeys(always)  # in the order in which they are asked about
+        self._wanted = dict.fromkeys(always)  # in the order of the questions
         self.known: dict[str, Mapping[str, str]] = {}
         self.refused: dict[str, str] = {}
         self._due: list[str] = list(self._wanted)
@@ -59,14 +59,14 @@ class TopicSettings:
     def max_bytes(self, topic: str) -> int | None:
         """Return the `max.message.bytes` of a topic, bytes.
 
-        None: not known yet, missing, or not to be read with the rights of this daemon. A topic
-        that was never asked for is known soon after the first call.
+        None: not known yet, missing, or this daemon has no right to read it. The first call for a
+        topic makes it known soon.
         """
         self.want(topic)
         return number(self.known.get(topic, {}).get(MAX_BYTES, ""))
 
     def want(self, topic: str) -> None:
-        """Ask about `topic` too, as long as there are not too many."""
+        """Ask about `topic` too, if there are not too many topics."""
         if topic in self._wanted or not topic:
             return
         if len(self._wanted) - len(self._always) < TOPICS_MAX:
@@ -74,19 +74,19 @@ class TopicSettings:
             self._due.append(topic)
 
     def read(self, wait_s: float) -> None:
-        """Ask for the settings of the internal topics, and wait for answers, but no longer."""
+        """Ask for the settings of the internal topics, and wait at most `wait_s` for answers."""
         self._take(self._questions.ask_settings(sorted(self._always)).answers(wait_s))
 
     def look(self, now: float, pace_s: float = LOOK_S) -> bool:
-        """Ask what is due, or take the answers; return whether any came. Never waits.
+        """Send the questions that are due, or take answers; tell whether any came. Never waits.
 
         Args:
             now: The time.
-            pace_s: How often all topics are asked about.
+            pace_s: Interval of questions about all topics.
         """
         if self._question is not None:
             return self._take_answers(now)
-        # A round is finished before the next begins, or topics at its end were never asked about.
+        # A round ends before the next begins; otherwise the last topics would never be asked about.
         is_over = not self._due or self._round_at == float("-inf")
         if is_over and now - self._round_at >= max(pace_s, TOPIC_S * len(self._wanted)):
             self._round_at = now
@@ -122,7 +122,7 @@ class TopicSettings:
             if not said.is_missing:
                 self.refused[topic] = said.why
             elif topic not in self._always:
-                self._wanted.pop(topic, None)  # makes room; whoever wants to know asks again
+                self._wanted.pop(topic, None)  # makes room; the next call of `want` adds it again
 
     def _ask_again(self, topics: list[str]) -> None:
         if topics:

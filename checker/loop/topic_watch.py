@@ -1,4 +1,4 @@
-"""Keeps what is known of the cluster's topics fresh enough, and has plans wait for them."""
+"""Keeps the known topics of the cluster fresh, and makes plans wait for missing topics."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.routes import Routes
     from halfbridge.checker.status import Status
 
-# Looked up anew at this pace, and at this one while a topic is missed.
+# Intervals of look-ups: usually, and while a topic is missing.
 FRESH_S = 30.0
 MISSING_S = 0.5
-# Topics to ask groups on whose names are remembered while they are missing: groups can be invented.
-# Others are not looked for, but found at the usual pace.
+# Missing check topics that are remembered, because clients can invent groups. Further missing
+# topics are found at the usual interval.
 MISSING_MAX = 1_000
-# While a right is missing, which may come back.
+# Interval of questions while a right is missing, which may be granted again.
 RIGHTS_S = 2.0
-# Looks take at most this part of the loop's time, whatever names are missed.
+# Look-ups take at most 1/10 of the loop's time, whatever topics are missing.
 LOOK_SHARE = 10
-# So long after the first look of a process nothing is given up: brokers learn of a topic one after
-# the other, and budgets of waiting may have been used up before.
+# For this time after the first look-up of a process no delivery is given up: brokers learn of a
+# topic one after the other, and an earlier process may have used up the budgets of waiting.
 FIRST_LOOKS_S = 2.0
 _MS_PER_S = 1000
 
 
 class TopicWatch:
-    """Looks topics up and tells `routes`. Times are monotonic seconds.
+    """Looks up topics for `routes`. Times are monotonic seconds.
 
     Args:
-        questions: Asked.
-        routes: Told.
+        questions: Asks the brokers.
+        routes: Holds the known topics.
         config: The daemon's settings.
-        status: Told what is wrong with the settings of topics.
-        reporter: Told whose waits were cut short.
-        clock: Tells how long a look takes.
+        status: Shows wrong settings of topics.
+        reporter: Reports waits that were cut short.
+        clock: Measures look-ups.
 
     Attributes:
-        settings: What is known of the settings of topics.
-        guard: Judges them.
+        settings: The known settings of topics.
+        guard: Judges the settings.
         lacks_dead: A plan waits for the dead-letter topic, which is missing.
-        look_at: When a plan that waits for a look has it; infinite when none does.
+        look_at: When the look-up takes place that a plan waits for; infinite if no plan does.
     """
 
     def __init__(
@@ -89,18 +89,18 @@ class TopicWatch:
 
     @property
     def retention_ms(self) -> tuple[int | None, int | None]:
-        """How long half and op topic keep records, ms; -1: for ever; None: not known."""
+        """Retention of half and op topic, ms; -1: for ever; None: not known."""
         known, names = self.settings.known, self._names
         half, op = (known.get(topic, {}).get(RETENTION_MS, "") for topic in (names.half, names.op))
         return number(half), number(op)
 
     @property
     def looked_at(self) -> float:
-        """When topics were looked up last."""
+        """When topics were last looked up."""
         return self._at
 
     def look(self, now: float) -> None:
-        """Look all topics up.
+        """Look up all topics.
 
         Raises:
             InputLostError: no broker answered.
@@ -123,20 +123,20 @@ class TopicWatch:
             self.look(now)
 
     def forget(self) -> None:
-        """Look at the next opportunity."""
+        """Make the next look-up due at once."""
         self._at = self._not_before = float("-inf")
 
     def exists(self, topic: str, now: float) -> bool:
-        """Tell whether `topic` is there; looks again when it was missing."""
+        """Tell whether `topic` exists; looks it up again if it was missing."""
         if not self._routes.exists(topic) and now - self._at > MISSING_S:
             self._look_again(now)
         return self._routes.exists(topic)
 
     def finds(self, topic: str, now: float) -> bool:
-        """Tell whether `topic` is there, which nobody waits for.
+        """Tell whether a topic exists for which no plan waits.
 
-        A topic that was missing is looked for at once, then after 1 s, 2 s and so on up to FRESH_S:
-        the loop stands still meanwhile, and what is missing mostly stays so.
+        A missing topic is looked up at once, then after 1 s, 2 s and so on up to FRESH_S. A look-up
+        stops the loop, and a missing topic usually stays missing.
         """
         is_known = topic in self._pauses or len(self._pauses) < MISSING_MAX
         pause_s = self._pauses.get(topic, MISSING_S) if is_known else FRESH_S
@@ -149,15 +149,15 @@ class TopicWatch:
         return is_there
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions a topic that exists has."""
+        """Return the number of partitions of a topic that exists."""
         return self._routes.partitions(topic)
 
     def must_wait(self, pair: Pair, plan: Plan, now: float) -> bool:
-        """Tell whether `plan` needs a missing topic: a real one not given up yet, or our own.
+        """Tell whether `plan` waits for a topic: a real one not given up yet, or the dead letters'.
 
         Args:
             pair: Holds the plan.
-            plan: What is to be written.
+            plan: The plan to write.
             now: Monotonic seconds.
         """
         if not self.exists(self._names.dead, now):
@@ -169,7 +169,7 @@ class TopicWatch:
         if self._routes.is_clear(plan.deliveries):
             self._wait_no_longer(pair, now)
             return False
-        # Not judged by a look from before its ops were read: the topic may be younger than that.
+        # A look-up from before the plan's ops were read does not count: the topic may be newer.
         is_stale = self._at < pair.held_since or now - self._at > MISSING_S
         lacks = self._routes.lacks(plan.deliveries, int(now * _MS_PER_S))
         if lacks and is_stale and not self._look_again(now):
@@ -178,7 +178,7 @@ class TopicWatch:
         return self.awaits(pair, plan, now)
 
     def awaits(self, pair: Pair, plan: Plan, now: float) -> bool:
-        """Tell whether `plan` needs a real topic not given up yet, by what is known now."""
+        """Tell whether `plan` waits for a missing real topic, by the last look-up."""
         deliveries, monotonic_ms = plan.deliveries, int(now * _MS_PER_S)
         if self._routes.is_clear(deliveries):
             return False
@@ -200,7 +200,7 @@ class TopicWatch:
         return False
 
     def _look_again(self, now: float) -> bool:
-        """Look, unless looks would take too much of the loop's time; tell whether it was done."""
+        """Look up topics unless look-ups take too much time (LOOK_SHARE); tell whether done."""
         if now < self._not_before:
             return False
         self.look_at = float("inf")
@@ -214,9 +214,9 @@ class TopicWatch:
             pair.awaited = None
 
     def _ask_rights(self, topics: Iterable[str], now: float) -> None:
-        """Learn to which topics there is no right before a kafka_txn fails, of all its pairs.
+        """Ask for missing rights before they fail a kafka_txn with the plans of all its pairs.
 
-        Where no broker can tell, a kafka_txn has to try.
+        If no broker can tell, a kafka_txn has to try.
         """
         asked = sorted(topics)
         if not asked:

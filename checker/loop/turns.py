@@ -1,8 +1,8 @@
-"""Transactional producers that take turns, and the one kafka_txn that is under way.
+"""The transactional producers, which take turns, and the kafka_txn that is under way.
 
-Back-to-back kafka_txns of one producer run into CONCURRENT_TRANSACTIONS (the markers of the last
-one are still being written), so two or three producers take turns. Still strictly one kafka_txn
-after the other: each commit is acknowledged before the next begins.
+Consecutive kafka_txns of one producer meet CONCURRENT_TRANSACTIONS, while the markers of the last
+kafka_txn are being written. So two or three producers take turns. There is still only one kafka_txn
+at a time: each commit is acknowledged before the next kafka_txn begins.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.publish import Outgoing
     from halfbridge.checker.metrics import Metrics
 
-# How often a commit that takes long is looked at: bounds how late a hung one is noticed.
+# Interval at which a slow commit is checked: bounds how late a hung call is noticed.
 LOOK_S = 0.5
 
 
 class Turns:
-    """Writes kafka_txns, one at a time; a large one commits while the caller goes on reading.
+    """Writes kafka_txns, one at a time; a large one commits while the caller reads on.
 
-    Commits run in a thread of their own: sending offsets can block without limit when a broker
-    goes away in the middle of it (librdkafka #5456). Such a call is left behind with its
+    Commits run in a thread of their own, because sending offsets can block without limit if a
+    broker disconnects during the call (librdkafka #5456). Such a call is left behind with its
     producer; a new producer of the same id fences it.
 
     Attributes:
-        batch: See `Transactor`, of producers that are made from now on.
+        batch: See `Transactor`; applies to producers that are made from now on.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Turns:
 
     @property
     def are_ready(self) -> bool:
-        """Whether all producers are there."""
+        """Whether all producers exist."""
         return len(self._transactors) == self._config.transactional_producers
 
     def start(self) -> None:
-        """Make the producers that are missing.
+        """Make the missing producers.
 
         Raises:
-            KafkaTxnFailedError: not now; try again.
+            KafkaTxnFailedError: not possible now; try again.
         """
         while not self.are_ready:
             self._transactors.append(self._new(len(self._transactors)))
@@ -72,10 +72,10 @@ class Turns:
         """Begin a kafka_txn and write `records`, in order; `commit` ends it.
 
         Returns:
-            Once all copies have their offsets: half partition -> highest offset of a copy plus one.
+            Half partition -> highest offset of a copy plus one; all copies are acknowledged.
 
         Raises:
-            KafkaTxnFailedError: it did not happen.
+            KafkaTxnFailedError: the kafka_txn failed.
         """
         transactor = self._transactors[self._turn]
         if transactor.worn:
@@ -89,15 +89,15 @@ class Turns:
         *,
         in_background: bool,
     ) -> None:
-        """Commit what was written, together with offsets.
+        """Commit the written records, together with offsets.
 
         Args:
             offsets: (topic, partition, offset, metadata).
             membership: From `Input`.
-            in_background: Return before the commit is acknowledged; `is_done` tells.
+            in_background: Whether to return before the commit is acknowledged; see `is_done`.
 
         Raises:
-            KafkaTxnFailedError: it did not happen, or may have happened.
+            KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
         """
         self._committing = self._transactors[self._turn]
         self._under_way = self._thread.submit(self._committing.commit, offsets, membership)
@@ -107,14 +107,14 @@ class Turns:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether a commit was left to the background and not asked for since."""
+        """Whether a commit runs in the background, or its result was not taken yet."""
         return self._under_way is not None
 
     def is_done(self, timeout_s: float = 0) -> bool:
         """Tell whether the commit under way is acknowledged, waiting at most `timeout_s`.
 
         Raises:
-            KafkaTxnFailedError: it did not happen, or may have happened.
+            KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
         """
         under_way = self._under_way
         if under_way is None:
@@ -129,14 +129,14 @@ class Turns:
         try:
             under_way.result()
         finally:
-            del under_way  # its error, this call and the producer would hold one another for ever
+            del under_way  # breaks the cycle of error, frame and producer
         return True
 
     def settle(self) -> bool:
-        """Wait until no commit is under way; tell whether one was, and stands.
+        """Wait until no commit is under way; tell whether one was, and succeeded.
 
-        After a failure no producer is kept: late requests of its kafka_txn may still arrive, and
-        with the same epoch they would count for the next one (KAFKA-17754).
+        After a failure all producers are dropped. Late requests of the failed kafka_txn may still
+        arrive, and with the same epoch they would apply to the next kafka_txn (KAFKA-17754).
         """
         was_under_way = self.is_under_way
         try:
@@ -148,13 +148,13 @@ class Turns:
         return was_under_way
 
     def discard(self) -> None:
-        """Let all producers go; `start` makes new ones, which fence whatever these left."""
+        """Drop all producers; `start` makes new ones, which fence the old ones."""
         for transactor in self._transactors:
             transactor.close()
         self._transactors = []
 
     def close(self) -> None:
-        """Wait for the commit under way and let everything go."""
+        """Wait for the commit under way and drop all producers."""
         self.settle()
         self._thread.leave()
         self.discard()
@@ -176,7 +176,7 @@ class Turns:
         except ConfigError as error:
             if not self._were_ready:
                 raise
-            # It was right a moment ago: a certificate is being replaced, or threads are scarce.
+            # For example while a certificate is being replaced, or the system has no threads.
             raise KafkaTxnFailedError(str(error)) from error
         transactor.start()
         return transactor

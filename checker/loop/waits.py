@@ -1,6 +1,7 @@
-"""Partition pairs that are left out for now, so that the others need not wait for them.
+"""Waiting pairs: left out for now, so that the other pairs are served.
 
-No operator is needed: each is asked about again by and by, and served once brokers answer.
+No operator is needed: brokers are asked again about each pair, and a pair is served once they
+answer.
 """
 
 from __future__ import annotations
@@ -16,30 +17,30 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# Asked again after a second, then two, four, ... A question about a pair costs little; a pair that
-# is taken in again has all pairs of the worker rebuilt.
+# Longest time between two questions about a pair (1 s, 2 s, 4 s, ...), and between two attempts to
+# read it. A question costs little; an attempt rebuilds all pairs of the worker.
 ASK_AGAIN_S_MAX = 8.0
 TAKE_AGAIN_S_MAX = 300.0
-# Longer than brokers need for a new leader: health turns red.
+# A pair that waits longer is shown in health. Brokers elect a new leader in less time.
 ILL_S = 30.0
-# Whoever was read for so long has overcome what kept it from being read before.
+# A pair that was read for this time has recovered.
 STEADY_S = 60.0
-# A failure so long after the last one is no more of the same: a pair that is left out for longest
-# takes up to a minute or two to fail again (`StallWatch`).
+# A failure later than this after the last one begins a new row: a pair with the longest wait takes
+# up to two minutes to fail again (`StallWatch`).
 ROW_S = TAKE_AGAIN_S_MAX + 3 * STEADY_S
 
 
 @dataclass(slots=True)
 class Wait:
-    """A pair that is left out.
+    """A waiting pair.
 
     Attributes:
-        why: What was said last.
-        since: When it was left out.
-        failures: How often in a row it could not be had.
-        ask_at: When brokers are asked about it again.
-        was_lost: They do answer, and it cannot be read.
-        is_over: They have answered.
+        why: The last error.
+        since: When the pair was left out.
+        failures: Number of failures in a row.
+        ask_at: When brokers are asked about the pair again.
+        was_lost: Brokers answer, but the pair cannot be read.
+        is_over: Brokers have answered, and the pair will be served again.
     """
 
     why: str
@@ -52,19 +53,19 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Failures in a row to read a pair that brokers do answer for; times of the first, the last."""
+    """Failures in a row to read a pair that brokers answer for, with the first and last time."""
 
     failures: int
     since: float
     at: float
 
     def is_followed(self, now: float, well_s: float) -> bool:
-        """Whether a failure now, of a pair that was well for `well_s`, is the next in the row."""
+        """Whether a failure now belongs to the row; the pair was read well for `well_s` before."""
         return well_s < STEADY_S and now - self.at < ROW_S
 
 
 class Waits:
-    """Which pairs are left out, and when they are asked about. Times are monotonic seconds."""
+    """The waiting pairs, and when brokers are asked about them. Times are monotonic seconds."""
 
     def __init__(self, status: Status) -> None:
         self._status = status
@@ -73,17 +74,17 @@ class Waits:
 
     @property
     def numbers(self) -> frozenset[int]:
-        """Return the pairs that are left out; those are not among them that may be had again."""
+        """Return the waiting pairs, without those that brokers have answered for."""
         return frozenset(number for number, wait in self._waits.items() if not wait.is_over)
 
     def keep(self, numbers: Collection[int]) -> None:
-        """Forget all pairs but `numbers`: they were taken away."""
+        """Forget all pairs but `numbers`: the others were revoked."""
         self._waits = {each: wait for each, wait in self._waits.items() if each in numbers}
         self._losses = {each: loss for each, loss in self._losses.items() if each in numbers}
         self._count()
 
     def leave_out(self, number: int, why: str, now: float) -> None:
-        """Leave a pair out about which brokers do not answer."""
+        """Leave out a pair for which brokers do not answer."""
         was = self._waits.get(number)
         failures = 1 if was is None else was.failures + 1
         since = now if was is None else was.since
@@ -92,16 +93,17 @@ class Waits:
     def lost(
         self, number: int, why: str, now: float, *, well_s: float, are_all: bool = False
     ) -> None:
-        """Take that a pair cannot be read.
+        """Record that a pair cannot be read.
 
-        The first time passes at once, mostly: it is left out only where it happens again.
+        A pair is left out only after a second failure, because a single one usually passes at once.
 
         Args:
             number: The pair.
-            why: What was said.
+            why: The error.
             now: The time.
-            well_s: How long it was read well; 0, if it never was read to its end.
-            are_all: No other pair would be rebuilt with it: it is tried again sooner.
+            well_s: How long the pair was read well; 0 if it was never read to its end.
+            are_all: Whether all pairs failed: then the next attempt comes sooner, because it
+                rebuilds no other pair.
         """
         was = self._losses.get(number)
         if was is None or not was.is_followed(now, well_s):
@@ -113,7 +115,7 @@ class Waits:
         self._wait(number, Wait(why, was.since, was.failures, ask_at, was_lost=True))
 
     def end(self, number: int) -> None:
-        """Take that a pair is served, or stopped, from now on."""
+        """Record that a pair is served, or stopped, from now on."""
         if self._waits.pop(number, None) is not None:
             _log.info("partition %d waits no longer", number)
         self._count()
@@ -123,23 +125,23 @@ class Waits:
         return frozenset(each for each in self.numbers if now >= self._waits[each].ask_at)
 
     def may_be_tried(self, number: int, now: float) -> bool:
-        """Whether a pair that is left out is to be tried when there is no other."""
+        """Whether a waiting pair may be tried if there is no other pair."""
         wait = self._waits[number]
         return not wait.was_lost or now >= wait.ask_at
 
     def why(self) -> str:
-        """Return in words what all that is left out waits for."""
+        """Return in words what the waiting pairs wait for."""
         return "; ".join(
             f"partition {number} waits: {wait.why}" for number, wait in sorted(self._waits.items())
         )
 
     def answered(self, number: int) -> None:
-        """Take that brokers answer about a pair again."""
+        """Record that brokers answer for a pair again."""
         if number in self._waits:
             self._waits[number].is_over = True
 
     def tell(self, now: float) -> None:
-        """Show in health which pairs have waited for too long."""
+        """Show in health the pairs that have waited for more than ILL_S."""
         for number, wait in self._waits.items():
             if now - wait.since >= ILL_S:
                 self._status.stop_partition(number, f"waits, and is asked again: {wait.why}")
@@ -147,7 +149,7 @@ class Waits:
     def _wait(self, number: int, wait: Wait) -> None:
         if number not in self._waits:
             _log.warning(
-                "partition %d waits: %s. It is asked again by and by; the others go on",
+                "partition %d waits: %s. Brokers are asked again; other partitions are served",
                 *(number, wait.why),
             )
         self._waits[number] = wait
@@ -158,5 +160,5 @@ class Waits:
 
 
 def _delay_s(failures: int, longest_s: float) -> float:
-    """Return how long to wait after so many failures in a row, from 1."""
+    """Return how long to wait after `failures` (from 1) in a row, seconds."""
     return min(2.0 ** min(failures - 1, 16), longest_s)

@@ -1,8 +1,8 @@
-"""The daemon's loop: consume what is there, plan, write one kafka_txn, again.
+"""The daemon's loop: consume records, take plans, write one kafka_txn, repeat.
 
-Batches form by themselves: while a kafka_txn commits, records pile up and the next one is
-larger. Whatever fails, the answer is the same: drop the ledgers, read the committed offsets,
-rebuild. DESIGN.md walks through it.
+Batches form by themselves: while a kafka_txn commits, records accumulate and the next kafka_txn is
+larger. Every failure is handled in the same way: drop the ledgers, read the committed offsets,
+rebuild. DESIGN.md describes the steps.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# Nothing came for so long: the bell takes over the watch.
+# After this time without records the bell watches.
 DOZE_S = 1.0
-# How long the loop waits for records then, before it looks at the commit again.
+# How long the loop waits for records during a commit, before it checks the commit again.
 UNDER_WAY_S = 0.002
 # Gauges are set at this pace.
 GAUGES_S = 1.0
-# After a fenced producer: how long the group is given to say that another worker has the slot.
+# After a producer was fenced: how long to wait for the group to report another worker on the slot.
 FENCED_WAIT_S = 3.0
-# Failed kafka_txns in a row after which health turns red.
+# Failed kafka_txns in a row after which health shows the failure.
 FAILURES_RED = 3
 
 
 class Worker:
-    """One worker: serves the partitions that its slot is assigned.
+    """One worker: serves the partitions that the group assigns to its slot.
 
-    Not thread-safe: everything happens in the thread that calls `run`, or `turn` and `close`.
+    Not thread-safe: one thread calls `run`, or `turn` and `close`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Worker:
             questions, self._routes, config, status, self._reporter, clock=ports.clock
         )
         self._sizes = Sizes(known_limits(config, self._topics.settings.max_bytes))
-        self._failed_in: set[int] = set()  # pairs whose kafka_txn failed, since one was committed
+        self._failed_in: set[int] = set()  # pairs of kafka_txns that failed since the last commit
         self._blame = Blame(
             config.names, self._routes, self._sizes, questions, limit_max=config.batch_records_max
         )
@@ -132,10 +132,10 @@ class Worker:
         )
 
     def run(self, stop: Event) -> None:
-        """Serve until `stop` is set; the kafka_txn at hand is finished first.
+        """Serve until `stop` is set; the present kafka_txn is finished first.
 
         Raises:
-            SlotTakenError: another worker took this slot over; the operator stops one of them.
+            SlotTakenError: another worker took over this slot; the operator stops one of the two.
         """
         try:
             while not stop.is_set():
@@ -144,10 +144,10 @@ class Worker:
             self.close()
 
     def turn(self, stop: Event) -> None:
-        """Take one turn of the loop, and recover from what fails in it.
+        """Take one turn of the loop, and recover from its failures.
 
         Args:
-            stop: Cuts the wait after a failure short.
+            stop: Ends the wait after a failure.
 
         Raises:
             SlotTakenError: as `run`.
@@ -163,20 +163,20 @@ class Worker:
 
     def _step(self) -> None:
         if not self._turns.are_ready:
-            self._topics.look(self._monotonic())  # says sooner than a producer that nobody answers
+            self._topics.look(self._monotonic())  # finds brokers down sooner than a producer does
             self._turns.start()
         dozed = self._input.dozing
         messages = self._fetch()
         now = self._monotonic()
         if dozed and not self._input.dozing:
-            self._stay_awake(now)  # the bell rang: what it heard takes a fetch to arrive
+            self._stay_awake(now)  # the bell rang, and the records arrive with the next fetch
         if self._input.changed:
             self._begin_anew(now)
             return
         if messages:
             self._last_record_at = now
             self._ingest(messages, now)
-        # The end of a partition may be a marker that only the real consumer gets past.
+        # The log may end with markers, which only the consumer's position passes.
         goes_on = self._stall_watch.look(now)
         if self._asker.take_answers(self._assignment.pairs) or goes_on:
             self._stay_awake(now)
@@ -193,13 +193,13 @@ class Worker:
     def _begin_anew(self, now: float) -> None:
         if self._turns.settle():
             self._committed()
-        if self._turns.are_ready:  # else new ones first: they fence what may still commit offsets
+        if self._turns.are_ready:  # else make producers first: they fence a late commit of offsets
             self._input.changed = False
             self._topics.look(now)
             self._assignment.start()
 
     def _fetch(self) -> list[Any]:
-        """Return records; while a commit is under way, only as many as the next batch takes."""
+        """Return records; while a commit is under way, no more than the next batches take."""
         if not self._turns.is_under_way:
             pairs = self._assignment.pairs.values()
             return self._input.fetch(idle_s(pairs, self._monotonic(), self._topics.look_at))
@@ -220,7 +220,7 @@ class Worker:
         self._assignment.pause_or_resume()
 
     def _look_around(self, now: float) -> None:
-        """Do what is due in each turn, and now and then."""
+        """Do the work of each turn, and the periodic work that is due."""
         self._assignment.keep_bodies({pair.partition for pair, _ in self._work})
         self._assignment.announce(now)
         self._assignment.look_again(now)
@@ -247,7 +247,7 @@ class Worker:
             self._committed()
 
     def _committed(self) -> None:
-        """Take that the work at hand stands."""
+        """Record that the present work is committed."""
         self._at_hand.stands(self._work, self._monotonic())
         for pair, _ in self._work:
             self._assignment.pause_or_resume(pair)
@@ -266,25 +266,25 @@ class Worker:
     def _after_failure(self, error: KafkaTxnFailedError, stop: Event) -> None:
         self._failed_in.update(pair.partition for pair, _ in self._work)
         self._status.metrics.kafka_txn_failed()
-        self._topics.forget()  # perhaps one is not what it was
+        self._topics.forget()  # a topic may have changed
         if error.untimely:
             self._stamps.refused(self._stamps.turn)
         elif error.permanent:
-            with suppress(InputLostError):  # nobody says what rights there are: the next time
+            with suppress(InputLostError):  # no broker tells the rights now: the next failure asks
                 plans = {pair.partition: plan for pair, plan in self._work}
                 self._blame.failed(error, plans, int(self._monotonic() * 1000))
             self._turns.batch = self._blame.batch
         if error.fenced:
             self._wait_for_verdict()
-        # Even after an abort: requests that timed out here may still reach the broker, and with
-        # the same epoch they would count for the next kafka_txn (KAFKA-17754); a new one fences.
+        # Even after an abort, requests that timed out may still reach the broker, and apply to the
+        # next kafka_txn if its epoch is the same (KAFKA-17754); a new producer fences them.
         self._turns.discard()
         self._recover(f"kafka_txn failed: {error}", stop)
 
     def _wait_for_verdict(self) -> None:
-        """Tell a slot taken over (which ends this worker) from a kafka_txn that timed out."""
+        """Wait for the group to report that another worker has the slot, which ends this one."""
         deadline = self._monotonic() + FENCED_WAIT_S
-        with suppress(InputLostError):  # records do not matter now: all are read again
+        with suppress(InputLostError):  # the records do not matter: all are read again
             while self._monotonic() < deadline:
                 self._input.fetch(IDLE_S)
 
@@ -300,7 +300,7 @@ class Worker:
         self._input.changed = True
 
     def close(self) -> None:
-        """Finish the kafka_txn at hand and let everything go; no turn may follow."""
+        """Finish the present kafka_txn and close everything; no turn may follow."""
         self._turns.close()
         self._checks.close()
         self._barriers.close()
