@@ -5,8 +5,8 @@
     register(spark)
     rows.writeStream.format("txn_half").option("app.id", "orders-feed") ...
 
-Executors send half messages, the driver's commit appends one manifest record for the batch, and
-what the manifest lists is committed. docs/spark_sink.md has the options and the guarantees.
+Executors send half messages. The driver's commit appends one manifest record for the batch, and the
+transactions in the manifest are committed. docs/spark_sink.md has the options and the guarantees.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session write with `format("txn_half")`; registering again does no harm."""
+    """Let a session write with `format("txn_half")`; a second call does no harm."""
     from halfbridge.spark_jobs.sink.checkpoint import address_of  # noqa: PLC0415 (pyspark takes a second)
     from halfbridge.spark_jobs.sink.datasource import TxnHalf  # noqa: PLC0415
 
-    # A class of its own is pickled with what it says, not by its name.
+    # A new class is pickled with its attributes, not by its name.
     spark.dataSource.register(type("TxnHalf", (TxnHalf,), {"driver": address_of(spark)}))

@@ -1,4 +1,4 @@
-"""One task attempt, on an executor: its rows become half messages, and a report for the driver."""
+"""One task attempt, on an executor: sends its rows as half messages, and reports to the driver."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.sink.real_topic import RealTopic
     from halfbridge.spark_jobs.sink.rows import Row
 
-# Beyond the time-out at which the Kafka client itself gives a message up.
+# Added to the time-out after which the Kafka client itself gives up a message.
 _GRACE_S = 5.0
 _ROLLBACK_S = 10.0
 
 
 @dataclass(frozen=True)
 class AttemptReport(WriterCommitMessage):
-    """What a task attempt stored, for the driver. Picklable.
+    """The half messages that a task attempt has stored, for the driver. Picklable.
 
     Attributes:
-        batch_id: The batch it belongs to.
-        attempt: Its id and transactions, in the order of their decisions.
-        row_count: How many rows it had.
-        content_sum: ContentHash.sum of its rows.
-        first_append_timestamp: Append time of its oldest half record; -1 without any.
+        batch_id: The attempt's batch.
+        attempt: The attempt's id and transactions, in the order of their decisions.
+        row_count: Number of rows.
+        content_sum: ContentHash.sum of the rows.
+        first_append_timestamp: Append time of the oldest half record; -1 without any.
         query_id: Spark's id of the streaming query; empty for a batch write.
     """
 
@@ -74,19 +74,19 @@ def write_attempt(
 ) -> AttemptReport:
     """Send all rows as half messages and return once they are durable.
 
-    When it fails, what was sent is rolled back as far as the brokers allow; the rest is found by
-    the check.
+    After a failure, the sent half messages are rolled back as far as brokers answer; the check
+    settles the others.
 
     Args:
-        options: Of the sink.
-        batch_id: The batch that the task belongs to.
-        batches: Rows of the task.
+        options: The sink's options.
+        batch_id: The task's batch.
+        batches: The task's rows.
         query_id: Spark's id of the streaming query; empty for a batch write.
-        process: Has the clients; None: `here()`.
+        process: Holds the clients; None: `here()`.
 
     Raises:
         RowError: a row cannot be sent; the query must not make such rows.
-        SendError: the brokers did not take it; Spark runs the task again.
+        SendError: brokers did not store a half message; Spark runs the task again.
         SinkSetupError: a topic is missing; the text names it.
     """
     attempt = _Attempt(options, batch_id, process or here())
@@ -109,8 +109,8 @@ class _Attempt:
         self._ports = process.ports
         self._sender = process.new_attempts_sender(options)
         self._id = self._ports.transaction_id()
-        # Rows without a key may go anywhere: all of a task's to one half partition, so that they
-        # fill few transactions, and tasks to different ones: an id ends with random digits.
+        # Rows without a key may go to any half partition. All such rows of a task go to the same
+        # one, so that they fill few transactions. The random end of the id spreads tasks.
         self._keyless = int(self._id[-8:], 16) % self._sender.shape.partitions
         self._context = (
             CONTEXT,
@@ -127,11 +127,11 @@ class _Attempt:
         self._on_delivery: dict[str, Callable[[Any, Any], None]] = {}
 
     def send_all(self, rows: Iterable[Row]) -> None:
-        """Send rows. One loop, all its names local: it runs once a row.
+        """Send rows. One loop with local names only, because it runs once for each row.
 
         Raises: as write_attempt.
         """
-        self._refuse_if_lost()  # whatever else is sent would have to be rolled back
+        self._refuse_if_lost()  # all further rows would have to be rolled back
         sender, place, encoder = self._sender, self._chunks.place, self._encoder
         send, add, half = sender.send, self._content.add, self._options.names.half
         partitions, bytes_max = sender.shape.partitions, sender.shape.message_bytes_max
@@ -148,14 +148,14 @@ class _Attempt:
                 size += _size_of(headers)
             if size > bytes_max:
                 raise self._too_large(size)
-            # A bound of its size as a record: a header's two lengths take no more bytes than its
-            # name and value do, but for a value that has none.
+            # An upper bound of the record's size. The two lengths of a header take no more bytes
+            # than its name and value do, unless the value is empty.
             record_bytes = size + len(headers) + FRAME_BYTES_MAX
             if record_bytes > real_topic.record_bytes_max or (
                 key is None and real_topic.is_compacted
             ):
                 sender.check_row(row)
-            add(row)  # before its headers get ours
+            add(row)  # before the sink's headers are added
             half_partition = keyless if key is None else partition_of(key, partitions)
             chunk = place(half_partition, topic, size)
             index = chunk.count - 1
@@ -169,10 +169,10 @@ class _Attempt:
             self._row_count += 1
 
     def finish(self, query_id: str) -> AttemptReport:
-        """Wait until all is stored, and return the report.
+        """Wait until all half messages are stored, and return the report.
 
         Raises:
-            SendError: something was not.
+            SendError: a half message was not stored.
         """
         if self._chunks.all:
             self._sender.flush(self._options.send_timeout_ms / MS_PER_S + _GRACE_S)
@@ -189,11 +189,11 @@ class _Attempt:
         )
 
     def roll_back(self) -> None:
-        """Roll back what was sent: it will never be in a manifest. Never raises an Exception."""
+        """Roll back the attempt, which no manifest will list. Never raises an Exception."""
         if not self._chunks.all:
             return
         try:
-            # What is still queued must be stored or dropped before a decision names its end.
+            # Queued records must be stored or dropped before a decision names the last offset.
             self._sender.flush(_ROLLBACK_S)
         except SendError as error:
             LOG.info("attempt %s: %s", self._id, error)
@@ -210,9 +210,9 @@ class _Attempt:
             LOG.warning("attempt %s is left to the check: %s", self._id, error)
 
     def _stored_at_most(self) -> list[ManifestTransaction]:
-        """Return the transactions; where something failed, each ends at the end of what is stored.
+        """Return the transactions; after a failure, each names its half partition's end.
 
-        Those of which no broker says where that is are left out, and to the check.
+        Transactions whose half partition's end is not known are left out; the check settles them.
         """
         unknown = {chunk.half_partition for chunk in self._chunks.all if chunk.unacknowledged}
         half = self._options.names.half
@@ -229,7 +229,7 @@ class _Attempt:
 
     def _refuse_if_lost(self) -> None:
         if self._failure is not None:
-            self._sender.give_up()  # it has passed records over: it takes no more
+            self._sender.give_up()  # a record failed, so no later one may be stored
             raise SendError(f"half messages were not stored: {self._failure}")
 
     def _too_large(self, size: int) -> RowError:
@@ -266,5 +266,5 @@ class _Attempt:
 
 
 def _size_of(headers: Headers) -> int:
-    """Return what they count: twice, in the record and once more off what it may have."""
+    """Return the bytes of headers, counted twice as `HalfShape.message_bytes_max` does."""
     return 2 * sum(len(name.encode()) + len(given or b"") for name, given in headers)

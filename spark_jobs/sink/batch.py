@@ -1,4 +1,4 @@
-"""One batch, on the driver: the manifest is its commit point, the decisions follow from it."""
+"""One batch, on the driver: the manifest is its commit point, and the decisions follow from it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 class BatchCommitter:
-    """Commits and aborts the batches of one app. Holds no state: Spark makes one for each call.
+    """Commits and aborts the batches of one app. Holds no state: Spark makes one per call.
 
     Args:
-        options: Of the sink.
-        process: Has the clients; None: `here()`.
+        options: The sink's options.
+        process: Holds the clients; None: `here()`.
     """
 
     def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
@@ -48,24 +48,24 @@ class BatchCommitter:
     def commit(
         self, batch_id: int, reports: Sequence[AttemptReport], plan: BatchPlan = NO_PLAN
     ) -> None:
-        """Publish a batch, or find it published; may be repeated, also with other attempts.
+        """Publish a batch unless it is published already; may be repeated, with other attempts too.
 
         Args:
-            batch_id: Its number.
-            reports: Of its tasks.
-            plan: What the checkpoint says of it.
+            batch_id: Number of the batch.
+            reports: Reports of the batch's tasks.
+            plan: The batch's plan in the checkpoint.
 
         Raises:
             ReplayMismatchError, PlanMismatchError, BatchOrderError, UnknownPastError: the text
                 says what to do; no new row was published.
-            AttemptGivenUpError: the batch came too late; run again it is published.
-            CommitInDoubtError: the brokers do not answer; run again it is decided.
-            RefusedError: rows that were published are dead letters, and fail.on.refused is set.
+            AttemptGivenUpError: the batch came too late; a new run publishes it.
+            CommitInDoubtError: brokers do not answer; a new run settles the batch.
+            RefusedError: published rows are dead letters, and fail.on.refused is set.
             SinkSetupError: the manifest topic is missing or too small.
         """
         winner = self.record(batch_id, reports, plan)
-        # First, whatever comes of this commit: the driver that left a winner may never come back,
-        # and one whose rows differ fails each time.
+        # Decisions come first, even if this commit fails: the driver that wrote the winner may
+        # never return, and a driver whose rows differ fails each time.
         decisions = self.decide_all(winner)
         mine = self._manifest(ManifestKind.COMMIT, batch_id, reports, plan)
         rerun = compare(winner, mine)
@@ -78,7 +78,7 @@ class BatchCommitter:
     def record(
         self, batch_id: int, reports: Sequence[AttemptReport], plan: BatchPlan = NO_PLAN
     ) -> BatchManifest:
-        """Return the batch's winning manifest: ours if nobody was first. The commit point.
+        """Return the batch's winning manifest: this driver's, if it is the first. The commit point.
 
         Raises: as commit, but for ReplayMismatchError.
         """
@@ -103,29 +103,30 @@ class BatchCommitter:
     def decide_all(
         self, winner: BatchManifest, *, source: OpSource = OpSource.PRODUCER
     ) -> dict[int, int]:
-        """Write the decisions of a winning manifest, all of them and in order; may be repeated.
+        """Write all decisions of a winning manifest, in order; may be repeated.
 
-        Whoever writes them writes all: of several who do so at a time, each first decision comes
-        from one that has written those before it, so the order of rows holds.
+        Each writer writes all decisions. If several processes write at the same time, the first
+        decision of a transaction comes from a process that has written all earlier ones. So the
+        order of rows is kept.
 
         Returns:
             Half partition -> offset of its last decision.
 
         Raises:
-            CommitInDoubtError: not all were acknowledged; repeat it.
+            CommitInDoubtError: not all decisions were acknowledged; repeat the call.
         """
         written = self._decide(OpKind.COMMIT, winner.attempts, winner.producer_group, source)
         self._process.decided.put(self._key, max(winner.batch_id, self._decided_to))
         return written
 
     def abort(self, batch_id: int, reports: Sequence[AttemptReport]) -> None:
-        """Roll back what no winning manifest lists, and make sure that none ever will.
+        """Roll back the attempts that no winning manifest lists, and reject them for good.
 
-        A winner that another driver left is decided first; one of this driver is left to the next
-        start of the query, which is failing.
+        The winner of another driver is decided first. A winner of this driver is left to the next
+        start of the query, because the query is failing.
 
         Raises:
-            SinkError: it could not; the check settles what is left.
+            SinkError: that failed; the check settles the attempts.
         """
         if not reports:
             return
@@ -134,7 +135,7 @@ class BatchCommitter:
         rejected = self._manifest(ManifestKind.REJECT, batch_id, reports)
         fates = [found.standing.fate(each.attempt_id) for each in rejected.attempts]
         if Fate.OPEN in fates:
-            # A commit of ours may still be on its way to the log: from here on it is void.
+            # A manifest of this driver may still be on its way to the log; the REJECT voids it.
             found = log.append(
                 rejected._replace(searched_from=found.searched_from, reason="the batch was aborted")
             )
@@ -146,18 +147,18 @@ class BatchCommitter:
         self._roll_back_lost([report.attempt for report in reports], found)
 
     def find(self, batch_id: int) -> Found:
-        """Return what stands in the log about a batch.
+        """Return the log's records of a batch.
 
         Raises:
-            SinkError: it cannot be read; repeat it.
+            SinkError: the log cannot be read; repeat the call.
         """
         return self._process.log(self._options).find(self._options.app_id, batch_id)
 
     def reject(self, batch_id: int, attempt_id: str, reason: str) -> Found:
-        """Give an attempt up unless a manifest has it by now; return what stands then.
+        """Reject an attempt unless a manifest lists it; return the log's records of the batch.
 
         Raises:
-            SinkError: it could not; repeat it.
+            SinkError: that failed; repeat the call.
         """
         found = self.find(batch_id)
         if found.standing.fate(attempt_id) is not Fate.OPEN:
@@ -172,10 +173,10 @@ class BatchCommitter:
     def _accept(
         self, rerun: Rerun, winner: BatchManifest, mine: BatchManifest, plan: BatchPlan
     ) -> None:
-        """Take a batch that others have published for this one, where that is right.
+        """Accept that another driver has published this batch, if the rows or the plan agree.
 
         Raises:
-            ReplayMismatchError, PlanMismatchError: it is not.
+            ReplayMismatchError, PlanMismatchError: they do not agree.
         """
         refusal = replay_refusal_of(rerun, winner, mine, plan, options=self._options)
         if refusal is not None:
@@ -193,15 +194,15 @@ class BatchCommitter:
             )
 
     def _decide_earlier(self, found: Found, plan: BatchPlan) -> None:
-        """Settle the latest batch before, unless that is done: its driver may have died before.
+        """Decide the latest earlier batch, unless that is done: its driver may have died first.
 
-        Decided later, by a responder or by its driver, its rows would come out behind newer ones.
-        Spark notes a batch as done when its commit has returned, and that settles it: so a process
-        that is new (Spark ends idle ones after a minute) writes nothing again. That says nothing of
-        an older batch, as where a query that wrote to another sink meanwhile has come back.
+        If a responder or its driver decided it later, its rows would come after newer rows. Spark
+        notes batch N-1 as done when its commit has returned; then it is decided, and a new process
+        (Spark ends idle ones after a minute) writes nothing again. The note says nothing of an
+        older batch, which is the latest one if the query wrote to another sink meanwhile.
 
         Raises:
-            SinkError: it cannot be; repeat it.
+            SinkError: that failed; repeat the call.
         """
         if found.earlier_batch <= self._decided_to:
             return
@@ -217,10 +218,10 @@ class BatchCommitter:
             self.decide_all(winner)
 
     def _counted(self, mine: BatchManifest, found: Found) -> BatchManifest:
-        """Return the manifest as it is appended: with where it looked, and what was refused so far.
+        """Return the manifest to append, completed with `searched_from` and the tally.
 
         Raises:
-            RefusedError: more was, and the query is to fail of that.
+            RefusedError: new rows were refused, and fail.on.refused is set.
         """
         try:
             tally = self._watch.before(found.earlier_commits)
@@ -258,12 +259,12 @@ class BatchCommitter:
         )
 
     def _roll_back_lost(self, attempts: Iterable[ManifestAttempt], found: Found) -> None:
-        """Roll back those of the attempts that the log says are lost, and no others."""
+        """Roll back the attempts whose fate in the log is LOST, and no others."""
         stands = found.standing
         self._roll_back(each for each in attempts if stands.fate(each.attempt_id) is Fate.ROLLBACK)
 
     def _roll_back(self, attempts: Iterable[ManifestAttempt]) -> None:
-        """Roll attempts back; what does not get through is found by the check."""
+        """Roll back attempts; if that fails, the check settles them."""
         try:
             self._decide(OpKind.ROLLBACK, attempts, self._options.producer_group, OpSource.PRODUCER)
         except CommitInDoubtError as error:

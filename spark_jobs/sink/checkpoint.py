@@ -1,12 +1,12 @@
-"""What the checkpoint of a stream says of its batches: `offsets/N` is the plan of batch N.
+"""Reads batch plans from the checkpoint of a stream: `offsets/N` is the plan of batch N.
 
-Its first line is a version, its second one has the time of day and settings, and one line a source
-follows: up to where the batch reads it. Two plans with the same offsets are one plan here.
+The first line is a version, the second one has the time of day and settings. One line for each
+source follows: the offsets up to which the batch reads. Plans with equal offsets are equal here.
 
-Spark calls `commit` in a Python worker process on the driver's machine, which has no session, and
-tells it the number of the batch only. The worker therefore asks the driver's JVM through Py4J, at
-the address that `register` leaves in the data source. Where there is no such address (Spark
-Connect), a checkpoint on a local file system is read as files.
+Spark calls `commit` in a Python worker process on the driver's machine. This process has no
+session, and only gets the number of the batch. So it asks the driver's JVM through Py4J, at the
+address that `register` stores in the data source. Without an address (Spark Connect), a checkpoint
+on a local file system is read as files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from halfbridge.spark_jobs.sink.clients import LOG
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The first two lines of a plan are its version and Spark's settings; one line a source follows.
+# The first two lines of a plan are its version and Spark's settings; one line per source follows.
 _OFFSETS_FROM_LINE = 2
 _NO_OFFSET = "-"
 
@@ -37,16 +37,16 @@ class DriverAddress(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What is known of the plan of a batch; all of it is empty for a batch write.
+    """The plan of a batch, as far as it is known; empty for a batch write.
 
     Attributes:
         query_id: Spark's id of the query, which its checkpoint keeps.
-        plan_hash: SHA-256 of the sources' offsets in the file `offsets/N`, its lines from the third
-            on, in hexadecimal; empty: they could not be read.
-        hash_before: The same of `offsets/N-1`; empty also where there is none.
-        is_before_done: `commits/N-1` is there: Spark has seen the commit of that batch return.
-        departure: How the plan that this driver runs departs from the files; empty: not at all,
-            or not known.
+        plan_hash: SHA-256 of the sources' offsets in the file `offsets/N` (the lines from the third
+            on), in hexadecimal; empty: not readable.
+        hash_before: The same of `offsets/N-1`; also empty if there is no such file.
+        is_before_done: `commits/N-1` exists: Spark has seen the commit of batch N-1 return.
+        departure: How the plan that this driver runs differs from the files; empty: not at all, or
+            not known.
     """
 
     query_id: str = ""
@@ -63,14 +63,14 @@ class Files(Protocol):
     """The files of one checkpoint."""
 
     def read(self, name: str) -> bytes | None:
-        """Return what stands in a file, by its name below the checkpoint; None without it."""
+        """Return the content of a file, by its name below the checkpoint; None if it is missing."""
 
     def exists(self, name: str) -> bool:
         """Tell whether there is such a file."""
 
 
 def address_of(spark: SparkSession) -> DriverAddress | None:
-    """Return where the session's JVM can be asked; None in a Spark Connect client."""
+    """Return the address of the session's JVM; None in a Spark Connect client."""
     try:
         given: Any = spark.sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]  # noqa: SLF001
         return DriverAddress(int(given.port), str(given.auth_token))
@@ -82,13 +82,13 @@ def address_of(spark: SparkSession) -> DriverAddress | None:
 def plan_of(
     query_id: str, batch_id: int, *, address: DriverAddress | None, location: str
 ) -> BatchPlan:
-    """Return the plan of a batch that this driver has run; without what cannot be read.
+    """Return the plan of a batch that this driver runs, without the parts that cannot be read.
 
     Args:
         query_id: Spark's id of the query.
         batch_id: Number of the batch.
-        address: Where the driver's JVM can be asked.
-        location: The option checkpointLocation; empty where the session has it.
+        address: Address of the driver's JVM.
+        location: The option checkpointLocation; empty if the session sets it.
     """
     try:
         if address is not None:
@@ -115,14 +115,14 @@ def read_plan(
     starts_at: list[str] | None = None,
     ends_at: list[str] | None = None,
 ) -> BatchPlan:
-    """Return the plan of a batch as the checkpoint has it, held against what the driver runs.
+    """Return the plan of a batch in the checkpoint, compared with the plan that the driver runs.
 
     Args:
-        files: Of the checkpoint.
+        files: The checkpoint's files.
         query_id: Spark's id of the query.
         batch_id: Number of the batch.
-        starts_at: Offsets, a source each, at which the driver began the batch; None: not known.
-        ends_at: Those at which it ended.
+        starts_at: Offsets of each source at which the driver began the batch; None: not known.
+        ends_at: Offsets of each source at which the batch ended; None: not known.
     """
     plan = files.read(f"offsets/{batch_id}")
     before = files.read(f"offsets/{batch_id - 1}") if batch_id else None
@@ -141,10 +141,10 @@ def read_plan(
 
 
 def _hash(plan: bytes) -> str:
-    """Return the hash of what a plan reads; empty for a file that has no offsets.
+    """Return the hash of a plan's offsets; empty for a file without offsets.
 
-    The lines before are left out, for they have the time of day: two drivers that plan the same
-    rows differ in it, and each would be taken for one that publishes others.
+    The first lines are left out, because they contain the time of day, which differs between two
+    drivers that plan the same rows.
     """
     offsets = plan.split(b"\n")[_OFFSETS_FROM_LINE:]
     return sha256(b"\n".join(offsets)).hexdigest() if offsets else ""
@@ -155,7 +155,7 @@ def _offsets(plan: bytes) -> list[Any]:
 
 
 def _parsed(offsets: list[str]) -> list[Any]:
-    """Return offsets so that they compare however a version of Spark writes them."""
+    """Return offsets parsed, so that they compare equal in the formats of all Spark versions."""
     return [None if each == _NO_OFFSET else json.loads(each) for each in offsets]
 
 
@@ -175,13 +175,13 @@ def _by_the_driver(query_id: str, batch_id: int, address: DriverAddress) -> Batc
 
 
 def _asked(jvm: Any, query_id: str, batch_id: int) -> BatchPlan:
-    """Return what the driver's JVM says of a batch.
+    """Return the plan of a batch from the driver's JVM.
 
-    The JVM keeps what it has handed out until it is told that it is not needed, which Py4J does
-    when the last name for it is gone: here, on return, while there is a connection yet.
+    The JVM keeps each object that it has handed out until Py4J releases it, which happens when the
+    last Python name of the object is gone: here, on return, while the connection still exists.
     """
     session = jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
-    # Queries of all sessions, for the default one need not be the query's.
+    # Queries of all sessions, because the query's session may not be the default one.
     running = session.sharedState().activeStreamingQueries()
     query = running.get(jvm.java.util.UUID.fromString(query_id))
     if query is None:
@@ -198,7 +198,7 @@ def _asked(jvm: Any, query_id: str, batch_id: int) -> BatchPlan:
 
 
 def _running_offsets(query: Any, progress: Any) -> list[str] | None:
-    """Return a running query's offsets, a source each; None at its very beginning."""
+    """Return a running query's offsets, one per source; None before its first offsets."""
     sources = query.sources()
     found = [progress.get(sources.apply(at)) for at in range(sources.size())]
     if not any(each.isDefined() for each in found):
@@ -250,7 +250,7 @@ class _LocalFiles:
 
 
 def _local(location: str, query_id: str) -> Files | None:
-    """Return a checkpoint's files if they are here, which its own id must show."""
+    """Return a checkpoint's files if they are on this machine and belong to the query."""
     parts = urlsplit(location)
     if not location or parts.scheme not in ("", "file"):
         return None

@@ -1,10 +1,10 @@
 """Cuts the rows of a task attempt into transactions of bounded size. Pure.
 
-All messages of a transaction go to one half partition, which is chosen by the key, so that what
-the daemon delivers of one key comes out in the order of the rows. They are of one real topic, for
-the daemon gives up a transaction as a whole when a topic refuses a message of it. Each half
-partition has one open chunk for each topic; when that is full, the next one begins, and decisions
-are written in that order.
+All messages of a transaction go to one half partition, which is chosen by the key. So messages of
+one key are delivered in the order of the rows. All messages of a transaction have one real topic,
+because the daemon gives up a whole transaction when a topic refuses one message. Each half
+partition has one open chunk for each topic. When a chunk is full, the next one begins, and
+decisions are written in this order.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Chunk:
         self.encoders: dict[tuple[str, int], Callable[[int], bytes]] = {}
 
     def acknowledged(self, offset: int, timestamp: int) -> None:
-        """Note that one of its messages is stored."""
+        """Note that one message of the chunk is stored."""
         self.unacknowledged -= 1
         self.half_offset = max(self.half_offset, offset)
         if self.first_timestamp == NO_TIMESTAMP or timestamp < self.first_timestamp:
             self.first_timestamp = timestamp
 
     def as_transaction(self) -> ManifestTransaction:
-        """Return what a decision about it has to say, once all is acknowledged."""
+        """Return the manifest's entry for the chunk, once all its messages are acknowledged."""
         return ManifestTransaction(
             self.transaction_id, self.half_partition, self.count, self.half_offset
         )
@@ -61,7 +61,7 @@ class Chunks:
 
     Args:
         messages_max: Most messages of a chunk.
-        bytes_max: Most bytes of key, value and headers; one message may be all of them.
+        bytes_max: Most bytes of key, value and headers of a chunk; a single message may exceed it.
         new_id: Makes transaction ids.
     """
 
@@ -73,7 +73,7 @@ class Chunks:
         self.all: list[Chunk] = []
 
     def place(self, half_partition: int, topic: str, size_bytes: int) -> Chunk:
-        """Return the chunk for a topic's next message of that size, and count the message in."""
+        """Return the chunk for a topic's next message of that size, and count the message."""
         where = (half_partition, topic)
         chunk = self._open.get(where)
         if (
@@ -90,15 +90,15 @@ class Chunks:
         return chunk
 
     def transactions(self) -> tuple[ManifestTransaction, ...]:
-        """Return all of them, in the order in which they were begun."""
+        """Return all transactions, in the order in which their chunks were begun."""
         return tuple(chunk.as_transaction() for chunk in self.all)
 
     def first_append_timestamp(self) -> int:
-        """Return when the oldest of its half messages was appended; -1 without any."""
+        """Return the append time of the attempt's oldest half message; -1 without any."""
         stamps = [chunk.first_timestamp for chunk in self.all]
         return min(stamps, default=NO_TIMESTAMP)
 
 
 def merge_timestamps(stamps: Iterable[int]) -> int:
-    """Return the earliest of those that are there; -1 without any."""
+    """Return the earliest time, ignoring -1 (none); -1 without any."""
     return min((stamp for stamp in stamps if stamp != NO_TIMESTAMP), default=NO_TIMESTAMP)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
 LOG = logging.getLogger("halfbridge.spark")
-# What one client holds that brokers have not acknowledged: as many messages as librdkafka's default
-# says, and a sixteenth of its default of 1 GiB, for an executor has a client for each of its cores.
+# Unacknowledged messages of one client: librdkafka's default number, and a sixteenth of its default
+# size of 1 GiB, because an executor has a client for each of its cores.
 _QUEUE_MESSAGES_MAX = 100_000
 _QUEUE_KBYTES_MAX = 64 * 1024
 # Room in a fetch for the framing of a manifest of the greatest size.
@@ -35,17 +35,17 @@ def new_writer(
     defaults: Mapping[str, Any] = NONE,
     changes: Mapping[str, Any] = NONE,
 ) -> Writer:
-    """Return an idempotent writer that passes no record over.
+    """Return an idempotent writer that leaves no gap: after a failed record it stores none.
 
     Args:
-        options: Of the sink.
-        ports: Make the client.
-        message_bytes_max: Of one record.
-        defaults: Further properties, which the query may set otherwise.
+        options: The sink's options.
+        ports: Makes the client.
+        message_bytes_max: Most bytes of one record.
+        defaults: Further properties, which the query may override.
         changes: Properties that the query may not set.
 
     Raises:
-        SinkOptionError: the client does not take a property; whoever wrote the query corrects it.
+        SinkOptionError: the client refuses a property; the author of the query corrects it.
     """
     properties = {
         "socket.keepalive.enable": True,
@@ -53,11 +53,11 @@ def new_writer(
         **_common(options, ports),
         "acks": "all",
         "enable.idempotence": True,
-        # A record that fails for good stops the writer: no record behind it gets through.
+        # A record that fails permanently stops the writer: no later record is stored.
         "enable.gapless.guarantee": True,
         "allow.auto.create.topics": False,
-        # Never: a record that is given up while records behind it are stored leaves a gap. Whoever
-        # waits has a deadline, and gives up the whole client.
+        # No time-out: a record that is given up while later records are stored leaves a gap. The
+        # caller has a deadline, and gives up the whole client.
         "message.timeout.ms": 0,
         "message.max.bytes": message_bytes_max,
         "queue.buffering.max.messages": _QUEUE_MESSAGES_MAX,
@@ -69,7 +69,7 @@ def new_writer(
 
 
 def new_reader(options: SinkOptions, ports: Ports, *, changes: Mapping[str, Any] = NONE) -> Reader:
-    """Return a reader that is told what to read, and commits nothing.
+    """Return a reader without a group, which commits nothing.
 
     Raises:
         SinkOptionError: as new_writer.
@@ -80,7 +80,7 @@ def new_reader(options: SinkOptions, ports: Ports, *, changes: Mapping[str, Any]
         "group.id": options.names.manifest_group,
         "enable.auto.commit": False,
         "auto.offset.reset": "error",
-        # Another app's producer must not hide what is there; nobody writes it in a kafka_txn.
+        # Nothing is written here in a kafka_txn, and a kafka_txn of a stranger must hide nothing.
         "isolation.level": "read_uncommitted",
         "enable.partition.eof": True,
         "allow.auto.create.topics": False,
@@ -92,7 +92,7 @@ def new_reader(options: SinkOptions, ports: Ports, *, changes: Mapping[str, Any]
 
 
 def new_admin(options: SinkOptions, ports: Ports) -> Admin:
-    """Return a client that asks about topics, and makes topics.
+    """Return a client that looks up and creates topics.
 
     Raises:
         SinkOptionError: as new_writer.

@@ -1,4 +1,4 @@
-"""Holds the sink's age limit against the daemon's, where the settings topic says the daemon's."""
+"""Compares the sink's age limit with the daemon's, as the settings topic has it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _ADVISED_PART = 3  # of the daemon's age, for its clock and its last checks
 
 
 def check_age(options: SinkOptions, ports: Ports) -> None:
-    """Check that a batch can be committed no later than the daemon gives its half messages up.
+    """Check that no batch can be committed after the daemon gives up its half messages.
 
-    The daemon's record is a hint: where it cannot be read, the daemon's defaults are assumed.
+    The daemon's record is a hint: if it cannot be read, the daemon's defaults are assumed.
 
     Raises:
-        SinkOptionError: it could be; whoever wrote the query, or an operator, corrects a limit.
+        SinkOptionError: one could be; the author of the query, or an operator, corrects a limit.
     """
     limit_ms = _daemon_settings(options, ports).transaction_age_ms_max
     if options.age_ms_max < limit_ms:

@@ -1,4 +1,4 @@
-"""`format("txn_half")`: what Spark calls, on the driver and on executors."""
+"""`format("txn_half")`: the classes that Spark calls, on the driver and on executors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TxnHalf(DataSource):
     """Kafka, exactly once: rows become visible when their batch is committed, all or none.
 
     Attributes:
-        driver: Where the driver's JVM can be asked about a checkpoint; `register` sets it.
+        driver: Address of the driver's JVM, for questions about checkpoints; set by `register`.
     """
 
     driver: ClassVar[DriverAddress | None] = None
@@ -50,10 +50,10 @@ class TxnHalf(DataSource):
         return FORMAT
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
-        """Return the writer of a micro-batch; Spark asks for one again and again.
+        """Return the writer of micro-batches; Spark calls this many times in a query.
 
         Raises:
-            SinkError: the query cannot be run as it is; the text says why.
+            SinkError: the query cannot be run; the text says why.
         """
         del overwrite  # output modes append and update both add records
         self._refuse("batch.id", "is of batch writes: a stream has Spark's own")
@@ -63,7 +63,7 @@ class TxnHalf(DataSource):
         """Return the writer of a batch write.
 
         Raises:
-            SinkError: the write cannot be done as it is; the text says why.
+            SinkError: the write cannot be done; the text says why.
         """
         if overwrite:
             raise SinkOptionError(f'format("{FORMAT}") only adds records: use mode("append")')
@@ -90,12 +90,12 @@ class TxnHalf(DataSource):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes micro-batches. Pickled to executors, but for the driver's address and process.
+    """Writes micro-batches. Pickled to executors, without the driver's address and process.
 
     Args:
-        options: Of the sink.
-        driver: Where the driver's JVM can be asked about a checkpoint.
-        process: Has the clients; None: `here()`, wherever this comes to.
+        options: The sink's options.
+        driver: Address of the driver's JVM, for questions about checkpoints.
+        process: Holds the clients; None: `here()`, in the process that unpickles this.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self.process = process
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what executors get: the address opens the driver, and stays there."""
+        """Return the state for executors, without the address, which gives access to the driver."""
         return {**self.__dict__, "driver": None, "process": None}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptReport:
@@ -140,11 +140,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes one batch. Pickled to executors, but for the process.
+    """Writes one batch. Pickled to executors, without the process.
 
     Args:
-        options: Of the sink.
-        process: As of StreamWriter.
+        options: The sink's options.
+        process: As in StreamWriter.
     """
 
     def __init__(self, options: SinkOptions, process: SinkProcess | None = None) -> None:
@@ -152,12 +152,12 @@ class BatchWriter(DataSourceArrowWriter):
         self.process = process
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what executors get: each uses its own process."""
+        """Return the state for executors, which use their own processes."""
         return {**self.__dict__, "process": None}
 
     @property
     def batch_id(self) -> int:
-        """The option batch.id, which `TxnHalf.writer` has seen to be there."""
+        """The option batch.id; `TxnHalf.writer` has checked that it is set."""
         return self.options.batch_id or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> AttemptReport:
@@ -165,7 +165,7 @@ class BatchWriter(DataSourceArrowWriter):
         return write_attempt(self.options, self.batch_id, iterator, process=self.process)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish the batch, or find it published (on the driver)."""
+        """Publish the batch unless it is published already (on the driver)."""
         self.committer().commit(self.batch_id, _all_reports(messages, self.batch_id))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -178,11 +178,11 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 def _all_reports(messages: list[WriterCommitMessage | None], batch_id: int) -> list[AttemptReport]:
-    """Return what every task of the batch reports.
+    """Return the reports of all tasks of the batch.
 
     Raises:
-        SinkError: one has no report, or one of another batch; its rows would be left out. A bug
-            in Spark.
+        SinkError: a task has no report, or one of another batch, so that its rows would be left
+            out; a bug in Spark.
     """
     reports = _reports(messages)
     others = {report.batch_id for report in reports} - {batch_id}
@@ -203,7 +203,7 @@ def _abort(
 ) -> None:
     try:
         committer.abort(batch_id, _reports(messages))
-    except SinkError as error:  # the query fails for a reason of its own: that one is to be seen
+    except SinkError as error:  # not raised: Spark shows the error that made the query fail
         LOG.warning("abort of batch %d is left to the check: %s", batch_id, error)
 
 

@@ -1,4 +1,4 @@
-"""The sender of decisions: ops that commit or roll back what task attempts have sent."""
+"""Sends the decisions: ops that commit or roll back the transactions of task attempts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _NOT_DECIDED = "decisions were not acknowledged"
 
 
 class Decider(Sender):
-    """Writes decisions, at once: each round waits for the round before.
+    """Writes decisions in rounds: each round waits for the one before.
 
     Args:
-        options: Of the sink.
-        ports: Make the clients.
-        actor: This process's name in decisions, for people who search.
+        options: The sink's options.
+        ports: Makes the clients.
+        actor: This process's name in decisions, for people.
 
     Attributes:
-        turn: Held by whoever decides, where several threads do.
+        turn: A lock, for several threads that decide.
     """
 
     def __init__(self, options: SinkOptions, ports: Ports, *, actor: str) -> None:
@@ -48,22 +48,22 @@ class Decider(Sender):
         reason: str = "",
         timeout_s: float,
     ) -> dict[int, int]:
-        """Write decisions round by round; each is proven to be stored before the next begins.
+        """Write decisions in rounds; a round is proven to be stored before the next one begins.
 
         Returns:
             Half partition -> offset of its last decision in the op topic.
 
         Args:
-            kind: What is decided, of all of them.
-            rounds: Of transactions.
-            producer_group: Of the half messages.
+            kind: The decision, the same for all transactions.
+            rounds: Rounds of transactions.
+            producer_group: Producer group of the half messages.
             source: Who decides.
-            reason: Why, for those who read the log.
+            reason: Why, for people who read the log.
             timeout_s: Longest wait for a round.
 
         Raises:
-            CommitInDoubtError: not all were acknowledged; of the rounds after that one nothing
-                was written.
+            CommitInDoubtError: not all decisions of a round were acknowledged; later rounds were
+                not written.
         """
         failures: list[KafkaFailure] = []
         last: dict[int, int] = {}

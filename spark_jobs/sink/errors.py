@@ -1,8 +1,8 @@
-"""Errors of the sink, split by who must act. Spark shows their text in its own exception.
+"""Errors of the sink, split by who must act. Spark shows their texts in its own exception.
 
 SinkError              (BridgeError)
-├─ SinkOptionError     (ConfigError) whoever wrote the query corrects an option
-├─ SinkSetupError      (TopicSetupError) an operator makes or mends a topic; the text says how
+├─ SinkOptionError     (ConfigError) the author of the query corrects an option
+├─ SinkSetupError      (TopicSetupError) an operator creates or corrects a topic; the text says how
 ├─ RowError            (InvalidMessageError) a row cannot be sent; the query must not make such rows
 ├─ SendError           (RetriableError) Kafka did not take the half messages; Spark runs them again
 ├─ CommitInDoubtError  (OutcomeUnknownError) the manifest or a decision was not acknowledged;
@@ -12,7 +12,7 @@ SinkError              (BridgeError)
 ├─ ReplayMismatchError the batch was published with other rows; the text says what to do
 ├─ PlanMismatchError   another checkpoint, or another plan in it; the text says what to do
 ├─ RefusedError        rows of earlier batches are dead letters; the text says what to do
-├─ SearchLimitError    metrics read no further back; the app's next batch helps
+├─ SearchLimitError    metrics read no further back; it passes with the app's next batch
 ├─ BatchOrderError     a later batch is published already; the text says what to do
 └─ UnknownPastError    the batch before is not known; the text says what to do
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class SinkError(BridgeError):
-    """The sink cannot do what it was told."""
+    """The sink cannot do its work."""
 
 
 class SinkOptionError(SinkError, ConfigError):
@@ -62,31 +62,31 @@ class RowError(SinkError, InvalidMessageError):
 
 
 class SendError(SinkError, RetriableError):
-    """Half messages were not stored; nothing of them will be visible."""
+    """Half messages were not stored; none of the task's rows will be visible."""
 
 
 class CommitInDoubtError(SinkError, OutcomeUnknownError):
-    """What decides the batch was sent, and may stand or not; running the batch again settles it."""
+    """The manifest or a decision may be stored or not; a new run of the batch settles that."""
 
 
 class AttemptGivenUpError(SinkError, RetriableError):
-    """The attempts of this commit were rejected before it came; running the batch again helps."""
+    """The attempts of this commit were rejected before it; a new run publishes the batch."""
 
 
 class ReplayMismatchError(SinkError):
-    """This batch was published already, with other rows than now."""
+    """This batch was published already, with different rows."""
 
 
 class PlanMismatchError(SinkError):
-    """This batch, or the one before it, was published by another plan than the checkpoint's."""
+    """This batch, or the one before, was published by a plan that is not the checkpoint's."""
 
 
 class RefusedError(SinkError):
-    """Rows that were published became dead letters, and fail.on.refused is set."""
+    """Published rows became dead letters, and fail.on.refused is set."""
 
 
 class SearchLimitError(SinkError):
-    """What was looked for stands further back in the manifest topic than may be read for it."""
+    """The answer lies further back in the manifest topic than the search may read."""
 
 
 class BatchOrderError(SinkError):
@@ -94,19 +94,18 @@ class BatchOrderError(SinkError):
 
 
 class UnknownPastError(SinkError):
-    """A stream's manifests are somewhere else: whether this batch was published is not known."""
+    """The stream's earlier manifests are missing, so this batch may be published already."""
 
 
 @contextmanager
 def failing_as(kind: type[SinkError], what: str) -> Iterator[None]:
-    """Raise failures of Kafka and errors of shared code as errors of the sink, in a `with` block.
+    """Convert failures of Kafka and errors of bridge to errors of the sink, in a `with` block.
 
-    A TopicSetupError becomes a SinkSetupError, a ConfigError a SinkOptionError: these say by
-    themselves who must act.
+    A TopicSetupError becomes a SinkSetupError, and a ConfigError a SinkOptionError.
 
     Args:
-        kind: What every other failure becomes.
-        what: What was being done, in front of the failure's text.
+        kind: The class for all other failures.
+        what: What failed; stands in front of the failure's text.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The sender of half messages, with what it knows of the real topics that they are for."""
+"""Sends half messages, and checks rows against their real topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.rows import Row
 
-# A task sends on meanwhile, and so a broker is sent larger batches.
+# A task continues to send meanwhile, so that batches become larger.
 _LINGER_MS = 20
 
 
@@ -22,8 +22,8 @@ class HalfSender(Sender):
     """Sends half messages of task attempts, one attempt after the other.
 
     Attributes:
-        is_outdated: A row was refused by the half topic's shape as it was when this was made: the
-            next attempt is to read the shape anew.
+        is_outdated: A row was refused by the topics' limits as this sender read them: the next
+            attempt must read the limits again.
     """
 
     def __init__(self, options: SinkOptions, ports: Ports) -> None:
@@ -32,7 +32,7 @@ class HalfSender(Sender):
         self.is_outdated = False
 
     def real_topic(self, topic: str, partition: int) -> RealTopic:
-        """Return what a real topic is like; asked once, also for later attempts.
+        """Return a real topic's shape; looked up once, for later attempts too.
 
         Raises:
             RowError: the topic is internal, or has no such partition.
@@ -51,10 +51,10 @@ class HalfSender(Sender):
         """Check that a row's real topic takes it.
 
         Raises:
-            RowError: it would not, as the topic is now.
+            RowError: the topic refuses the row, by its present settings.
         """
         topic, partition, *_ = row
-        # An operator may have done what an earlier refusal advised.
+        # Before a refusal, the topic is looked up again: an operator may have raised its limit.
         if self.real_topic(topic, partition).refusal(row) and (
             refused := self._ask_about(topic).refusal(row)
         ):

@@ -1,4 +1,4 @@
-"""What a process keeps for all its batches: Spark uses its Python workers again and again."""
+"""Bounded caches of a process that outlive a batch, because Spark reuses its Python workers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
-# Of clients and what goes with them: a process serves a cluster or two, seldom more; each may hold
-# a queue of 64 MiB.
+# For clients: a process rarely serves more than two clusters, and each client may hold a queue of
+# 64 MiB.
 CLIENTS_MAX = 8
-# Of numbers and marks, an app each: a driver runs fewer, and one costs a few hundred bytes.
+# For numbers and flags, one per app: a driver runs fewer apps, and each costs a few hundred bytes.
 MARKS_MAX = 1_000
 
 
 class Kept(Generic[V]):
-    """At most `size_max` values; beyond it, the one that was not used for longest is let go.
+    """At most `size_max` values; beyond that, the least recently used one is dropped.
 
-    After a fork it is empty. What the parent kept is neither used nor destroyed in the child: the
+    After a fork it is empty. The parent's values are neither used nor destroyed in the child: the
     threads of a Kafka client do not survive a fork, and its destructor would wait for them.
     """
 
@@ -34,7 +34,7 @@ class Kept(Generic[V]):
         self._lock = Lock()
 
     def get(self, key: Hashable) -> V | None:
-        """Return a value, which counts as its use; None without one."""
+        """Return the value and mark it as used; None if there is none."""
         with self._lock:
             values = self._own()
             if key in values:
@@ -42,7 +42,7 @@ class Kept(Generic[V]):
             return values.get(key)
 
     def put(self, key: Hashable, value: V) -> V:
-        """Keep a value, in place of an earlier one, and return it."""
+        """Keep a value, replacing an earlier one, and return it."""
         with self._lock:
             values = self._own()
             values[key] = value

@@ -1,4 +1,4 @@
-"""The manifest topic as a log that is searched backwards and appended to."""
+"""The manifest topic: a log that is searched backwards and appended to."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from halfbridge.serde.records import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
-# Records taken from the client at a time; its queue of 64 MiB is the bound in bytes.
+# Records taken from the client at a time; the client's queue of 64 MiB bounds their bytes.
 _READ_MAX = 10_000
-_MESSAGE_BYTES_LEAST = 1_000  # that the client can be told
-_ROOM = 2  # times what is needed now: the next batch may be a little larger
-_FRAME_BYTES = 1_000  # a record's limit is on the whole batch of one record
+_MESSAGE_BYTES_LEAST = 1_000  # the lowest value that the client accepts
+_ROOM = 2  # times the size needed now, because the next batch may be larger
+_FRAME_BYTES = 1_000  # the topic's limit applies to a batch of one record
 _POLL_S = 0.5
 _LOOK_AGAIN_S = 0.1
-# Unless the query sets another one: a manifest is mostly ids, whose first half repeats. One of
-# 12,800 transactions has 235 KB in place of 518 KB, in 0.1 s.
+# The default, which the query may override. A manifest is mostly ids, whose first halves repeat:
+# one of 12,800 transactions shrinks from 518 KB to 235 KB, in 0.1 s.
 _COMPRESSION = {"compression.type": "zstd"}
 
 
@@ -64,26 +64,26 @@ class ManifestLog:
         self._turn = ports.run.waker()
 
     def find(self, app_id: str, batch_id: int, *, records_max: int | None = None) -> Found:
-        """Return all records of a batch that stand in the log now.
+        """Return all records of a batch that are in the log now.
 
         Args:
             app_id: The app.
             batch_id: The batch.
-            records_max: Records of all apps that are read at most; None: as many as it takes.
+            records_max: Most records to read, of all apps; None: no limit.
 
         Raises:
-            CommitInDoubtError: the brokers do not answer in time; repeat it.
-            SinkSetupError: the log has lost its beginning, and with it perhaps the answer.
-            SearchLimitError: the answer stands further back than `records_max`.
+            CommitInDoubtError: brokers do not answer in time; repeat the call.
+            SinkSetupError: the beginning of the log was deleted, perhaps with the answer.
+            SearchLimitError: the answer lies further back than `records_max`.
         """
         with held(self._turn):
             return self._find(app_id, batch_id, beyond=-1, records_max=records_max)
 
     def append(self, manifest: BatchManifest) -> Found:
-        """Append a record and return what stands in the log with it.
+        """Append a record and return all records of its batch.
 
         Raises:
-            CommitInDoubtError: no acknowledgement in time; it may stand all the same.
+            CommitInDoubtError: no acknowledgement in time; the record may be stored nevertheless.
             SinkSetupError: the record is larger than the topic allows; the text says what to do.
         """
         data = BATCH_MANIFEST.encode(manifest)
@@ -93,7 +93,7 @@ class ManifestLog:
             try:
                 offset = self._append(key, data)
             except CommitInDoubtError:
-                # It may still hold the record, or take no other: a responder has more to write.
+                # The writer may still hold the record, or take no other. A responder writes more.
                 with suppress(KafkaFailure):
                     self._writer.purge()
                 self._writer = self._new_writer()
@@ -101,10 +101,10 @@ class ManifestLog:
             return self._find(manifest.app_id, manifest.batch_id, beyond=offset)
 
     def _make_room(self, manifest: BatchManifest, size_bytes: int) -> None:
-        """Find out whether the topic takes so large a record; it may have been told to meanwhile.
+        """Check that the topic takes so large a record, by its present setting.
 
         Raises:
-            SinkSetupError: it does not; the text says what to do.
+            SinkSetupError: the record is too large; the text says what to do.
         """
         if size_bytes <= self._bytes_max:
             return
@@ -147,7 +147,7 @@ class ManifestLog:
                 f"the manifest was not acknowledged in {self._timeout_s:g} s; start the query again"
             )
         error, record = told[0]
-        # A record that was sent alone names no offset where nothing proves that it is stored.
+        # The acknowledgement of a single record without an offset does not prove that it is stored.
         if error is not None or record.offset() is None:
             failure = INFERRED if error is None else failure_of(error)
             raise CommitInDoubtError(
@@ -158,7 +158,7 @@ class ManifestLog:
     def _find(
         self, app_id: str, batch_id: int, *, beyond: int, records_max: int | None = None
     ) -> Found:
-        """Search a log that reaches beyond an offset (one that was just appended)."""
+        """Search the log once it reaches beyond an offset (of the record just appended)."""
         key = app_id.encode()
         place = self._topic, partition_of(key, MANIFEST_PARTITIONS)
         start, end = self._ends(place, beyond)
@@ -181,13 +181,13 @@ class ManifestLog:
         return found
 
     def _ends(self, place: Place, beyond: int) -> tuple[int, int]:
-        """Return where a partition begins and ends (its high watermark), as the brokers say now.
+        """Ask brokers for a partition's start and high watermark, and return them.
 
-        A new leader may not have heard yet how far the log is committed: it is asked again until
+        A new leader may report a high watermark that is too low. So the question is repeated until
         the log reaches beyond the offset.
 
         Raises:
-            CommitInDoubtError: they did not say within the time-out of a commit.
+            CommitInDoubtError: no such answer within the time-out of a commit.
         """
         deadline = self._now() + self._timeout_s
         while (left_s := deadline - self._now()) > 0:
@@ -202,10 +202,10 @@ class ManifestLog:
         raise CommitInDoubtError(f"the end of {self._topic} was not told in time")
 
     def _read(self, place: Place, low: int, high: int, key: bytes, batch_id: int) -> list[Entry]:
-        """Return the app's records in [low, high), however long that takes while records come.
+        """Return the app's records in [low, high), without a time limit while records come.
 
-        Those of other batches are without their attempts: of a busy app, all of them would not fit
-        into memory.
+        Records of other batches come without their attempts, which would not fit into memory for a
+        busy app.
         """
         entries: list[Entry] = []
         deadline = self._now() + self._timeout_s
@@ -217,7 +217,7 @@ class ManifestLog:
                         offset = record.offset()
                         if record.error() is not None:
                             failure = failure_of(record.error())
-                            # A leader that has just taken over may see an earlier end for a moment.
+                            # A new leader may report an earlier end for a moment.
                             if failure.code == Code.PARTITION_EOF and offset >= high:
                                 return entries
                             LOG.info("reading manifests: %s", failure)
@@ -225,13 +225,13 @@ class ManifestLog:
                         deadline = self._now() + self._timeout_s
                         if offset >= high:
                             return entries
-                        # A record without a value says nothing, in any version: all pass it over.
+                        # A record without a value means nothing, in any version.
                         if record.key() == key and record.value() is not None:
                             entries.append(_entry(record, batch_id))
                         if offset == high - 1:
                             return entries
         finally:
-            with suppress(KafkaFailure):  # what went wrong before says more
+            with suppress(KafkaFailure):  # the first error says more
                 self._reader.read_from({})
         raise CommitInDoubtError(
             f"reading manifests [{low}, {high}) of {self._topic}, nothing came for"
@@ -239,12 +239,12 @@ class ManifestLog:
         )
 
     def _batch(self) -> list[Any]:
-        """Return what is there, once there is something; `take` alone waits for nothing."""
+        """Wait for the first record, and return all that are there; `take` alone does not wait."""
         first = self._reader.poll(_POLL_S)
         return [] if first is None else [first, *self._reader.take(_READ_MAX - 1)]
 
     def _poll(self, seconds: float) -> None:
-        """Wait, while nothing is read."""
+        """Wait without reading."""
         with failing_as(CommitInDoubtError, "manifests cannot be read"):
             self._reader.poll(seconds)
 

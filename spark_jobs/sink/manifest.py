@@ -1,9 +1,9 @@
-"""What a batch's manifest records come down to. Pure: no clock, no Kafka.
+"""Evaluates the manifest records of a batch. Pure: no clock, no Kafka.
 
-The manifest topic is a log. For each (app.id, batch) the first COMMIT that is neither expired nor
-lists an attempt that an earlier record of the batch listed is the winner, and that never changes:
-whatever is appended later stands behind it. So drivers, responders and aborts that know nothing
-of each other all come to the same answer by reading.
+The manifest topic is a log. For each (app.id, batch) the winner is the first COMMIT that is not
+expired and lists no attempt that an earlier record of the batch listed. The winner never changes,
+because later records come after it. So drivers, responders and aborts that know nothing of each
+other find the same winner by reading.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from halfbridge.serde.records import (
     ManifestTransaction,
 )
 
-# Windows in which the log is read backwards: an app's newest record is usually among the last.
+# Records of a window, by which the log is read backwards. An app's newest record is usually near
+# the end.
 WINDOW_RECORDS = 64
 WINDOW_GROWTH = 8
 WINDOW_RECORDS_MAX = 65_536
 
 
 class Fate(str, Enum):
-    """What becomes of a task attempt's transactions."""
+    """The fate of a task attempt's transactions."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
-    OPEN = "OPEN"  # nobody has said anything yet
+    OPEN = "OPEN"  # not decided yet
 
 
 class Rerun(str, Enum):
-    """What a batch that has a winner is, seen by a driver that brings its own attempts."""
+    """How a winner relates to the manifest of a driver that has attempts of its own."""
 
     OWN = "OWN"  # the winner lists these very attempts
     OTHER_QUERY = "OTHER_QUERY"  # it was published from another checkpoint
@@ -50,9 +51,9 @@ class Entry:
     """A manifest record as read.
 
     Attributes:
-        offset: In the app's manifest partition.
-        timestamp: Its append time, the broker's clock, epoch milliseconds.
-        manifest: What it says; without its attempts where these do not matter.
+        offset: Offset in the app's manifest partition.
+        timestamp: Append time, by the broker's clock, epoch milliseconds.
+        manifest: The content; without attempts if these do not matter.
     """
 
     offset: int
@@ -61,22 +62,22 @@ class Entry:
 
     @property
     def is_expired(self) -> bool:
-        """Tell whether a COMMIT came so late that its half messages may be given up already."""
+        """Tell whether a COMMIT came so late that the daemon may have discarded its messages."""
         first = self.manifest.first_append_timestamp
         return first != NO_TIMESTAMP and self.timestamp - first > self.manifest.age_ms_max
 
     @property
     def attempt_ids(self) -> frozenset[str]:
-        """The attempts it lists."""
+        """Ids of the attempts in the manifest."""
         return frozenset(attempt.attempt_id for attempt in self.manifest.attempts)
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a batch stands.
+    """The state of a batch.
 
     Attributes:
-        winner: The record that publishes it, or None.
+        winner: The record that publishes the batch, or None.
         rejected: Attempts that can never be published; complete only while there is no winner.
     """
 
@@ -84,13 +85,13 @@ class Standing:
     rejected: frozenset[str]
 
     def fate(self, attempt_id: str) -> Fate:
-        """Return what becomes of an attempt; once it is not OPEN, it stays for ever."""
+        """Return the fate of an attempt; a fate other than OPEN is final."""
         if self.winner is not None:
             return Fate.COMMIT if attempt_id in self.winner.attempt_ids else Fate.ROLLBACK
         return Fate.ROLLBACK if attempt_id in self.rejected else Fate.OPEN
 
     def without_transactions(self) -> Standing:
-        """Return what is left once all is decided: a manifest is far larger than its ids."""
+        """Return the state without transactions, which take far more memory than the ids."""
         if self.winner is None:
             return self
         manifest = self.winner.manifest
@@ -99,12 +100,12 @@ class Standing:
 
 
 def without_transactions(attempt_id: str) -> ManifestAttempt:
-    """Return an attempt of which only the id matters."""
+    """Return an attempt with its id only."""
     return ManifestAttempt(attempt_id, ())
 
 
 def standing(entries: Iterable[Entry]) -> Standing:
-    """Return where a batch stands, by all its records in offset order."""
+    """Return the state of a batch from all its records, in offset order."""
     rejected: frozenset[str] = frozenset()
     for entry in entries:
         ids = entry.attempt_ids
@@ -119,10 +120,10 @@ def standing(entries: Iterable[Entry]) -> Standing:
 
 
 def compare(winner: BatchManifest, mine: BatchManifest) -> Rerun:
-    """Return what `mine`, which was not appended or came too late, is beside the winner.
+    """Return how the winner relates to `mine`, which was not appended or came too late.
 
-    Rows alone do not tell batches apart: a heartbeat's are the same in each. So the checkpoint and
-    the plan in it come first, where both sides know theirs.
+    Equal rows do not prove that two batches are the same: a heartbeat sends the same rows in each
+    batch. So checkpoint and plan are compared first, if both sides know them.
     """
     if {each.attempt_id for each in winner.attempts} == {
         each.attempt_id for each in mine.attempts
@@ -137,23 +138,22 @@ def compare(winner: BatchManifest, mine: BatchManifest) -> Rerun:
 
 
 def same_origin(one: BatchManifest, other: BatchManifest) -> bool:
-    """Tell whether two manifests come from one plan of one checkpoint, as far as that is known."""
+    """Tell whether two manifests come from one plan of one checkpoint, as far as is known."""
     return not (differ(one.query_id, other.query_id) or differ(one.plan_hash, other.plan_hash))
 
 
 def differ(one: str, other: str) -> bool:
-    """Tell whether two things that may be unknown (empty) are known to differ."""
+    """Tell whether two values are known (not empty) and differ."""
     return bool(one and other) and one != other
 
 
 def rounds(attempts: Iterable[ManifestAttempt]) -> list[list[ManifestTransaction]]:
-    """Return all transactions, cut into rounds: one begins when all of the last are decided.
+    """Divide all transactions into rounds; a round begins when the one before is decided.
 
-    A round has one transaction of each attempt and half partition at most. Rows of one key that
-    have an order are in one attempt and one half partition, so no decision can overtake one that
-    comes before it on the same keys, not even one that has to be written again because nobody
-    knows whether it is stored. Attempts have no order among each other: 200 tasks with three
-    transactions on a half partition each make three rounds.
+    A round has at most one transaction of each attempt and half partition. Rows of one key have an
+    order only within one attempt and half partition. So no decision can overtake an earlier one on
+    the same keys, even if a decision in doubt is written again. Attempts have no order among each
+    other: 200 tasks with three transactions each on a half partition make three rounds.
     """
     cut: list[list[ManifestTransaction]] = []
     for attempt in attempts:
@@ -169,16 +169,15 @@ def rounds(attempts: Iterable[ManifestAttempt]) -> list[list[ManifestTransaction
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found of one app and batch.
+    """The result of a search for one batch of an app.
 
     Attributes:
         batch_id: The batch.
         entries: All records of the batch, in offset order.
-        searched_from: What a record appended now says under that name.
-        later_batch: The latest batch of the app with a COMMIT, later than the one looked for; -1
-            for none.
-        earlier_batch: The latest one with a COMMIT before it; -1 for none.
-        earlier_commits: Its COMMITs, in no order and without their attempts.
+        searched_from: The `searched_from` of a record that is appended now.
+        later_batch: The app's latest batch with a COMMIT, if later than the one searched; else -1.
+        earlier_batch: The app's latest earlier batch with a COMMIT; -1 for none.
+        earlier_commits: COMMITs of `earlier_batch`, unordered and without their attempts.
         is_cut: Records that might have mattered were deleted from the log.
     """
 
@@ -192,15 +191,15 @@ class Found:
 
     @property
     def standing(self) -> Standing:
-        """Where the batch stands."""
+        """The state of the batch."""
         return standing(self.entries)
 
     @property
     def follows_the_one_before(self) -> bool:
-        """Tell whether a COMMIT says that the batch before was published in this very log.
+        """Tell whether a COMMIT proves that the batch before was published in this log.
 
-        A COMMIT of this batch, though void, says so too: whoever appended it had looked. It may
-        also be as far as the search went.
+        A void COMMIT of this batch proves it too, because its writer has checked it. The search may
+        also have ended at that COMMIT.
         """
         if self.earlier_batch == self.batch_id - 1:
             return True
@@ -210,16 +209,16 @@ class Found:
 class Search:
     """Finds a batch's records by reading the log backwards, window by window.
 
-    Every record says how far back its writer had to look: below its `searched_from` there is no
+    Every record says how far back its writer had to search: below its `searched_from` there is no
     record of the app with its batch or a later one. So the search for batch n ends at the
-    `searched_from` of any COMMIT of the app with a batch <= n, be it the winner or a straggler
-    that a stopped driver appended late. A REJECT ends none: who commits has settled the batch
-    before, who aborts has not, and that batch may stand further down. Only an app that has no
-    COMMIT yet makes it read the whole partition.
+    `searched_from` of any COMMIT of the app with a batch <= n, the winner or a late one of a
+    stopped driver. A REJECT ends no search: a driver that commits has decided the batch before, a
+    driver that aborts has not, and that batch may be further back. The whole partition is read only
+    for an app without a COMMIT.
 
     Args:
-        batch_id: The batch looked for.
-        start: First offset that the log still has.
+        batch_id: The batch to find.
+        start: The log start.
         end: Where the log ended when the search began.
     """
 
@@ -230,20 +229,20 @@ class Search:
         self._read_from = end
         self._records = WINDOW_RECORDS
         self._bound: int | None = None
-        self._first = end  # lowest offset of this batch or a later one
+        self._first = end  # the lowest offset of this batch or a later one
         self._later = self._earlier = -1
         self._earlier_commits: list[BatchManifest] = []
         self._found: dict[int, Entry] = {}
 
     def window(self) -> tuple[int, int] | None:
-        """Return the offsets to read next, [low, high), or None: the search is over."""
+        """Return the offsets to read next, [low, high); None if the search is over."""
         low = self._start if self._bound is None else max(self._start, self._bound)
         if self._read_from <= low:
             return None
         return max(low, self._read_from - self._records), self._read_from
 
     def feed(self, entries: Sequence[Entry]) -> None:
-        """Take the app's records of the window that was just asked for, and step back."""
+        """Take the app's records in the present window, and step back."""
         window = self.window()
         if window is None:
             raise ValueError("the search is over")  # a bug in the caller
@@ -264,7 +263,7 @@ class Search:
                 self._found[entry.offset] = entry
 
     def result(self) -> Found:
-        """Return what was found, once `window` says None."""
+        """Return the result, once `window` returns None."""
         needed = 0 if self._bound is None else self._bound
         return Found(
             self._batch_id,

@@ -16,14 +16,13 @@ FORMAT = "txn_half"
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
 
-# Least age before the first check. A half message is sent at any moment of its batch, so this is
-# how long a batch may run before anybody asks: twice the five minutes of a long micro-batch. To be
-# asked earlier does no harm (the answer does not count); to be asked later only delays what a
-# driver left behind that died and was not started again.
+# Least age before the first check: how long a batch may run before a check. Twice the five minutes
+# of a long micro-batch. An earlier check does no harm (its answer does not count). A later check
+# only delays the end of transactions of a driver that died and was not restarted.
 IMMUNITY_MS = 10 * _MINUTE_MS
 _DAEMON_AGE_MS_MAX = 72 * _HOUR_MS  # the daemon's default of transaction_age_ms_max
-# A third of the age at which the daemon gives half messages up: that leaves room for the daemon's
-# clock and its last checks, and is far more than a batch takes.
+# A third of the age at which the daemon gives up half messages, which leaves room for the daemon's
+# clock and its last checks. A batch takes far less.
 AGE_MS_MAX = 24 * _HOUR_MS
 SEND_TIMEOUT_MS = 120_000  # as delivery.timeout.ms of Spark's own Kafka sink
 COMMIT_TIMEOUT_MS = 60_000
@@ -31,7 +30,7 @@ COMMIT_TIMEOUT_MS = 60_000
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,150}")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{0,50}")
 BATCH_ID_MAX = (1 << 63) - 1
-# What Spark adds on its own.
+# Options that Spark adds.
 _CHECKPOINT = "checkpointlocation"
 _SPARKS = frozenset((_CHECKPOINT, "path", "queryname"))
 _NAME_IN_WORDS = "at most 150 letters, digits, '.', '_' and '-', no RMQ_SYS_"
@@ -55,7 +54,7 @@ _OWNED = under_all_names(
         "isolation.level": "the sink owns its consumer",
         "group.id": "use the option producer.group",
         "message.max.bytes": "it follows the half topic's max.message.bytes",
-        # Java's names for what librdkafka, which this sink uses, has not or calls otherwise.
+        # Names of the Java client, which librdkafka does not have.
         "partitioner.class": GUARANTEED["partitioner"],
         "key.serializer": _SENT_AS_THEY_ARE,
         "value.serializer": _SENT_AS_THEY_ARE,
@@ -85,7 +84,7 @@ def _is_batch_number(number: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a query says about its sink. Picklable: executors get it too."""
+    """The options of a query's sink. Picklable, for executors."""
 
     refusal = staticmethod(_refusal)
 
@@ -205,16 +204,16 @@ class SinkOptions:
         return self.batch_id is None and batch_id > self.first_batch
 
     def client_key(self) -> tuple[object, ...]:
-        """Return what tells clients apart that cannot be shared."""
+        """Return a key that is equal for two queries if they can share clients."""
         kafka = tuple(sorted(self.kafka.items()))
         return (self.bootstrap_servers, self.prefix, self.send_timeout_ms, kafka)
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:
-    """Return the options of a query, whose names may be in any case.
+    """Return the options of a query; upper and lower case of names do not matter.
 
     Raises:
-        SinkOptionError: one is missing, wrong or unknown; whoever wrote the query corrects it.
+        SinkOptionError: one is missing, wrong or unknown; the author of the query corrects it.
     """
     options = {name.lower(): str(value).strip() for name, value in given.items()}
     kafka = {

@@ -1,8 +1,8 @@
-"""What one process of Spark's has for all its batches: the outside, clients, and marks.
+"""The state of one Spark process that outlives a batch: ports, clients and flags.
 
-Spark uses its Python workers again, batch after batch, and makes a data source and a writer anew
-for each of its calls. So what is to live longer stands here. Nothing of it is pickled: a writer
-that comes to an executor uses the process that it comes to, `here()`.
+Spark reuses its Python workers, and makes a new data source and writer for each call. State that
+must live longer is kept here. None of it is pickled: a writer on an executor uses the state of the
+executor's process, `here()`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 class SinkProcess:
-    """Clients and marks of one process. Thread-safe, but for what a task sends by.
+    """Clients and flags of one process. Thread-safe, except for the senders of tasks.
 
     Args:
-        ports: Kafka, clock, concurrency, ids.
+        ports: Kafka, clock, concurrency and ids.
 
     Attributes:
-        ports: The same.
+        ports: The ports.
         decided: App and cluster -> the latest batch whose COMMITs this process has written.
-        checked: Group, age and cluster -> topics and limits were as they must be.
-        shown: App and cluster -> the manifest that was shown last, without its attempts. A winner
-            stays one, and its manifest may have 70,000 transactions, which are decoded once.
+        checked: Group, age and cluster whose topics and limits were checked and correct.
+        shown: App and cluster -> the winner that was shown last, without its attempts. A manifest
+            may have 70,000 transactions, and so is decoded only once.
     """
 
     def __init__(self, ports: Ports) -> None:
@@ -52,13 +52,13 @@ class SinkProcess:
 
     @property
     def actor(self) -> str:
-        """This process's name in records, for people who search."""
+        """This process's name in records, for people."""
         return f"{socket.gethostname()}:{os.getpid()}"
 
     def new_attempts_sender(self, options: SinkOptions) -> HalfSender:
-        """Return the sender for the options, a new one where the last has failed or is outdated.
+        """Return the sender for the options; a new one if the last has failed or is outdated.
 
-        An operator may have raised limits since, and Spark's Python workers outlive a query.
+        Spark's Python workers outlive a query, and an operator may have raised limits since.
 
         Raises: as Sender.
         """
@@ -71,8 +71,8 @@ class SinkProcess:
     def decide(self, options: SinkOptions, *decision: Any, **more: Any) -> dict[int, int]:
         """Decide by the Decider for the options, as `Decider.decide`.
 
-        Several threads of a responder may call this. Each waits for the one before, and has a
-        Decider of its own where the other's has failed.
+        Several threads of a responder may call this. They take turns with one Decider, which is
+        replaced when it has failed.
         """
         key = options.client_key()
         while True:
@@ -101,5 +101,5 @@ class SinkProcess:
 
 @cache
 def here() -> SinkProcess:
-    """Return what this process has, with Kafka, clocks and threads of this machine."""
+    """Return the state of this process, with the system's ports."""
     return SinkProcess(system_ports())

@@ -1,7 +1,7 @@
-"""How far an app of the sink has come, and what was refused of it: for metrics and notebooks.
+"""The progress of an app of the sink, and its refused messages: for metrics and notebooks.
 
-Spark 4.1 has no place for a Python sink's own numbers in a query's progress. They stand in the
-manifests, where any process can read them.
+In Spark 4.1 a Python sink cannot add numbers to a query's progress. The numbers are in the
+manifests, which any process can read.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
 
 _PREFIX = "halfbridge_spark_sink_"
-# Read of the manifest partition in one search, at each scrape. A manifest has 1 KB to 235 KB
-# (docs/spark_sink.md has the arithmetic), so 5,000 are 5 MB to 1 GB. One app with a batch each ten
-# seconds writes them in half a day.
+# Records that one scrape may read of the manifest partition. A manifest has 1 KB to 235 KB
+# (docs/spark_sink.md has the arithmetic), so 5,000 are 5 MB to 1 GB. An app with a batch every ten
+# seconds writes 5,000 in half a day.
 RECORDS_MAX = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class SinkProgress:
-    """What the newest manifest of an app says.
+    """The numbers in the newest manifest of an app.
 
     Attributes:
         app_id: The app.
-        batch_id: Its newest batch; -1: none yet.
+        batch_id: The app's newest published batch; -1: none yet.
         row_count: Rows of that batch.
-        published_ms: When its driver wrote the manifest, epoch milliseconds; -1 without one.
-        refused_count: Messages of earlier batches that became dead letters, of those that the
-            daemon had delivered when the newest one was committed.
-        is_counted: Whether the dead letters may be read: if not, refused_count says nothing.
+        published_ms: When the driver wrote the manifest, epoch milliseconds; -1 without one.
+        refused_count: Refused messages of the batches that the daemon had delivered when the newest
+            one was committed.
+        is_counted: Whether dead letters can be read; if not, refused_count has no meaning.
     """
 
     app_id: str
@@ -55,16 +55,16 @@ class SinkProgress:
 
 
 def sink_progress(options: Mapping[str, str]) -> SinkProgress:
-    """Return how far an app has come.
+    """Return the progress of an app.
 
     Args:
         options: The sink's: app.id, kafka.bootstrap.servers, halfbridge.prefix, kafka.*.
 
     Raises:
-        SinkOptionError: one is wrong; correct it.
+        SinkOptionError: an option is wrong; correct it.
         SearchLimitError: the app has written nothing among the newest RECORDS_MAX records of its
-            partition of the manifest topic; its next batch helps.
-        SinkError: the manifest topic cannot be read; repeat it.
+            partition of the manifest topic; this passes with its next batch.
+        SinkError: the manifest topic cannot be read; repeat the call.
         DecodeError: a manifest of the app is damaged, or of a newer version; upgrade this reader.
     """
     parsed = parse_options(options)
@@ -75,8 +75,8 @@ def sink_progress(options: Mapping[str, str]) -> SinkProgress:
     progress = SinkProgress(
         parsed.app_id, refused_count=tally.refused_count, is_counted=bool(tally.offsets)
     )
-    # COMMITs of drivers that came second say other numbers, and those that came too late publish
-    # nothing: what is shown is the winner, of the latest batch that has one.
+    # Only winners count: a COMMIT of a second driver has other numbers, and one that came too late
+    # publishes nothing. Shown is the latest batch with a winner.
     key = (parsed.app_id, *parsed.client_key())
     shown = process.shown.get(key)
     while found.earlier_batch >= 0:
@@ -105,11 +105,11 @@ class SinkMetrics(Collector):
         self._sinks = sinks
 
     def describe(self) -> Iterator[Metric]:
-        """Yield the metrics without asking anybody: registering must not fail."""
+        """Yield the metrics without asking brokers, because registration must not fail."""
         yield from self._families()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what the manifests say now; an app whose manifests cannot be read is left out."""
+        """Yield the present numbers; an app whose manifests cannot be read is left out."""
         batch, rows, published, refused, answered = self._families()
         for options in self._sinks:
             app = options.get("app.id", "")

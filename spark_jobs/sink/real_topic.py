@@ -1,4 +1,4 @@
-"""What a real topic takes of a row, as the daemon will write it. Pure."""
+"""Checks whether a real topic will take a row, as the daemon will write it. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 if TYPE_CHECKING:
     from halfbridge.spark_jobs.sink.rows import Row
 
-# Where a topic's settings may not be read: the greatest max.message.bytes that Kafka allows.
+# If a topic's settings cannot be read: the highest max.message.bytes that Kafka allows.
 ANY_BYTES = (1 << 31) - 1
 _BATCH_BYTES = 61  # header of a record batch, to which max.message.bytes applies
 _FIXED_BYTES = 3  # attributes, and two deltas that are 0 in the first record of a batch
 _VARINT_BYTES_MAX = 5
-# A transaction id, a birth in milliseconds and the largest index, as the daemon adds them to a
-# record: which index a row will have is not known when it is weighed.
+# The headers that the daemon adds: transaction id, birth and index. The largest index is taken,
+# because a row's index is not known yet when its size is checked.
 _ADDED = real_headers([], "0" * 32, 10**12, TRANSACTION_MESSAGES_MAX - 1)
 _ADDED_BYTES = sum(2 + len(name) + len(value or b"") for name, value in _ADDED)
-# Most that the record has besides key, value and the user's headers: its length, those of key and
-# value, and the number of headers come in up to five bytes each.
+# Most bytes of a record besides key, value and the user's headers. The record's length, the lengths
+# of key and value, and the number of headers take up to five bytes each.
 FRAME_BYTES_MAX = _BATCH_BYTES + _FIXED_BYTES + 4 * _VARINT_BYTES_MAX + _ADDED_BYTES
 
 
@@ -30,9 +30,9 @@ class RealTopic:
     """A real topic.
 
     Attributes:
-        partitions: How many it has.
-        record_bytes_max: Its max.message.bytes; ANY_BYTES where that may not be read.
-        is_compacted: It refuses null keys.
+        partitions: Number of partitions.
+        record_bytes_max: The topic's max.message.bytes; ANY_BYTES if that cannot be read.
+        is_compacted: The topic is compacted, and refuses null keys.
     """
 
     partitions: int
@@ -40,7 +40,7 @@ class RealTopic:
     is_compacted: bool
 
     def refusal(self, row: Row) -> str:
-        """Return why the topic would refuse a row; empty when it would not."""
+        """Return why the topic would refuse a row; empty if it would not."""
         topic, _, key, _, _ = row
         if key is None and self.is_compacted:
             return f"topic {topic} is compacted and takes no row without a key"
@@ -54,7 +54,7 @@ class RealTopic:
 
 
 def delivered_bytes(row: Row) -> int:
-    """Return the size of a row as a record batch of its own, not compressed, at most.
+    """Return an upper bound of a row's size as an uncompressed batch of one record.
 
     Source: Kafka's record format v2.
     """
@@ -71,5 +71,5 @@ def _field_bytes(field: bytes | None) -> int:
 
 
 def _varint_bytes(number: int) -> int:
-    """Return how many bytes a number from 0 takes: seven bits each, the lowest for the sign."""
+    """Return the bytes of a number >= 0 as a varint: seven bits per byte, one bit for the sign."""
     return max(1, -(-(2 * number).bit_length() // 7))

@@ -1,4 +1,4 @@
-"""Why the driver refuses to publish a batch, in words that say what happened and what to do."""
+"""The errors by which the driver refuses to publish a batch, with what happened and what to do."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def refusal_of(
     options: SinkOptions,
     winner_of: Callable[[int], BatchManifest | None],
 ) -> SinkError | None:
-    """Return why a batch that nobody has published must not be; None where it may.
+    """Return why a batch without a winner must not be published; None if it may.
 
     Args:
-        mine: Its manifest, not appended yet.
-        found: What stands in the log about it.
-        plan: What the checkpoint says of it.
-        options: Of the sink.
+        mine: The batch's manifest, not appended yet.
+        found: The log's records of the batch.
+        plan: The batch's plan in the checkpoint.
+        options: The sink's options.
         winner_of: Batch -> its winning manifest.
 
-    Raises: what `winner_of` does.
+    Raises: as `winner_of`.
     """
     if found.later_batch > mine.batch_id:
         return _out_of_order(mine, found, options)
@@ -72,14 +72,14 @@ def replay_refusal_of(
     *,
     options: SinkOptions,
 ) -> SinkError | None:
-    """Return why a batch that was published is not taken for this one; None where it is.
+    """Return why a batch with a winner is not accepted as published; None if it is.
 
     Args:
-        rerun: As `compare` has it.
-        winner: What was published.
-        mine: What this driver would have published.
-        plan: What the checkpoint says of it.
-        options: Of the sink.
+        rerun: The result of `compare`.
+        winner: The published manifest.
+        mine: The manifest of this driver.
+        plan: The batch's plan in the checkpoint.
+        options: The sink's options.
     """
     if rerun is Rerun.OTHER_QUERY:
         return _other_query(winner, mine)
@@ -92,7 +92,7 @@ def replay_refusal_of(
 
 
 def given_up(mine: BatchManifest) -> AttemptGivenUpError:
-    """Return the refusal of a batch whose attempts were rejected before this commit."""
+    """Return the error for a batch whose attempts were rejected before this commit."""
     return AttemptGivenUpError(
         f"batch {mine.batch_id} of {mine.app_id} took too long or was aborted, and was given up"
         " before this commit: nothing of it was published. Start the query again; the"
@@ -106,10 +106,10 @@ def _refusal_by_the_one_before(
     hash_before: str,
     winner_of: Callable[[int], BatchManifest | None],
 ) -> SinkError | None:
-    """Return why a batch does not follow the one before; None where it does, for all we know.
+    """Return why a batch does not follow the one before; None if it does, as far as is known.
 
-    Drivers that lost a race for that batch have left COMMITs of it too, so which of them was
-    published is looked up where one of them says otherwise.
+    Drivers that lost a race for the batch before have also written COMMITs of it. So its winner is
+    looked up if one of the COMMITs differs.
     """
     expected = mine._replace(plan_hash=hash_before)
     if all(same_origin(each, expected) for each in found.earlier_commits):
@@ -123,7 +123,7 @@ def _refusal_by_the_one_before(
 
 
 def _other_rows(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchError:
-    """Return the refusal of a batch that was published with other rows."""
+    """Return the error for a batch that was published with other rows."""
     if winner.plan_hash and winner.plan_hash == mine.plan_hash:
         why = (
             "The plan in the checkpoint is the same, so the query is not deterministic (rand, uuid,"
@@ -143,7 +143,7 @@ def _other_rows(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchErr
 
 
 def _other_query(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchError:
-    """Return the refusal of a batch that was published, or follows one, from another checkpoint."""
+    """Return the error for a batch that was published, or follows one, from another checkpoint."""
     return ReplayMismatchError(
         f"{_published(winner, mine)}: from the checkpoint of query {winner.query_id}, and this one"
         f" is that of query {mine.query_id}. {_OLD_STANDS}. Either the checkpoint was deleted or"
@@ -153,7 +153,7 @@ def _other_query(winner: BatchManifest, mine: BatchManifest) -> ReplayMismatchEr
 
 
 def _other_plan(winner: BatchManifest, mine: BatchManifest, departure: str) -> PlanMismatchError:
-    """Return the refusal of a batch that was published by another plan."""
+    """Return the error for a batch that was published by another plan."""
     now = departure or f"now those of offsets/{mine.batch_id} have {mine.plan_hash}"
     return PlanMismatchError(
         f"{_published(winner, mine)}: by another plan (the offsets in offsets/{winner.batch_id} of"
@@ -162,7 +162,7 @@ def _other_plan(winner: BatchManifest, mine: BatchManifest, departure: str) -> P
 
 
 def _departed(mine: BatchManifest, departure: str) -> PlanMismatchError:
-    """Return the refusal of a batch whose plan in the checkpoint is not the one that was run."""
+    """Return the error for a batch whose plan in the checkpoint is not the plan that was run."""
     return PlanMismatchError(
         f"batch {mine.batch_id} of {mine.app_id}: {departure}. {_NOTHING}. Two drivers run on one"
         " checkpoint, and its store let one write over the plan of the other"
@@ -174,7 +174,7 @@ def _departed(mine: BatchManifest, departure: str) -> PlanMismatchError:
 def _plan_before_changed(
     before: BatchManifest, mine: BatchManifest, hash_now: str
 ) -> PlanMismatchError:
-    """Return the refusal of a batch behind one whose plan is no longer what was published."""
+    """Return the error for a batch after one whose plan has changed since it was published."""
     return PlanMismatchError(
         f"batch {mine.batch_id} of {mine.app_id} begins where offsets/{before.batch_id} of the"
         f" checkpoint ends, and that plan is another one (SHA-256 {hash_now}) than the one by which"
@@ -184,7 +184,7 @@ def _plan_before_changed(
 
 
 def _unknown_past(mine: BatchManifest, found: Found, options: SinkOptions) -> UnknownPastError:
-    """Return the refusal of a stream's batch when the one before it is not known."""
+    """Return the error for a stream's batch if the one before it is not known."""
     known = f"none later than {found.earlier_batch}" if found.earlier_batch >= 0 else "none"
     return UnknownPastError(
         f"batch {mine.batch_id} of {mine.app_id}: of the batches before it"
@@ -198,7 +198,7 @@ def _unknown_past(mine: BatchManifest, found: Found, options: SinkOptions) -> Un
 
 
 def _out_of_order(mine: BatchManifest, found: Found, options: SinkOptions) -> BatchOrderError:
-    """Return the refusal of a batch behind which a later one was published."""
+    """Return the error for a batch if a later one was published."""
     if options.batch_id is None:
         what_to_do = (
             "The checkpoint was deleted or reset: set a new app.id, or bring the checkpoint back."

@@ -1,4 +1,4 @@
-"""Reads the dead-letter topic from where the last batch stopped, within bounds."""
+"""Reads the dead-letter topic from where the last batch stopped, with limits of time and bytes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.tally import Letter
 
-# Of one look, so that a neighbour's dead letters delay a batch by no more; the next batch goes on
-# where this one stopped. Dead letters are as large as messages: 64 MiB are 64 of the largest, and
-# what a broker on the same network gives in two seconds. The two seconds begin when the brokers
-# answer: a TLS handshake and a login to each broker take up to a few seconds before.
+# Limits of one look, so that dead letters of other apps delay a batch by no more. The next batch
+# continues where this one stopped. Dead letters are as large as messages: 64 MiB are 64 of the
+# largest, and a broker on the same network delivers them in two seconds. The two seconds begin when
+# brokers answer; a TLS handshake and a login to each broker may take a few seconds before.
 LOOK_S_MAX = 2.0
 CONNECT_S_MAX = 10.0
 LOOK_RECORDS_MAX = 10_000
 LOOK_BYTES_MAX = 64 * 1024 * 1024
-# Taken from the client at a time, so that a look goes beyond its bounds by so many records at most.
+# Records taken from the client at a time; a look exceeds its limits by at most so many.
 _READ_MAX = 100
 _QUEUE_KBYTES_MAX = 16 * 1024
 _POLL_S = 0.1
@@ -36,12 +36,12 @@ _NO_RIGHT = (Code.TOPIC_AUTHORIZATION_FAILED, Code.GROUP_AUTHORIZATION_FAILED)
 
 
 class Look(NamedTuple):
-    """What a look found.
+    """The result of one look at the dead-letter topic.
 
     Attributes:
-        letters: Dead letters that may be of the app.
-        offsets: Up to where it read, the partitions in order.
-        unread: Offsets that it left for the next one.
+        letters: Dead letters that may belong to the app.
+        offsets: The position in each partition, in order.
+        unread: Number of offsets that are left for the next look.
     """
 
     letters: Sequence[Letter]
@@ -50,7 +50,7 @@ class Look(NamedTuple):
 
 
 class DeadLetters:
-    """The dead-letter topic. What may not be read is said once, and nothing is counted."""
+    """The dead-letter topic. If it cannot be read, that is logged once and nothing is counted."""
 
     def __init__(self, options: SinkOptions, ports: Ports) -> None:
         self._options = options
@@ -61,12 +61,12 @@ class DeadLetters:
         self._is_refused = False
 
     def ends(self) -> tuple[int, ...]:
-        """Return where the partitions end for read_committed; empty where that is not told."""
+        """Return the partitions' last stable offsets; empty if they cannot be read."""
         if self._is_refused:
             return ()
         try:
             seen = self._admin.topics(KAFKA_TIMEOUT_S).get(self._topic)
-        except KafkaFailure as failure:  # counting fails no batch
+        except KafkaFailure as failure:  # a failure to count must not fail the batch
             LOG.info("%s was not read: no broker answers: %s", self._topic, failure)
             return ()
         if seen is None:
@@ -76,18 +76,18 @@ class DeadLetters:
         return tuple(ends.values()) if len(ends) == seen.partitions else ()
 
     def read(self, since: tuple[int, ...]) -> Look | None:
-        """Return what stands behind some offsets; None where it cannot be read."""
+        """Return the dead letters after the offsets `since`; None if they cannot be read."""
         ends = self.ends()
         if not ends:
             return None
         at = dict(enumerate((*since, *(0 for _ in range(len(ends) - len(since))))))
         behind = {each: end for each, end in enumerate(ends) if end > at[each]}
         if not behind:
-            # A leader that was deposed may tell an older end. Offsets that went back would make the
-            # next look count the dead letters between once more.
+            # A deposed leader may report an older end. If the offsets went back, the next look
+            # would count the dead letters in between twice.
             return Look((), tuple(at[each] for each in range(len(ends))), 0)
         for partition, start in self._asked(len(ends), Edge.START).items():
-            at[partition] = max(at[partition], start)  # what was deleted meanwhile is not counted
+            at[partition] = max(at[partition], start)  # deleted dead letters are not counted
         try:
             letters = self._read(at, behind)
         except KafkaFailure as failure:
@@ -97,9 +97,9 @@ class DeadLetters:
         return Look(letters, tuple(at[each] for each in range(len(ends))), unread)
 
     def await_visible(self, deadline: float) -> bool:
-        """Wait until read_committed sees what is stored now; tell whether it does.
+        """Wait until read_committed readers see all records stored now; tell whether they do.
 
-        A topic that cannot be read is not waited for.
+        Does not wait for a topic that cannot be read.
 
         Args:
             deadline: Latest moment, by the monotonic clock.
@@ -114,11 +114,11 @@ class DeadLetters:
         return True
 
     def _read(self, at: dict[int, int], behind: Mapping[int, int]) -> list[Letter]:
-        """Read up to the ends that lie ahead, moving `at`; stop where a bound is reached."""
+        """Read up to the ends in `behind`, moving `at`; stop at a limit."""
         letters: list[Letter] = []
         open_ = {each for each, end in behind.items() if at[each] < end}
         changes = {
-            "isolation.level": "read_committed",  # an aborted kafka_txn has buried nothing
+            "isolation.level": "read_committed",  # without those of aborted kafka_txns
             "queued.max.messages.kbytes": _QUEUE_KBYTES_MAX,
         }
         reader = new_reader(self._options, self._ports, changes=changes)
@@ -157,7 +157,7 @@ class DeadLetters:
     def _letter(self, record: Any) -> Letter | None:
         try:
             headers = headers_of(record)
-        except SerdeError:  # anybody who may write the topic can write such a record
+        except SerdeError:  # any client with the right to write can write such a record
             return None
         return letter_of(
             headers,
@@ -166,7 +166,7 @@ class DeadLetters:
         )
 
     def _asked(self, partitions: int, edge: Edge) -> dict[int, int]:
-        """Return an edge of each partition whose broker tells it, the partitions in order."""
+        """Return an edge of each partition whose broker answers, in the order of partitions."""
         places = [(self._topic, each) for each in range(partitions)]
         answers = self._admin.ask_ends(places, edge, KAFKA_TIMEOUT_S) if places else {}
         told: dict[int, int] = {}
@@ -198,15 +198,15 @@ def await_delivery(
     *,
     timeout_ms: int,
 ) -> bool:
-    """Wait until the daemon has delivered what some decisions publish; tell whether it did.
+    """Wait until the daemon has applied some decisions; tell whether it has.
 
-    It commits its place in the op topic in the very kafka_txn that has the deliveries, or the dead
-    letters, of the ops before that place. The end of a kafka_txn reaches each partition on its own:
-    the place may be told before the dead letters are visible, and these are waited for then.
+    The daemon commits its offset in the op topic in the same kafka_txn as the deliveries and dead
+    letters of the ops below that offset. The end of a kafka_txn reaches each partition separately.
+    So the offset may be visible before the dead letters are, and this function waits for both.
 
     Args:
-        options: Of the sink.
-        ports: The outside.
+        options: The sink's options.
+        ports: Kafka and the clock are used.
         dead: The dead-letter topic.
         decisions: Half partition -> offset of its last decision.
         timeout_ms: Longest wait.
@@ -227,7 +227,7 @@ def await_delivery(
                         options.names.daemon_group,
                     )
                     return False
-                # No answer: asked again.
+                # No answer: ask again.
             else:
                 last = {place: end for place, end in last.items() if places[place].offset <= end}
             if not last or now() >= deadline:

@@ -1,4 +1,4 @@
-"""Rows as Spark's own Kafka sink takes them: checked by their schema, read from Arrow, hashed."""
+"""Rows in the form of Spark's own Kafka sink: checks the schema, reads Arrow, computes the hash."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _lengths = Struct("<iiiii").pack
 _pair_lengths = Struct("<ii").pack
 _BYTES_OR_TEXT = ("string", "binary")
 _HEADERS_TYPE = "array<struct<key:string,value:binary>>"
-# Type of each column, as Spark's own sink wants it.
+# Types of each column, as in Spark's own sink.
 _ALLOWED = {
     VALUE: _BYTES_OR_TEXT,
     KEY: _BYTES_OR_TEXT,
@@ -45,10 +45,10 @@ Row = tuple[str, int, "bytes | None", "bytes | None", Headers]
 
 
 def check_schema(schema: StructType, *, topic: str | None) -> None:
-    """Check that rows of `schema` can be sent; the texts are those of Spark's own sink.
+    """Check that rows of `schema` can be sent; the error texts are those of Spark's own sink.
 
     Args:
-        schema: Of the query.
+        schema: The query's schema.
         topic: The option `topic`.
 
     Raises:
@@ -79,8 +79,8 @@ def rows_of(batch: pa.RecordBatch, *, topic: str | None) -> Iterator[Row]:
     """Yield the rows of an Arrow batch.
 
     Args:
-        batch: With columns as `check_schema` allows.
-        topic: The option `topic`, which wins over the column.
+        batch: An Arrow batch with the columns that `check_schema` allows.
+        topic: The option `topic`, which overrides the column.
 
     Raises:
         RowError: a row has no topic, a partition below 0 or a reserved header.
@@ -109,10 +109,10 @@ def rows_of(batch: pa.RecordBatch, *, topic: str | None) -> Iterator[Row]:
 
 
 class ContentHash:
-    """Order-free hash of rows: the sum of each row's hash modulo 2^128.
+    """Hash of rows that does not depend on their order: the sum of row hashes modulo 2^128.
 
-    Equal for equal rows in any order and in any cut into tasks, so that a batch which Spark runs
-    again after a crash can be told from one with other rows.
+    The hash is equal for equal rows in any order and division into tasks. So it distinguishes a
+    batch that Spark runs again after a crash from a batch with other rows.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class ContentHash:
         self._topics: dict[str, bytes] = {}
 
     def add(self, row: Row) -> None:
-        """Count a row in."""
+        """Add a row."""
         topic, partition, key, value, headers = row
         name = self._topics.get(topic)
         if name is None:
@@ -142,7 +142,7 @@ class ContentHash:
         self._sum += int.from_bytes(hashed.digest(), "little")
 
     def add_sum(self, other: int) -> None:
-        """Count in what another one says."""
+        """Add the sum of another hash."""
         self._sum += other
 
     def sum(self) -> int:
@@ -150,7 +150,7 @@ class ContentHash:
         return self._sum & _HASH_MASK
 
     def hex(self) -> str:
-        """Return it as manifests have it."""
+        """Return the hash in hexadecimal, as manifests have it."""
         return f"{self.sum():0{2 * _HASH_BYTES}x}"
 
 

@@ -1,4 +1,4 @@
-"""The sink's writing side of Kafka: an idempotent writer that passes no record over."""
+"""Writes the sink's records by an idempotent writer that leaves no gap."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from halfbridge.serde.headers import Headers
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
-# How long one wait for room in the queue is, before it is tried again.
+# How long to wait for room in the queue before the next try.
 _ROOM_S = 0.1
-# The client tells at once what it has purged: no broker is asked.
+# The client reports purged records at once, because no broker is asked.
 _PURGE_S = 1.0
-# Acknowledgements are served once in so many sends, so that a row costs no call of its own.
+# Sends between two polls, so that not every row costs a call.
 _POLL_EVERY = 256
 _FAILED_BEFORE = "the Kafka client has failed before"
 
@@ -32,17 +32,17 @@ class Sender:
     """One writer, until it fails. Not thread-safe.
 
     Args:
-        options: Of the sink.
-        ports: Make the clients.
-        defaults: Properties of the writer that the query may set otherwise.
+        options: The sink's options.
+        ports: Makes the clients.
+        defaults: Properties of the writer that the query may override.
         changes: Properties of the writer that the query may not set.
 
     Attributes:
-        shape: The half topic as it was when this was made.
+        shape: The half topic's shape when this sender was made.
 
     Raises:
-        SinkSetupError: half and op topic are not as they must be, or no broker answers.
-        SinkOptionError: the Kafka client does not take a property.
+        SinkSetupError: half or op topic is missing or has the wrong shape, or no broker answers.
+        SinkOptionError: the Kafka client refuses a property.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Sender:
         return self._writer is None
 
     def failure(self, error: Any, record: Any) -> KafkaFailure | None:
-        """Return why a record is not known to be stored; None where a broker has said that it is.
+        """Return why a record is not proven to be stored; None if a broker has confirmed it.
 
         Args:
-            error: Of the acknowledgement.
+            error: The acknowledgement's error.
             record: The record that was acknowledged.
         """
         if error is not None:
@@ -98,7 +98,7 @@ class Sender:
         """Hand a record to Kafka, waiting for room in the queue.
 
         Raises:
-            SendError: no room came in time, or the client takes no more.
+            SendError: there was no room in time, or the client takes no more records.
         """
         writer = self._writer
         if writer is None:
@@ -116,10 +116,10 @@ class Sender:
             self._serve(writer.poll, 0)
 
     def flush(self, timeout_s: float) -> None:
-        """Return once every record is acknowledged or has failed, as its callback tells.
+        """Return once every record is acknowledged or has failed; callbacks get the results.
 
         Raises:
-            SendError: that did not happen in time; what is left is given up.
+            SendError: some records are not acknowledged in time, and are given up.
         """
         if self._writer is None:
             raise SendError(_FAILED_BEFORE)
@@ -129,7 +129,7 @@ class Sender:
             raise SendError(f"{left} records were not acknowledged in {timeout_s:g} s")
 
     def give_up(self) -> None:
-        """Drop what is not sent yet; the client is of no more use."""
+        """Drop unsent records; the client cannot be used any more."""
         writer, self._writer = self._writer, None
         if writer is not None:
             with suppress(KafkaFailure):
@@ -147,7 +147,7 @@ class Sender:
         raise SendError("the send queue stayed full: the brokers do not answer")
 
     def _serve(self, call: Callable[[float], int], seconds: float) -> int:
-        """Serve acknowledgements by the writer's `poll` or `flush`, and return what that does."""
+        """Serve acknowledgements by the writer's `poll` or `flush`, and return its result."""
         try:
             return call(seconds)
         except KafkaFailure as failure:

@@ -1,12 +1,13 @@
-"""How many messages of published batches became dead letters. Pure: no clock, no Kafka.
+"""Counts messages of published batches that became dead letters. Pure: no clock, no Kafka.
 
-A dead letter counts when a winning manifest lists its transaction: then its row was published, and
-is not in its topic. Whoever may write half messages may also claim another's name, so that a name
-alone counts nothing.
+A dead letter counts if a winning manifest lists its transaction: its row was published, and is not
+in its topic. Any writer of half messages can claim another app's name, so a name alone does not
+count.
 
-The daemon gives a transaction up as a whole, and the manifest has the number of its messages. So
-the dead letter of message 0 stands for all of them. There is exactly one, wherever a look at the
-topic begins or ends. It alone names the batch, but for a stub, which has no RMQ_CONTEXT.
+The daemon gives up a transaction as a whole, and the manifest has the number of its messages. So
+the dead letter of message 0 is counted for all of them: there is exactly one, wherever a look
+begins or ends. Only this dead letter names the batch, unless it is a stub, which has no
+RMQ_CONTEXT.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.records import BatchManifest
 
-# Batches whose manifests are looked up for one look at the dead letters: each costs a search. What
-# a policy refuses is refused batch by batch; claims of more at once are an outage of hours, of
-# which ten tell enough, or somebody else's invention.
+# Batches whose manifests are looked up in one look, because each costs a search. A policy refuses
+# batch by batch. Claims of more batches mean an outage of hours, of which ten batches tell enough,
+# or an invention.
 CLAIMED_BATCHES_MAX = 10
-# How far back a claim is looked up: the search reads all that stands behind its batch, and a claim
-# of batch 0 would make a commit read the whole partition. With a batch each ten seconds 1,000 are
-# nearly three hours, longer than a daemon that runs takes to deliver.
+# The oldest claim that is looked up. A search reads all records after the claimed batch, so a claim
+# of batch 0 would make a commit read the whole partition. At a batch every ten seconds 1,000
+# batches are nearly three hours, longer than a running daemon takes to deliver.
 CLAIMED_AGE_BATCHES_MAX = 1_000
 NO_BATCH = -1
 
@@ -40,8 +41,8 @@ class Letter(NamedTuple):
     """The dead letter of message 0 of a transaction of the producer group.
 
     Attributes:
-        transaction_id: Of its half message.
-        batch_id: The batch that it claims; NO_BATCH: none, it is a stub or somebody else's.
+        transaction_id: The half message's transaction.
+        batch_id: The claimed batch; NO_BATCH: none, because it is a stub or of another sender.
         why: Reason and detail.
     """
 
@@ -51,12 +52,12 @@ class Letter(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """What is known of an app's refused messages.
+    """The count of an app's refused messages.
 
     Attributes:
-        refused_count: Messages of its batches found among the dead letters so far.
-        offsets: Up to where the dead-letter topic was read, the partitions in order; empty: it
-            cannot be.
+        refused_count: The app's messages that were found among the dead letters so far.
+        offsets: The position in each partition of the dead-letter topic, in order; empty: the topic
+            cannot be read.
     """
 
     refused_count: int = 0
@@ -67,13 +68,12 @@ NO_TALLY = Tally()
 
 
 class Refused(NamedTuple):
-    """What one look at the dead letters found.
+    """The refused messages that one look has found.
 
     Attributes:
-        by_batch: Batch -> messages.
-        why: Of one of them.
-        unverified: Transactions that may be of published batches, which was not looked up or
-            cannot be.
+        by_batch: Batch -> number of messages.
+        why: Reason and detail of one of them.
+        unverified: Number of transactions that may be of published batches, but were not looked up.
     """
 
     by_batch: Mapping[int, int]
@@ -87,7 +87,7 @@ class Refused(NamedTuple):
 
 
 def letter_of(headers: Headers | None, *, app_id: str, producer_group: str) -> Letter | None:
-    """Return the dead letter of a message 0 that may be of the app; None of all others."""
+    """Return the dead letter of a message 0 that may be of the app; None for all others."""
     try:
         metadata, _ = parse_half(headers)
         if metadata.message_index or metadata.producer_group != producer_group:
@@ -105,7 +105,7 @@ def letter_of(headers: Headers | None, *, app_id: str, producer_group: str) -> L
 
 
 def newest_tally(manifests: Sequence[BatchManifest]) -> Tally:
-    """Return the tally that has come furthest: each counts on from the one before it."""
+    """Return the newest tally; each one continues the one before."""
     tallies = (Tally(each.refused_count, each.dead_letter_offsets) for each in manifests)
     return max(tallies, key=lambda tally: sum(tally.offsets), default=NO_TALLY)
 
@@ -116,16 +116,16 @@ def refused_by(
     *,
     newest_batch: int,
 ) -> Refused:
-    """Return how many messages of published batches the letters are.
+    """Return how many messages of published batches are among the dead letters.
 
-    A claim of a batch later than the newest one is neither counted nor unverified: that batch is
-    not published, for example because its driver died and it is run again now.
+    A claim of a batch after the newest one is neither counted nor unverified: that batch is not
+    published, for example because its driver died and it is being run again.
 
     Args:
         letters: Dead letters of the producer group.
-        winner_of: Batch -> its winning manifest. Asked for CLAIMED_BATCHES_MAX batches at most,
-            none of them older than CLAIMED_AGE_BATCHES_MAX.
-        newest_batch: The latest one that was published; letters that name no batch may be its.
+        winner_of: Batch -> its winning manifest. Called for at most CLAIMED_BATCHES_MAX batches,
+            none older than CLAIMED_AGE_BATCHES_MAX.
+        newest_batch: The latest published batch; dead letters without a batch may belong to it.
     """
     why = {each.transaction_id: each.why for each in letters}
     claims = {each.transaction_id: each.batch_id for each in letters}

@@ -1,4 +1,4 @@
-"""What the sink asks of topics: as they are and must be, and where their partitions end."""
+"""Looks up and checks the sink's topics, and asks where partitions end."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 KAFKA_TIMEOUT_S = 20.0
 MS_PER_S = 1_000
 NO_ANSWER = "no broker answers"
-# What makes a manifest topic keep all manifests, with the times of brokers.
+# Settings by which a manifest topic keeps all manifests, with append times of brokers.
 _GUARANTEED = ("cleanup.policy", "retention.ms", "retention.bytes", "message.timestamp.type")
 
 
 def new_topics(options: SinkOptions, ports: Ports) -> Topics:
-    """Return what asks about the installation's topics, by a client of its own."""
+    """Return the installation's Topics, with a client of their own."""
     return Topics(
         new_admin(options, ports),
         ports,
@@ -43,10 +43,10 @@ def new_topics(options: SinkOptions, ports: Ports) -> Topics:
 
 
 def ensure_topics(options: SinkOptions, ports: Ports) -> None:
-    """Check half, op and manifest topic; make the latter and the group's check topic if missing.
+    """Check half, op and manifest topic; create manifest and check topic if they are missing.
 
     Raises:
-        SinkSetupError: a topic is not what it must be, or is missing and may not be made; the text
+        SinkSetupError: a topic has the wrong shape, or is missing and cannot be created; the text
             names the command.
     """
     names, topics = options.names, new_topics(options, ports)
@@ -66,10 +66,10 @@ def ensure_topics(options: SinkOptions, ports: Ports) -> None:
 
 
 def manifest_bytes_max(topics: Topics, options: SinkOptions) -> int:
-    """Return the manifest topic's max.message.bytes, once the topic is as it must be.
+    """Check the manifest topic, and return its max.message.bytes.
 
     Raises:
-        SinkSetupError: it is missing, or forgets what it must not; the text names the command.
+        SinkSetupError: it is missing, or may delete records; the text names the command.
     """
     topic = options.names.manifest
     with failing_as(SinkSetupError, NO_ANSWER):
@@ -91,7 +91,7 @@ def manifest_bytes_max(topics: Topics, options: SinkOptions) -> int:
 
 
 def altered(options: SinkOptions, name: str, value: object) -> str:
-    """Return the command that gives a setting of the manifest topic this value."""
+    """Return the command that sets a setting of the manifest topic."""
     return (
         f"kafka-configs.sh --bootstrap-server {options.bootstrap_servers} --alter --entity-type"
         f" topics --entity-name {options.names.manifest} --add-config {name}={value}"
@@ -101,11 +101,11 @@ def altered(options: SinkOptions, name: str, value: object) -> str:
 def partition_ends(
     options: SinkOptions, ports: Ports, topic: str, partitions: Iterable[int], *, timeout_s: float
 ) -> dict[int, int]:
-    """Return the high watermark of each partition whose broker tells it; all are asked at once."""
+    """Ask for the high watermarks of partitions, all at once; return those that were answered."""
     places = [(topic, each) for each in partitions]
     if not places:
         return {}
-    admin = new_admin(options, ports)  # kept: a client that is gone answers nothing
+    admin = new_admin(options, ports)  # a name keeps the client alive until it has answered
     answers = Ends(admin, places, timeout_s).answers()
     return {partition: end for (_, partition), end in answers.items()}
 

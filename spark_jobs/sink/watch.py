@@ -1,4 +1,4 @@
-"""Watches for published rows that became dead letters, which Spark would never hear of."""
+"""Reports published rows that became dead letters, which Spark cannot notice."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class RefusedWatch:
-    """Counts the refused messages of an app. The count goes on in its manifests.
+    """Counts the refused messages of an app. The app's manifests carry the count.
 
     Args:
-        options: Of the sink.
-        process: Has the clients.
+        options: The sink's options.
+        process: Holds the clients.
         winner_of: Batch -> its winning manifest.
     """
 
@@ -38,14 +38,14 @@ class RefusedWatch:
         self._winner_of = winner_of
 
     def before(self, earlier: Sequence[BatchManifest]) -> Tally:
-        """Return the tally that the next manifest carries: of the batches before it.
+        """Return the tally for the next manifest, which counts the batches before it.
 
         Args:
-            earlier: COMMITs of the batch before; empty for the first one, which begins to count
-                where the dead-letter topic ends.
+            earlier: COMMITs of the batch before; empty for the first batch, whose count begins at
+                the end of the dead-letter topic.
 
         Raises:
-            RefusedError: there are new ones, and the option fail.on.refused is set.
+            RefusedError: there are new refused messages, and fail.on.refused is set.
         """
         since = newest_tally(earlier)
         if not since.offsets:
@@ -54,14 +54,14 @@ class RefusedWatch:
         return self._look(since, batch_id)
 
     def after(self, winner: BatchManifest, decisions: Mapping[int, int]) -> None:
-        """Look once more when the daemon has delivered a batch, as far as it does so in time.
+        """Look once more after the daemon has delivered a batch, if it does so in time.
 
         Args:
             winner: Manifest of the batch.
             decisions: Half partition -> offset of its last COMMIT.
 
         Raises:
-            RefusedError: as `before`; also for the batch itself.
+            RefusedError: as `before`, also for the batch itself.
         """
         wait_ms = self._options.refused_wait_ms
         if not wait_ms or not winner.dead_letter_offsets:
@@ -77,7 +77,7 @@ class RefusedWatch:
         self._look(Tally(winner.refused_count, winner.dead_letter_offsets), winner.batch_id)
 
     def _look(self, since: Tally, newest_batch: int) -> Tally:
-        """Return the tally that a look leaves; the one before where it cannot be had now."""
+        """Look, and return the new tally; the old one if the topic cannot be read now."""
         look = self._process.dead_letters(self._options).read(since.offsets)
         if look is None:
             return since
@@ -85,7 +85,7 @@ class RefusedWatch:
         if look.letters:
             try:
                 refused = refused_by(look.letters, self._winner_of, newest_batch=newest_batch)
-            except (SinkError, SerdeError) as error:  # counting fails no batch
+            except (SinkError, SerdeError) as error:  # a failure to count must not fail the batch
                 LOG.warning(
                     "refused messages of %s are counted with a later batch, for their manifests"
                     " cannot be read: %s",
@@ -99,7 +99,7 @@ class RefusedWatch:
         return tally
 
     def _failure(self, refused: Refused) -> str:
-        """Return what happened to rows that were refused, and what to do."""
+        """Return a text that says what happened to refused rows, and what to do."""
         app, topic = self._options.app_id, self._options.names.dead
         said = []
         if refused.messages:
