@@ -1,4 +1,4 @@
-"""What one fetch brought, given to the pairs that it belongs to."""
+"""Hands the records of one fetch to their pairs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Taken(NamedTuple):
-    """What was among the records of one fetch.
+    """The result of taking the records of one fetch.
 
     Attributes:
         answers: Answers to checks, and failed attempts.
-        failure: Why a partition can be read no further; records behind it were not taken.
-        failed: The partition of `failure` and its topic.
+        failure: Why a partition cannot be read; later records were not taken.
+        failed: The partition of `failure` -> its topic.
     """
 
     answers: list[Op]
@@ -33,18 +33,18 @@ class Taken(NamedTuple):
 def take_records(
     messages: Iterable[Any], pairs: Mapping[int, Pair], half_topic: str, now: float
 ) -> Taken:
-    """Give each record of half and op topic to its pair, in order; stop at a failure.
+    """Hand each record of half and op topic to its pair, in order; stop at a failure.
 
     Args:
-        messages: As `Input.fetch` returned them.
-        pairs: The pairs served, by partition; what belongs to no pair is left out.
+        messages: The records that `Input.fetch` returned.
+        pairs: Partition -> pair, for pairs that are served; records of other pairs are left out.
         half_topic: Name of the half topic; every other topic is the op topic.
         now: Monotonic seconds.
     """
     answers: list[Op] = []
     for message in messages:
         pair, topic = pairs.get(message.partition()), message.topic()
-        if pair is None or topic is None:  # of the group: `Input` has noted it
+        if pair is None or topic is None:  # errors of the group: see `Input`
             continue
         error = message.error()
         if error is not None:

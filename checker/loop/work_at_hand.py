@@ -1,4 +1,4 @@
-"""One kafka_txn of the loop: the plans of some pairs, and the offsets that go with the plans."""
+"""Writes one kafka_txn of the loop: the plans of some pairs, with their offsets."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.topics import TopicNames
 
-# A kafka_txn of so many records commits in the background, while the next batch is read; a small
-# one is over sooner than a thread takes over.
+# A kafka_txn of at least so many records commits in the background, while the next batch is read. A
+# smaller one ends sooner than a thread switch.
 BACKGROUND_RECORDS = 500
 
 
 class WorkAtHand:
-    """Writes one kafka_txn after the other, and tells the pairs that one stands.
+    """Writes one kafka_txn after the other, and tells the pairs about commits.
 
     Args:
         names: Names of the installation's topics.
-        turns: Writes.
-        intake: Has the membership under which offsets are committed.
-        blame: Watches which records are refused.
-        bodies: Reads bodies again that a ledger has let go.
+        turns: The transactional producers.
+        intake: Has the membership for committed offsets.
+        blame: Finds refused records.
+        bodies: Reads bodies again that a ledger has dropped.
         stamps: Chooses the records' timestamps.
-        reporter, metrics: Count what was written.
+        reporter, metrics: Count the written records.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class WorkAtHand:
             now: Monotonic seconds.
 
         Returns:
-            True: the commit goes on in the background; `Turns.is_done` tells of its end. False: the
-            commit is acknowledged.
+            True: the commit runs in the background; see `Turns.is_done`. False: the commit is
+            acknowledged.
 
         Raises:
-            KafkaTxnFailedError: It did not happen, or may have happened.
+            KafkaTxnFailedError: The kafka_txn failed, or its outcome is unknown.
             InputLostError: A body cannot be read again.
         """
         self._began = now
@@ -96,7 +96,7 @@ class WorkAtHand:
         return in_background
 
     def stands(self, work: Sequence[Work], now: float) -> None:
-        """Tell pairs, log and metrics that the kafka_txn of `work` is committed."""
+        """Record in pairs, log and metrics that the kafka_txn of `work` is committed."""
         for pair, plan in work:
             pair.held = None
             pair.committed, pair.committed_at = self._progress[pair.partition], now
@@ -106,7 +106,7 @@ class WorkAtHand:
         self._metrics.kafka_txn_s(now - self._began)
 
     def _offsets(self) -> Iterator[tuple[str, int, int, str]]:
-        """Yield the offsets that go with the kafka_txn."""
+        """Yield the offsets that belong to the kafka_txn."""
         for number, progress in self._progress.items():
             yield self._names.half, number, progress.half, ""
             yield self._names.op, number, progress.op, progress.metadata()
