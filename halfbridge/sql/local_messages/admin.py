@@ -34,9 +34,9 @@ class RowReport:
 
     Attributes:
         columns: Name -> value, without key, value and headers.
-        key: As written.
-        value: As written.
-        headers: As stored.
+        key: The key.
+        value: The value.
+        headers: The headers as stored; see `headers_of`.
     """
 
     columns: dict[str, Any]
@@ -52,7 +52,7 @@ def list_rows(
 
     Args:
         messages: The table.
-        states: Which.
+        states: The states.
         after_id: Only rows with a greater id.
         limit: Most rows to return.
     """
@@ -77,7 +77,7 @@ def count_rows(messages: LocalMessages) -> dict[RowState, int]:
 
 
 def show_row(messages: LocalMessages, row_id: int) -> RowReport | None:
-    """Return one row; None where there is none."""
+    """Return one row; None if it does not exist."""
     columns = messages.tables.messages.c
     bodies = columns.key, columns.value, columns.headers
     query = select(*(columns[name] for name in _SHOWN), *bodies).where(columns.id == row_id)

@@ -1,8 +1,9 @@
-"""What there is to do: rows to relay, and COMMITs to repeat, as one statement sees them.
+"""Finds the work of a relay: rows to relay, and COMMITs to repeat.
 
-One statement, for the order of a key rests on it: a row is seen as to be relayed, or as marked by a
-transaction whose COMMIT may not have been sent, or as done, and all of a key's rows are seen at one
-moment. Rows are looked for by their state, never from an id on: ids are not in commit order.
+One statement finds all of it, because the order of a key depends on a view of all its rows at one
+moment. In this view each row is to be relayed, or marked by a transaction whose COMMIT may not have
+been sent, or done. Rows are found by their state, never by a lowest id, because ids are not in the
+order of commits.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy import ColumnElement, Connection, Select, Table
 
-# COMMITs that are repeated in one round; where there are more, nothing else is sent in it.
+# COMMITs that are repeated in one round; if there are more, the round sends nothing else.
 REPEATS_MAX = 200
-# How long a relay that lives may take from its mark to the acknowledgement of its COMMIT, before
-# another one repeats the COMMIT of rows without keys, whose order is nobody's concern.
+# After this time from a mark without an acknowledged COMMIT, another relay repeats the COMMIT of
+# rows without keys, which have no order.
 KEYLESS_GRACE_MS = 15_000
 _COLUMNS = (
     *("id", "topic", "key", "value", "headers", "partition"),
@@ -52,11 +53,11 @@ class Claims:
 
     Args:
         table: The local message table.
-        window_rows: Most rows that are looked at together, of each state.
-        window_bytes: Most bytes of them, but for the last row.
-        waits_after_error: Whether a MESSAGE_ERROR keeps later rows of its key waiting.
-        casts_nulls: Whether the database wants to be told the type of a null in a union
-            (PostgreSQL; MariaDB does not know all types in a CAST).
+        window_rows: Most rows of one look, for each state.
+        window_bytes: Most bytes of these rows; only the last row may exceed it.
+        waits_after_error: Whether later rows of a key wait for a MESSAGE_ERROR.
+        casts_nulls: Whether the database needs the type of a null in a union (PostgreSQL; MariaDB
+            does not know all types in a CAST).
     """
 
     def __init__(
@@ -73,17 +74,17 @@ class Claims:
         self._columns = [*_shown(table), _oversize(table)]
         self._casts_nulls = casts_nulls
         self._window_rows = window_rows
-        # Of the buckets looked at last: to build and compile it takes longer than to run it.
+        # The statement for the buckets of the last look: building it takes longer than running it.
         self._statement: tuple[tuple[int, ...], str, Any] = ((-1,), "", ())
         self._holding = [*UNSETTLED, *([RowState.MESSAGE_ERROR] if waits_after_error else [])]
 
     def look(self, connection: Connection, buckets: Collection[int]) -> Snapshot:
-        """Return what there is to do for keys of `buckets`, and whether there is keyless work."""
+        """Return the work for keys of `buckets`, and whether rows without a key wait."""
         text, parameters = self._compiled(connection, tuple(sorted(buckets)))
         found: dict[int, list[LocalMessage]] = {what: [] for what in range(len(TO_RELAY))}
         unacknowledged: list[Unacknowledged] = []
         has_keyless = False
-        cut = set()  # states whose rows end by their bytes
+        cut = set()  # states whose rows were cut off by `window_bytes`
         for what, is_cut, *row in connection.exec_driver_sql(text, parameters):
             if what in found:
                 found[what].append(LocalMessage(*row))
@@ -99,7 +100,7 @@ class Claims:
         return Snapshot(_by_id(found, cut), unacknowledged, has_keyless)
 
     def _compiled(self, connection: Connection, buckets: tuple[int, ...]) -> tuple[str, Any]:
-        """Return the statement as the driver takes it."""
+        """Return the compiled statement and its parameters."""
         known, text, parameters = self._statement
         if known == buckets:
             return text, parameters
@@ -116,10 +117,10 @@ class Claims:
         return text, parameters
 
     def lock_keyless(self, connection: Connection) -> list[LocalMessage]:
-        """Lock rows without a key that no other relay has locked, by id, and return them.
+        """Lock and return rows without a key that no other relay has locked, by id.
 
-        The locks last as long as the open transaction. (SQLite has no such locks: its relays are
-        kept apart by the count of rows that a mark finds.)
+        The locks last until the open transaction ends. SQLite has no such locks: there, a relay
+        notices other relays by the number of rows that its mark changes.
         """
         columns = self._table.c
         ids: list[int] = []
@@ -136,7 +137,7 @@ class Claims:
                 .with_for_update(skip_locked=True)
             )
             for row_id, size_bytes in connection.execute(query):
-                if left_bytes > 0:  # else it is locked for nothing, until the transaction ends
+                if left_bytes > 0:  # else the row stays locked, unused, until the transaction ends
                     ids.append(row_id)
                 left_bytes -= size_bytes
         if not ids:
@@ -145,7 +146,7 @@ class Claims:
         return [LocalMessage(*row) for row in connection.execute(bodies)]
 
     def orphans(self, connection: Connection) -> list[Unacknowledged]:
-        """Return transactions of rows without keys whose relay seems to be dead."""
+        """Return transactions of rows without keys whose relay is probably dead."""
         columns = self._table.c
         query = (
             select(
@@ -164,7 +165,7 @@ class Claims:
         return [Unacknowledged(*row) for row in connection.execute(query)]
 
     def _to_relay(self, buckets: Collection[int]) -> list[Select[Any]]:
-        """Return the rows that may be sent, state by state."""
+        """Return the SELECTs of the rows that may be sent, one for each state."""
         columns = self._table.c
         held_up = self._held_up()
         arms = []
@@ -184,8 +185,8 @@ class Claims:
                 .limit(self._window_rows)
                 .subquery()
             )
-            # Bodies are read of those rows only that stand before the limit of bytes, and of the
-            # one that comes over it, lest nothing be read.
+            # Bodies are read only up to the limit of bytes, and of the row that exceeds it, so that
+            # at least one row is read.
             total = func.sum(window.c.size_bytes).over(order_by=window.c.id).label("total")
             summed = select(window, total).subquery()
             is_last = case((summed.c.total >= self._window_bytes, 1), else_=0)
@@ -197,7 +198,7 @@ class Claims:
         return arms
 
     def _held_up(self) -> Any:
-        """Return the keys that wait for one of their rows, and the id of the first such row."""
+        """Return a SELECT of keys with a row that later rows wait for, and the lowest such id."""
         columns = self._table.c
         unsettled = select(columns.key_hash, columns.id).where(
             columns.decision_acknowledged == false(),
@@ -205,7 +206,7 @@ class Claims:
             columns.has_key == true(),
         )
         resting = select(columns.key_hash, columns.id).where(
-            columns.next_attempt_at.is_not(None),  # what an index finds, for the clock goes on
+            columns.next_attempt_at.is_not(None),  # lets an index find the rows
             columns.next_attempt_at > NowMs(),
             columns.state.in_([state.value for state in TO_RELAY]),
             columns.key_hash.is_not(None),
@@ -215,10 +216,10 @@ class Claims:
         return select(both.c.key_hash, first_id).group_by(both.c.key_hash).subquery("held_up")
 
     def _unacknowledged(self, buckets: Collection[int]) -> Select[Any]:
-        """Return marked transactions, in the columns of rows: a union has one list of columns.
+        """Return a SELECT of marked transactions, in the columns of rows, for the union.
 
-        topic is the transaction id, partition the half partition, created_at the half offset and
-        retries the count of messages.
+        The column topic holds the transaction id, partition the half partition, created_at the half
+        offset, and retries the message count.
         """
         columns = self._table.c
         found = {
@@ -261,14 +262,15 @@ class Claims:
         return or_(next_attempt_at.is_(None), next_attempt_at <= NowMs())
 
 
-# What an arm of the union has found: rows of TO_RELAY's states by number, or one of these.
+# Numbers of the SELECTs in the union: the states of TO_RELAY in order, then these two.
 _TRANSACTION, _KEYLESS = range(len(TO_RELAY), len(TO_RELAY) + 2)
 
 
 def _by_id(found: dict[int, list[LocalMessage]], cut: Collection[int]) -> list[LocalMessage]:
-    """Return the rows of several states in one order, as far as no row is missing in it.
+    """Return the rows of several states in the order of ids, up to the first possible gap.
 
-    The rows of those that are cut end where their window does, and others may go on beyond that.
+    The rows of a cut state end with its window. Rows of other states beyond that are left out,
+    because rows of the cut state may be missing before them.
     """
     last_id = min((max(row.id for row in found[what]) for what in cut), default=None)
     rows = [row for each in found.values() for row in each if last_id is None or row.id <= last_id]
@@ -276,7 +278,7 @@ def _by_id(found: dict[int, list[LocalMessage]], cut: Collection[int]) -> list[L
 
 
 def _shown(table: Table) -> list[Any]:
-    """Return the columns of a row; without its bodies where nobody could send them."""
+    """Return the columns of a row; without key, value and headers if the row is too large."""
     is_readable = table.c.size_bytes <= ROW_BYTES_MAX
     return [
         case((is_readable, table.c[name])).label(name) if name in _BODIES else table.c[name]

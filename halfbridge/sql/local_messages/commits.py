@@ -1,4 +1,4 @@
-"""COMMITs of message transactions whose rows are marked: sent, repeated, and noted in the rows."""
+"""Sends and repeats the COMMITs of marked rows, and records them in the rows (second mark)."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Commits:
-    """COMMITs of one relay. Not thread-safe: for the relay's own loop.
+    """The COMMITs of one relay. Not thread-safe: for the relay's own loop.
 
     Args:
-        producer: Of the relay.
+        producer: The relay's producer.
         marks: Writes the second mark.
         under_way: Waits for acknowledgements.
-        metrics: Where it counts.
-        on_step: Called where COMMITs were waited for, and where the second mark stands.
+        metrics: The relay's metrics.
+        on_step: Called after the wait for COMMITs, and after the second mark.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Commits:
 
     @property
     def acknowledged(self) -> set[str]:
-        """Transactions whose COMMIT is acknowledged, and whose second mark is not written yet."""
+        """Transactions with an acknowledged COMMIT and without the second mark."""
         return set(self._acknowledged)
 
     def decide(self, attempts: Sequence[Attempt]) -> None:
-        """Commit message transactions; one in doubt is repeated by a later look."""
+        """Commit message transactions; a later look repeats a COMMIT in doubt."""
         now = monotonic()
         begun = [
             Decision(
@@ -68,9 +68,9 @@ class Commits:
         self._on_step(RelayStep.DECIDED)
 
     def repeat(self, found: Sequence[Unacknowledged]) -> set[int]:
-        """Repeat COMMITs of others and of ours in doubt; return the half partitions that wait.
+        """Repeat COMMITs of dead relays and COMMITs in doubt; return the half partitions that wait.
 
-        Nothing is repeated that is under way, or in a half partition where something has failed.
+        A COMMIT under way, or in a half partition with a recent failure, is not repeated.
         """
         known = self._under_way.deciding | self._acknowledged
         resting = self._under_way.resting()
@@ -101,16 +101,17 @@ class Commits:
         }
 
     def await_decisions(self, begun: Sequence[Decision]) -> None:
-        """Wait for COMMITs, and note those that are acknowledged."""
+        """Wait for COMMITs, and note the acknowledged ones."""
         for each in self._under_way.await_decisions(begun):
             self._acknowledged.add(each.transaction_id)
             self._metrics.rows.inc(each.rows)
 
     def acknowledge(self, engine: Engine) -> None:
-        """Write the second mark of what it is missing for.
+        """Write the missing second marks.
 
         Raises:
-            SQLAlchemyError: it is written later, or the COMMITs are repeated, which does no harm.
+            SQLAlchemyError: not written; they are written later, or the COMMITs are repeated, which
+                does no harm.
         """
         done = self.acknowledged
         if done:
@@ -119,7 +120,7 @@ class Commits:
             self.note_written(done)
 
     def note_written(self, written: set[str]) -> None:
-        """Note of which transactions the second mark stands."""
+        """Note the transactions whose second mark is written."""
         if written:
             self._acknowledged -= written
             self._on_step(RelayStep.ACKNOWLEDGED)

@@ -16,7 +16,7 @@ GO_ON = "go-on"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayConfig:
-    """Settings of a relay. Attributes carry their documentation in `setting`.
+    """Settings of a relay. `setting` documents each attribute.
 
     Raises:
         ConfigError: names the setting, the value and what is allowed; the user corrects it.
@@ -34,7 +34,7 @@ class RelayConfig:
         doc="Rows in one message transaction.",
     )
     transaction_bytes_max: int = setting(
-        # Half of what a transaction may have: headers are counted differently there.
+        # Half of a transaction's limit, because headers are counted differently there.
         TRANSACTION_BYTES_MAX // 2,
         minimum=1,
         maximum=TRANSACTION_BYTES_MAX,
@@ -44,7 +44,7 @@ class RelayConfig:
         1_000, minimum=1, maximum=100_000, doc="Rows that are looked at together."
     )
     window_bytes: int = setting(
-        # A batch for each of four half partitions, the default.
+        # One batch for each of four half partitions, the default number.
         2 * TRANSACTION_BYTES_MAX,
         minimum=1,
         maximum=1 << 30,
@@ -93,7 +93,7 @@ class RelayConfig:
     )
 
     def __post_init__(self) -> None:
-        """Check every field, and the ones that depend on each other."""
+        """Check every field, and the fields that depend on each other."""
         check(self)
         for least, most in (("poll_ms_min", "poll_ms_max"), ("retry_ms_min", "retry_ms_max")):
             if getattr(self, least) > getattr(self, most):
@@ -106,14 +106,14 @@ class RelayConfig:
 
     @property
     def waits_after_error(self) -> bool:
-        """Whether a MESSAGE_ERROR keeps later rows of its key waiting."""
+        """Whether later rows of a key wait for a MESSAGE_ERROR."""
         return self.after_error == WAIT
 
     def is_last(self, retries: int, *, age_ms: int) -> bool:
-        """Tell whether a row is given up that has failed `retries` times and is this old."""
+        """Tell whether a row of this age, with `retries` failed attempts, is given up."""
         return retries >= self.retries_max or age_ms >= self.row_age_ms_max
 
     def retry_wait_ms(self, retries: int) -> int:
-        """Return how long a row waits that has failed `retries` times, at least once."""
+        """Return how long a row waits after `retries` (at least 1) failed attempts."""
         doublings = min(retries - 1, self.retry_ms_max.bit_length())
         return min(self.retry_ms_max, self.retry_ms_min << doublings)

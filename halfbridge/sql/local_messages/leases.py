@@ -1,4 +1,4 @@
-"""Fenced leases on key buckets: which relay sends the rows of which keys.
+"""Fenced leases on key buckets, which decide which relay sends the rows of which keys.
 
 Leases keep relays from doing the same work. They are not needed for sending each row once and in
 order (docs/adr/0013-the-relay-is-a-producer.md). Times are by the database's clock.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class BucketRow(NamedTuple):
-    """A bucket's row."""
+    """The row of a bucket."""
 
     bucket: int
     owner: str
@@ -31,7 +31,7 @@ class BucketRow(NamedTuple):
 
 
 class LeasePlan(NamedTuple):
-    """What a relay does with the buckets now."""
+    """The changes that a relay makes to its buckets now."""
 
     keep: list[int]
     release: list[int]
@@ -47,15 +47,16 @@ def plan_leases(
     now_ms: int,
     is_first: bool,
 ) -> LeasePlan:
-    """Return what `owner` does to have its share of the buckets. Pure.
+    """Return the changes by which `owner` gets its share of the buckets. Pure.
 
     Args:
         rows: All buckets, ascending.
-        owner: Who asks.
-        held: Its buckets, with the epochs at which it took them.
-        members: All living relays, itself among them.
-        now_ms: The database's clock.
-        is_first: Its first plan: what a predecessor of its name held is free for it.
+        owner: Name of the relay.
+        held: Bucket of the relay -> epoch at which the relay took the bucket.
+        members: All running relays, including `owner`.
+        now_ms: Time of the database's clock.
+        is_first: Whether this is the relay's first plan: then the buckets of a predecessor with the
+            same name are free.
     """
     names = sorted(members)
     whole, rest = divmod(BUCKETS, len(names))
@@ -74,14 +75,14 @@ class Leases:
     """The buckets of one relay. Not thread-safe: for the relay's own loop.
 
     Args:
-        messages: Whose tables.
-        engine: For transactions that see what was committed before each statement.
-        owner: Name of the relay; no two that run may have the same.
+        messages: The tables.
+        engine: SQLAlchemy engine with READ COMMITTED; see `engine_of`.
+        owner: Name of the relay, unique among running relays.
         lease_ms: How long a lease lasts without renewal.
 
     Attributes:
-        held: Bucket -> the epoch at which it was taken.
-        is_alone: Whether no other relay lived at the last renewal.
+        held: Bucket -> the epoch at which the bucket was taken.
+        is_alone: Whether no other relay ran at the last renewal.
     """
 
     def __init__(
@@ -98,25 +99,25 @@ class Leases:
         self._is_first = True
 
     def renew(self) -> None:
-        """Renew leases, hand some over, or take free ones; `held` says what became of it.
+        """Renew leases, hand some over, or take free ones; updates `held`.
 
         Raises:
-            SQLAlchemyError: nothing changed; leases run out in the end.
+            SQLAlchemyError: nothing changed; leases expire unless a later call renews them.
         """
         try:
             with self._engine.begin() as connection:
                 held = self._renewed(connection)
         except BaseException:
-            self.held = {}  # not known: the marks that rest on them would fail
+            self.held = {}  # not known: marks under these leases would fail
             self._is_first = True
             raise
         self.held, self._is_first = held, False
 
     def release(self) -> None:
-        """Leave all buckets to others at once.
+        """Release all buckets at once.
 
         Raises:
-            SQLAlchemyError: they run out in the end.
+            SQLAlchemyError: not released; the leases expire.
         """
         self.held = {}
         buckets, relays = self._buckets.c, self._relays.c
@@ -152,7 +153,7 @@ class Leases:
         return held
 
     def _register(self, connection: Connection) -> tuple[int, set[str]]:
-        """Say that this relay lives; return the database's time, and who lives."""
+        """Record that this relay runs; return the database's time, and the running relays."""
         relays = self._relays.c
         until = NowMs() + self._lease_ms
         mine = update(self._relays).where(relays.owner == self.owner).values(expires_at=until)
@@ -160,14 +161,14 @@ class Leases:
             connection.execute(insert(self._relays).values(owner=self.owner, expires_at=until))
         now_ms: int = connection.execute(select(NowMs())).scalar_one()
         found = connection.execute(select(relays.owner, relays.expires_at)).all()
-        # A row of a relay that is gone is nobody's concern before others have its buckets.
+        # A relay's row is kept for a lease after its expiry, until other relays have its buckets.
         gone = [owner for owner, expires_at in found if expires_at + self._lease_ms < now_ms]
         if gone:
             connection.execute(delete(self._relays).where(relays.owner.in_(gone)))
         return now_ms, {owner for owner, expires_at in found if expires_at > now_ms} | {self.owner}
 
     def _claim(self, connection: Connection, wanted: list[int], now_ms: int) -> dict[int, int]:
-        """Take those of `wanted` that are still free, and that nobody else is taking now."""
+        """Take the buckets of `wanted` that are still free, and that no other relay is taking."""
         columns = self._buckets.c
         is_free = columns.expires_at <= now_ms
         if self._is_first:

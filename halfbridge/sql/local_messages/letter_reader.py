@@ -1,4 +1,4 @@
-"""Reads the dead-letter topic for a relay's producer group, in a consumer group of its relays."""
+"""Reads the dead letters of a relay's producer group, in a consumer group of its relays."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Place, Ports
     from halfbridge.sql.local_messages.dead_letters import Letter
 
-# Records at a time, of up to 1 MiB each: 64 MiB, as much as the client reads ahead.
+# Records at a time. At 1 MiB each that is 64 MiB, as much as the client reads ahead.
 _BATCH_MAX = 64
 
 
 class LetterReader:
     """A member of the group that reads dead letters. Not thread-safe.
 
-    Offsets are committed once what was read has had its effect, so a letter may be read again.
-    A group without offsets begins at the start of the topic.
+    Offsets are committed after the dead letters have had their effect, so a dead letter may be read
+    twice. A group without offsets begins at the start of the topic.
 
     Args:
-        config: The producer's: where Kafka is, and whose letters are wanted.
-        ports: What the member is made of.
+        config: The producer's settings: the brokers and the producer group.
+        ports: Makes the member.
     """
 
     def __init__(self, config: BridgeConfig, ports: Ports) -> None:
         self._producer_group = config.producer_group
-        self._reached: dict[Place, int] = {}  # ahead of what was committed
+        self._reached: dict[Place, int] = {}  # positions that are not committed yet
         self._member = ports.kafka.member(letters_properties(config, ports.clock))
         self._member.join_and_read([config.names.dead])
 
     def read(self, timeout_s: float) -> list[Letter]:
-        """Return letters of the group, waiting for the first record up to `timeout_s`.
+        """Return dead letters of the group, waiting up to `timeout_s` for the first record.
 
         Raises:
-            BridgeError: the topic is missing, or may not be read; an operator acts.
+            BridgeError: the topic is missing, or there is no right to read it; an operator acts.
         """
         try:
             first = self._member.poll(timeout_s)
@@ -61,10 +61,10 @@ class LetterReader:
         return letters
 
     def commit(self) -> None:
-        """Commit what was read, whoever's; where that fails it is read again, without harm."""
+        """Commit the positions, past other groups' records too; a failure does no harm."""
         if not self._reached:
             return
-        with suppress(KafkaFailure):  # the partitions are another member's now
+        with suppress(KafkaFailure):  # another member has the partitions now
             mine = set(self._member.assignment())
             ahead = {place: (at, "") for place, at in self._reached.items() if place in mine}
             if ahead:

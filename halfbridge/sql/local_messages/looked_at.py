@@ -1,4 +1,4 @@
-"""What one look of a relay at its database found."""
+"""The result of one look of a relay at its database."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Unacknowledged(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What there is to do, at one moment.
+    """The work of a relay at one moment.
 
     Attributes:
-        messages: Rows with keys, by id; of each key a beginning of what waits.
-        unacknowledged: Their keys' transactions to repeat first; at most REPEATS_MAX.
-        has_keyless: Whether there are rows without a key to relay.
+        messages: Rows with keys, by id; for each key its first waiting rows, without a gap.
+        unacknowledged: Transactions of the same keys, to repeat first; at most REPEATS_MAX.
+        has_keyless: Whether rows without a key wait.
     """
 
     messages: list[LocalMessage]

@@ -62,7 +62,7 @@ class RelayMetrics:
         )
 
     def note_backlog(self, rows: Mapping[str, int], oldest_age_ms: int) -> None:
-        """Take how many rows are not done, by state, and the age of the oldest."""
+        """Set the number of rows that are not done, by state, and the age of the oldest."""
         for state, count in rows.items():
             self.backlog.labels(state).set(count)
         self.oldest_age_s.set(oldest_age_ms / 1_000)

@@ -1,8 +1,8 @@
-"""Which rows go into which message transactions now. Pure.
+"""Divides rows into the message transactions of a round. Pure.
 
-A round has at most one batch for a half partition, so that no two decisions of one half partition
-are on their way at a time. Once a row was passed over, later rows of its key are passed over too:
-within a key, what is sent is always a beginning of what waits.
+A round has at most one batch for each half partition, so that at most one decision of a half
+partition is under way. After a row is passed over, later rows of its key are passed over too. So
+the rows of a key are always sent in order, without a gap.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows of one message transaction, of one real topic, by id.
+    """Rows of one message transaction, with one real topic, by id.
 
     Attributes:
-        messages: At least one.
-        half_partition: Where the keys' transactions stand; None without keys.
+        messages: The rows, at least one.
+        half_partition: Half partition of the keys; None for rows without keys.
     """
 
     messages: tuple[LocalMessage, ...]
@@ -43,9 +43,10 @@ class _Draft:
         self._bytes_left = bytes_max
 
     def takes(self, message: LocalMessage) -> bool:
-        """Add the row where it may stand in this batch; tell whether it does.
+        """Add the row if the batch has room for it; tell whether it was added.
 
-        The first row of a batch always does, however large: the client refuses what is too large.
+        The first row is always added, whatever its size, because the client refuses rows that are
+        too large.
         """
         if self.messages:
             first = self.messages[0]
@@ -69,11 +70,11 @@ def plan_batches(
     """Return the batches of one round for rows with keys.
 
     Args:
-        messages: Ascending by id; of each key all that may be sent, from its first one on.
-        half_partitions: How many there are.
+        messages: Ascending by id; for each key all rows that may be sent, from its first one on.
+        half_partitions: Number of half partitions.
         blocked: Half partitions for which nothing may be sent now.
-        messages_max: Of a batch.
-        bytes_max: Of a batch, but for its first row.
+        messages_max: Most messages of a batch.
+        bytes_max: Most bytes of a batch; its first row may exceed it.
 
     Returns:
         At most one batch for a half partition.
@@ -98,7 +99,7 @@ def plan_batches(
 def plan_keyless(
     messages: Sequence[LocalMessage], *, messages_max: int, bytes_max: int
 ) -> list[Batch]:
-    """Return batches of rows without keys: all of them, by topic, in any number of batches."""
+    """Divide all rows without keys into batches, each with one topic."""
     open_drafts: dict[str, _Draft] = {}
     drafts: list[_Draft] = []
     for message in messages:

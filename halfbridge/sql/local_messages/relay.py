@@ -2,8 +2,8 @@
 
     look -> plan -> send half messages -> database: fence rows, marks -> COMMIT -> second mark
 
-`look` is one statement, `plan` is pure, and all else is done in this order, one round after the
-other. docs/adr/0013-the-relay-is-a-producer.md says why each row is delivered once and in order.
+`look` is one statement, and `plan` is pure. The steps of a round follow each other in this order.
+docs/adr/0013-the-relay-is-a-producer.md says why each row is delivered once and in order.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("halfbridge.sql")
 _MS_PER_S = 1_000
-# A lease is renewed after this part of it, so that one failed renewal does no harm.
+# A lease is renewed this many times before it expires, so that one failed renewal does no harm.
 _RENEWALS_PER_LEASE = 3
 
 
 class Relay:
-    """Sends what stands in a local message table. Not thread-safe: one thread runs rounds.
+    """Sends the rows of a local message table. Not thread-safe: one thread runs rounds.
 
     Args:
         messages: The table.
-        fence: In the same database, under the producer's group.
-        producer: Started, with `fence.check` as its checker.
-        config: Settings.
-        metrics: Where it counts.
+        fence: A fence in the same database, with the producer's group.
+        producer: A started producer with `fence.check` as its checker.
+        config: The relay's settings.
+        metrics: The relay's metrics.
         on_step: Called at each step of a round, for tests and for tracing.
 
     Attributes:
-        lost_rounds: How many rounds in a row, up to the last one, lost an attempt.
-        step: The last step of the round at hand, or of the last one; None: it has only looked.
+        lost_rounds: Number of rounds in a row, up to the last one, that lost an attempt.
+        step: The last step of the present or last round; None: the round has only looked.
     """
 
     def __init__(
@@ -106,26 +106,27 @@ class Relay:
 
     @property
     def owner(self) -> str:
-        """The name under which it holds leases."""
+        """The name under which the relay holds leases."""
         return self._leases.owner
 
     @property
     def troubles(self) -> Mapping[int, BridgeError]:
-        """Half partition -> what failed there last, and has not gone well since."""
+        """Half partition -> the last failure there, without a success since."""
         return self._under_way.troubles
 
     def round(self) -> bool:
-        """Relay what there is now, at most one batch for a half partition.
+        """Relay the waiting rows, at most one batch for each half partition.
 
-        A half partition whose brokers do not acknowledge keeps no other one waiting: what is sent
-        there is left under way, or begun anew after a rest, and `troubles` tells of it.
+        A half partition whose brokers do not acknowledge delays no other one: its batch is left
+        under way, or begun anew after a rest, and `troubles` shows the failure.
 
         Returns:
-            Whether anything was relayed, or is under way: look again at once.
+            Whether anything was relayed, or is under way: then the next round should follow at
+            once.
 
         Raises:
-            SQLAlchemyError, SqlError: the database does not do as it must; look again later.
-            BridgeError: Kafka does not at all; look again later. Nothing is lost by either.
+            SQLAlchemyError, SqlError: the database has failed; try again later. Nothing is lost.
+            BridgeError: Kafka has failed as a whole; try again later. Nothing is lost.
         """
         began = monotonic()
         self._has_lost = False
@@ -137,19 +138,19 @@ class Relay:
         return has_worked
 
     def repeat_orphans(self) -> None:
-        """Repeat the COMMITs of transactions without keys whose relay seems to be dead."""
+        """Repeat the COMMITs of transactions without keys whose relay is probably dead."""
         with self.engine.connect() as connection:
             orphans = self.claims.orphans(connection)
             connection.rollback()
         self._commits.repeat(orphans)
 
     def acknowledge(self) -> None:
-        """Write the second mark of what it is missing for; see Commits.acknowledge."""
+        """Write the missing second marks; see Commits.acknowledge."""
         self._commits.acknowledge(self.engine)
 
     def close(self) -> None:
-        """Write what is missing, and leave the buckets to others; tells of what fails."""
-        # The driver's own: see RelayService, whose rounds may meet a connection that died too.
+        """Write the missing second marks, and release the buckets; a failure is logged."""
+        # The driver's own errors too: see RelayService.
         drivers = self.engine.dialect.loaded_dbapi.Error
         try:
             self._commits.await_decisions([])
@@ -164,7 +165,7 @@ class Relay:
 
     def _relay_all(self) -> bool:
         self._keep_leases()
-        # One connection for the look and the marks: to take one from the pool costs a round trip.
+        # One connection for look and marks, because taking one from the pool costs a round trip.
         with self.engine.connect() as connection:
             snapshot = self.claims.look(connection, self._leases.held)
             end_look(connection, monotonic())
@@ -172,11 +173,11 @@ class Relay:
         has_worked = (snapshot.has_keyless and self._relay_keyless()) or has_worked
         if has_worked or not self._under_way.is_waiting:
             return has_worked
-        self.acknowledge()  # nothing else is to do until brokers answer
+        self.acknowledge()  # there is nothing else to do until brokers answer
         return True
 
     def _planned(self, snapshot: Snapshot) -> list[Batch]:
-        """Repeat the COMMITs that may be missing; return what may be sent meanwhile."""
+        """Repeat the COMMITs that may be missing; return the batches that may be sent now."""
         self._commits.await_decisions([])
         blocked = self._commits.repeat(snapshot.unacknowledged) | self._under_way.busy()
         return plan_batches(
@@ -216,7 +217,7 @@ class Relay:
         return has_worked
 
     def _relay_keyless(self) -> bool:
-        """Relay rows without keys; locked, but on SQLite, until they are marked."""
+        """Relay rows without keys, which stay locked until they are marked (not on SQLite)."""
         with self.engine.connect() as connection:
             rows = self.claims.lock_keyless(connection)
             if not rows:
@@ -231,7 +232,7 @@ class Relay:
             sendings, failures = self._begin(batches, self._turned(places or everywhere))
             attempts = self._under_way.await_now(sendings, is_patient=len(places) <= 1)
             if failures:
-                # What is locked here would keep the failures waiting; it is looked for again.
+                # The locks would delay the notes of failures. The next look finds the rows again.
                 abandon(attempts)
                 connection.rollback()
                 self._note_failures(failures)
@@ -242,7 +243,7 @@ class Relay:
             return self._commit(connection, attempts, None)
 
     def _turned(self, places: set[int]) -> list[int]:
-        """Return half partitions in turn, so that not all rounds begin with the same one."""
+        """Return half partitions in rotation, so that rounds begin with different ones."""
         self._turn += 1
         start = self._turn % len(places)
         found = sorted(places)
@@ -265,7 +266,7 @@ class Relay:
                 self.marks.mark(
                     connection, attempt.rows, attempt.marked, owner=self.owner, epochs=epochs
                 )
-            if written:  # of the round before, which so needs no transaction of its own
+            if written:  # second marks of the round before need no transaction of their own
                 self.marks.acknowledge(connection, written)
             self._on_step(RelayStep.MARKED)
         except (RowsLostError, FencedError) as error:
@@ -279,8 +280,8 @@ class Relay:
         except (SQLAlchemyError, SqlError, IllegalTransitionError):
             abandon(attempts)  # COMMIT was not sent to the database
             raise
-        # From here on an error decides nothing: the database may have committed. The rows tell at
-        # the next look, and the fence tells the check.
+        # An error from here on decides nothing, because the database may have committed. The next
+        # look finds out from the rows, and a check finds out from the fence.
         connection.commit()
         self._on_step(RelayStep.COMMITTED)
         self._commits.note_written(written)

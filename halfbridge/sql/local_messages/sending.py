@@ -1,4 +1,4 @@
-"""Half messages of batches: sent together, and settled together."""
+"""Sends the half messages of batches together, and collects their acknowledgements."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Attempt:
     """A message transaction whose half messages are durable.
 
     Attributes:
-        tx: The transaction; its message of index i is that of `rows[i]`.
-        rows: By id.
-        half_offset: The highest of its half messages.
+        tx: The message transaction; its message of index i is that of `rows[i]`.
+        rows: The rows, by id.
+        half_offset: The highest half offset.
     """
 
     tx: Transaction
@@ -40,20 +40,20 @@ class Attempt:
 
     @property
     def marked(self) -> MarkedTransaction:
-        """What its rows keep."""
+        """The columns that the mark writes into the rows."""
         place = self.tx.half_partition, self.half_offset
         return MarkedTransaction(self.tx.id, *place, len(self.rows))
 
 
 @dataclass(slots=True)
 class Sending:
-    """A batch on its way.
+    """A batch whose half messages are under way.
 
     Attributes:
-        tx: Its message transaction.
-        rows: What was sent; rows that the client refuses are left out.
-        futures: One a row.
-        began: When, by the monotonic clock.
+        tx: The message transaction.
+        rows: The rows that were sent, without those that the client refused.
+        futures: One for each row.
+        began: When sending began, by the monotonic clock.
     """
 
     tx: Transaction
@@ -63,24 +63,24 @@ class Sending:
 
     @property
     def half_partition(self) -> int:
-        """Where it stands."""
+        """The half partition of the batch."""
         return self.tx.half_partition
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing has to be waited for any more."""
+        """Whether every half message is acknowledged or has failed."""
         return all(future.done() for future in self.futures)
 
     def waits_for(self) -> list[SendFuture]:
-        """Return what has to be done first."""
+        """Return the futures that must be done first."""
         return self.futures
 
     def attempt(self) -> Attempt:
-        """Return it as durable.
+        """Return the batch as an attempt, whose half messages are durable.
 
         Raises:
-            BridgeError: a broker has not acknowledged it, now or in time; no row is to blame.
-                Nothing is decided: the check rolls it back.
+            BridgeError: a half message is not acknowledged; no row is the cause. Nothing is
+                decided: the check rolls back the transaction.
         """
         offsets = [future.result(0).half_offset for future in self.futures]
         return Attempt(self.tx, tuple(self.rows), max(offsets))
@@ -93,20 +93,20 @@ def send_batches(
     context: bytes,
     places: Iterable[int] = (),
 ) -> tuple[list[Sending], list[Failure]]:
-    """Send the half messages of all batches; wait for nothing but room.
+    """Send the half messages of all batches; waits only for room in the queue.
 
     Args:
-        producer: Started.
-        batches: Each becomes a message transaction.
-        context: The fence's.
-        places: Half partitions for batches without keys, in turn; without any the client chooses.
+        producer: A started producer.
+        batches: The batches, one message transaction each.
+        context: The fence's context.
+        places: Half partitions for batches without keys, in turn; empty: the client chooses.
 
     Returns:
-        What is on its way, and rows that the client refuses. A row behind a refused one of its key
-        is in neither: it is not sent, and waits.
+        The batches under way, and the rows that the client refused. A row after a refused row of
+        the same key is in neither: it is not sent, and waits.
 
     Raises:
-        BridgeError: there is no room; no row is to blame.
+        BridgeError: there is no room; no row is the cause.
     """
     failures: list[Failure] = []
     keys = cycle(placement_keys(producer.half_partitions)[place] for place in places)
@@ -155,7 +155,7 @@ def _begin(
 
 
 def abandon(attempts: Iterable[Attempt]) -> None:
-    """Roll back message transactions whose rows are certainly not marked; wait for nothing."""
+    """Roll back message transactions whose rows are certainly not marked; does not wait."""
     for attempt in attempts:
         with suppress(BridgeError, IllegalTransitionError):  # else the check rolls it back
             attempt.tx.rollback_async()

@@ -1,4 +1,4 @@
-"""A relay that runs: its rounds, and what goes on beside them, until it is stopped."""
+"""Runs a relay until it is stopped: its rounds, and its work in other threads."""
 
 from __future__ import annotations
 
@@ -36,35 +36,35 @@ _PAUSE_S_MIN = 0.1
 _PAUSE_S_MAX = 5.0
 _LETTERS_WAIT_S = 0.5
 _LETTERS_PAUSE_S = 1.0  # after a failure
-_LETTERS_COMMIT_S = 5.0  # where there are only other groups' letters
-# Relays that come and go cost each other a round now and then, and not so many in a row.
+_LETTERS_COMMIT_S = 5.0  # if there are only dead letters of other groups
+# Relays that start and stop make each other lose single rounds, but not so many in a row.
 LOST_ROUNDS_MAX = 5
-# Counting a long backlog reads all of its index.
+# Interval of counting the backlog, which reads the whole index.
 _BACKLOG_S = 5.0
-# After this long without a round that ended well, beside the longest wait for rows, health says so:
-# two waits for an answer of the database (Bounds.answer_s), or one for half messages, one for
-# COMMITs and one for the database.
+# Without a successful round for this time, beside the longest wait for rows, the relay is
+# unhealthy. It covers two waits for an answer of the database (Bounds.answer_s), or one for half
+# messages, one for COMMITs and one for the database.
 ROUND_S_MAX = 60.0
-# How long `run` waits for what is begun, once it is to stop: longer than a wait for half messages
+# How long `run` waits for work under way after `stop`: longer than a wait for half messages
 # (BridgeConfig.send_timeout_ms, 10 s).
 DRAIN_S_MAX = 15.0
-# How long the producer is waited for after that. With its checkers' 2 s it makes 25 s, of the 30 s
-# after which Kubernetes kills; what is left by then, checks decide.
+# How long closing the producer may take after that. With 2 s for its checkers these are 25 s of the
+# 30 s after which Kubernetes kills. Checks decide what is left.
 CLOSE_S_MAX = 8.0
 
 
 class RelayService:
-    """Runs a relay until `stop`. Not to be run twice.
+    """Runs a relay until `stop`. `run` is called once.
 
     Args:
-        relay: Runs in the thread that calls `run`.
-        producer: The relay's.
-        callback: For prepared rows; see Settling. It runs in a thread of its own.
-        by_log: Have the database's log say when rows were inserted, in place of notifications.
-        round_s_max: How long no round may end well before health says so, seconds.
+        relay: The relay; its rounds run in a thread of their own.
+        producer: The relay's producer.
+        callback: For prepared rows; see Settling. Runs in a thread of its own.
+        by_log: Whether the database's log reports inserted rows, instead of notifications.
+        round_s_max: Longest time without a successful round while the relay is healthy, seconds.
 
     Raises:
-        LogSettingsError: `by_log`, and this kind of database has no log that can be read.
+        LogSettingsError: `by_log` is set, and halfbridge cannot read this kind of database's log.
     """
 
     def __init__(
@@ -78,8 +78,8 @@ class RelayService:
     ) -> None:
         config = relay.config
         self._relay = relay
-        # The driver's own: a connection that died in the pool raises it where SQLAlchemy sets the
-        # isolation level, and SQLAlchemy lets it pass.
+        # The driver's own errors too: when SQLAlchemy sets the isolation level on a dead connection
+        # of the pool, it lets the driver's error pass.
         self._troubles = (*_TROUBLES, relay.engine.dialect.loaded_dbapi.Error)
         self._producer = producer
         self._settling = Settling(relay.messages, config, callback)
@@ -97,12 +97,12 @@ class RelayService:
         self._is_ready = False
         self._tidy_at = 0.0
         self._round_s_max = round_s_max + config.poll_ms_max / _MS_PER_S
-        self._ended_at: float | None = None  # the last round that ended well, or the begin
+        self._ended_at: float | None = None  # the last successful round, or the start
         self._failure: BaseException | None = None
         relay.metrics.round_age_s.set_function(self.round_age_s)
 
     def health(self) -> Health:
-        """Return the health of this moment."""
+        """Return the present health."""
         with self._ills_lock:
             ills = dict(self._ills)
         age_s = self.round_age_s()
@@ -114,25 +114,24 @@ class RelayService:
         return Health(self._is_ready, not reason or reason == "starting", reason)
 
     def stop(self) -> None:
-        """Have `run` finish its round and return. Thread-safe."""
+        """Make `run` return after its current round. Thread-safe."""
         self._stopping.set()
         self._wakeups.wake()
 
     def round_age_s(self) -> float:
-        """Return how long ago a round ended well, or the relay began; 0 before that."""
+        """Return the time since the last successful round or the start; 0 before the start."""
         ended_at = self._ended_at
         return 0.0 if ended_at is None else monotonic() - ended_at
 
     def run(self, *, drain_s: float = DRAIN_S_MAX) -> None:
-        """Relay until `stop`; what is begun is finished, and buckets are left to others.
+        """Relay until `stop`; then finish work under way, and release the buckets.
 
         Args:
-            drain_s: How long what is begun may take then.
+            drain_s: Longest time for work under way after `stop`.
 
         Raises:
-            DrainError: it took longer, and goes on in threads that end with the process. Nothing
-                is lost: where the rounds did not end, leases run out, and what was sent is decided
-                by the rows.
+            DrainError: the work took longer, and continues in threads that end with the process.
+                Nothing is lost: leases expire, and sent transactions are decided by the rows.
         """
         threads = {
             "rounds": Thread(target=self._run_to_the_end, name="halfbridge-relay", daemon=True),
@@ -164,7 +163,7 @@ class RelayService:
             raise DrainError(text)
 
     def _run_to_the_end(self) -> None:
-        """Run rounds in their thread; what ends them ends the relay, and leaves its buckets."""
+        """Run rounds in their thread; after them stop the other work and release the buckets."""
         try:
             self._run_rounds()
         except BaseException as error:  # noqa: BLE001  (raised by `run`)
@@ -180,7 +179,7 @@ class RelayService:
         return "a look for rows" if step is None else step.value
 
     def _log_listener(self) -> LogListener:
-        # Late: what reads a log needs more than what writes a table.
+        # Imported late: reading a log needs packages that writing a table does not need.
         from halfbridge.sql.log_subscription.wakeups import LogListener  # noqa: PLC0415
 
         table = self._relay.messages.tables.messages
@@ -213,7 +212,7 @@ class RelayService:
                 self._wakeups.wait()
 
     def _judge(self, lost_rounds: int) -> None:
-        """Tell of rounds that sent and could not mark, one after the other."""
+        """Report several rounds in a row that have sent rows and could not mark them."""
         if lost_rounds < LOST_ROUNDS_MAX:
             self._well("marks")
             return
@@ -223,7 +222,7 @@ class RelayService:
         )
 
     def _judge_places(self) -> None:
-        """Tell of half partitions that keep their keys waiting, and of the others nothing."""
+        """Report half partitions with failures, whose keys wait."""
         troubles = self._relay.troubles
         for place in sorted({*self._sick_places, *troubles}):
             what, error = f"half partition {place}", troubles.get(place)
@@ -234,7 +233,7 @@ class RelayService:
         self._sick_places = dict(troubles)
 
     def _tidy(self) -> None:
-        """Withdraw what nobody confirmed, and end what a dead relay left without a key."""
+        """Withdraw unconfirmed rows, and repeat COMMITs of dead relays for rows without keys."""
         now = monotonic()
         if now < self._tidy_at:
             return
@@ -244,7 +243,7 @@ class RelayService:
         self._relay.repeat_orphans()
 
     def _ask(self) -> None:
-        """Ask the callback, and count what waits; a callback may take its time."""
+        """Ask the callback, which may take long, and count the waiting rows."""
         next_count = 0.0
         while not self._stopping.wait(self._relay.config.housekeeping_ms / _MS_PER_S):
             with self._surviving("settling"):
@@ -262,7 +261,7 @@ class RelayService:
             self._stopping.wait(_LETTERS_PAUSE_S)
 
     def _take_letters(self) -> None:
-        """Take dead letters until the end, or until something fails: then they are read again."""
+        """Take dead letters until `stop` or a failure, after which they are read again."""
         reader = LetterReader(self._producer.config, system_ports())
         commit_at = 0.0
         try:
@@ -270,7 +269,7 @@ class RelayService:
                 letters = reader.read(_LETTERS_WAIT_S)
                 if sum(self._letters.take(letter) for letter in letters):
                     self._wake()
-                # Behind others' letters too, or the group would seem to lag for ever.
+                # Also past dead letters of other groups; otherwise the lag would grow for ever.
                 if letters or monotonic() >= commit_at:
                     reader.commit()
                     commit_at = monotonic() + _LETTERS_COMMIT_S
@@ -283,9 +282,9 @@ class RelayService:
 
     @contextmanager
     def _surviving(self, what: str) -> Iterator[None]:
-        """Tell of a failure, whatever it is, and of its end; go on.
+        """Report any failure of the block, and its end, and continue.
 
-        Nobody joins a thread beside before the end, so what ended the thread would not be told.
+        Other threads are joined only at the end, so an exception that ended one would stay unseen.
         """
         try:
             yield
@@ -309,7 +308,7 @@ class RelayService:
 
 
 def _join(threads: Mapping[str, Thread], seconds: float) -> list[str]:
-    """Wait for threads, all in all this long; return the names of those that have not ended."""
+    """Wait for all threads, `seconds` in all; return the names of those that have not ended."""
     deadline = monotonic() + seconds
     for thread in threads.values():
         thread.join(max(0.0, deadline - monotonic()))

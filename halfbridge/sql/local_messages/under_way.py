@@ -1,8 +1,8 @@
-"""What waits for a broker, by half partition: one that waits for long keeps no other one waiting.
+"""Waits for brokers, so that a slow half partition does not delay the other ones.
 
-A half partition whose leader is gone, or slow, has its batch left under way, and other batches of
-the round go on. While a batch is under way in a half partition, or after one has failed there, no
-other batch is begun in this half partition.
+If the leader of a half partition is down or slow, its batch is left under way, and the other
+batches of the round continue. While a batch is under way in a half partition, and for some time
+after one has failed there, no other batch is begun there.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 _MS_PER_S = 1_000
 _LOG = logging.getLogger("halfbridge.sql")
-# How long a round waits for one half partition while others could go on. Acknowledgements take
-# milliseconds, and a leader that is elected anew seconds; a check must not come in between.
+# How long a round waits for one half partition while others could continue. Acknowledgements take
+# milliseconds, the election of a leader takes seconds, and a check must not come in between.
 PATIENCE_S = 0.5
-# How long a round waits where nothing but what is late is under way.
+# How long a round waits if only late batches of earlier rounds are under way.
 _LATE_SLICE_S = 0.05
-# How long a half partition in which something has failed rests; it doubles.
+# How long a half partition rests after a failure; the time doubles.
 REST_S_MIN, REST_S_MAX = 1.0, 30.0
 
 
 class Decision(NamedTuple):
-    """A COMMIT on its way.
+    """A COMMIT under way.
 
     Attributes:
-        transaction_id: Of which message transaction.
-        half_partition: Where.
-        future: Tells of its end.
-        rows: How many rows it counts for, once acknowledged; 0 for one that is repeated.
-        began: When it was sent, by the monotonic clock.
+        transaction_id: Id of the message transaction.
+        half_partition: Its half partition.
+        future: Future of the COMMIT.
+        rows: Number of rows to count once it is acknowledged; 0 for a repetition.
+        began: When the COMMIT was sent, by the monotonic clock.
     """
 
     transaction_id: str
@@ -50,7 +50,7 @@ class Decision(NamedTuple):
     began: float
 
     def waits_for(self) -> Sequence[DecisionFuture]:
-        """Return what has to be done first."""
+        """Return the future that must be done first."""
         return (self.future,)
 
 
@@ -63,10 +63,10 @@ class UnderWay:
     """Half messages and COMMITs of one relay that brokers have not acknowledged. Not thread-safe.
 
     Args:
-        producer: Of the relay; its config says how long half messages and COMMITs may take.
+        producer: The relay's producer; its settings limit the waits.
 
     Attributes:
-        troubles: Half partition -> what failed there last, until something succeeds there.
+        troubles: Half partition -> the last failure there, until a success there.
     """
 
     def __init__(self, producer: TransactionProducer) -> None:
@@ -87,21 +87,21 @@ class UnderWay:
         return {each.transaction_id for each in self._decisions}
 
     def resting(self) -> set[int]:
-        """Return half partitions in which something has failed lately."""
+        """Return the half partitions that rest after a failure."""
         now = monotonic()
         return {place for place, rest in self._rests.items() if now < rest.until}
 
     def busy(self) -> set[int]:
-        """Return half partitions in which nothing may be begun now."""
+        """Return the half partitions in which no batch may be begun now."""
         sending = {each.half_partition for each in self._sendings}
         return sending | {each.half_partition for each in self._decisions} | self.resting()
 
     def await_sendings(self, begun: Sequence[Sending]) -> list[list[Attempt]]:
-        """Wait for half messages; return what is durable, of earlier rounds too.
+        """Wait for half messages; return the durable batches, of earlier rounds too.
 
         Returns:
-            What is to be marked together: the attempts of `begun`, then each late one alone. A
-            check may have rolled back a late one, and only that one is then undone.
+            Groups of attempts to mark together: those of `begun`, then each late attempt alone. A
+            check may have rolled back a late attempt, and only that attempt is then undone.
         """
         if not (begun or self._sendings):
             return []
@@ -111,18 +111,18 @@ class UnderWay:
         return [group for group in groups if group]
 
     def await_now(self, begun: Sequence[Sending], *, is_patient: bool) -> list[Attempt]:
-        """Wait for half messages; return what is durable, and give up the others.
+        """Wait for half messages; return the durable batches, and give up the others.
 
         Args:
-            begun: Of this round. The check rolls back what is given up.
-            is_patient: Wait as long as one may, since no other half partition would do better.
+            begun: Batches of this round. The check rolls back batches that are given up.
+            is_patient: Whether to wait up to the limit, because no other half partition can go on.
         """
         timeout_s = self._producer.config.send_timeout_ms / _MS_PER_S
         _wait_all(begun, timeout_s if is_patient else PATIENCE_S)
         return [attempt for each in begun for attempt in self._attempted(each)]
 
     def await_decisions(self, begun: Sequence[Decision]) -> list[Decision]:
-        """Wait for COMMITs; return those that are acknowledged, of earlier rounds too."""
+        """Wait for COMMITs; return the acknowledged ones, of earlier rounds too."""
         if not (begun or self._decisions):
             return []
         self._wait(begun, self._decisions)
@@ -145,7 +145,7 @@ class UnderWay:
         return found
 
     def _durable(self, sendings: Iterable[Sending]) -> list[Attempt]:
-        """Return what is durable in time; what is not done stays under way."""
+        """Return the durable batches; unfinished ones stay under way."""
         timeout_s = self._producer.config.send_timeout_ms / _MS_PER_S
         attempts: list[Attempt] = []
         for each in sendings:
@@ -161,7 +161,7 @@ class UnderWay:
         return attempts
 
     def _attempted(self, sending: Sending) -> list[Attempt]:
-        """Return what has become of half messages that nobody waits for any more."""
+        """Return the attempt of a finished batch; empty if the batch has failed."""
         try:
             attempt = sending.attempt()
         except BridgeError as error:
@@ -171,7 +171,7 @@ class UnderWay:
         return [attempt]
 
     def _wait(self, mine: Sequence[Sending | Decision], late: Sequence[Sending | Decision]) -> None:
-        """Wait for what is begun now; no longer than others can bear, and for late ones hardly."""
+        """Wait for `mine` up to PATIENCE_S; if there is only `late`, wait for a moment."""
         on_trial = [each for each in mine if each.half_partition in self.troubles]
         prompt = [each for each in mine if each.half_partition not in self.troubles]
         _wait_all(prompt, PATIENCE_S)

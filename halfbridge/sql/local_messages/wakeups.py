@@ -1,4 +1,4 @@
-"""What wakes a relay that has nothing to do: PostgreSQL's notifications, else the clock."""
+"""Wakes an idle relay: by PostgreSQL's notifications, else by the clock."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from halfbridge.sql.local_messages.writer import LocalMessages
 
 _LOG = logging.getLogger("halfbridge.sql")
-_LISTEN_SLICE_S = 0.5  # how soon a listener notices that it shall stop
+_LISTEN_SLICE_S = 0.5  # how soon a listener notices that it must stop
 _RECONNECT_S = 1.0
-# A connection that hears nothing is asked whether it lives after this long: one that does not would
-# leave rows to the clock for good.
+# After this time without a notification the connection is tested: through a dead connection no
+# notification would ever come.
 _PROBE_S = 10.0
 
 
 class Wakeups:
-    """Waits that grow while there is nothing to do. `wake` is thread-safe, the rest is not.
+    """Waits that grow while there is nothing to do. Only `wake` is thread-safe.
 
     Args:
         wait_ms_min: First wait.
         wait_ms_max: Longest wait.
-        is_told: Tells whether notifications come: then there is no need for short waits.
+        is_told: Tells whether notifications come, so that short waits are not needed.
     """
 
     def __init__(
@@ -40,19 +40,19 @@ class Wakeups:
         self._is_told = is_told
 
     def wake(self) -> None:
-        """End the wait at hand, or the next one."""
+        """End the present wait, or the next one."""
         self._event.set()
 
     def begin(self) -> None:
-        """Note that a look begins: what comes from now on wakes."""
+        """Note that a look begins: only later calls of `wake` count."""
         self._event.clear()
 
     def worked(self) -> None:
-        """Note that the look has found something."""
+        """Note that the look has found work."""
         self._wait_ms = self._wait_ms_min
 
     def wait(self) -> None:
-        """Wait until woken, or for longer than the last time."""
+        """Wait until `wake` is called, or up to a time that grows with each call."""
         wait_ms = self._wait_ms_max if self._is_told() else self._wait_ms
         self._wait_ms = min(self._wait_ms_max, 2 * self._wait_ms)
         if self._event.wait(wait_ms / 1_000):
@@ -60,10 +60,10 @@ class Wakeups:
 
 
 class Listener:
-    """Listens to what the table's writers notify of, on a connection of its own (PostgreSQL).
+    """Listens to the notifications of the table's writers, on its own connection (PostgreSQL).
 
-    A driver without notifications, or a server that is away, is no failure: rows are looked for by
-    the clock meanwhile.
+    A driver without notifications, or a server that is down, is no failure: meanwhile the clock
+    wakes the relay.
     """
 
     def __init__(self, messages: LocalMessages, wake: Callable[[], object]) -> None:
@@ -74,7 +74,7 @@ class Listener:
         self.is_listening = False
 
     def start(self) -> None:
-        """Begin to listen, where the database can notify."""
+        """Begin to listen, if the database has notifications."""
         if self._messages.engine.dialect.name == "postgresql":
             self._thread.start()
 
@@ -85,7 +85,7 @@ class Listener:
             self._thread.join()
 
     def _run(self) -> None:
-        level = logging.WARNING  # once; then it is known
+        level = logging.WARNING  # the first time only
         while not self._stopping.is_set():
             try:
                 self._listen()
@@ -97,13 +97,13 @@ class Listener:
 
     def _listen(self) -> None:
         with self._messages.engine.connect() as connection:
-            connection.detach()  # closed at the end, and no loss to the pool
+            connection.detach()  # closed at the end, and replaced in the pool
             driver: Any = connection.connection.dbapi_connection
             driver.autocommit = True
             name = self._messages.channel.replace('"', '""')
             driver.execute(f'LISTEN "{name}"')
             self.is_listening = True
-            self._wake()  # for what came before
+            self._wake()  # for rows that were inserted before
             probe_at = monotonic() + _PROBE_S
             while not self._stopping.is_set():
                 for _ in driver.notifies(timeout=_LISTEN_SLICE_S):
@@ -116,7 +116,7 @@ class Listener:
                     raise SQLAlchemyError("the connection that listens is closed")
 
     def _probe(self, driver: Any) -> None:
-        """Ask whether the connection lives; rows are looked for by the clock meanwhile."""
+        """Test whether the connection is alive; meanwhile the clock wakes the relay."""
         self.is_listening = False
         driver.execute("")
         self.is_listening = True

@@ -1,4 +1,4 @@
-"""LocalMessages: how a service writes to the local message table."""
+"""LocalMessages: the interface by which a service writes to the local message table."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Assembler:
 
     @property
     def is_within(self) -> bool:
-        """Whether an insert was read whose database transaction has not ended yet."""
+        """Whether inserts of a database transaction that has not ended were read."""
         return self._number > 0
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""mapping.toml: how the columns of an inserted row become a message.
+"""mapping.toml: defines how the columns of an inserted row become a message.
 
     topic = "orders"                      # or topic_column = "kind"
     key_column = "customer_id"            # without it messages have no key
@@ -111,7 +111,7 @@ def parse_mapping(text: str, *, origin: str) -> MessageMapping:
 
     Args:
         text: TOML.
-        origin: Where it stands, for errors.
+        origin: The text's origin, for errors.
 
     Raises:
         MappingError: A field is wrong; the error names the field and what is allowed.

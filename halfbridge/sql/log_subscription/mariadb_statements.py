@@ -80,8 +80,8 @@ class Statements:
         """Return why a statement may have inserted into the table; empty: it cannot have.
 
         Args:
-            schema: The session's default one, or empty.
-            text: Of the statement.
+            schema: The session's default schema, or empty.
+            text: Text of the statement.
         """
         if _HARMLESS.match(text):
             return ""
@@ -151,7 +151,7 @@ def _schemas(schema: str, text: str) -> list[str]:
 
 
 def _named(*names: str) -> re.Pattern[str]:
-    """Return what finds any of these names as a whole: orders is not orders_before."""
+    """Return a pattern for whole names: `orders` does not match in `orders_before`."""
     if not names:
         return re.compile(r"(?!)")  # finds nothing
     return re.compile(rf"(?<![\w$])({_either(names)})(?![\w$])", re.IGNORECASE)

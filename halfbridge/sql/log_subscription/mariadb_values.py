@@ -29,7 +29,7 @@ def plain_row(row: Mapping[str, object], types: Mapping[str, str]) -> dict[str, 
     """Return a row's readable columns as plain values.
 
     Args:
-        row: Column to value, as a driver or the binlog's reader hands it out.
+        row: Column -> value, as a driver or the binlog's reader returns it.
         types: Column to the type's name in information_schema; other columns are left out.
     """
     return {name: plain(row[name], kind) for name, kind in types.items() if name in row}

@@ -30,8 +30,8 @@ def columns_of(connection: ReplicationConnection, table: str) -> list[str]:
     """Return the columns that are in the log; generated columns are not.
 
     Args:
-        connection: To its database.
-        table: With its schema, both quoted.
+        connection: Connection to the table's database.
+        table: The table's name with its schema, both quoted.
     """
     return _names(
         connection,
@@ -53,7 +53,7 @@ def primary_key_of(connection: ReplicationConnection, table: str) -> list[str]:
 
 
 def standing_of(connection: ReplicationConnection, name: str) -> tuple[Standing, ...]:
-    """Return the slot and the publication of a name, as far as they are in this database."""
+    """Return the slot and the publication with this name, if they are in this database."""
     slots = connection.rows(
         f"SELECT active FROM pg_replication_slots WHERE slot_name = {_literal(name)} "
         "AND database = current_database()"

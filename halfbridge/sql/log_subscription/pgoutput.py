@@ -132,7 +132,7 @@ def lsn_of(text: str) -> int:
     """Return the LSN that PostgreSQL writes as `text`.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: The text is not an LSN.
     """
     high, _, low = text.partition("/")
     return (int(high, 16) << 32) | int(low, 16)

@@ -56,6 +56,6 @@ def log_source(engine: Engine, *, name: str, table: str, schema: str | None = No
 
 
 def _parameters(url: URL, driver: str) -> dict[str, Any]:
-    """Return how `driver` connects to where a URL of any driver leads."""
+    """Return the parameters by which `driver` connects to the server of a URL of any driver."""
     own = url.set(drivername=driver)
     return dict(own.get_dialect()().create_connect_args(own)[1])
