@@ -39,6 +39,7 @@ COMMANDS = {
     "relay": "Send the messages of a local message table.",
     "spark": "Read, audit and copy topics with Spark.",
     "transactions": "Stop new transactions of all clients, or accept them again.",
+    "tx": "See undecided transactions, and the life of one transaction.",
     "topics": "Create or check the internal topics.",
 }
 

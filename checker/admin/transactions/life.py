@@ -126,6 +126,7 @@ class Life:
         events: What was found, in the order of time.
         undecided: Why the transaction waits; None once it is decided.
         read_from_ms, read_until_ms: The range of time that was read; None: to the end of the logs.
+        at_ms: When this was found, by the operator's clock.
         notes: What else an operator should know, one sentence each.
     """
 
@@ -140,6 +141,7 @@ class Life:
     undecided: Undecided | None = None
     read_from_ms: int | None = None
     read_until_ms: int | None = None
+    at_ms: int = 0
     notes: tuple[str, ...] = ()
 
 

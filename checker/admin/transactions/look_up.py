@@ -113,6 +113,7 @@ class _LookUp:
             state=NOT_FOUND,
             read_from_ms=from_ms,
             read_until_ms=wanted.until_ms,
+            at_ms=self._cluster.ports.clock.time_ms(),
             notes=("no record of this id was found; records that expired cannot be found",),
         )
 
@@ -190,6 +191,7 @@ class _LookUp:
             events=made.in_order([*half_events, *op_events, *map(made.check_event, checks), *ends]),
             read_from_ms=time.from_ms,
             read_until_ms=time.until_ms,
+            at_ms=self._cluster.ports.clock.time_ms(),
             notes=(*self._notes, *notes),
         )
         if judged.entry is None:

@@ -1,0 +1,345 @@
+"""`halfbridge tx`: see undecided transactions, and the life of one transaction."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from halfbridge.bridge.log_text import one_line
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
+from halfbridge.cli.table import table
+from halfbridge.cli.times import moment_ms, span_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.transactions.life import Event, Life
+    from halfbridge.checker.admin.transactions.listing import Filter, Listing
+    from halfbridge.checker.admin.transactions.waits import Undecided
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+# Rows that `--watch` shows unless --limit says otherwise: a screen.
+_WATCH_ROWS = 40
+_WATCH_S = 2.0
+_PROGRESS_S = 1.0
+_HEADINGS = (
+    *("ID", "AGE", "GROUP", "TOPIC", "CHECKS", "NEXT", "MESSAGES", "BYTES", "PAIR"),
+    *("OFFSET", "WAITS"),
+)
+
+
+@click.group()
+def tx() -> None:
+    """See undecided transactions, and the life of one transaction.
+
+    The commands read the logs. They work beside running daemons and without one, join no group and
+    commit nothing.
+    """
+
+
+@tx.command(name="list")
+@click.option("--group", default="", metavar="NAME", help="Only of this producer group.")
+@click.option("--topic", default="", metavar="NAME", help="Only to this real topic.")
+@click.option(
+    "--older-than",
+    type=span_ms,
+    default="0s",
+    metavar="SPAN",
+    help="Only of this age or more, such as 10m.",
+)
+@click.option(
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only in this half partition. May be repeated.",
+)
+@click.option("--limit", type=click.IntRange(1), default=None, help="Most rows. [default: all]")
+@click.option("--watch", is_flag=True, help="Show the list again and again, until Ctrl-C.")
+@json_option
+@settings_options(CheckerConfig, only=CONNECTION)
+def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
+    """List undecided transactions, the oldest first.
+
+    CHECKS is asked/answered. Exit status 1: a pair is stopped, and what is undecided in that pair
+    is not known.
+    """
+    # Imported here: --help does not need the Kafka client.
+    from halfbridge.checker.admin.transactions import plain  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions.listing import Filter, list_undecided  # noqa: PLC0415
+
+    config = load_settings(CheckerConfig, values)
+    wanted = Filter(
+        group=values["group"],
+        topic=values["topic"],
+        older_than_ms=values["older_than"],
+        partitions=values["partitions"] or None,
+        limit=values["limit"] or (_WATCH_ROWS if watch and not as_json else None),
+    )
+    cluster = _cluster(config)
+    while True:
+        told = _Told("records read")
+        with _no_collections():
+            found = list_undecided(cluster, config.names, wanted, on_progress=told.count)
+        if as_json:
+            click.echo(json.dumps(plain.listing(found)))
+        else:
+            if watch:
+                click.clear()
+            _show_list(found, wanted)
+        for each in found.stopped:
+            click.echo(
+                f"pair {each.partition} is stopped, and what is undecided in it is not known:"
+                f" {one_line(each.why)}; run halfbridge checker init --partition {each.partition}",
+                err=True,
+            )
+        if not watch:
+            return 1 if found.stopped else 0
+        time.sleep(_WATCH_S)
+
+
+def look_up_options(command: F) -> F:
+    """Add the argument ID, and the options that say where a transaction is looked for."""
+    for option in reversed(
+        (
+            click.argument("transaction_id", metavar="ID"),
+            click.option(
+                "--from",
+                "from_ms",
+                type=moment_ms,
+                default=None,
+                metavar="TIME",
+                help="Look from here on. [default: the time in the id]",
+            ),
+            click.option(
+                "--until",
+                "until_ms",
+                type=moment_ms,
+                default=None,
+                metavar="TIME",
+                help="Look no further. [default: until it is settled, or to the end]",
+            ),
+            click.option(
+                "--partition",
+                type=click.IntRange(0),
+                default=None,
+                help="Look in this half partition only. [default: all]",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@tx.command()
+@look_up_options
+@click.option("--payload", is_flag=True, help="Show keys, values and headers too.")
+@json_option
+@settings_options(CheckerConfig, only=CONNECTION)
+def show(*, as_json: bool, **values: Any) -> int:
+    """Show the whole life of one transaction, in order, with times and places.
+
+    Exit status 1: no record of it was found.
+    """
+    from halfbridge.checker.admin.transactions import plain  # noqa: PLC0415
+
+    life = _life(values)
+    if as_json:
+        click.echo(json.dumps(plain.life(life)))
+    else:
+        _show_life(life)
+    return _status(life)
+
+
+@tx.command()
+@look_up_options
+@json_option
+@settings_options(CheckerConfig, only=CONNECTION)
+def explain(*, as_json: bool, **values: Any) -> int:
+    """Say why a transaction is where it is, what happens next, and what can be done.
+
+    Exit status 1: no record of it was found.
+    """
+    from halfbridge.checker.admin.transactions.explain import explain as sentences  # noqa: PLC0415
+
+    life = _life({**values, "payload": False})
+    told = sentences(life)
+    if as_json:
+        click.echo(json.dumps({"id": life.id, "state": life.state, "sentences": told}))
+    else:
+        for sentence in told:
+            click.echo(one_line(sentence))
+    return _status(life)
+
+
+def _life(values: dict[str, Any]) -> Life:
+    from halfbridge.checker.admin.transactions.look_up import Wanted, look_up  # noqa: PLC0415
+
+    config = load_settings(CheckerConfig, values)
+    wanted = Wanted(
+        id=values["transaction_id"],
+        from_ms=values["from_ms"],
+        until_ms=values["until_ms"],
+        partition=values["partition"],
+        with_payload=values["payload"],
+    )
+    with _no_collections():
+        return look_up(
+            _cluster(config),
+            config.names,
+            wanted,
+            tell=lambda line: click.echo(line, err=True),
+        )
+
+
+def _status(life: Life) -> int:
+    from halfbridge.checker.admin.transactions.life import NOT_FOUND  # noqa: PLC0415
+
+    if life.state != NOT_FOUND:
+        return 0
+    click.echo(
+        f"no transaction {one_line(life.id)} was found: check the id and --topic-prefix, or give"
+        " --from TIME",
+        err=True,
+    )
+    return 1
+
+
+def _cluster(config: CheckerConfig) -> Cluster:
+    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
+
+    return Cluster(config.bootstrap_servers, kafka=config.kafka)
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def _show_list(found: Listing, wanted: Filter) -> None:
+    for line in table(_HEADINGS, [_row(each, found.at_ms) for each in found.transactions]):
+        click.echo(line)
+    shown = len(found.transactions)
+    more = f", {shown} of them shown" if shown < found.undecided else ""
+    chosen = " that match" if wanted.group or wanted.topic or wanted.older_than_ms else ""
+    click.echo(f"{found.undecided} undecided transactions{chosen}{more}")
+
+
+def _row(each: Undecided, at_ms: int) -> tuple[object, ...]:
+    from halfbridge.checker.admin.transactions.explain import span_text  # noqa: PLC0415
+
+    after = "-"
+    if each.next_check_at_ms is not None:
+        left_ms = each.next_check_at_ms - at_ms
+        after = f"in {span_text(left_ms)}" if left_ms > 0 else f"due {span_text(-left_ms)}"
+    asked = "?" if each.checks_asked is None else each.checks_asked
+    return (
+        *(each.id, span_text(each.age_ms), each.producer_group, each.real_topic),
+        *(f"{asked}/{each.checks_answered}", after, each.messages, each.bytes),
+        *(each.partition, each.offset, f"{each.wait.value}: {each.why}"),
+    )
+
+
+def _show_life(life: Life) -> None:
+    from halfbridge.checker.admin.transactions.explain import time_text  # noqa: PLC0415
+
+    applied = {None: "", True: ", applied", False: ", not applied yet"}[life.is_applied]
+    click.echo(f"{one_line(life.id)}  {life.state}{applied}")
+    if life.partition is not None:
+        resumed = f", resume count {life.resume_count}" if life.resume_count else ""
+        click.echo(f"group {one_line(life.producer_group or '-')}, pair {life.partition}{resumed}")
+    rows = [
+        (
+            time_text(each.at_ms),
+            each.kind.value,
+            f"{each.topic}[{each.partition}]@{each.offset}",
+            _what(each),
+        )
+        for each in life.events
+    ]
+    heading, *lines = table(("AT", "EVENT", "WHERE", "WHAT"), rows)
+    click.echo(heading)
+    for each, line in zip(life.events, lines, strict=True):
+        click.echo(line)
+        _show_payload(each)
+    if life.undecided is not None:
+        click.echo(f"waits: {life.undecided.wait.value}: {one_line(life.undecided.why)}")
+    for note in life.notes:
+        click.echo(f"note: {one_line(note)}")
+
+
+def _show_payload(each: Event) -> None:
+    if each.payload is None:
+        return
+    for name, value in (("key", each.payload.key), ("value", each.payload.value)):
+        click.echo(f"    {name:<6} {_bytes_text(value)}")
+    for name, value in each.payload.headers:
+        click.echo(f"    header {one_line(name)}: {_bytes_text(value)}")
+
+
+def _bytes_text(value: bytes | None) -> str:
+    return "null" if value is None else one_line(value.decode("utf-8", "backslashreplace"))
+
+
+def _what(each: Event) -> str:
+    """Return what one event says beside its time and place."""
+    words = []
+    if each.message_index is not None:
+        words.append(f"message {each.message_index}")
+    if each.real_topic is not None:
+        words.append(f"for {each.real_topic}")
+    if each.bytes is not None:
+        words.append(f"{each.bytes} bytes")
+    if each.check_number is not None:
+        attempt = f" attempt {each.attempt}" if each.attempt else ""
+        words.append(f"check {each.check_number}{attempt}")
+    if each.op is not None:
+        words.append(each.op)
+    if each.source is not None:
+        words.append(f"by {each.source} {each.actor}")
+    if each.verdict is not None:
+        words.append(each.verdict.value)
+    words += [text for text in (each.reason, each.why) if text]
+    return ", ".join(words)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Have the garbage collector rest: it would walk 100,000 entries again and again.
+
+    The process ends with the command, so what is not collected is let go soon.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+# --- progress ---------------------------------------------------------------------------------
+
+
+class _Told:
+    """Tells a number on standard error, once a second.
+
+    Args:
+        what: What the number counts.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._at = time.monotonic()
+
+    def count(self, number: int) -> None:
+        """Take the number."""
+        if time.monotonic() - self._at > _PROGRESS_S:
+            self._at = time.monotonic()
+            click.echo(f"{number} {self._what}", err=True)

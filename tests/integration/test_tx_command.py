@@ -1,0 +1,144 @@
+"""`halfbridge tx` on a real broker, beside a running daemon and without one."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from halfbridge.cli import cli
+from halfbridge.serde.headers import HALF
+from halfbridge.serde.identity import TransactionIds
+from tests.integration.installation import GROUP
+from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from tests.integration.installation import Installation
+
+pytestmark = pytest.mark.broker
+IDS = TransactionIds()
+
+
+def _invoke(installation: Installation, *words: str) -> Result:
+    place = ("--bootstrap-servers", installation.servers)
+    prefix = ("--topic-prefix", installation.names.prefix)
+    return CliRunner().invoke(cli, ["tx", *words, *place, *prefix])
+
+
+def _json(installation: Installation, *words: str) -> Any:
+    return json.loads(_invoke(installation, *words, "--json").stdout)
+
+
+def test_beside_a_daemon_the_life_of_each_is_shown(installation: Installation) -> None:
+    """Undecided, committed and rolled back ones; nobody joins the daemon's group for it."""
+    installation.make(partitions=2, groups=(GROUP,))
+    topic = installation.topic("orders", partitions=3)
+    installation.start(transaction_timeout_ms=1_000)
+    halves = [installation.half(topic, IDS.next(), partition=number % 2) for number in range(3)]
+    undecided, committed, rolled_back = halves
+    installation.commit(committed)
+    installation.rollback(rolled_back)
+    (record,) = installation.tail(topic).until(1)
+    installation.checks(1)
+    installation.fence(0)
+
+    def counted() -> bool:
+        (listed,) = _json(installation, "list")["transactions"]
+        return bool(listed["checks_asked"])
+
+    until("the request is seen", counted)
+    body = _json(installation, "list")
+    (only,) = body["transactions"]
+    assert (only["id"], only["state"], body["undecided"]) == (
+        undecided.transaction_id,
+        "PREPARED",
+        1,
+    )
+    assert (only["producer_group"], only["real_topic"], only["partition"]) == (GROUP, topic, 0)
+    assert (only["offset"], only["messages"], only["wait"]) == (
+        undecided.offset,
+        1,
+        "NOBODY_ANSWERS",
+    )
+
+    life = _json(installation, "show", committed.transaction_id)
+    assert (life["id"], life["state"], life["is_applied"]) == (
+        committed.transaction_id,
+        "COMMITTED",
+        True,
+    )
+    assert [each["kind"] for each in life["events"]] == ["half", "decision", "delivery"]
+    delivery = life["events"][-1]
+    assert (delivery["topic"], delivery["partition"], delivery["offset"]) == (
+        topic,
+        record.partition,
+        record.offset,
+    )
+    assert _json(installation, "show", rolled_back.transaction_id)["state"] == "ROLLED_BACK"
+    waiting = _json(installation, "show", undecided.transaction_id)
+    assert [each["kind"] for each in waiting["events"]][:2] == ["half", "check"]
+
+    shown = _invoke(installation, "show", committed.transaction_id)
+    assert shown.exit_code == 0
+    assert f"{topic}[{record.partition}]@{record.offset}" in shown.stdout
+    explained = _invoke(installation, "explain", undecided.transaction_id)
+    assert "NOBODY_ANSWERS" in explained.stdout
+    table = _invoke(installation, "list").stdout.splitlines()
+    assert (table[0].split()[0], table[1].split()[0]) == ("ID", undecided.transaction_id)
+    assert table[-1] == "1 undecided transactions"
+
+
+def test_without_a_daemon_the_log_alone_tells(installation: Installation) -> None:
+    """Nothing was applied yet, and the decision stands all the same."""
+    installation.make(partitions=2)
+    topic = installation.topic("orders")
+    decided, open_ = (installation.half(topic, IDS.next()) for _ in range(2))
+    installation.commit(decided)
+    body = _json(installation, "list")
+    assert [each["id"] for each in body["transactions"]] == [open_.transaction_id]
+    assert body["transactions"][0]["wait"] == "NOT_DUE"
+    life = _json(installation, "show", decided.transaction_id)
+    assert (life["state"], life["is_applied"]) == ("COMMITTED", False)
+
+
+def test_what_is_not_there_is_an_exit_status(installation: Installation) -> None:
+    """1, with one line on standard error and an answer for machines; 2 for a wrong flag."""
+    installation.make()
+    missing = IDS.next()
+    result = _invoke(installation, "show", missing, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["state"] == "NOT_FOUND"
+    assert f"no transaction {missing} was found" in result.stderr
+    result = _invoke(installation, "show", uuid.uuid4().hex)
+    assert result.exit_code == 1
+    assert "--from TIME" in result.stderr
+    assert _invoke(installation, "list", "--older-than", "soon").exit_code == 2
+    result = _invoke(installation, "list", "--partition", "9")
+    assert result.exit_code == 1
+    assert "--partition 9" in result.stderr
+
+
+def test_strangers_records_neither_break_nor_forge_lines(installation: Installation) -> None:
+    """Junk in half and op topic, header names that are no UTF-8, and ids that are escapes."""
+    installation.make(partitions=2)
+    topic = installation.topic("orders")
+    mine = installation.half(topic, IDS.next())
+    forged = installation.half(topic, "\x1b[2J\nfake line", producer_group="strangers")
+    for partition in (0, 1):
+        installation.write(installation.names.half, b"junk" * 10_000, partition=partition)
+        installation.write(
+            installation.names.half, b"x", headers=[(HALF, b"\xc3\x01")], partition=partition
+        )
+        installation.write(installation.names.op, b"\x00" * 100_000, partition=partition)
+    table = _invoke(installation, "list").stdout.splitlines()
+    assert len(table) == 4
+    assert any("\\x1b[2J\\nfake line" in line for line in table)
+    result = _invoke(installation, "show", mine.transaction_id)
+    assert result.exit_code == 0
+    shown = _json(installation, "show", forged.transaction_id, "--from", "1h")
+    assert shown["state"] == "PREPARED"
