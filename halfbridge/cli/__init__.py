@@ -38,9 +38,9 @@ COMMANDS = {
     "local-messages": "Create, list, show, retry and purge a local message table.",
     "relay": "Send the messages of a local message table.",
     "spark": "Read, audit and copy topics with Spark.",
+    "topics": "Create or check the internal topics.",
     "transactions": "Stop new transactions of all clients, or accept them again.",
     "tx": "See undecided transactions, and the life of one transaction.",
-    "topics": "Create or check the internal topics.",
 }
 
 

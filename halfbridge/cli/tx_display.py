@@ -1,0 +1,106 @@
+"""What `halfbridge tx` prints for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from halfbridge.bridge.log_text import one_line
+from halfbridge.checker.admin.transactions.explain import span_text, time_text
+from halfbridge.cli.table import table
+
+if TYPE_CHECKING:
+    from halfbridge.checker.admin.transactions.life import Event, Life
+    from halfbridge.checker.admin.transactions.listing import Filter, Listing
+    from halfbridge.checker.admin.transactions.waits import Undecided
+
+_HEADINGS = (
+    *("ID", "AGE", "GROUP", "TOPIC", "CHECKS", "NEXT", "MESSAGES", "BYTES", "PAIR"),
+    *("OFFSET", "WAITS"),
+)
+
+
+def show_list(found: Listing, wanted: Filter) -> None:
+    """Print undecided transactions as a table."""
+    for line in table(_HEADINGS, [_row(each, found.at_ms) for each in found.transactions]):
+        click.echo(line)
+    shown = len(found.transactions)
+    more = f", {shown} of them shown" if shown < found.undecided else ""
+    chosen = " that match" if wanted.group or wanted.topic or wanted.older_than_ms else ""
+    click.echo(f"{found.undecided} undecided transactions{chosen}{more}")
+
+
+def _row(each: Undecided, at_ms: int) -> tuple[object, ...]:
+    after = "-"
+    if each.next_check_at_ms is not None:
+        left_ms = each.next_check_at_ms - at_ms
+        after = f"in {span_text(left_ms)}" if left_ms > 0 else f"due {span_text(-left_ms)}"
+    asked = "?" if each.checks_asked is None else each.checks_asked
+    return (
+        *(each.id, span_text(each.age_ms), each.producer_group, each.real_topic),
+        *(f"{asked}/{each.checks_answered}", after, each.messages, each.bytes),
+        *(each.partition, each.offset, f"{each.wait.value}: {each.why}"),
+    )
+
+
+def show_life(life: Life) -> None:
+    """Print the life of a transaction, one event a line."""
+    applied = {None: "", True: ", applied", False: ", not applied yet"}[life.is_applied]
+    click.echo(f"{one_line(life.id)}  {life.state}{applied}")
+    if life.partition is not None:
+        resumed = f", resume count {life.resume_count}" if life.resume_count else ""
+        click.echo(f"group {one_line(life.producer_group or '-')}, pair {life.partition}{resumed}")
+    rows = [
+        (
+            time_text(each.at_ms),
+            each.kind.value,
+            f"{each.topic}[{each.partition}]@{each.offset}",
+            _what(each),
+        )
+        for each in life.events
+    ]
+    heading, *lines = table(("AT", "EVENT", "WHERE", "WHAT"), rows)
+    click.echo(heading)
+    for each, line in zip(life.events, lines, strict=True):
+        click.echo(line)
+        _show_payload(each)
+    if life.undecided is not None:
+        click.echo(f"waits: {life.undecided.wait.value}: {one_line(life.undecided.why)}")
+    for note in life.notes:
+        click.echo(f"note: {one_line(note)}")
+
+
+def _show_payload(each: Event) -> None:
+    if each.payload is None:
+        return
+    for name, value in (("key", each.payload.key), ("value", each.payload.value)):
+        click.echo(f"    {name:<6} {_bytes_text(value)}")
+    for name, value in each.payload.headers:
+        click.echo(f"    header {one_line(name)}: {_bytes_text(value)}")
+
+
+def _bytes_text(value: bytes | None) -> str:
+    return "null" if value is None else one_line(value.decode("utf-8", "backslashreplace"))
+
+
+def _what(each: Event) -> str:
+    """Return what one event says beside its time and place."""
+    words = []
+    if each.message_index is not None:
+        words.append(f"message {each.message_index}")
+    if each.real_topic is not None:
+        words.append(f"for {each.real_topic}")
+    if each.bytes is not None:
+        words.append(f"{each.bytes} bytes")
+    if each.check_number is not None:
+        attempt = f" attempt {each.attempt}" if each.attempt else ""
+        words.append(f"check {each.check_number}{attempt}")
+    if each.op is not None:
+        words.append(each.op)
+    if each.source is not None:
+        words.append(f"by {each.source} {each.actor}")
+    if each.verdict is not None:
+        words.append(each.verdict.value)
+    words += [text for text in (each.reason, each.why) if text]
+    return ", ".join(words)
