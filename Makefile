@@ -11,7 +11,7 @@ SHELL := bash
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := delta,dev,embedded,memory,spark,sql,testcontainers
+EXTRAS := delta,dev,embedded,memory,spark,sql,testcontainers,web
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --messages 200000
 # Tests at once, file by file (tests/conftest.py); 0: one after the other, with all they print. A lane

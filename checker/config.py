@@ -130,6 +130,22 @@ class CheckerConfig:
         0, doc="Port of /metrics, /healthz, /readyz; 0 for none.", minimum=0, maximum=_PORT_MAX
     )
     metrics_host: str = setting("127.0.0.1", doc="Address of the metrics port.")
+    admin_port: int = setting(
+        0, doc="Port of the API and the web page; 0 for none.", minimum=0, maximum=_PORT_MAX
+    )
+    admin_host: str = setting("127.0.0.1", doc="Address of the admin port.")
+    admin_tokens: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)
+        None, doc="File of bearer tokens, one 'ROLE TOKEN [NAME]' a line; roles: read, operate."
+    )
+    admin_cert: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)
+        None, doc="File of the admin port's TLS certificate chain, PEM."
+    )
+    admin_key: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)
+        None, doc="File of the certificate's private key, PEM."
+    )
+    allow_changes: bool = setting(
+        default=False, doc="Let the web page make changes, for who has the role operate."
+    )
     policy_file: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)
         None, doc="TOML file: which group may deliver to which topics."
     )

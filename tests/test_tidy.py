@@ -86,6 +86,7 @@ MIRRORED = {
     "demo": "halfbridge/demo",
     "kit": "tests/kit",
     "testkit": "halfbridge/testkit",
+    "web": "halfbridge/web",
 }
 
 # Joined here, so that this file does not hold them itself.

@@ -41,6 +41,7 @@ COMMANDS = {
     "topics": "Create or check the internal topics.",
     "transactions": "Stop new transactions of all clients, or accept them again.",
     "tx": "See undecided transactions, and the life of one transaction.",
+    "web": "Serve the API and the web page for operators.",
 }
 
 

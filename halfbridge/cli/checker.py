@@ -36,7 +36,12 @@ def run(**values: Any) -> int:
     config = load_settings(CheckerConfig, values)
     # Each worker reads the policy file again. A mistake should end the command, not N workers.
     load_policy(config.policy_file, names=config.names)
-    return supervisor.run(config, environ=os.environ)
+    if not config.admin_port:
+        return supervisor.run(config, environ=os.environ)
+    from halfbridge.web.beside import server_beside  # noqa: PLC0415 (needs the extra `web`)
+
+    with server_beside(config):
+        return supervisor.run(config, environ=os.environ)
 
 
 @checker.command()

@@ -1,0 +1,186 @@
+"""What a route of the API is: its address, its role, its arguments, and what answers it.
+
+A request is read by this description and nothing else, and /openapi.json is made of it: so what the
+document says is what the server does.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.web.refusals import Refusal
+from halfbridge.web.tokens import Principal, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from halfbridge.web.services import Services
+
+PREFIX = "/api/v1"
+LIMIT_DEFAULT = 50
+LIMIT_MAX = 500
+TEXT_CHARS_MAX = 3000
+REASON_CHARS_MAX = 500
+_WORDS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a route, in the query or in the body.
+
+    Attributes:
+        name: As requests have it.
+        kind: str, int or bool.
+        doc: One sentence.
+        required: Whether a request without it is refused.
+        default: What it is where a request does not have it.
+        minimum: Least number, or fewest characters.
+        maximum: Greatest number, or most characters.
+        words: The only texts allowed, or ().
+    """
+
+    name: str
+    kind: type
+    doc: str
+    required: bool = False
+    default: Any = None
+    minimum: int | None = None
+    maximum: int | None = None
+    words: tuple[str, ...] = ()
+
+    def read(self, raw: Any) -> Any:
+        """Return the argument's value; `raw` is text of a query, or a value of JSON.
+
+        Raises:
+            Refusal: 400.
+        """
+        value = self._converted(raw)
+        size = len(value) if isinstance(value, str) else value
+        most = TEXT_CHARS_MAX if self.kind is str and self.maximum is None else self.maximum
+        if self.minimum is not None and size < self.minimum:
+            raise self._wrong(f"at least {self.minimum}")
+        if most is not None and size > most:
+            raise self._wrong(f"at most {most}")
+        if self.words and value not in self.words:
+            raise self._wrong(f"one of {', '.join(self.words)}")
+        return value
+
+    def _converted(self, raw: Any) -> Any:
+        if self.kind is int and isinstance(raw, str) and raw.isdecimal() and raw.isascii():
+            return int(raw[:20])
+        if self.kind is bool and isinstance(raw, str) and raw in _WORDS:
+            return _WORDS[raw]
+        if type(raw) is self.kind:
+            return raw
+        names = {int: "a whole number", bool: "true or false", str: "text"}
+        raise self._wrong(names[self.kind])
+
+    def _wrong(self, allowed: str) -> Refusal:
+        return Refusal(400, f"{self.name}: {allowed} is wanted")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, read and allowed.
+
+    Attributes:
+        services: What answers it.
+        principal: Who makes it.
+        values: Each argument's value, those in the path too.
+    """
+
+    services: Services
+    principal: Principal
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One route.
+
+    Attributes:
+        path: Behind `PREFIX`, with {arguments}.
+        summary: One sentence.
+        answer: Answers a call by a JSON-able object.
+        method: GET or POST.
+        role: What a token needs.
+        query: Arguments in the query of a GET.
+        body: Arguments in the JSON object of a POST.
+    """
+
+    path: str
+    summary: str
+    answer: Callable[[Call], Awaitable[dict[str, Any]]]
+    method: str = "GET"
+    role: Role = Role.READ
+    query: tuple[Argument, ...] = ()
+    body: tuple[Argument, ...] = field(default=())
+
+    @property
+    def in_path(self) -> tuple[str, ...]:
+        """Names of the arguments in the path."""
+        return tuple(
+            part[1:-1].partition(":")[0] for part in self.path.split("/") if part.startswith("{")
+        )
+
+
+PAGING = (
+    Argument("limit", int, "Most items.", default=LIMIT_DEFAULT, minimum=1, maximum=LIMIT_MAX),
+    Argument("offset", int, "Items to leave out.", default=0, minimum=0, maximum=10_000_000),
+)
+REASON = Argument(
+    "reason",
+    str,
+    "Why; it stands in the audit log.",
+    required=True,
+    minimum=1,
+    maximum=REASON_CHARS_MAX,
+)
+
+
+def read_arguments(wanted: tuple[Argument, ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the value of each argument in `wanted`.
+
+    Raises:
+        Refusal: 400, for a value that is not allowed, an unknown name or a missing argument.
+    """
+    known = {each.name for each in wanted}
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        names = ", ".join(sorted(known)) or "none"
+        raise Refusal(400, f"an argument is not known here; known: {names}")
+    values = {}
+    for each in wanted:
+        if each.required and each.name not in given:
+            raise Refusal(400, f"{each.name} is missing: {each.doc}")
+        values[each.name] = each.read(given[each.name]) if each.name in given else each.default
+    return values
+
+
+def read_body(content_type: str, body: bytes) -> dict[str, Any]:
+    """Return the JSON object in a body.
+
+    Raises:
+        Refusal: 415 for another content type; 400 for what is no JSON object.
+    """
+    # No form of a web page can have this content type: a stranger's page cannot send one.
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        raise Refusal(415, "send the header Content-Type: application/json")
+    try:
+        said = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(400, "the body is no JSON") from error
+    if not isinstance(said, dict):
+        raise Refusal(400, "the body is no JSON object")
+    return said
+
+
+def page_of(items: list[Any], values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the items that `limit` and `offset` choose, and what tells of the others."""
+    first, most = values["offset"], values["limit"]
+    chosen = items[first : first + most]
+    following = first + len(chosen)
+    next_offset = following if following < len(items) else None
+    return chosen, {"total": len(items), "next_offset": next_offset}

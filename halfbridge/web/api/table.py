@@ -1,0 +1,12 @@
+"""All routes of the API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfbridge.web.api import overview, topics
+
+if TYPE_CHECKING:
+    from halfbridge.web.api.routes import Route
+
+ROUTES: tuple[Route, ...] = (*overview.ROUTES, *topics.ROUTES)

@@ -1,0 +1,84 @@
+"""What holds for every request, whoever makes it: sizes, times, the answer's headers."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from halfbridge.web.refusals import Refusal
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BODY_BYTES_MAX = 64 * 1024
+BODY_S_MAX = 10.0
+# No script, style or picture but this server's own files, and nothing in a page's own text: what
+# a stranger has written into a record stays text even if it were not escaped.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
+    " form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = (
+    ("content-security-policy", CONTENT_SECURITY_POLICY),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    # Not no-referrer: with it browsers hide the Origin of a form from its own server.
+    ("referrer-policy", "same-origin"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+)
+_STATIC = "/static/"
+_NO_STORE = (b"cache-control", b"no-store")
+# The address of such a file changes with what is in it.
+_FOR_GOOD = (b"cache-control", b"public, max-age=31536000, immutable")
+
+
+class AnswerHeaders:
+    """Adds `HEADERS` to each answer, and keeps browsers from storing what does not say it may."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message.get("headers", ()))
+                headers += [(name.encode(), value.encode()) for name, value in HEADERS]
+                if all(name.lower() != b"cache-control" for name, _ in headers):
+                    is_file = scope["path"].startswith(_STATIC)
+                    is_there = message["status"] < HTTPStatus.BAD_REQUEST
+                    headers.append(_FOR_GOOD if is_file and is_there else _NO_STORE)
+                message["headers"] = headers
+            await send(message)
+
+        await self._app(scope, receive, sent)
+
+
+async def body_of(request: Request) -> bytes:
+    """Return a request's body.
+
+    Raises:
+        Refusal: 413 above `BODY_BYTES_MAX`, whatever the request said of its length; 408 where the
+            body takes longer than `BODY_S_MAX`.
+    """
+    too_large = Refusal(413, f"a request may have {BODY_BYTES_MAX} bytes")
+    said = request.headers.get("content-length", "0")
+    if not said.isdecimal() or int(said) > BODY_BYTES_MAX:
+        raise too_large
+
+    async def read() -> bytes:
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > BODY_BYTES_MAX:
+                raise too_large
+        return bytes(body)
+
+    try:
+        return await asyncio.wait_for(read(), BODY_S_MAX)
+    except asyncio.TimeoutError as error:
+        raise Refusal(408, f"the body did not come within {BODY_S_MAX:.0f} s") from error

@@ -1,0 +1,193 @@
+"""What a page is, and how its template is filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from halfbridge.bridge.log_text import one_line
+from halfbridge.web.guards import body_of
+from halfbridge.web.pages import words
+from halfbridge.web.refusals import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from starlette.requests import Request
+
+    from halfbridge.web.services import Services
+    from halfbridge.web.sessions import Session
+    from halfbridge.web.tokens import Principal
+
+FIELDS_MAX = 100
+SIGN_IN = "/sign-in"
+# A page answers within 300 ms, also while the log is read: it shows the answer of before, or says
+# that the first one is being made, and asks again.
+WAIT_S = 0.2
+_HERE = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request for a page by somebody who may see it.
+
+    Attributes:
+        services: What answers it.
+        request: The request.
+        principal: Who looks.
+        session: Of the browser; None on a server without tokens.
+    """
+
+    services: Services
+    request: Request
+    principal: Principal
+    session: Session | None
+
+    @property
+    def may_change(self) -> bool:
+        """Whether the page shows forms that change anything."""
+        return self.services.gate.may_change(self.principal, self.session)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One page.
+
+    Attributes:
+        path: Its address, with {arguments}.
+        title: In the browser's tab.
+        template: File in `templates`.
+        look: Returns what the template shows.
+        entry: Its name in the navigation; empty: it is not there.
+    """
+
+    path: str
+    title: str
+    template: str
+    look: Callable[[Visit], Awaitable[dict[str, Any]]]
+    entry: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a form.
+
+    Attributes:
+        said: One sentence, for the page that is shown next.
+        address: Of that page.
+    """
+
+    said: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """One form that changes something.
+
+    Attributes:
+        path: Where it is sent to, with {arguments}.
+        act: Makes the change that the fields ask for; those of the path are among them.
+    """
+
+    path: str
+    act: Callable[[Services, Principal, Mapping[str, str]], Awaitable[Done]]
+
+
+def _shown(value: Any) -> Any:
+    """Return text from records as it can stand in a page; markup is this server's own."""
+    return one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _digest_of(name: str) -> str:
+    return sha256((_HERE / "static" / name).read_bytes()).hexdigest()[:12]
+
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(_HERE / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    finalize=_shown,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters.update(words.FILTERS)
+# Browsers may keep these files: an address holds what is in the file.
+TEMPLATES.globals["static"] = {
+    name.replace(".", "_").replace("-", "_"): f"/static/{name}?{_digest_of(name)}"
+    for name in ("style.css", "htmx.min.js", "icon.svg")
+}
+TEMPLATES.globals["urlencode"] = lambda **values: urlencode(
+    {name: each for name, each in values.items() if each not in (None, "")}
+)
+TEMPLATES.filters["in_path"] = lambda text: Markup(quote(text, safe=""))  # noqa: S704 (quoted)
+
+
+def rendered(
+    template: str, navigation: tuple[Page, ...], visit: Visit, context: Mapping[str, Any]
+) -> HTMLResponse:
+    """Return a page for somebody who has signed in."""
+    session = visit.session
+    text = TEMPLATES.get_template(template).render(
+        **context,
+        path=visit.request.url.path,
+        navigation=navigation,
+        principal=visit.principal,
+        csrf="" if session is None else session.csrf,
+        signed_in=session is not None,
+        may_change=visit.may_change,
+        installation=visit.services.config.topic_prefix or "default",
+        brokers=visit.services.config.bootstrap_servers,
+    )
+    return HTMLResponse(text)
+
+
+def plain_page(template: str, status: int = 200, **context: Any) -> HTMLResponse:
+    """Return a page for anybody: it tells nothing of the installation."""
+    return HTMLResponse(TEMPLATES.get_template(template).render(**context), status)
+
+
+def error_page(refusal: Refusal) -> Response:
+    """Return what a browser shows for a refusal."""
+    return plain_page("error.html", refusal.status, refusal=refusal)
+
+
+async def fields_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form.
+
+    Raises:
+        Refusal: 413, 408; 400 for more than `FIELDS_MAX` fields or another encoding.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise Refusal(415, "a form is sent as application/x-www-form-urlencoded")
+    text = (await body_of(request)).decode("utf-8", "replace")
+    try:
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX))
+    except ValueError as error:
+        raise Refusal(400, f"a form has at most {FIELDS_MAX} fields") from error
+
+
+def to_sign_in(request: Request) -> Response:
+    """Send a browser to the sign-in page, and back afterwards."""
+    wanted = request.url.path
+    if request.url.query:
+        wanted += f"?{request.url.query}"
+    response = RedirectResponse(f"{SIGN_IN}?{urlencode({'next': wanted})}", 303)
+    if request.headers.get("hx-request") == "true":  # a part of a page: the whole of it goes
+        response = RedirectResponse(SIGN_IN, 401)
+        response.headers["HX-Redirect"] = SIGN_IN
+    return response
+
+
+def safe_next(wanted: str) -> str:
+    """Return an address of this server, whatever a link says."""
+    is_here = wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
+    return wanted if is_here and wanted.isprintable() and wanted.isascii() else "/"

@@ -1,0 +1,24 @@
+"""The internal topics, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.web.api.topics import FRESH_S, OLD_S
+from halfbridge.web.api.topics import look as report_of
+from halfbridge.web.pages.page import WAIT_S, Page
+
+if TYPE_CHECKING:
+    from halfbridge.web.pages.page import Visit
+
+
+async def look(visit: Visit) -> dict[str, Any]:
+    """Return the report of `topics check`."""
+    services = visit.services
+    kept = await services.answers.get(
+        ("topics",), lambda: report_of(services), fresh_s=FRESH_S, old_s=OLD_S, wait_s=WAIT_S
+    )
+    return {"kept": kept}
+
+
+PAGES = (Page(path="/topics", title="Topics", template="topics.html", look=look, entry="Topics"),)

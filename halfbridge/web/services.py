@@ -1,0 +1,60 @@
+"""What the routes and pages of one server share."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from halfbridge.checker.admin.cluster import Cluster
+from halfbridge.web.gate import Gate
+from halfbridge.web.watch import Watch
+from halfbridge.web.work import Answers, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+
+    from halfbridge.bridge.ports import Ports
+    from halfbridge.web.config import WebConfig
+
+
+class Services:
+    """All that answers requests.
+
+    Args:
+        config: Of the server.
+        ports: Kafka; None: the system's.
+        pool: Runs what waits for Kafka; None: threads.
+        monotonic: Tells the time, seconds.
+
+    Raises:
+        ConfigError: the token file cannot be used; the operator corrects it.
+    """
+
+    def __init__(
+        self,
+        config: WebConfig,
+        *,
+        ports: Ports | None = None,
+        pool: Executor | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config
+        self.gate = Gate(config, monotonic=monotonic)
+        self.work = Work(pool)
+        self.answers = Answers(self.work)
+        self.watch = Watch(config.metrics_urls, self.work, monotonic=monotonic)
+        self._ports = ports
+        self._lock = threading.Lock()
+        self._cluster: Cluster | None = None
+
+    def cluster(self) -> Cluster:
+        """Return the cluster, connected at the first call. Thread-safe."""
+        with self._lock:
+            if self._cluster is None:
+                config = self.config
+                self._cluster = Cluster(
+                    config.bootstrap_servers, kafka=config.kafka, ports=self._ports
+                )
+            return self._cluster

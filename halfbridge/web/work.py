@@ -1,0 +1,167 @@
+"""Calls that wait for Kafka, beside the event loop: so many at once, each for so long."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from halfbridge.web.refusals import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor, Future
+
+T = TypeVar("T")
+
+# Reading a log takes the interpreter. More threads would only take it from each other.
+THREADS = 4
+# Calls that run or wait for a thread. One that was given up still counts until it returns.
+CALLS_MAX = 32
+CALL_S_MAX = 30.0
+KEPT_MAX = 256
+
+
+class Work:
+    """Runs calls in threads.
+
+    Args:
+        pool: The threads; None: `THREADS` of its own.
+    """
+
+    def __init__(self, pool: Executor | None = None) -> None:
+        self._pool = pool or ThreadPoolExecutor(THREADS, thread_name_prefix="halfbridge-web")
+        self._calls = 0
+
+    async def run(self, call: Callable[[], T], *, within_s: float = CALL_S_MAX) -> T:
+        """Return what `call` returns.
+
+        Raises:
+            Refusal: 503 while `CALLS_MAX` calls are under way; 504 after `within_s`. The call goes
+                on in its thread, for a thread cannot be ended.
+        """
+        if self._calls >= CALLS_MAX:
+            raise Refusal(
+                503, f"{CALLS_MAX} requests wait already: repeat it", {"Retry-After": "2"}
+            )
+        loop = asyncio.get_running_loop()
+        self._calls += 1
+        future = self._pool.submit(call)
+        future.add_done_callback(lambda done: self._end(loop, done))
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), within_s)
+        except asyncio.TimeoutError as error:
+            raise Refusal(504, f"not done within {within_s:.0f} s: repeat it later") from error
+
+    def close(self) -> None:
+        """Begin no further call."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _end(self, loop: asyncio.AbstractEventLoop, _done: Future[Any]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self._count_down)
+
+    def _count_down(self) -> None:
+        self._calls -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Generic[T]):
+    """An answer, and how long ago it was made, seconds."""
+
+    value: T
+    age_s: float
+
+
+@dataclass(slots=True)
+class _Place:
+    """What is known under one key.
+
+    Attributes:
+        task: Makes a new answer; None: nobody does.
+        value: The last answer, or None.
+        made_s: When that was made, monotonic seconds; negative: never.
+        failure: What the last call raised; None where it returned.
+        failed_s: When it did.
+    """
+
+    task: asyncio.Task[Any] | None = None
+    value: Any = None
+    made_s: float = -1.0
+    failure: Exception | None = None
+    failed_s: float = -1.0
+
+
+class Answers:
+    """Answers that several requests share: one call a key at a time, its answer kept for a while.
+
+    So a page costs the same whether one operator looks at it or twenty, and a page need not wait
+    for a slow call: it shows the answer of before, and how old that is.
+    """
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._places: dict[tuple[object, ...], _Place] = {}
+
+    async def get(
+        self,
+        key: tuple[object, ...],
+        call: Callable[[], T],
+        *,
+        fresh_s: float,
+        old_s: float = 0.0,
+        wait_s: float = CALL_S_MAX,
+    ) -> Kept[T] | None:
+        """Return an answer for `key`; None: there is none yet, and it is being made.
+
+        Args:
+            key: What is asked for, with all its arguments.
+            call: Makes the answer, in a thread.
+            fresh_s: An answer so young is not made again.
+            old_s: An answer so old may be returned where a new one is not there after `wait_s`.
+            wait_s: How long to wait.
+
+        Raises:
+            Refusal: as `Work.run`.
+            Exception: as `call`, whose failure is kept for `fresh_s` too.
+        """
+        loop = asyncio.get_running_loop()
+        place = self._place(key)
+        if place.made_s >= 0 and loop.time() - place.made_s <= fresh_s:
+            return Kept(place.value, loop.time() - place.made_s)
+        if place.failure is None or loop.time() - place.failed_s > fresh_s:
+            if place.task is None:
+                place.task = loop.create_task(self._make(place, call))
+            done, _ = await asyncio.wait({place.task}, timeout=wait_s)
+            if not done:
+                is_old = place.made_s < 0 or loop.time() - place.made_s > old_s
+                return None if is_old else Kept(place.value, loop.time() - place.made_s)
+        if place.failure is not None:
+            raise place.failure
+        return Kept(place.value, loop.time() - place.made_s)
+
+    def forget(self) -> None:
+        """Have everything read again: something was changed."""
+        for place in self._places.values():
+            place.made_s = -1.0
+
+    async def _make(self, place: _Place, call: Callable[[], Any]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            place.value = await self._work.run(call)
+            place.made_s, place.failure = loop.time(), None
+        except Exception as error:  # noqa: BLE001 (raised in everybody who waits for it)
+            place.failure, place.failed_s = error, loop.time()
+        finally:
+            place.task = None
+
+    def _place(self, key: tuple[object, ...]) -> _Place:
+        place = self._places.pop(key, None) or _Place()
+        self._places[key] = place  # behind all others: used last
+        if len(self._places) > KEPT_MAX:
+            idle = (each for each, kept in self._places.items() if kept.task is None)
+            oldest = next(idle, None)
+            if oldest is not None and oldest != key:
+                del self._places[oldest]
+        return place

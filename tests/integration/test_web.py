@@ -1,0 +1,90 @@
+"""The HTTP server beside a daemon, on a real broker: its process, and full pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.testkit.daemon import DaemonProcess
+from halfbridge.testkit.ports import free_ports
+from tests.integration.installation import GROUP
+from tests.kit.http import answer_of
+from tests.kit.processes import children_of
+from tests.kit.waiting import until
+from tests.kit.web import READ_TOKEN, WebStage, stage, token_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.installation import Installation
+
+pytestmark = pytest.mark.broker
+
+
+def _stage(installation: Installation, directory: Path, **more: Any) -> WebStage:
+    return stage(
+        directory,
+        bootstrap_servers=installation.servers,
+        topic_prefix=installation.names.prefix,
+        **more,
+    )
+
+
+def _ask(port: int, path: str) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {READ_TOKEN}"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        body: dict[str, Any] = json.loads(answer.read())
+    return body
+
+
+def test_a_daemon_has_the_server_beside_it(installation: Installation, tmp_path: Path) -> None:
+    """It reads the daemon's metrics, comes again when it dies, and ends with a killed daemon."""
+    installation.make(groups=(GROUP,))
+    metrics, admin = free_ports(2)
+    daemon = DaemonProcess(
+        CheckerConfig(
+            bootstrap_servers=installation.servers,
+            topic_prefix=installation.names.prefix,
+            metrics_port=metrics,
+            admin_port=admin,
+            admin_tokens=token_file(tmp_path),
+            state_dir=tmp_path,
+        )
+    )
+    live = f"http://127.0.0.1:{admin}/livez"
+    try:
+        daemon.start()
+        until("the server answers", lambda: answer_of(live)[0] == 200)
+        until("a reading", lambda: _ask(admin, "/api/v1/overview")["read"])
+        until("the daemon is seen", lambda: _ask(admin, "/api/v1/workers")["daemons"][0]["ready"])
+        assert answer_of(f"http://127.0.0.1:{admin}/api/v1/overview")[0] == 401
+        assert answer_of(f"http://127.0.0.1:{metrics}/healthz")[0] == 200
+        process = daemon._process
+        assert process is not None
+        (server,) = children_of(process.pid)
+        os.kill(server, signal.SIGKILL)
+        until("the server is gone", lambda: server not in children_of(process.pid))
+        until("another server answers", lambda: answer_of(live)[0] == 200)
+        daemon.kill()
+        until("the server ends with the daemon", lambda: answer_of(live)[0] == 0)
+    finally:
+        daemon.stop()
+
+
+def test_topics_are_shown_with_what_is_wrong(installation: Installation, tmp_path: Path) -> None:
+    """As `topics check` says it: well at first, then with the command that mends it."""
+    installation.make(groups=(GROUP,))
+    web = _stage(installation, tmp_path)
+    with web.client(READ_TOKEN) as client:
+        body = client.get("/api/v1/topics").json()
+        assert body["ok"], body
+    installation.alter(installation.names.half, cleanup_policy="compact")
+    web = _stage(installation, tmp_path)
+    until("the report", lambda: "compact" in web.browser(READ_TOKEN).get("/topics").text)

@@ -1,0 +1,108 @@
+"""The token file: roles, names, who may read the file, and tokens that change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfbridge.bridge.errors import ConfigError
+from halfbridge.web.tokens import RELOAD_S, Role, TokenFile, read_tokens
+from tests.kit.web import OPERATE_TOKEN, READ_TOKEN, ManualClock, token_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def _file(directory: Path, text: str, mode: int = 0o600) -> Path:
+    path = directory / "tokens"
+    path.write_text(text, "utf-8")
+    path.chmod(mode)
+    return path
+
+
+def test_a_token_has_the_role_and_the_name_of_its_line(tmp_path: Path) -> None:
+    """Each token is found with its role; a token of no line is nobody's."""
+    tokens = read_tokens(token_file(tmp_path))
+    found = tokens.find(OPERATE_TOKEN)
+    assert found is not None
+    assert (found.name, found.role) == ("alice", Role.OPERATE)
+    assert tokens.find(READ_TOKEN + "x") is None
+    assert tokens.find("") is None
+
+
+def test_a_token_without_a_name_is_named_by_its_digest(tmp_path: Path) -> None:
+    """The audit log tells two unnamed tokens apart, and does not show them."""
+    found = read_tokens(_file(tmp_path, f"# ours\n\nread {READ_TOKEN}\n")).find(READ_TOKEN)
+    assert found is not None
+    assert found.name.startswith("token-")
+    assert READ_TOKEN not in found.name
+
+
+def test_operate_allows_reading_and_read_no_change() -> None:
+    """The roles form an order."""
+    assert Role.OPERATE.allows(Role.READ)
+    assert not Role.READ.allows(Role.OPERATE)
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("admin 0123456789abcdef\n", "in line 1"),
+        ("read short\n", "16 to 256"),
+        (f"read {'x' * 257}\n", "16 to 256"),
+        ("read 0123456789abcdef a/b\n", "letters"),
+        ("read 0123456789abcdef a b\n", "in line 1"),
+        ("read 0123456789abcdef\noperate 0123456789abcdef\n", "each token once"),
+        ("# nothing\n", "1 to 1000 tokens"),
+        ("x" * (1024 * 1024 + 1), "bytes"),
+        ("".join(f"read 0123456789abcdef{each}\n" for each in range(1001)), "1 to 1000 tokens"),
+    ],
+)
+def test_a_wrong_file_is_refused_without_showing_a_token(
+    tmp_path: Path, text: str, allowed: str
+) -> None:
+    """The error names the line and what is allowed; a log that shows it gives nothing away."""
+    with pytest.raises(ConfigError, match=allowed) as caught:
+        read_tokens(_file(tmp_path, text))
+    assert "0123456789abcdef" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o602, 0o620, 0o644])
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
+    """Whoever may read the file may do all that the daemon's operators may."""
+    with pytest.raises(ConfigError, match=f"mode {mode:04o}"):
+        read_tokens(_file(tmp_path, f"read {READ_TOKEN}\n", mode))
+
+
+def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
+    """The error says what is wanted."""
+    with pytest.raises(ConfigError, match="can read"):
+        read_tokens(tmp_path / "none")
+    with pytest.raises(ConfigError, match=r"can read|regular"):
+        read_tokens(tmp_path)
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    """A token that was taken out is nobody's after `RELOAD_S`, without a restart."""
+    clock = ManualClock()
+    file = TokenFile(token_file(tmp_path), monotonic=clock)
+    _file(tmp_path, f"read {OPERATE_TOKEN} bob\n")
+    assert file.current().find(READ_TOKEN) is not None
+    clock.now_s += RELOAD_S
+    assert file.current().find(READ_TOKEN) is None
+    found = file.current().find(OPERATE_TOKEN)
+    assert found is not None
+    assert found.role is Role.READ
+
+
+def test_a_file_that_became_wrong_leaves_the_tokens_of_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A slip of an editor locks nobody out, and the log says so."""
+    clock = ManualClock()
+    file = TokenFile(token_file(tmp_path), monotonic=clock)
+    _file(tmp_path, "operate\n")
+    clock.now_s += RELOAD_S
+    assert file.current().find(READ_TOKEN) is not None
+    assert "the old tokens stay" in caplog.text
