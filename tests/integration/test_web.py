@@ -62,8 +62,10 @@ def test_a_daemon_has_the_server_beside_it(installation: Installation, tmp_path:
     try:
         daemon.start()
         until("the server answers", lambda: answer_of(live)[0] == 200)
-        until("a reading", lambda: _ask(admin, "/api/v1/overview")["read"])
-        until("the daemon is seen", lambda: _ask(admin, "/api/v1/workers")["daemons"][0]["ready"])
+        until("a reading", lambda: _ask(admin, "/api/v1/overview")["read"], every_s=0.5)
+        until(
+            "its health", lambda: _ask(admin, "/api/v1/workers")["daemons"][0]["ready"], every_s=0.5
+        )
         assert answer_of(f"http://127.0.0.1:{admin}/api/v1/overview")[0] == 401
         assert answer_of(f"http://127.0.0.1:{metrics}/healthz")[0] == 200
         process = daemon._process

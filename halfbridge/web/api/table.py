@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.web.api import overview, topics
+from halfbridge.web.api import audit_log, overview, topics
 
 if TYPE_CHECKING:
     from halfbridge.web.api.routes import Route
 
-ROUTES: tuple[Route, ...] = (*overview.ROUTES, *topics.ROUTES)
+ROUTES: tuple[Route, ...] = (*overview.ROUTES, *topics.ROUTES, *audit_log.ROUTES)

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from halfbridge.bridge.log_text import one_line
+from halfbridge.web.api.routes import Argument, read_arguments
 from halfbridge.web.guards import body_of
 from halfbridge.web.pages import words
 from halfbridge.web.refusals import Refusal
@@ -138,6 +139,7 @@ def rendered(
     text = TEMPLATES.get_template(template).render(
         **context,
         path=visit.request.url.path,
+        here=here_of(visit.request),
         navigation=navigation,
         principal=visit.principal,
         csrf="" if session is None else session.csrf,
@@ -159,6 +161,16 @@ def error_page(refusal: Refusal) -> Response:
     return plain_page("error.html", refusal.status, refusal=refusal)
 
 
+def query_of(request: Request, wanted: tuple[Argument, ...]) -> dict[str, Any]:
+    """Return the arguments in a page's address; an empty field of a form counts as not given.
+
+    Raises:
+        Refusal: 400.
+    """
+    given = {name: text for name, text in request.query_params.items() if text}
+    return read_arguments(wanted, given)
+
+
 async def fields_of(request: Request) -> dict[str, str]:
     """Return the fields of a form.
 
@@ -175,12 +187,15 @@ async def fields_of(request: Request) -> dict[str, str]:
         raise Refusal(400, f"a form has at most {FIELDS_MAX} fields") from error
 
 
+def here_of(request: Request) -> str:
+    """Return the address of a page on this server, with its query."""
+    path = request.url.path
+    return f"{path}?{request.url.query}" if request.url.query else path
+
+
 def to_sign_in(request: Request) -> Response:
     """Send a browser to the sign-in page, and back afterwards."""
-    wanted = request.url.path
-    if request.url.query:
-        wanted += f"?{request.url.query}"
-    response = RedirectResponse(f"{SIGN_IN}?{urlencode({'next': wanted})}", 303)
+    response = RedirectResponse(f"{SIGN_IN}?{urlencode({'next': here_of(request)})}", 303)
     if request.headers.get("hx-request") == "true":  # a part of a page: the whole of it goes
         response = RedirectResponse(SIGN_IN, 401)
         response.headers["HX-Redirect"] = SIGN_IN

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as HttpRoute
 
-from halfbridge.web.pages import overview, topics
+from halfbridge.web.pages import audit_log, overview, topics
 from halfbridge.web.pages.page import (
     SIGN_IN,
     Form,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from halfbridge.web.services import Services
 
-PAGES: tuple[Page, ...] = (*overview.PAGES, *topics.PAGES)
+PAGES: tuple[Page, ...] = (*overview.PAGES, *topics.PAGES, *audit_log.PAGES)
 FORMS: tuple[Form, ...] = ()
 NAVIGATION = tuple(each for each in PAGES if each.entry)
 

@@ -1,0 +1,62 @@
+"""What operators did, as `halfbridge audit-log list` says it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.admin.operator_log import ActionFilter, KeptAction, read
+from halfbridge.web.api.routes import LIMIT_DEFAULT, LIMIT_MAX, Argument, Call, Route
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.web.services import Services
+
+FRESH_S = 2.0
+OLD_S = 60.0
+ARGUMENTS = (
+    Argument("action", str, "Such as `tx commit`, or `tx` for all of tx.", default=""),
+    Argument("actor", str, "Who acted.", default=""),
+    Argument("subject", str, "Such as a transaction id.", default=""),
+    Argument(
+        "limit", int, "The newest so many.", default=LIMIT_DEFAULT, minimum=1, maximum=LIMIT_MAX
+    ),
+)
+
+
+def look(services: Services, values: Mapping[str, Any]) -> list[KeptAction]:
+    """Return the newest records of the audit topic that are asked for, the newest first.
+
+    Raises:
+        AdminError: no such topic, or not to be read; the operator acts.
+    """
+    wanted = ActionFilter(
+        action=values["action"],
+        who=values["actor"],
+        subject=values["subject"],
+        limit=values["limit"],
+    )
+    return read(services.cluster(), services.config.names, wanted)[::-1]
+
+
+async def audit_log(call: Call) -> dict[str, Any]:
+    """Return what operators did."""
+    found = await call.services.work.run(lambda: look(call.services, call.values))
+    return {"actions": [_body(each) for each in found]}
+
+
+def _body(kept: KeptAction) -> dict[str, Any]:
+    place = {"offset": kept.offset, "append_ms": kept.append_ms}
+    if kept.action is None:
+        return {**place, "problem": kept.problem}
+    return {**place, **kept.action._asdict(), "outcome": kept.action.outcome.value}
+
+
+ROUTES = (
+    Route(
+        path="/audit-log",
+        summary="What operators did, the newest first.",
+        answer=audit_log,
+        query=ARGUMENTS,
+    ),
+)
