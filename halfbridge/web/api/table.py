@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.web.api import audit_log, overview, topics
+from halfbridge.web.api import audit_log, overview, topics, transactions
 
 if TYPE_CHECKING:
     from halfbridge.web.api.routes import Route
 
-ROUTES: tuple[Route, ...] = (*overview.ROUTES, *topics.ROUTES, *audit_log.ROUTES)
+ROUTES: tuple[Route, ...] = (
+    *overview.ROUTES,
+    *transactions.ROUTES,
+    *topics.ROUTES,
+    *audit_log.ROUTES,
+)

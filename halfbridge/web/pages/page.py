@@ -65,7 +65,7 @@ class Page:
         path: Its address, with {arguments}.
         title: In the browser's tab.
         template: File in `templates`.
-        look: Returns what the template shows.
+        look: Returns what the template shows, or the address to `goto` instead.
         entry: Its name in the navigation; empty: it is not there.
     """
 

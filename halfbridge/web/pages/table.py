@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as HttpRoute
 
-from halfbridge.web.pages import audit_log, overview, topics
+from halfbridge.web.pages import audit_log, overview, topics, transactions
 from halfbridge.web.pages.page import (
     SIGN_IN,
     Form,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from halfbridge.web.services import Services
 
-PAGES: tuple[Page, ...] = (*overview.PAGES, *topics.PAGES, *audit_log.PAGES)
+PAGES: tuple[Page, ...] = (*overview.PAGES, *transactions.PAGES, *topics.PAGES, *audit_log.PAGES)
 FORMS: tuple[Form, ...] = ()
 NAVIGATION = tuple(each for each in PAGES if each.entry)
 
@@ -52,6 +52,8 @@ def _page(services: Services, page: Page) -> Callable[..., Any]:
             return to_sign_in(request)
         visit = Visit(services, request, *found)
         context = await page.look(visit)
+        if "goto" in context:
+            return RedirectResponse(context["goto"], 303)
         told = "" if visit.session is None else services.gate.sessions.told(visit.session)
         return rendered(
             page.template, NAVIGATION, visit, {"title": page.title, "told": told, **context}

@@ -1,0 +1,115 @@
+"""Undecided transactions, and one transaction's life, as `halfbridge tx list|show` say it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.admin.transactions import plain, search
+from halfbridge.checker.admin.transactions.life import NOT_FOUND, Life
+from halfbridge.checker.admin.transactions.listing import Filter, Listing, list_undecided
+from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
+from halfbridge.web.api.routes import PAGING, Argument, Call, Route
+from halfbridge.web.refusals import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.web.services import Services
+
+FRESH_S = 2.0
+OLD_S = 120.0
+_TIME_MS_MAX = 1 << 53
+LISTED_BY = (
+    Argument("group", str, "Producer group.", default=""),
+    Argument("topic", str, "Real topic of the first message.", default=""),
+    Argument("older_than_s", int, "Least age, seconds.", default=0, minimum=0, maximum=10**9),
+    *PAGING,
+)
+FOUND_BY = (
+    Argument(
+        "from_ms",
+        int,
+        "Where the search begins, ms since 1970; for an id that does not hold a time.",
+        minimum=0,
+        maximum=_TIME_MS_MAX,
+    ),
+    Argument(
+        "until_ms",
+        int,
+        "Where the search ends, ms since 1970; else at the ends of the logs.",
+        minimum=0,
+        maximum=_TIME_MS_MAX,
+    ),
+)
+
+
+def look(services: Services, values: Mapping[str, Any]) -> Listing:
+    """Return the undecided transactions that are asked for, up to the end of the page.
+
+    Raises:
+        AdminError: the logs cannot be read; the operator acts.
+    """
+    wanted = Filter(
+        group=values["group"],
+        topic=values["topic"],
+        older_than_ms=values["older_than_s"] * 1000,
+        limit=values["offset"] + values["limit"],
+    )
+    return list_undecided(services.cluster(), services.config.names, wanted)
+
+
+def paging_of(found: Listing, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how many transactions there are, and where the next page begins."""
+    following = values["offset"] + values["limit"]
+    return {
+        "total": found.undecided,
+        "next_offset": following if following < found.undecided else None,
+    }
+
+
+def life_of(services: Services, values: Mapping[str, Any]) -> Life:
+    """Return what the logs say of one transaction.
+
+    Raises:
+        Refusal: 400 for an id that says no time, where none is given; 404.
+        AdminError: the logs cannot be read; the operator acts.
+    """
+    transaction_id, from_ms = values["id"], values["from_ms"]
+    if from_ms is None and search.birth_ms(transaction_id) is None:
+        raise Refusal(400, "the id does not say when its transaction began: give from_ms")
+    wanted = Wanted(id=transaction_id, from_ms=from_ms, until_ms=values["until_ms"])
+    life = look_up(services.cluster(), services.config.names, wanted)
+    if life.state == NOT_FOUND:
+        raise Refusal(404, "; ".join(life.notes) or "no record of this id was found")
+    return life
+
+
+async def transactions(call: Call) -> dict[str, Any]:
+    """Return the undecided transactions, the oldest first."""
+    services, values = call.services, call.values
+    found = await services.work.run(lambda: look(services, values))
+    body = plain.listing(found)
+    body["transactions"] = body["transactions"][values["offset"] :]
+    return {**body, **paging_of(found, values)}
+
+
+async def transaction(call: Call) -> dict[str, Any]:
+    """Return one transaction's life."""
+    services, values = call.services, call.values
+    return plain.life(await services.work.run(lambda: life_of(services, values)))
+
+
+ROUTES = (
+    Route(
+        path="/transactions",
+        summary="Undecided transactions, the oldest first.",
+        answer=transactions,
+        query=LISTED_BY,
+    ),
+    Route(
+        path="/transactions/{id}",
+        summary="One transaction's life: every record of it, and what became of each.",
+        answer=transaction,
+        query=FOUND_BY,
+    ),
+)

@@ -1,0 +1,77 @@
+"""Undecided transactions, and one transaction's life."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from halfbridge.web.api.routes import Argument
+from halfbridge.web.api.transactions import FOUND_BY, FRESH_S, LISTED_BY, OLD_S, life_of, paging_of
+from halfbridge.web.api.transactions import look as listing_of
+from halfbridge.web.pages.page import WAIT_S, Page, query_of
+from halfbridge.web.pages.timeline import timeline
+
+if TYPE_CHECKING:
+    from halfbridge.web.pages.page import Visit
+
+EVENTS_MAX = 500
+_SEARCH = (*LISTED_BY, Argument("id", str, "A transaction's id.", default=""))
+
+
+async def look(visit: Visit) -> dict[str, Any]:
+    """Return the undecided transactions; with an id, lead to that transaction's page."""
+    services, values = visit.services, query_of(visit.request, _SEARCH)
+    if values["id"]:
+        return {"goto": f"/transactions/{quote(values['id'].strip(), safe='')}"}
+    kept = await services.answers.get(
+        ("transactions", *values.values()),
+        lambda: listing_of(services, values),
+        fresh_s=FRESH_S,
+        old_s=OLD_S,
+        wait_s=WAIT_S,
+    )
+    if kept is None:
+        return {"kept": None, "values": values}
+    query = {name: values[name] for name in ("group", "topic", "older_than_s") if values[name]}
+    return {
+        "kept": kept,
+        "values": values,
+        "query": query,
+        "paging": paging_of(kept.value, values),
+        "shown": kept.value.transactions[values["offset"] :],
+    }
+
+
+async def look_at_one(visit: Visit) -> dict[str, Any]:
+    """Return one transaction's life."""
+    services = visit.services
+    values = {**query_of(visit.request, FOUND_BY), "id": visit.request.path_params["id"]}
+    kept = await services.answers.get(
+        ("transaction", *values.values()),
+        lambda: life_of(services, values),
+        fresh_s=FRESH_S,
+        old_s=OLD_S,
+        wait_s=WAIT_S,
+    )
+    context = {"title": "Transaction", "id": values["id"], "kept": kept}
+    if kept is not None:
+        context["timeline"] = timeline(kept.value.events)
+        context["events"] = kept.value.events[:EVENTS_MAX]
+    return context
+
+
+PAGES = (
+    Page(
+        path="/transactions",
+        title="Transactions",
+        template="transactions.html",
+        look=look,
+        entry="Transactions",
+    ),
+    Page(
+        path="/transactions/{id}",
+        title="Transaction",
+        template="transaction.html",
+        look=look_at_one,
+    ),
+)
