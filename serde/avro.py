@@ -29,7 +29,6 @@ from halfbridge.serde.limits import METADATA_BYTES_MAX, OP_BYTES_MAX
 from halfbridge.serde.records import (
     CheckRequest,
     DeadLetter,
-    DeadMark,
     FenceContext,
     HalfMetadata,
     Op,
@@ -279,6 +278,5 @@ HALF_METADATA: Codec[HalfMetadata] = Codec(
 OP: Codec[Op] = Codec(Op, ("op.v1",), memo_longs=2, bytes_max=OP_BYTES_MAX)
 CHECK_REQUEST: Codec[CheckRequest] = Codec(CheckRequest, ("check_request.v1",))
 DEAD_LETTER: Codec[DeadLetter] = Codec(DeadLetter, ("dead_letter.v1", "dead_letter.v2"))
-DEAD_MARK: Codec[DeadMark] = Codec(DeadMark, ("dead_mark.v1",), bytes_max=METADATA_BYTES_MAX)
 FENCE_CONTEXT: Codec[FenceContext] = Codec(FenceContext, ("fence_context.v1",))
 SINK_CONTEXT: Codec[SinkContext] = Codec(SinkContext, ("sink_context.v1",))

@@ -77,14 +77,6 @@ class DeadDecision(_Symbol):
     DISCARD = "DISCARD"
 
 
-class MarkAction(_Symbol):
-    """What an operator did about a dead letter."""
-
-    RESUMED = "RESUMED"
-    REDELIVERED = "REDELIVERED"
-    PURGED = "PURGED"
-
-
 class ManifestKind(_Symbol):
     """What a manifest says of its batch."""
 
@@ -237,18 +229,6 @@ class DeadLetter(NamedTuple):
     source_offset: int
     decision: DeadDecision = DeadDecision.NONE
     is_stub: bool = False
-
-
-class DeadMark(NamedTuple):
-    """Header RMQ_DEAD_MARK of a record in the dead-letter topic that is about a dead letter."""
-
-    transaction_id: str
-    timestamp: int
-    action: MarkAction
-    letter_offset: int
-    resume_count: int
-    actor: str
-    reason: str
 
 
 class SinkContext(NamedTuple):

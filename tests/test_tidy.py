@@ -21,7 +21,7 @@ PACKAGES = (*LINKED, "halfbridge")
 FUNCTION_LINES_MAX = 70  # body without its docstring: what fits on one screen
 MODULE_LINES_MAX = 330
 # Modules that are longer, and how long each may be. Entries are only ever lowered or removed.
-LONG_MODULES = {"serde/records.py": 344}
+LONG_MODULES = {}
 
 MAY_IMPORT = {
     "serde": {"serde"},

@@ -19,7 +19,7 @@ from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.ports import Edge, SeenTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from halfbridge.bridge.ports import NewTopic, Place
 
@@ -168,6 +168,17 @@ class KafkaAdmin:
             wanted, operation_timeout=timeout_s, request_timeout=timeout_s
         )
         return {name: KafkaAnswer(future, _nothing, timeout_s) for name, future in futures.items()}
+
+    def delete_records(
+        self, offsets: Mapping[Place, int], timeout_s: float
+    ) -> dict[Place, KafkaAnswer]:
+        """Have the records of each place below an offset deleted; its log then starts there."""
+        wanted = [_Place(*place, offset) for place, offset in offsets.items()]
+        futures = self._client.delete_records(wanted, request_timeout=timeout_s)
+        return {
+            (place.topic, place.partition): KafkaAnswer(future, _nothing, timeout_s)
+            for place, future in futures.items()
+        }
 
     def add_partitions(self, topic: str, partitions: int, timeout_s: float) -> KafkaAnswer:
         """Grow a topic to `partitions` partitions in all."""

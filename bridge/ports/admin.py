@@ -104,5 +104,10 @@ class Admin(Protocol):
     ) -> Mapping[str, Answer[None]]:
         """Create topics; the answer for a topic that exists is TOPIC_ALREADY_EXISTS."""
 
+    def delete_records(
+        self, offsets: Mapping[Place, int], timeout_s: float
+    ) -> Mapping[Place, Answer[None]]:
+        """Have the records of each place below an offset deleted; its log then starts there."""
+
     def add_partitions(self, topic: str, partitions: int, timeout_s: float) -> Answer[None]:
         """Grow a topic to `partitions` partitions in all."""

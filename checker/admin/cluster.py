@@ -22,7 +22,7 @@ from halfbridge.serde.topics import ADMIN_GROUP
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from halfbridge.bridge.ports import Admin, Place, Ports, Reader, Writer
+    from halfbridge.bridge.ports import Admin, Place, Ports, Reader, TransactionalWriter, Writer
 
 T = TypeVar("T")
 
@@ -225,6 +225,22 @@ class Cluster:
         return self._ports.kafka.writer(
             {**self._common, **properties, "error_cb": self._reasons.note}
         )
+
+    def transactional_writer(self, properties: Mapping[str, Any]) -> TransactionalWriter:
+        """Return a writer of kafka_txns; as `writer`."""
+        return self._ports.kafka.transactional_writer(
+            {**self._common, **properties, "error_cb": self._reasons.note}
+        )
+
+    def delete_before(self, offsets: Mapping[Place, int]) -> None:
+        """Delete the records below some offsets; the log start is no lower afterwards.
+
+        Raises:
+            AdminError: not deleted, or not known to be; the operator acts.
+        """
+        with self.errors("delete records"):
+            for answer in self._admin.delete_records(offsets, CALL_TIMEOUT_S).values():
+                answer.result()
 
     @contextmanager
     def reader(

@@ -32,6 +32,7 @@ COMMANDS = {
     "bench": "Measure throughput and latency, end to end.",
     "broker": "Run a real Kafka broker on this machine.",
     "checker": "Run the daemon, or reset one of its partitions.",
+    "dead": "List dead letters, and bring them back.",
     "demo": "Show the whole protocol: 2,000 orders, with crashes.",
     "fence": "Create, show and purge the table of a fence.",
     "inbox": "Create, show and purge the table of an inbox.",

@@ -125,6 +125,22 @@ def rights_are_told(world: World) -> None:
     assert refused(answers[none].result).code == Code.UNKNOWN_TOPIC_OR_PART
 
 
+def records_are_deleted_from_the_start(world: World) -> None:
+    """Each place for itself: what stands below the offset is gone, and the end stays."""
+    topic = world.topic(partitions=2)
+    world.put(topic, b"1", b"2", b"3")
+    places = {(topic, 0): 2, (topic, 1): 0}
+    answers = world.admin.delete_records(places, LIMIT_S)
+    assert [answers[place].result() for place in places] == [None, None]
+    assert world.edges(topic, 0) == (2, 3, 3)
+    assert world.edges(topic, 1) == (0, 0, 0)
+    reader = world.reader()
+    reader.read_from({(topic, 0): 2})
+    assert [record.value() for record in world.to_the_end(reader)] == [b"3"]
+    none = (world.name("none"), 0)
+    refused(world.admin.delete_records({none: 1}, LIMIT_S)[none].result)
+
+
 CHECKS: tuple[Callable[[World], None], ...] = (
     topics_are_described,
     existing_topics_are_not_made_again,
@@ -136,4 +152,5 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     settings_are_told,
     settings_of_nothing_fail,
     rights_are_told,
+    records_are_deleted_from_the_start,
 )

@@ -10,7 +10,7 @@ from halfbridge.testkit.memory.client import Client, timed_out
 from halfbridge.testkit.memory.network import Kind, NoAnswerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from halfbridge.bridge.ports import Edge, NewTopic, Place, SeenTopic
     from halfbridge.testkit.memory.process import Process
@@ -151,6 +151,16 @@ class MemoryAdmin(Client):
         return {
             topic.name: self._ask(Kind.CREATE_TOPIC, topic.name, partial(create, topic), timeout_s)
             for topic in topics
+        }
+
+    def delete_records(
+        self, offsets: Mapping[Place, int], timeout_s: float
+    ) -> dict[Place, MemoryAnswer[None]]:
+        """Have the records of each place below an offset deleted; its log then starts there."""
+        delete = self._broker.delete_records
+        return {
+            place: self._ask(Kind.DELETE_RECORDS, place, partial(delete, place, offset), timeout_s)
+            for place, offset in offsets.items()
         }
 
     def add_partitions(self, topic: str, partitions: int, timeout_s: float) -> MemoryAnswer[None]:

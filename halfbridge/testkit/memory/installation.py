@@ -75,10 +75,11 @@ class Installation:
         return [_read(record) for record in self._records(topic)]
 
     def dead_letters(self) -> list[DeadMessage]:
-        """Return what stands in the dead-letter topic."""
+        """Return what stands in the dead-letter topic, without an operator's marks."""
         return [
-            DeadMessage(_transaction_id(record), _letter(record), _read(record))
+            DeadMessage(_life(record)[0], _letter(record), _read(record))
             for record in self._records(self._names.dead)
+            if (record.headers() or [("", None)])[-1][0] == DEAD
         ]
 
     def undecided(self) -> list[str]:
@@ -88,17 +89,17 @@ class Installation:
         ROLLBACK or DISCARD in the op topic.
         """
         decided = {
-            op.transaction_id
+            (op.transaction_id, op.resume_count)
             for record in self._records(self._names.op)
             if (op := _op(record)) is not None and op.kind in _DECISIONS
         }
-        ids = dict.fromkeys(
-            transaction_id
+        lives = dict.fromkeys(
+            life
             for record in self._records(self._names.half)
             if (record.offset() or 0) >= self._done((self._names.half, record.partition() or 0))
-            if (transaction_id := _transaction_id(record))
+            if (life := _life(record))[0]
         )
-        return [each for each in ids if each not in decided]
+        return [life[0] for life in lives if life not in decided]
 
     def left(self) -> list[str]:
         """Return one line for each partition with something undecided, or not yet visible."""
@@ -141,8 +142,10 @@ def _op(record: Record) -> Op | None:
         return None
 
 
-def _transaction_id(record: Record) -> str:
+def _life(record: Record) -> tuple[str, int]:
+    """Return id and resume count of a half record's transaction; an empty id: it cannot be read."""
     try:
-        return parse_half(record.headers())[0].transaction_id
+        half = parse_half(record.headers())[0]
     except SerdeError:
-        return ""
+        return "", 0
+    return half.transaction_id, half.resume_count

@@ -29,6 +29,7 @@ class Kind(Enum):
     MEMBERS = "members"
     CREATE_TOPIC = "create topic"
     ADD_PARTITIONS = "add partitions to a topic"
+    DELETE_RECORDS = "delete records"
     FETCH = "fetch"
     FETCH_OFFSETS = "fetch offsets"
     COMMIT_OFFSETS = "commit offsets"

@@ -11,7 +11,6 @@ import pytest
 from halfbridge.serde.avro import (
     CHECK_REQUEST,
     DEAD_LETTER,
-    DEAD_MARK,
     FENCE_CONTEXT,
     HALF_METADATA,
     HEADER_BYTES,
@@ -28,17 +27,16 @@ from halfbridge.serde.avro import (
     schema_text,
     write_long,
 )
+from halfbridge.serde.dead_marks import DEAD_MARK, DeadMark, MarkAction
 from halfbridge.serde.errors import DecodeError, UnknownSchemaError
 from halfbridge.serde.limits import METADATA_BYTES_MAX, OP_BYTES_MAX
 from halfbridge.serde.records import (
     CheckRequest,
     DeadDecision,
     DeadLetter,
-    DeadMark,
     DeadReason,
     FenceContext,
     HalfMetadata,
-    MarkAction,
     Op,
     OpKind,
     OpSource,

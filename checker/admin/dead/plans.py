@@ -1,0 +1,311 @@
+"""What a resume or a redelivery writes for one transaction, or why it must not. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from halfbridge.checker.admin.dead.evidence import Looked, Standing
+from halfbridge.checker.admin.dead.transactions import RESUME_COUNT_MAX, Remedy
+from halfbridge.serde.avro import HALF_METADATA
+from halfbridge.serde.dead_marks import MarkAction
+from halfbridge.serde.headers import HALF, user_bytes, without_half
+from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.records import (
+    COUNT_UNKNOWN,
+    NO_OFFSET,
+    NO_TIMESTAMP,
+    DeadReason,
+    HalfMetadata,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from halfbridge.checker.admin.dead.letters import Body, Letter, LetterPlace
+    from halfbridge.checker.admin.dead.transactions import DeadTransaction, Key
+    from halfbridge.serde.headers import Headers
+    from halfbridge.serde.records import Op
+
+# Of these letters nothing of the transaction was delivered: a COMMIT delivers all or none.
+_NOTHING_DELIVERED = frozenset(
+    (DeadReason.UNDELIVERABLE, DeadReason.NOT_ALLOWED, DeadReason.INCOMPLETE)
+)
+_SHOWN_MAX = 10
+_DONE = {Remedy.RESUME: MarkAction.RESUMED, Remedy.REDELIVER: MarkAction.REDELIVERED}
+
+
+class Given(NamedTuple):
+    """A message from a file, in place of a dead letter's or of one that is missing."""
+
+    real_topic: str
+    real_partition: int
+    body: Body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What the operator chose.
+
+    Attributes:
+        remedy: RESUME or REDELIVER.
+        messages: Only messages with these indices; empty: the whole transaction.
+        given: (transaction id, message index) -> message from a file.
+        accept_partial: Deliver what is there of a transaction with a gap.
+        accept_duplicates: Deliver late messages that may have been delivered.
+        accept_unverified: Believe letters whose half record or op was deleted.
+    """
+
+    remedy: Remedy
+    messages: frozenset[int] = frozenset()
+    given: Mapping[tuple[str, int], Given] = field(default_factory=dict)
+    accept_partial: bool = False
+    accept_duplicates: bool = False
+    accept_unverified: bool = False
+
+
+class NewHalf(NamedTuple):
+    """A half record to write, without what its headers lack: RMQ_HALF."""
+
+    metadata: HalfMetadata
+    body: Body
+
+    @property
+    def headers(self) -> Headers:
+        """Return the headers with the new RMQ_HALF."""
+        return [*without_old_half(self.body.headers), (HALF, HALF_METADATA.encode(self.metadata))]
+
+
+class NewLife(NamedTuple):
+    """What one kafka_txn writes for a transaction.
+
+    Attributes:
+        key: The life that the dead letters are of.
+        action: What the marks say.
+        halves: In the order of their message indices.
+        message_count: Of the OPERATOR's COMMIT: COUNT_UNKNOWN where an index is missing. Of no
+            meaning for a resume, which writes no op.
+        marked: The letters to mark, duplicates included.
+        resume_count: Of the new life.
+    """
+
+    key: Key
+    action: MarkAction
+    halves: tuple[NewHalf, ...]
+    message_count: int
+    marked: tuple[LetterPlace, ...]
+    resume_count: int
+
+    @property
+    def records(self) -> int:
+        """Return how many records are written."""
+        return len(self.halves) + len(self.marked) + 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Return about how many bytes are written."""
+        return sum(_bytes(each.body) for each in self.halves)
+
+
+class Refusal(NamedTuple):
+    """Why nothing is written for a transaction, and what the operator can do."""
+
+    key: Key
+    why: str
+
+
+def chosen_letters(transaction: DeadTransaction, choice: Choice) -> tuple[Letter, ...] | Refusal:
+    """Return the open letters that the choice is about."""
+    letters = transaction.open_letters
+    if choice.messages:
+        letters = tuple(each for each in letters if each.message_index in choice.messages)
+    if not letters:
+        return Refusal(transaction.key, f"no open dead letter: {transaction.state}")
+    if transaction.remedy is choice.remedy:
+        return letters
+    reasons = ", ".join(each.value for each in transaction.reasons)
+    hints = {
+        Remedy.RESUME: "its dead letters are of a DISCARD: use `dead resume`",
+        Remedy.REDELIVER: "its transaction was committed: use `dead redeliver`",
+        Remedy.EXPORT: "the daemon would refuse it again: use `dead export`, then `dead purge`",
+    }
+    return Refusal(transaction.key, f"{reasons}: {hints[transaction.remedy]}")
+
+
+def plan_life(
+    transaction: DeadTransaction, looked: Sequence[Looked], choice: Choice, resume_count: int
+) -> NewLife | Refusal:
+    """Return what to write for a transaction.
+
+    Args:
+        transaction: The transaction.
+        looked: Its chosen letters, at least one, with what they name.
+        choice: What the operator chose.
+        resume_count: Of the new life.
+    """
+    key = transaction.key
+    messages = _messages(key, looked, choice)
+    why = (
+        _not_believed(looked, choice)
+        or ("its resume_count is used up" if resume_count > RESUME_COUNT_MAX else "")
+        or _not_whole(transaction, messages, looked, choice)
+        or _not_fit(messages)
+    )
+    if why:
+        return Refusal(key, why)
+    halves = tuple(
+        NewHalf(_renewed(metadata, resume_count), body)
+        for metadata, body, _ in messages.values()
+        if body is not None
+    )
+    is_whole = list(messages) == list(range(len(messages)))
+    return NewLife(
+        key=key,
+        action=_DONE[choice.remedy],
+        halves=halves,
+        message_count=len(halves) if is_whole else COUNT_UNKNOWN,
+        marked=tuple(each.letter.place for each in looked),
+        resume_count=resume_count,
+    )
+
+
+def without_old_half(headers: Headers) -> Headers:
+    """Return the headers without the RMQ_HALF that was read; all of them where there is none."""
+    return without_half(headers) if any(name == HALF for name, _ in headers) else list(headers)
+
+
+class _Message(NamedTuple):
+    """A message of the new life; the flaw is why it must never be delivered."""
+
+    metadata: HalfMetadata
+    body: Body | None
+    flaw: str
+
+
+def _messages(key: Key, looked: Sequence[Looked], choice: Choice) -> dict[int, _Message]:
+    """Return index -> message, ascending: the first letter of an index, or the operator's own."""
+    found: dict[int, _Message] = {}
+    # A LATE letter may be of a duplicate: another letter of the same index comes first.
+    for each in sorted(looked, key=lambda one: one.letter.reason is DeadReason.LATE):
+        letter = each.letter
+        if letter.half is not None:
+            found.setdefault(letter.message_index, _Message(letter.half, each.body, letter.flaw))
+    pattern = next(iter(found.values())).metadata
+    for (transaction_id, index), given in choice.given.items():
+        if transaction_id == key.transaction_id:
+            metadata = pattern._replace(
+                message_index=index,
+                real_topic=given.real_topic,
+                real_partition=given.real_partition,
+            )
+            found[index] = _Message(metadata, given.body, "")
+    return dict(sorted(found.items()))
+
+
+def _not_believed(looked: Sequence[Looked], choice: Choice) -> str:
+    for each in looked:
+        place = each.letter.place
+        named = f"dead letter {place.partition}:{place.offset}"
+        if each.standing is Standing.FORGED:
+            return f"{named}: {each.standing.value}; find out who wrote it, then `dead purge`"
+        if each.standing is Standing.DELETED and not choice.accept_unverified:
+            return f"{named}: {each.standing.value}; --accept-unverified believes the letter"
+    return ""
+
+
+def _not_whole(
+    transaction: DeadTransaction,
+    messages: Mapping[int, _Message],
+    looked: Sequence[Looked],
+    choice: Choice,
+) -> str:
+    gone = [index for index, each in messages.items() if each.body is None]
+    if gone:
+        return (
+            f"the bodies of messages {_shown(gone)} were deleted with the half topic's retention;"
+            " give them by --with FILE"
+        )
+    if choice.remedy is Remedy.RESUME:
+        return ""
+    op = next((each.op for each in looked if each.op is not None), None)
+    return _gap(messages, looked, choice, op) or _delivered_before(transaction, looked, choice, op)
+
+
+def _gap(
+    messages: Mapping[int, _Message], looked: Sequence[Looked], choice: Choice, op: Op | None
+) -> str:
+    letters = [each.letter for each in looked]
+    indices = [one.message_index for one in letters if one.reason is DeadReason.INCOMPLETE]
+    if not indices or choice.accept_partial or choice.messages:
+        return ""
+    if op is None:
+        return f"INCOMPLETE, and the op that has the number of messages was deleted;{_PARTIAL}"
+    count = op.message_count if op.message_count >= 0 else max(indices) + 1
+    # A forged count may be huge.
+    missing = [n for n in range(min(count, TRANSACTION_MESSAGES_MAX)) if n not in messages]
+    if not missing:
+        return ""
+    return f"messages {_shown(missing)} are missing: give them by --with FILE;{_PARTIAL}"
+
+
+_PARTIAL = " --accept-partial delivers what is there"
+
+
+def _delivered_before(
+    transaction: DeadTransaction, looked: Sequence[Looked], choice: Choice, op: Op | None
+) -> str:
+    """Tell of late messages that were, or may have been, delivered with their transaction."""
+    if choice.accept_duplicates:
+        return ""
+    was_refused = not _NOTHING_DELIVERED.isdisjoint(transaction.reasons)
+    redelivered = {
+        each.message_index for each in transaction.letters if each.place in transaction.marks
+    }
+    for each in looked:
+        index = each.letter.message_index
+        if each.letter.reason is not DeadReason.LATE:
+            continue
+        if was_refused:
+            is_delivered = index in redelivered
+        elif op is None or op.message_count == COUNT_UNKNOWN:
+            return f"message {index} is LATE, and may have been delivered;{_TWICE}"
+        else:
+            is_delivered = index < op.message_count
+        if is_delivered:
+            return f"message {index} is LATE, and was delivered with its transaction;{_TWICE}"
+    return ""
+
+
+_TWICE = " purge it, or --accept-duplicates"
+
+
+def _not_fit(messages: Mapping[int, _Message]) -> str:
+    flawed = next((each.flaw for each in messages.values() if each.flaw), "")
+    if flawed:
+        return f"{flawed}: repair it (`dead export`), and give it by --with FILE"
+    size_bytes = sum(_bytes(each.body) for each in messages.values() if each.body is not None)
+    if len(messages) > TRANSACTION_MESSAGES_MAX or size_bytes > TRANSACTION_BYTES_MAX:
+        return (
+            f"{len(messages)} messages of {size_bytes} bytes; a transaction has at most"
+            f" {TRANSACTION_MESSAGES_MAX} messages and {TRANSACTION_BYTES_MAX} bytes"
+        )
+    return ""
+
+
+def _renewed(metadata: HalfMetadata, resume_count: int) -> HalfMetadata:
+    return metadata._replace(
+        resume_count=resume_count,
+        check_times=0,
+        first_append_timestamp=NO_TIMESTAMP,
+        origin_offset=NO_OFFSET,
+    )
+
+
+def _bytes(body: Body) -> int:
+    return user_bytes(body.key, body.value, body.headers, has_flaw=False)
+
+
+def _shown(indices: Iterable[int]) -> str:
+    every = list(indices)
+    more = f" and {len(every) - _SHOWN_MAX} more" if len(every) > _SHOWN_MAX else ""
+    return ", ".join(map(str, every[:_SHOWN_MAX])) + more

@@ -1,0 +1,187 @@
+"""Resumes and redelivers transactions, whole and in the order of their decisions."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from halfbridge.checker.admin.dead.actions import Acting, DeadLetters, Order, standing_before
+from halfbridge.checker.admin.dead.plans import (
+    Choice,
+    NewLife,
+    Refusal,
+    chosen_letters,
+    plan_life,
+)
+from halfbridge.checker.admin.dead.writing import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
+from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.serde.records import ActionOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from halfbridge.checker.admin.dead.transactions import DeadTransaction
+    from halfbridge.serde.records import OperatorAction
+
+# Transactions of one kafka_txn, each with two records in the audit topic.
+BATCH_TRANSACTIONS_MAX = 100
+
+
+class Told(NamedTuple):
+    """What is meant to be done about a transaction, or was done.
+
+    Attributes:
+        transaction: The transaction, as it was before.
+        resume_count: Of the new life; -1: none.
+        indices: Of the messages.
+        refusal: Why nothing is done; empty where something is.
+    """
+
+    transaction: DeadTransaction
+    resume_count: int
+    indices: tuple[int, ...]
+    refusal: str = ""
+
+
+def redo(
+    letters: DeadLetters,
+    order: Order,
+    choice: Choice,
+    agrees: Callable[[Sequence[Told]], bool],
+) -> list[Told]:
+    """Resume or redeliver transactions; return what was done, or would be.
+
+    Each kafka_txn holds whole transactions.
+
+    Args:
+        letters: Of the installation.
+        order: Which transactions, how fast, who and why.
+        choice: What is done.
+        agrees: Is shown what would be done before anything is written; False: do nothing.
+
+    Raises:
+        AdminError: nothing more was written; the same order may be given again.
+    """
+    found = letters.find(order.wanted)[: order.limit]
+    preview = _Planning(letters, choice)
+    meant = [_told(*planned) for batch in _batches(found, order) for planned in preview.plan(batch)]
+    able = {each.transaction.key for each in meant if not each.refusal}
+    if order.dry_run or not able or not agrees(meant):
+        return meant
+    refused = [each for each in meant if each.refusal]
+    with letters.acting(order) as acting:
+        every = letters.topic.found.transactions(order.wanted)
+        rest = [each for each in every if each.key in able and each.open_letters]
+        return [*refused, *_redo(letters, rest, choice, acting)]
+
+
+def _redo(
+    letters: DeadLetters, rest: Sequence[DeadTransaction], choice: Choice, acting: Acting
+) -> list[Told]:
+    done: list[Told] = []
+    planning = _Planning(letters, choice)
+    for batch in _batches(rest, acting.order):
+        planned = planning.plan(batch)
+        lives = [life for _, life in planned if isinstance(life, NewLife)]
+        if lives:
+            with _logged(acting, choice.remedy.value, planned):
+                acting.writer.write(lives)
+        done += [_told(transaction, life) for transaction, life in planned]
+        letters.told(f"{len(done)} of {len(rest)} transactions done")
+        letters.cluster.ports.run.pause(len(lives) / acting.order.rate)
+    return done
+
+
+class _Planning:
+    """Plans batches; no two lives of a transaction get the same resume count."""
+
+    def __init__(self, letters: DeadLetters, choice: Choice) -> None:
+        self._letters, self._choice = letters, choice
+        self._given: dict[str, int] = {}
+
+    def plan(
+        self, batch: Sequence[DeadTransaction]
+    ) -> list[tuple[DeadTransaction, NewLife | Refusal]]:
+        """Return what each transaction of a batch comes to, with the bodies to write."""
+        chosen = {each.key: chosen_letters(each, self._choice) for each in batch}
+        letters = [
+            letter for each in chosen.values() if not isinstance(each, Refusal) for letter in each
+        ]
+        looked = {each.letter.place: each for each in self._letters.look(letters)}
+        planned: list[tuple[DeadTransaction, NewLife | Refusal]] = []
+        for each in batch:
+            mine = chosen[each.key]
+            if isinstance(mine, Refusal):
+                planned.append((each, mine))
+                continue
+            name = each.key.transaction_id
+            number = max(
+                self._letters.topic.found.next_resume_count(name), self._given.get(name, 0) + 1
+            )
+            life = plan_life(each, [looked[one.place] for one in mine], self._choice, number)
+            if isinstance(life, NewLife):
+                self._given[name] = number
+            planned.append((each, life))
+        return planned
+
+
+@contextmanager
+def _logged(
+    acting: Acting,
+    action: str,
+    planned: Sequence[tuple[DeadTransaction, NewLife | Refusal]],
+) -> Iterator[None]:
+    """Store in the audit topic what is intended, and how it ended."""
+    intended: list[OperatorAction] = [
+        acting.log.record(
+            f"dead {action}",
+            transaction.name,
+            why=acting.order.why,
+            before=standing_before(transaction),
+            after=f"life {life.resume_count} of {len(life.halves)} messages",
+        )
+        for transaction, life in planned
+        if isinstance(life, NewLife)
+    ]
+    try:
+        yield
+    except AdminError as error:
+        in_doubt = isinstance(error, InDoubtError)
+        outcome = ActionOutcome.IN_DOUBT if in_doubt else ActionOutcome.FAILED
+        for each in intended:
+            acting.log.conclude(each, outcome, after=str(error))
+        raise
+    for each in intended:
+        acting.log.conclude(each, ActionOutcome.DONE, after=each.after)
+
+
+def _batches(
+    transactions: Sequence[DeadTransaction], order: Order
+) -> Iterator[list[DeadTransaction]]:
+    """Yield transactions in order, as many at a time as one kafka_txn takes."""
+    count_max = max(1, min(BATCH_TRANSACTIONS_MAX, int(order.rate)))
+    batch: list[DeadTransaction] = []
+    records = size_bytes = 0
+    for each in transactions:
+        more = 2 * len(each.letters) + 1
+        more_bytes = sum(letter.size_bytes for letter in each.letters)
+        is_full = (
+            len(batch) >= count_max
+            or records + more > BATCH_RECORDS_MAX
+            or size_bytes + more_bytes > BATCH_BYTES_MAX
+        )
+        if batch and is_full:
+            yield batch
+            batch, records, size_bytes = [], 0, 0
+        batch.append(each)
+        records += more
+        size_bytes += more_bytes
+    if batch:
+        yield batch
+
+
+def _told(transaction: DeadTransaction, life: NewLife | Refusal) -> Told:
+    if isinstance(life, Refusal):
+        return Told(transaction, -1, (), life.why)
+    indices = tuple(each.metadata.message_index for each in life.halves)
+    return Told(transaction, life.resume_count, indices)

@@ -1,0 +1,400 @@
+"""Resumes and redeliveries on an installation in memory: each message once, whoever dies when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from halfbridge import Resolution
+from halfbridge.checker.admin.dead.describe import exported, given
+from halfbridge.checker.admin.dead.plans import Choice
+from halfbridge.checker.admin.dead.purging import purge
+from halfbridge.checker.admin.dead.redoing import redo
+from halfbridge.checker.admin.dead.transactions import Remedy, Wanted
+from halfbridge.checker.errors import AdminError
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
+from halfbridge.serde.dead_marks import MarkAction
+from halfbridge.serde.headers import DEAD, HALF
+from halfbridge.serde.records import DeadReason, OpKind
+from halfbridge.testkit.memory import MemoryStack
+from halfbridge.testkit.memory.process import ProcessDeadError
+from tests.kit.dead_letters import TOPIC, Scene, lose, order, refusals, sent, txn
+from tests.kit.records import A_HALF, A_LETTER
+
+HOUR_S = 3_600
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    """An installation with a real topic."""
+    with MemoryStack(partitions=1) as stack:
+        stack.create_topic(TOPIC)
+        yield Scene(stack)
+
+
+def reasons(scene: Scene) -> list[DeadReason]:
+    """Return why there are dead letters."""
+    return [each.letter.reason for each in scene.stack.dead_letters()]
+
+
+# --- redeliver -----------------------------------------------------------------------------
+
+
+def test_what_could_not_be_delivered_is_delivered_once(scene: Scene) -> None:
+    """Two transactions, in the order of their decisions; the second command finds nothing."""
+    scene.undeliverable(1, count=2)
+    scene.undeliverable(2)
+    scene.settle()
+    assert reasons(scene) == [DeadReason.UNDELIVERABLE] * 3
+    scene.stack.create_topic("absent")
+    for _ in range(2):
+        scene.redo(Remedy.REDELIVER)
+        scene.settle()
+        assert scene.delivered("absent") == sent((1, 0), (1, 1), (2, 0))
+    assert [each.action for each in scene.marks()] == [MarkAction.REDELIVERED] * 3
+    assert {each.actor for each in scene.marks()} == {"ann@host"}
+    assert [each.state for each in scene.find()] == ["REDELIVERED"] * 2
+
+
+def test_what_is_refused_again_can_be_redelivered_again(scene: Scene) -> None:
+    """The topic is still missing: the dead letters of life 1 are open; life 2 is delivered."""
+    scene.undeliverable(1)
+    scene.settle()
+    scene.redo(Remedy.REDELIVER, 1)
+    scene.settle()
+    assert [(each.key.resume_count, each.state) for each in scene.find(1)] == [
+        (0, "REDELIVERED"),
+        (1, "OPEN"),
+    ]
+    scene.stack.create_topic("absent")
+    scene.redo(Remedy.REDELIVER, 1)
+    scene.settle()
+    assert scene.delivered("absent") == sent((1, 0))
+
+
+def test_an_incomplete_one_waits_for_the_missing_message(scene: Scene) -> None:
+    """It is refused, and delivered once message 1 is given; what comes out has all indices."""
+    scene.incomplete(1)
+    scene.settle()
+    assert "messages 1 are missing" in refusals(scene.redo(Remedy.REDELIVER, 1))[0]
+    assert scene.marks() == []
+    (found,) = scene.find(1)
+    (looked,) = scene.letters().look(found.letters[:1])
+    line = exported(found, looked) | {"message_index": 1, "value": "MS4x"}
+    identity, message = given(json.dumps(line))
+    scene.redo(Remedy.REDELIVER, 1, given={identity: message})
+    scene.settle()
+    assert scene.delivered() == sent((1, 0), (1, 1), (1, 2))
+
+
+def test_an_incomplete_one_is_delivered_in_part_if_the_operator_says_so(scene: Scene) -> None:
+    """Messages keep their indices: an inbox knows message 2 by its index."""
+    scene.incomplete(1)
+    scene.settle()
+    scene.redo(Remedy.REDELIVER, 1, accept_partial=True)
+    scene.settle()
+    assert scene.delivered() == sent((1, 0), (1, 2))
+
+
+def test_a_late_message_completes_its_transaction(scene: Scene) -> None:
+    """The missing message came behind the decision: all three are delivered, without a file."""
+    scene.incomplete(1)
+    scene.stack.advance(seconds=1)
+    scene.half(1, 1)
+    scene.settle()
+    scene.redo(Remedy.REDELIVER, 1)
+    scene.settle()
+    assert scene.delivered() == sent((1, 0), (1, 1), (1, 2))
+
+
+def test_extra_and_late_messages_follow_their_transaction(scene: Scene) -> None:
+    """Message 2 was EXTRA, message 1 of another one LATE: they are delivered, and nothing twice."""
+    scene.extra(1)
+    scene.late(2)
+    scene.settle()
+    assert scene.delivered() == sent((1, 0), (1, 1), (2, 0))
+    scene.redo(Remedy.REDELIVER)
+    scene.settle()
+    assert scene.delivered() == sent((1, 0), (1, 1), (2, 0), (1, 2), (2, 1))
+
+
+def test_one_message_is_redelivered_only_if_it_is_named(scene: Scene) -> None:
+    """Message 1 alone; message 0 stays open, and is another life."""
+    scene.undeliverable(1, count=2)
+    scene.settle()
+    scene.stack.create_topic("absent")
+    scene.redo(Remedy.REDELIVER, 1, messages=frozenset((1,)))
+    scene.settle()
+    assert scene.delivered("absent") == sent((1, 1))
+    assert [each.state for each in scene.find(1)] == ["PARTLY"]
+    scene.redo(Remedy.REDELIVER, 1)
+    scene.settle()
+    assert scene.delivered("absent") == sent((1, 1), (1, 0))
+
+
+def test_a_policy_that_was_corrected_lets_a_message_through(tmp_path: Any) -> None:
+    """NOT_ALLOWED: refused by the policy, and delivered under the next one."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[groups]\norder-service = ["invoices"]\n')
+    with MemoryStack(partitions=1, policy_file=policy) as stack:
+        stack.create_topic(TOPIC)
+        scene = Scene(stack)
+        scene.op(1, OpKind.COMMIT, scene.half(1, 0), message_count=1)
+        scene.settle()
+        assert reasons(scene) == [DeadReason.NOT_ALLOWED]
+        policy.write_text('[groups]\norder-service = ["orders"]\n')
+        stack.daemon.stop()
+        stack.daemon.start()
+        scene.redo(Remedy.REDELIVER, 1)
+        scene.settle()
+        assert scene.delivered() == sent((1, 0))
+
+
+def stubbed(scene: Scene) -> None:
+    """Have transaction 1 become a stub: the dead-letter topic takes 600 bytes."""
+    topic = scene.stack.machine.broker.topic(scene.names.dead)
+    topic.alter({"max.message.bytes": "600"})
+    scene.stack.advance(seconds=15)  # the daemon asks for limits every ten seconds
+    metadata = A_HALF._replace(
+        transaction_id=txn(1), producer_group="order-service", real_topic="absent"
+    )
+    headers = [(HALF, HALF_METADATA.encode(metadata))]
+    offset = scene.put(scene.names.half, b"k", bytes(1_000), headers)
+    scene.op(1, OpKind.COMMIT, offset, message_count=1)
+    scene.settle()
+    assert [each.letter.is_stub for each in scene.stack.dead_letters()] == [True]
+
+
+def test_a_stub_is_followed_into_the_half_topic(scene: Scene) -> None:
+    """The message is whole, as it stands in the half topic."""
+    stubbed(scene)
+    scene.stack.create_topic("absent")
+    scene.redo(Remedy.REDELIVER)
+    scene.settle()
+    assert scene.delivered("absent") == [(txn(1), 0, bytes(1_000))]
+
+
+def test_a_stub_whose_half_record_was_deleted_needs_a_file(scene: Scene) -> None:
+    """The body is gone with the half topic's retention: refused, whatever is accepted."""
+    stubbed(scene)
+    scene.stack.machine.broker.delete_records((scene.names.half, 0), 1)
+    why = refusals(scene.redo(Remedy.REDELIVER, accept_unverified=True))[0]
+    assert "deleted with the half topic's retention" in why
+
+
+# --- resume --------------------------------------------------------------------------------
+
+
+def test_a_resumed_transaction_is_asked_about_from_the_start(scene: Scene) -> None:
+    """15 UNKNOWN, resumed, 15 more: discarded again; resumed once more and committed."""
+    answers: list[Resolution] = []
+    answer = [Resolution.UNKNOWN]
+
+    def check(_view: Any) -> Resolution:
+        answers.append(answer[0])
+        return answer[0]
+
+    transaction_id = lose(scene.stack, check, [b"a", b"b"])
+    wanted = Wanted(ids=frozenset((transaction_id,)), is_open=True)
+    for life in (1, 2):
+        scene.stack.advance(seconds=HOUR_S)
+        assert len(answers) == 15 * life
+        assert reasons(scene) == [DeadReason.CHECK_TIMES] * 2 * life
+        if life == 2:
+            answer[0] = Resolution.COMMIT
+        redo(
+            scene.letters(), order(wanted=wanted), Choice(remedy=Remedy.RESUME), lambda _told: True
+        )
+        assert scene.stack.undecided() == [transaction_id]
+    scene.stack.wait_until_decided()
+    assert [value for _, _, value in scene.delivered()] == [b"a", b"b"]
+
+
+def test_an_aged_and_a_discarded_transaction_are_resumed(scene: Scene) -> None:
+    """Nobody answers for 72 h: AGE. An operator's DISCARD: OPERATOR. Both are undecided again."""
+    scene.half(1, 0)
+    scene.stack.advance(seconds=80 * HOUR_S)
+    scene.discarded(2)
+    scene.settle()
+    assert reasons(scene) == [DeadReason.AGE, DeadReason.OPERATOR, DeadReason.OPERATOR]
+    scene.redo(Remedy.RESUME)
+    assert scene.stack.undecided() == [txn(1), txn(2)]
+    assert scene.delivered() == []
+
+
+@pytest.mark.parametrize(
+    ("remedy", "hint"),
+    [(Remedy.REDELIVER, "use `dead resume`"), (Remedy.RESUME, "use `dead redeliver`")],
+)
+def test_the_wrong_command_names_the_right_one(scene: Scene, remedy: Remedy, hint: str) -> None:
+    """What was discarded is not delivered without a question; what was committed is not asked."""
+    if remedy is Remedy.REDELIVER:
+        scene.discarded(1)
+    else:
+        scene.extra(1)
+    scene.settle()
+    assert hint in refusals(scene.redo(remedy, 1))[0]
+    assert scene.marks() == []
+
+
+# --- deaths and rivals ---------------------------------------------------------------------
+
+
+def killed_at(scene: Scene, request: int, *, is_behind: bool, remedy: Remedy) -> bool:
+    """Run a command that dies at a request; tell whether it came so far."""
+    scene.network.requests, scene.network.dies_at = 0, request
+    scene.network.is_behind = is_behind
+    try:
+        scene.redo(remedy)
+    except ProcessDeadError:
+        return True
+    finally:
+        scene.network.dies_at = 0
+    return False
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+@pytest.mark.parametrize("remedy", [Remedy.REDELIVER, Remedy.RESUME])
+def test_a_command_that_dies_at_any_request_is_repeated(remedy: Remedy, is_behind: bool) -> None:
+    """Before or behind each request, then the whole command again: each message once."""
+    request, reached = 0, True
+    while reached:
+        request += 1
+        with MemoryStack(partitions=1) as stack:
+            stack.create_topic(TOPIC)
+            scene = Scene(stack)
+            if remedy is Remedy.REDELIVER:
+                scene.undeliverable(1, count=2)
+                scene.extra(2)
+            else:
+                scene.discarded(1)
+                scene.discarded(2, count=1)
+            scene.settle()
+            stack.create_topic("absent")
+            reached = killed_at(scene, request, is_behind=is_behind, remedy=remedy)
+            scene.redo(remedy)
+            scene.settle()
+            if remedy is Remedy.REDELIVER:
+                assert scene.delivered("absent") == sent((1, 0), (1, 1))
+                assert scene.delivered() == sent((2, 0), (2, 1), (2, 2))
+            else:
+                assert stack.undecided() == [txn(1), txn(2)]
+            assert len(scene.marks()) == 3
+            lives = [each.key.resume_count for each in scene.find()]
+            assert lives == [0, 0]
+    assert request > 8
+
+
+def test_a_second_operator_fences_the_first(scene: Scene) -> None:
+    """The first one is asked whether it agrees while the second one acts: it writes nothing."""
+    scene.undeliverable(1)
+    scene.settle()
+    scene.stack.create_topic("absent")
+    first = scene.letters()
+
+    def rival(_told: Any) -> bool:
+        scene.redo(Remedy.REDELIVER)
+        return True
+
+    assert redo(first, order(), Choice(remedy=Remedy.REDELIVER), rival) == []
+    scene.settle()
+    assert scene.delivered("absent") == sent((1, 0))
+
+
+def test_a_rival_may_come_at_any_request(scene: Scene) -> None:
+    """At each request of a command another command does all of it: each message once.
+
+    The first command is told that it was fenced, or finds nothing left to do.
+    """
+    fenced = 0
+    for number in range(1, 40):
+        scene.extra(number)
+        scene.settle()
+        scene.network.requests, scene.network.dies_at = 0, number
+        scene.network.rival = lambda: scene.redo(Remedy.REDELIVER)
+        try:
+            scene.redo(Remedy.REDELIVER)
+        except AdminError as error:
+            assert "another operator's command took over" in str(error)  # noqa: PT017
+            fenced += 1
+        scene.settle()
+        assert scene.delivered().count(*sent((number, 2))) == 1
+        if scene.network.dies_at:
+            break  # the command did not come so far
+    assert scene.network.dies_at
+    assert fenced > 5
+
+
+# --- what is not believed ------------------------------------------------------------------
+
+
+def test_a_forged_dead_letter_is_refused(scene: Scene) -> None:
+    """A transaction was rolled back; a stranger's letter says that it was committed."""
+    scene.op(1, OpKind.ROLLBACK, scene.half(1, 0))
+    scene.settle()
+    half = A_HALF._replace(transaction_id=txn(1), producer_group="order-service", real_topic=TOPIC)
+    letter = A_LETTER._replace(
+        reason=DeadReason.UNDELIVERABLE, source_topic=scene.names.half, source_offset=0, op_offset=0
+    )
+    headers = [
+        ("trace", b"1"),
+        (HALF, HALF_METADATA.encode(half._replace(born_timestamp=1_700_000_000_000))),
+        (DEAD, DEAD_LETTER.encode(letter)),
+    ]
+    scene.put(scene.names.dead, b"k", b"1.0", headers)
+    assert "contradicts" in refusals(scene.redo(Remedy.REDELIVER, accept_unverified=True))[0]
+    scene.settle()
+    assert scene.delivered() == []
+
+
+def test_an_old_dead_letter_has_to_be_believed_by_the_operator(scene: Scene) -> None:
+    """Retention has deleted half and op: refused, and delivered with accept_unverified."""
+    scene.undeliverable(1)
+    scene.settle()
+    scene.stack.create_topic("absent")
+    for topic in (scene.names.half, scene.names.op):
+        scene.stack.machine.broker.delete_records((topic, 0), 1)
+    assert "--accept-unverified" in refusals(scene.redo(Remedy.REDELIVER))[0]
+    scene.redo(Remedy.REDELIVER, accept_unverified=True)
+    scene.settle()
+    assert scene.delivered("absent") == sent((1, 0))
+
+
+# --- purge ---------------------------------------------------------------------------------
+
+
+def test_a_purge_deletes_what_is_dealt_with_from_the_start(scene: Scene) -> None:
+    """The first is redelivered, the second open: the second's letter and all behind it stay."""
+    scene.extra(1)
+    scene.settle()
+    scene.extra(2)
+    scene.settle()
+    scene.redo(Remedy.REDELIVER, 1)
+    dead = scene.stack.machine.broker.partition((scene.names.dead, 0))
+    shown: list[Any] = []
+    purged = purge(scene.letters(), order(), lambda meant: not shown.append(meant), gives_up=False)
+    assert purged is not None
+    assert (purged.letters, purged.given_up) == (1, ())
+    assert shown == [purged]
+    assert [each.name for each in scene.find()] == [txn(2)]
+    start = dead.start
+    given_up = purge(scene.letters(), order(2), lambda _meant: True, gives_up=True)
+    assert given_up is not None
+    assert given_up.letters == 1
+    assert dead.start > start
+    assert scene.find() == []
+
+
+def test_a_purge_needs_consent(scene: Scene) -> None:
+    """Nothing is marked or deleted when the operator says no, or asks what would be done."""
+    scene.extra(1)
+    scene.settle()
+    assert purge(scene.letters(), order(1), lambda _meant: False, gives_up=True) is None
+    meant = purge(scene.letters(), order(1, dry_run=True), lambda _: True, gives_up=True)
+    assert meant is not None
+    assert meant.letters == 1
+    assert scene.marks() == []
+    assert [each.state for each in scene.find()] == ["OPEN"]
