@@ -11,6 +11,8 @@ SHELL := bash
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Programs that look at packages, apart from the packages that they look at.
+TOOLS := $(VENV)-tools
 EXTRAS := delta,dev,embedded,memory,spark,sql,testcontainers,web
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --messages 200000
@@ -125,13 +127,28 @@ type: $(STAMP)  ## mypy, strict
 check:  ## What CI runs: `make test` in a clean environment, lint, types
 	.ci/run
 
+##@ Supply chain
+.PHONY: sbom
+sbom: $(STAMP) $(TOOLS)  ## dist/halfbridge.cdx.json: what is installed, as CycloneDX, with licences
+	mkdir -p dist
+	$(TOOLS)/bin/cyclonedx-py environment $(BIN)/python --of JSON -o dist/halfbridge.cdx.json
+
+.PHONY: audit
+audit: $(TOOLS)  ## Known vulnerabilities of the versions in constraints.txt (asks the package index)
+	$(TOOLS)/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict
+
+$(TOOLS):
+	python3 -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  cyclonedx-bom==7.5.0 pip-audit==2.10.1
+
 ##@ Housekeeping
 .PHONY: install
 install: $(STAMP)  ## Make .venv with the pinned packages
 
 .PHONY: clean
 clean:  ## Remove .venv, caches and build products (fetched jars stay in the user's cache)
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) $(TOOLS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .coverage htmlcov spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
