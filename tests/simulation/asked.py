@@ -13,7 +13,7 @@ from halfbridge.serde.avro import CHECK_REQUEST
 from halfbridge.serde.protocol import REASON_AGE
 from halfbridge.serde.records import OpKind, OpSource
 from tests.simulation.reading import visible
-from tests.simulation.settings import GROUPS, LEDGER, NAMES, BrokenPromiseError
+from tests.simulation.settings import GROUPS, NAMES, BrokenPromiseError
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -35,27 +35,35 @@ def judge_discards(world: World, log: Log, truth: Truth, *, deaf: AbstractSet[st
     Raises:
         BrokenPromiseError: a transaction was not asked about, or its group was able to answer.
     """
-    asked = _asked(world)
+    asked, first_ms = _asked(world)
+    answered_ms: dict[str, int] = {}
     for read in log.op:
         if not isinstance(read, OpRead):
             continue
         op = read.op
+        if op.source is OpSource.CHECK:
+            answered_ms[op.producer_group] = read.append_ms
         key = op.transaction_id, op.producer_group
         is_ours = op.kind is OpKind.DISCARD and op.source is OpSource.CHECKER
         if not is_ours or op.reason != REASON_AGE or truth.decided_by.get(key) != read.offset:
             continue
-        if asked[key] < LEDGER.unanswered_before_discard:
+        if asked[key] < world.profile.ledger.unanswered_before_discard:
             raise BrokenPromiseError(f"{key}: too old, and asked about {asked[key]} times")
-        if op.producer_group not in deaf:
+        # A group that had no turn meanwhile may be late with all its answers.
+        has_answered = answered_ms.get(op.producer_group, -1) > first_ms[key]
+        if has_answered and op.producer_group not in deaf:
             raise BrokenPromiseError(f"{key}: too old, and its group answers")
 
 
-def _asked(world: World) -> Counter[tuple[str, str]]:
-    """Return how often each transaction was asked about."""
+def _asked(world: World) -> tuple[Counter[tuple[str, str]], dict[tuple[str, str], int]]:
+    """Return how often each transaction was asked about, and when for the first time."""
     asked: Counter[tuple[str, str]] = Counter()
+    first_ms: dict[tuple[str, str], int] = {}
     for group in GROUPS:
         for record in visible(world.partition((NAMES.check(group), 0))):
             _, value = (record.headers() or [("", b"")])[-1]
             request = CHECK_REQUEST.decode(value or b"")
-            asked[request.transaction_id, request.producer_group] += 1
-    return asked
+            key = request.transaction_id, request.producer_group
+            asked[key] += 1
+            first_ms.setdefault(key, record.timestamp()[1])
+    return asked, first_ms

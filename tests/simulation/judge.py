@@ -43,7 +43,8 @@ OURS = (TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX)
 class Rulings(Truth):
     """The model, with what only a broker's clock can say: a discard for age proves it."""
 
-    def __init__(self, log: Log, op_end: int) -> None:
+    def __init__(self, log: Log, op_end: int, *, age_ms_max: int) -> None:
+        self._age_ms_max = age_ms_max
         self.answers: Counter[tuple[str, str]] = Counter()
         super().__init__(log, op_end)
 
@@ -57,12 +58,12 @@ class Rulings(Truth):
             if answers < LEDGER.check_count_max:
                 raise BrokenPromiseError(f"{key} discarded after {answers} counted answers")
         if is_ours and op.reason == REASON_AGE:
-            if op.age_ms != LEDGER.transaction_age_ms_max:
+            if op.age_ms != self._age_ms_max:
                 raise BrokenPromiseError(f"{key} discarded for an age of {op.age_ms} ms")
             known = self.messages.get((op.transaction_id, op.producer_group))
             if known:
                 first = min(known.values(), key=lambda half: half.offset)
-                if read.append_ms - first.append_ms < LEDGER.transaction_age_ms_max:
+                if read.append_ms - first.append_ms < self._age_ms_max:
                     return
         super()._apply(read)
         self.answers[key] = max(self.answers[key], self.undecided.get(key, 0))
@@ -103,7 +104,8 @@ class Judge:
             if late_reader[: len(seen)] != seen:
                 raise BrokenPromiseError(f"{place}: two readers saw different records")
         logs = [read_log(world, number) for number in range(PARTITIONS)]
-        truths = [Rulings(log, UNLIMITED) for log in logs]
+        age_ms_max = world.profile.ledger.transaction_age_ms_max
+        truths = [Rulings(log, UNLIMITED, age_ms_max=age_ms_max) for log in logs]
         delivered = self._delivered()
         dead, junk = self._dead(logs, truths)
         for number, (log, truth) in enumerate(zip(logs, truths, strict=True)):
@@ -113,7 +115,7 @@ class Judge:
             _compare_dead(truth, dead[number], is_final=is_final)
             _compare_junk(log, junk[number], is_final=is_final)
             _compare_copies(log, truth, is_final=is_final)
-            if is_final and not world.rate:
+            if is_final and not world.rate and world.profile.ledger is LEDGER:
                 judge_discards(world, log, truth, deaf=self._deaf)
             if is_final and truth.undecided:
                 raise BrokenPromiseError(f"undecided to the end: {sorted(truth.undecided)}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfbridge.bridge.failure import KafkaFailure
 from halfbridge.testkit.memory.log import Row
 from halfbridge.testkit.memory.network import Kind, Network, NoAnswerError
+from tests.simulation import trouble
 from tests.simulation.settings import LATE_MS, NAMES
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Place
     from halfbridge.serde.headers import Headers
     from halfbridge.testkit.memory.client import Client
+    from halfbridge.testkit.memory.process import Process
     from halfbridge.testkit.memory.scheduler import Scheduler
     from tests.simulation.world import World
 
@@ -22,8 +25,12 @@ T = TypeVar("T")
 # Time-outs come in bunches: a third of them begin an outage.
 OUTAGES_MS = (1_000, 1_000, 2_000, 12_000)
 OUTAGE_RATE = 600
-# How many of the records that are there one fetch brings.
-READS = (1_000, 1_000, 1, 1, 3)
+# A late request may arrive while a later kafka_txn is open.
+OVERTAKEN_RATE = 500
+# An answer may take so long.
+SLOW_S = (0.1, 0.5, 3.0)
+# Longer than a rebalance and the start of a ledger.
+MOVED_S = 6.0
 # A client notices a lost connection at once, or a silent broker within so long.
 SILENT_S_MAX = 6.0
 # Requests whose repetition, or late arrival, changes nothing that anybody relies on: a fault is
@@ -34,6 +41,25 @@ _QUESTIONS = frozenset(
         *(Kind.FETCH, Kind.FETCH_OFFSETS, Kind.JOIN, Kind.LEAVE, Kind.INIT),
     )
 )
+
+
+class Fate(Enum):
+    """What becomes of a request."""
+
+    DONE = "is done"
+    LOST = "timed out and never came"
+    LATE = "timed out and comes late"
+    REPEATED = "is repeated, and comes late as well"
+    UNHEARD = "timed out but was done"
+    SLOW = "is slow"
+    DEADLY = "its process dies"
+    MOVED = "is slow, and a worker leaves meanwhile"
+
+
+# What may become of one that fails; the first three in an outage.
+FATES = (Fate.LOST, Fate.LATE, Fate.UNHEARD, Fate.SLOW, Fate.DEADLY)
+_LATE = frozenset((Fate.LATE, Fate.REPEATED))
+_SLOW = frozenset((Fate.SLOW, Fate.MOVED))
 
 
 class ChosenNetwork(Network):
@@ -59,32 +85,60 @@ class ChosenNetwork(Network):
         timeout_s: float,
     ) -> T:
         """Have a request done, or not; others go on before."""
-        world, choices = self._world, self._world.choices
+        world = self._world
         self.scheduler.give_way(client.process)
-        is_outage = world.now_ms < self._outage_until_ms
-        if not choices.fault(OUTAGE_RATE if is_outage else self._rate(kind)):
+        if self.late and kind is Kind.TXN_OFFSETS and world.choices.fault(OVERTAKEN_RATE):
+            self.step_late()
+        fate = self._fate(client.process, kind, place)
+        if fate is Fate.DONE:
             return do()
-        if not is_outage and choices.below(3) == 1:
-            self._outage_until_ms = world.now_ms + OUTAGES_MS[choices.below(len(OUTAGES_MS))]
-        fate = choices.below(3)
-        if fate == 1 and not self._may_be_late(kind, place):
-            fate = 0
-        if fate == 1:
+        world.note(fate.value, kind.value)
+        if fate is Fate.MOVED:
+            trouble.move(world, client.process)
+        if fate in _SLOW:
+            slow_s = MOVED_S if fate is Fate.MOVED else SLOW_S[world.choices.below(len(SLOW_S))]
+            self.scheduler.wait(client.process, None, min(slow_s, 0.8 * timeout_s))
+            return do()
+        if fate in _LATE:
             self.late.append((world.now_ms + LATE_MS, kind, do))
-        elif fate == 2 and kind not in _QUESTIONS:
+        elif fate is Fate.UNHEARD or (fate is Fate.DEADLY and world.choices.below(2)):
             self._try(kind, do)
-        world.note("timed out", ("and never came", "and comes late", "but was done")[fate],
-                   kind.value)  # fmt: skip
-        if choices.below(2):
+        if fate is Fate.DEADLY:
+            world.lose(client.process)
+        elif fate is Fate.REPEATED or world.choices.below(2):
             client.connection_lost()
         else:
             self.scheduler.wait(client.process, None, min(timeout_s, SILENT_S_MAX))
         raise NoAnswerError
 
+    def _fate(self, process: Process, kind: Kind, place: Place | str | None) -> Fate:
+        """Choose what becomes of a request."""
+        world, choices = self._world, self._world.choices
+        is_outage = world.now_ms < self._outage_until_ms
+        if not choices.fault(OUTAGE_RATE if is_outage else self._rate(kind)):
+            if not world.rate:
+                return Fate.DONE
+            if kind is Kind.PRODUCE and place is not None and place[0] == NAMES.half:
+                is_later = trouble.before(world, process) is not None
+                if is_later and choices.fault(world.profile.moves):
+                    return Fate.MOVED
+            if kind is Kind.END_TXN and choices.fault(world.profile.late_ends):
+                return Fate.REPEATED
+            return Fate.DONE
+        if not is_outage and choices.below(3) == 1:
+            self._outage_until_ms = world.now_ms + OUTAGES_MS[choices.below(len(OUTAGES_MS))]
+        fate = FATES[choices.below(3 if is_outage else len(FATES))]
+        if (fate is Fate.LATE and not self._may_be_late(kind, place)) or (
+            fate is Fate.UNHEARD and kind in _QUESTIONS
+        ):
+            return Fate.LOST
+        return fate
+
     def records_max(self, client: Client, place: Place) -> int:
         """Return how many records a fetch brings at most."""
         if client.process.name.startswith("worker"):
-            return READS[self._world.choices.below(len(READS))]
+            reads = self._world.profile.reads
+            return reads[self._world.choices.below(len(reads))]
         return super().records_max(client, place)
 
     def step_late(self) -> None:
@@ -101,9 +155,10 @@ class ChosenNetwork(Network):
             client.connection_lost()  # type: ignore[attr-defined]  # the network's own clients
         world.note("torn:", process.name)
 
-    def rebalance(self) -> None:
-        """Have the daemon's group begin a new generation."""
-        self._world.broker.group(NAMES.daemon_group).rebalance(self.scheduler.now_ns, 1_000_000_000)
+    def rebalance(self, limit_ms: int = 1_000) -> None:
+        """Have the daemon's group begin a new generation, within so long."""
+        group = self._world.broker.group(NAMES.daemon_group)
+        group.rebalance(self.scheduler.now_ns, limit_ms * 1_000_000)
 
     def leave(self, instance: str) -> None:
         """Have a static member leave the daemon's group."""

@@ -15,7 +15,6 @@ from unittest.mock import patch
 from halfbridge.checker.core import forget, half_end
 from halfbridge.checker.loop import work_at_hand
 from tests.simulation.choices import Choices, shrink
-from tests.simulation.settings import BACKGROUND_RECORDS
 from tests.simulation.workers import NotedWorker
 from tests.simulation.world import STEPS, World
 
@@ -74,7 +73,7 @@ def run(
         with (
             patch.object(forget, "RECENT_MS", world.remembers_ms),
             patch.object(half_end, "OP_WAIT_MS", OP_WAIT_MS),
-            patch.object(work_at_hand, "BACKGROUND_RECORDS", BACKGROUND_RECORDS),
+            patch.object(work_at_hand, "BACKGROUND_RECORDS", world.profile.background_records),
         ):
             world.run(steps)
     except Exception as error:  # noqa: BLE001 (a crash of the code under test is a finding too)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.bridge.ports import NewTopic
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.core.settings import LedgerSettings
 from halfbridge.checker.policy import Policy
 from halfbridge.serde.topics import TopicNames
 from tests.ledger_log import SETTINGS
@@ -41,17 +42,68 @@ LEDGER = replace(
     republish_window_records=2,
     ledger_bytes_max=1_500,
 )
+# Transactional producers of a worker.
+PRODUCERS = (2, 3, 1)
 BATCH_BYTES = 1 << 20
-# Records in one kafka_txn, of a worker's life.
-BATCHES = (1_000, 1_000, 1, 4)
-# Of so many records a kafka_txn commits in the background.
-BACKGROUND_RECORDS = 3
-KAFKA_TXN_TIMEOUT_MS = 5_000
 SESSION_MS = 3_000
 SEND_TIMEOUT_MS = 3_000
 DECISION_TIMEOUT_MS = 3_000
 # A request that timed out reaches its broker within so long.
 LATE_MS = 3_000
+
+
+class Profile(NamedTuple):
+    """What a run is like all along.
+
+    Attributes:
+        reads: How many of the records that are there one fetch brings a worker.
+        batches: Records in one kafka_txn, of a worker's life.
+        worker_steps: How often tasks of a worker go on before others do.
+        workers: Slots.
+        background_records: Of so many records a kafka_txn commits in the background.
+        moves: Chance that a copy is slow and a worker leaves meanwhile, in thousandths.
+        late_ends: Chance that the end of a kafka_txn is repeated and comes late too, in
+            thousandths (KAFKA-17754).
+        kafka_txn_timeout_ms: Of the workers.
+        deaf: The chance that the checkers of a group hang, in thousandths.
+        ledger: Limits.
+    """
+
+    reads: tuple[int, ...] = (1_000, 1_000, 1, 1, 3)
+    batches: tuple[int, ...] = (1_000, 1_000, 1, 4)
+    worker_steps: tuple[int, ...] = (1, 2, 4, 8)
+    workers: int = 2
+    background_records: int = 3
+    moves: int = 0
+    late_ends: int = 0
+    kafka_txn_timeout_ms: int = 5_000
+    deaf: int = 125
+    ledger: LedgerSettings = LEDGER
+
+
+USUAL = Profile()
+# Many small kafka_txns, which records and requests come in between.
+BUSY = Profile(reads=(1, 1, 3), batches=(1, 2), worker_steps=(4, 8, 16, 32), late_ends=100)
+# Partitions move at each change of the group, for there are more workers.
+CROWDED = Profile(
+    worker_steps=(4, 8, 16, 32),
+    batches=(1_000,),
+    workers=3,
+    background_records=1,
+    moves=900,
+    kafka_txn_timeout_ms=10_000,
+)
+# Transactions that nobody answers for become too old.
+AGED = Profile(
+    deaf=900,
+    ledger=replace(
+        LEDGER,
+        transaction_age_ms_max=2_500,
+        readiness_before_discard_ms=500,
+        unanswered_before_discard=1,
+    ),
+)
+PROFILES = (USUAL, USUAL, BUSY, BUSY, CROWDED, AGED)
 
 
 class BrokenPromiseError(AssertionError):
@@ -66,27 +118,28 @@ def new_topics() -> list[NewTopic]:
     ]
 
 
-def daemon_config(*, batch_records: int, producers: int) -> CheckerConfig:
+def daemon_config(profile: Profile, *, batch_records: int, producers: int) -> CheckerConfig:
     """Return a worker's settings, some of them below what an operator may set."""
+    ledger = profile.ledger
     config = CheckerConfig(
         bootstrap_servers="memory",
-        transaction_timeout_ms=LEDGER.transaction_timeout_ms,
-        check_interval_ms=LEDGER.check_interval_ms,
-        check_count_max=LEDGER.check_count_max,
-        check_backoff_ms_max=LEDGER.check_backoff_ms_max,
-        transaction_age_ms_max=LEDGER.transaction_age_ms_max,
-        readiness_before_discard_ms=LEDGER.readiness_before_discard_ms,
-        unanswered_before_discard=LEDGER.unanswered_before_discard,
-        kafka_txn_timeout_ms=KAFKA_TXN_TIMEOUT_MS,
+        transaction_timeout_ms=ledger.transaction_timeout_ms,
+        check_interval_ms=ledger.check_interval_ms,
+        check_count_max=ledger.check_count_max,
+        check_backoff_ms_max=ledger.check_backoff_ms_max,
+        transaction_age_ms_max=ledger.transaction_age_ms_max,
+        readiness_before_discard_ms=ledger.readiness_before_discard_ms,
+        unanswered_before_discard=ledger.unanswered_before_discard,
+        kafka_txn_timeout_ms=profile.kafka_txn_timeout_ms,
         session_timeout_ms=SESSION_MS,
         transactional_producers=producers,
         topic_gone_ms=0,
     )
     limits: Mapping[str, Any] = {
         "batch_records_max": batch_records,
-        "republish_window_records": LEDGER.republish_window_records,
+        "republish_window_records": ledger.republish_window_records,
         # Of a worker; its ledgers share it.
-        "ledger_bytes_max": PARTITIONS * LEDGER.ledger_bytes_max,
+        "ledger_bytes_max": PARTITIONS * ledger.ledger_bytes_max,
     }
     for name, value in limits.items():
         object.__setattr__(config, name, value)

@@ -123,10 +123,10 @@ class Shop:
 
     def die(self) -> None:
         """End the process where it stands."""
-        self.world.scheduler.kill(self.process)
         for name in self.open:
             self.world.alive.discard(name)
         self.open.clear()
+        self.world.scheduler.kill(self.process)
 
     # --- one local transaction ---------------------------------------------------------------
 

@@ -11,19 +11,6 @@ from tests.simulation.run import report, run
 
 # A mutation that needs more seeds than this is left to `make simulate`.
 SEEDS_QUICK = 300
-# Defects that were not noticed in 301 seeds. Runs come too seldom to what these
-# defects break: a death between two kafka_txns of one rebuild, a repeated request with an epoch
-# that is used again, a generation that changes under a worker in a kafka_txn. Each is held
-# by playbooks and by fault tests. An entry goes away once the defect is noticed (strict).
-UNNOTICED = frozenset(
-    (
-        "R one too low",
-        "P beyond letters that are left",
-        "discard for age without proof",
-        "newest generation with old plans",
-        "producer reused after a timed-out commit",
-    )
-)
 BROKEN = "BrokenPromiseError: "
 
 
@@ -41,8 +28,6 @@ def _caught_at(mutation: Mutation) -> int | None:
 
 def _with_marks(mutation: Mutation) -> object:
     marks = [pytest.mark.long] if mutation.seeds > SEEDS_QUICK else []
-    if mutation.name in UNNOTICED:
-        marks.append(pytest.mark.xfail(raises=AssertionError, strict=True))
     return pytest.param(mutation, id=mutation.name, marks=marks)
 
 

@@ -11,13 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halfbridge.testkit.memory.log import Partition
+    from halfbridge.testkit.memory.process import Process
     from tests.simulation.world import World
 
+# Records that cannot be read, at a time.
+JUNK = (1, 1, 2, 6)
+# How long the others are awaited when partitions move.
+MOVE_MS = 300
 # How far a worker's clock jumps ahead.
 JUMP_MS = 1_500
 PAUSES_MS = (300, SESSION_MS + 500, 7_000)
 SILENCES_MS = (500, SESSION_MS + 100, 6_000)
-SKEWS_MS = (0, -40, 1_000, -1_000)
+SKEWS_MS = (0, -40, 2_000, -1_000)
 
 
 def strike(world: World) -> None:
@@ -30,7 +35,7 @@ def begin(world: World) -> None:
     """Choose how clocks and check responders are at the beginning."""
     for partition in _partitions(world):
         partition.skew_ms = SKEWS_MS[world.choices.below(len(SKEWS_MS))] if world.rate else 0
-    world.deaf.update(group for group in GROUPS if world.choices.below(8) == 1)
+    world.deaf.update(group for group in GROUPS if world.choices.fault(world.profile.deaf))
 
 
 def kill(world: World) -> None:
@@ -64,7 +69,26 @@ def rebalance(world: World) -> None:
 
 def leave(world: World) -> None:
     """A worker leaves for good, and another one comes on its slot."""
-    slot = world.choices.below(len(world.workers))
+    _leave(world, world.choices.below(len(world.workers)))
+
+
+def before(world: World, process: Process) -> int | None:
+    """Return the first slot that is served, if a process has a later one; else None."""
+    slots = [slot for slot, worker in enumerate(world.workers) if worker is not None]
+    worker = world.workers[slots[0]] if slots else None
+    is_later = any(world.workers[slot].process is process for slot in slots[1:])  # type: ignore[union-attr]
+    return slots[0] if worker is not None and is_later else None
+
+
+def move(world: World, process: Process) -> None:
+    """A worker before this one leaves: partitions move, whether this one is heard or not."""
+    slot = before(world, process)
+    if slot is not None:
+        world.network.rebalance(MOVE_MS)
+        _leave(world, slot)
+
+
+def _leave(world: World, slot: int) -> None:
     worker = world.workers[slot]
     if worker is not None:
         world.network.leave(worker.instance)
@@ -124,8 +148,10 @@ def write_junk(world: World) -> None:
     """A record comes that cannot be read."""
     topic = (NAMES.half, NAMES.op)[world.choices.below(2)]
     place = topic, world.choices.below(PARTITIONS)
-    world.append(place, b"k", b"junk", None)
-    world.note("junk", place)
+    count = JUNK[world.choices.below(len(JUNK))]
+    for _ in range(count):
+        world.append(place, b"k", b"junk", None)
+    world.note("junk", place, count)
 
 
 def tear(world: World) -> None:

@@ -12,7 +12,7 @@ from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.checker.status import Status
 from tests.ledger_log import outcomes
-from tests.simulation.settings import BATCHES, POLICY, daemon_config
+from tests.simulation.settings import POLICY, PRODUCERS, daemon_config
 
 if TYPE_CHECKING:
     from halfbridge.bridge.ports import Event
@@ -64,15 +64,18 @@ class WorkerProcess:
         self.process, self._ports = world.new_process(f"{self.instance}.{world.next_number()}")
         self.paused_until_ms = 0
         self.has_ended = False
+        batches = world.profile.batches
         self._config = daemon_config(
-            batch_records=BATCHES[choices.below(len(BATCHES))], producers=2 + choices.below(2)
+            world.profile,
+            batch_records=batches[choices.below(len(batches))],
+            producers=PRODUCERS[choices.below(len(PRODUCERS))],
         )
         self._ports.run.start(self._run, "worker")
 
     def die(self) -> None:
         """End the process where it stands."""
-        self.world.scheduler.kill(self.process)
         self.has_ended = True
+        self.world.scheduler.kill(self.process)
 
     def _run(self) -> None:
         world = self.world

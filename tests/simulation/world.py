@@ -19,6 +19,7 @@ from tests.simulation.settings import (
     GROUPS,
     NAMES,
     PARTITIONS,
+    PROFILES,
     BrokenPromiseError,
     new_topics,
 )
@@ -38,10 +39,8 @@ if TYPE_CHECKING:
 
 STEPS = 500
 TRANSACTIONS_MAX = 40
-WORKERS = 2
-# How often tasks of a process go on before others do: a worker has one that matters, a client
-# process has one for each transaction, and one that serves acknowledgements.
-WORKER_STEPS = (1, 2, 4, 8)
+# How often tasks of a client process go on before others do: it has one for each transaction, and
+# one that serves acknowledgements.
 SHOP_STEPS = (4, 8, 16, 16)
 # Longer than any run.
 LONG_MS = 1 << 40
@@ -62,6 +61,7 @@ class World:
         worker_type: The class of the workers.
 
     Attributes:
+        profile: What the run is like all along.
         rate: Chance of a fault, in thousandths.
         has_late_halves: Half messages may come after their decision. Those that come, or are read,
             later than decisions are remembered become new transactions; so such runs remember them
@@ -80,6 +80,7 @@ class World:
 
     def __init__(self, choices: Choices, *, worker_type: type[Worker] = NotedWorker) -> None:
         self.choices = choices
+        self.profile = PROFILES[choices.below(len(PROFILES))]
         self.worker_type = worker_type
         self.rate = RATES[choices.below(len(RATES))]
         self.lies = choices.below(2) == 1
@@ -110,7 +111,7 @@ class World:
         self.offsets: dict[str, list[int]] = {}
         self.shops = [Shop(self, group, self.next_number()) for group in GROUPS]
         self.workers: list[WorkerProcess | None] = [
-            WorkerProcess(self, slot) for slot in range(WORKERS)
+            WorkerProcess(self, slot) for slot in range(self.profile.workers)
         ]
         self.zombies: list[WorkerProcess] = []
         trouble.begin(self)
@@ -188,7 +189,7 @@ class World:
             if worker is not None:
                 worker.process.is_frozen = worker.paused_until_ms > self.now_ms
 
-    def go_on(self, process: Process, steps: tuple[int, ...] = WORKER_STEPS) -> None:
+    def go_on(self, process: Process, steps: tuple[int, ...]) -> None:
         """Let some tasks of a process go on, one after the other."""
         for _ in range(steps[self.choices.below(len(steps))]):
             tasks = [task for task in self.scheduler.runnable() if task.process is process]
@@ -198,13 +199,13 @@ class World:
 
     def step_worker(self) -> None:
         """Let one worker go on, or start one where there is none."""
-        slot = self.choices.below(WORKERS)
+        slot = self.choices.below(len(self.workers))
         worker = self.workers[slot]
         if worker is None or worker.has_ended:
             if self.choices.below(4) == 0:
                 self.start(slot)
         else:
-            self.go_on(worker.process)
+            self.go_on(worker.process, self.profile.worker_steps)
 
     def start(self, slot: int) -> None:
         """Start a new incarnation on a slot; one that is there goes on as a zombie."""
@@ -218,7 +219,8 @@ class World:
         """Let a worker go on whose slot was taken over."""
         self.zombies = [each for each in self.zombies if not each.has_ended]
         if self.zombies:
-            self.go_on(self.zombies[self.choices.below(len(self.zombies))].process)
+            zombie = self.zombies[self.choices.below(len(self.zombies))]
+            self.go_on(zombie.process, self.profile.worker_steps)
 
     def step_shop(self) -> None:
         """Let one client process go on, or begin a transaction in one."""
@@ -231,9 +233,20 @@ class World:
     def replace_shop(self, which: int) -> None:
         """Have a client process die where it stands, and a new one start in its place."""
         shop = self.shops[which]
-        shop.die()
         self.shops[which] = Shop(self, shop.group, self.next_number())
         self.note("client dies:", shop.process.name)
+        shop.die()
+
+    def lose(self, process: Process) -> None:
+        """Have a process die where it stands; does not return to the process itself."""
+        for which, shop in enumerate(self.shops):
+            if shop.process is process:
+                self.replace_shop(which)
+        for slot, worker in enumerate(self.workers):
+            if worker is not None and worker.process is process:
+                self.workers[slot] = None
+                worker.die()
+        self.scheduler.kill(process)  # a zombie
 
     def step_marker(self) -> None:
         """Have one marker arrive."""

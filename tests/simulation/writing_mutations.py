@@ -151,12 +151,12 @@ WRITING = (
     ),
     Mutation(
         "newest generation with old plans",
-        301,
+        300,
         ((Transactor, "_send_offsets", _send_newest_generation),),
     ),
     Mutation(
         "producer reused after a timed-out commit",
-        301,
+        300,
         ((Transactor, "worn", property(lambda _: False)),),
     ),
     Mutation(
