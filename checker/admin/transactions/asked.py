@@ -109,8 +109,8 @@ def requests(
                 )
 
 
-def asked_by_transaction(found: Iterable[Request], known: Collection[Key]) -> dict[Key, Asked]:
-    """Return the requests about known transactions: how many, and the newest one of each.
+def asked_by_transaction(found: Iterable[Request]) -> dict[Key, Asked]:
+    """Return the requests about each transaction: how many, and the newest one.
 
     Requests about one transaction stand in several partitions. The newest one is the one that was
     sent last, by the daemon's partition time.
@@ -119,8 +119,6 @@ def asked_by_transaction(found: Iterable[Request], known: Collection[Key]) -> di
     for each in found:
         request = each.request
         key = request.transaction_id, request.resume_count, request.producer_group
-        if key not in known:
-            continue
         before = asked.get(key)
         if before is None:
             asked[key] = Asked(1, request)

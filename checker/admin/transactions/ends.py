@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from halfbridge.checker.admin.transactions import events as made
 from halfbridge.checker.admin.transactions import search
 from halfbridge.checker.admin.transactions.life import Verdict
-from halfbridge.checker.admin.transactions.trail import after
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
 
 # Real partitions that are read for one transaction: its messages may name any topics.
 REAL_PARTITIONS_MAX = 2_000
+# How long before its decision a message may seem to stand, by the clock of another broker. The
+# daemon stamps real records with partition time, which is not below the decision's append time, so
+# a small margin is tried first.
+_MARGINS_MS = (1_000, search.FAR_MS)
 
 
 class Ends:
@@ -57,14 +60,17 @@ class Ends:
             text = "the decision stands in the log, and the daemon has not applied it yet"
             return [], [text]
         since_ms = min((each.at_ms or time.from_ms for each in decisions), default=time.from_ms)
-        spans = self._trail.spans(
-            self._places(half_events), search.Slice(after(since_ms), time.until_ms)
-        )
+        places = self._places(half_events)
 
         def is_whole(records: list[Record]) -> bool:
             return awaited <= {self._event(record).message_index for record in records}
 
-        records = self._trail.ends(spans, self._names.dead, is_whole)
+        records: list[Record] = []
+        for margin_ms in _MARGINS_MS:
+            spans = self._trail.spans(places, search.Slice(since_ms - margin_ms, time.until_ms))
+            records = self._trail.ends(spans, self._names.dead, is_whole)
+            if is_whole(records):
+                break
         missing = awaited - {self._event(record).message_index for record in records}
         if missing:
             self._notes.append(

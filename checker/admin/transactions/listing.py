@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.transactions import asked
@@ -88,15 +88,16 @@ def list_undecided(
     ]
     entries.sort(key=_age_order)
     shown = entries[: wanted.limit]
-    world = _world(cluster, names, shown, limits, now_ms)
-    waiting = {pair.partition: pair.waiting() for pair in pairs}
+    answers = {key: op for pair in pairs for key, op in pair.answers.items()}
+    world = replace(_world(cluster, names, shown, limits, now_ms), answers=answers)
+    waiting = {key: kind for pair in pairs for key, kind in pair.waiting().items()}
     return Listing(
         transactions=tuple(
             undecided_of(
                 entry,
                 pair.partition,
                 world,
-                decision=waiting[pair.partition].get(_key(entry), ""),
+                decision=waiting.get(_key(entry), "") if waiting else "",
             )
             for entry, pair in shown
         ),
@@ -146,7 +147,6 @@ def _world(
     members = asked.members_of(
         cluster, [names.daemon_group, *(names.check_group(group) for group in groups)]
     )
-    known = {_key(entry): pair for entry, pair in shown}
     found = asked.requests(
         cluster,
         [place for group in groups for place in asked.check_places(names, group, counts)],
@@ -163,8 +163,7 @@ def _world(
             for group in groups
             if names.check_group(group) in members
         },
-        asked=asked.asked_by_transaction(found, known.keys()),
-        answers={key: pair.answers[key] for key, pair in known.items() if key in pair.answers},
+        asked=asked.asked_by_transaction(found),
     )
 
 

@@ -258,7 +258,7 @@ class _LookUp:
         answers = [
             op for op in ops if (op.transaction_id, op.resume_count, op.producer_group) == key
         ]
-        found: dict[asked.Key, Asked] = asked.asked_by_transaction(checks, {key})
+        found: dict[asked.Key, Asked] = asked.asked_by_transaction(checks)
         group_members = members.get(names.check_group(group))
         return World(
             now_ms=self._cluster.ports.clock.time_ms(),

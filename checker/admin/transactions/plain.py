@@ -11,8 +11,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from halfbridge.checker.admin.transactions.life import Event, Life, Payload
     from halfbridge.checker.admin.transactions.listing import Listing
     from halfbridge.checker.admin.transactions.waits import Undecided
@@ -30,7 +28,9 @@ def listing(found: Listing) -> dict[str, Any]:
 
 def undecided(each: Undecided) -> dict[str, Any]:
     """Return one undecided transaction; what is not known is None."""
-    return {name: _plain(getattr(each, name)) for name in _fields(type(each))}
+    body = each._asdict()
+    body["wait"] = each.wait.value
+    return body
 
 
 def life(found: Life) -> dict[str, Any]:
@@ -65,15 +65,8 @@ def payload(found: Payload) -> dict[str, Any]:
     }
 
 
-_FIELDS: dict[type, tuple[str, ...]] = {}
-
-
-def _fields(cls: Any) -> Iterable[str]:
-    """Return the names of a dataclass's fields; looked up once, for 100,000 transactions."""
-    names = _FIELDS.get(cls)
-    if names is None:
-        names = _FIELDS[cls] = tuple(each.name for each in dataclasses.fields(cls))
-    return names
+def _fields(cls: Any) -> list[str]:
+    return [each.name for each in dataclasses.fields(cls)]
 
 
 def _plain(value: Any) -> Any:

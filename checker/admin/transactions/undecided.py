@@ -14,7 +14,7 @@ from halfbridge.bridge.ports import Edge
 from halfbridge.checker.admin.topics import common_partitions
 from halfbridge.checker.admin.transactions.logs import Scan, Span, edges, stable_ends
 from halfbridge.checker.admin.transactions.records import half_read, op_read
-from halfbridge.checker.core.events import JunkRead
+from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.progress import check_against_log
 from halfbridge.checker.core.settings import LedgerSettings
@@ -236,15 +236,15 @@ def _take(batch: list[Record], half_topic: str, pairs: Mapping[int, PairState]) 
     newest_ms = 0
     for record in batch:
         pair = pairs[record.partition() or 0]
-        ledger = pair.ledger
         if record.topic() == half_topic:
             half = half_read(record)
-            if isinstance(half, JunkRead):
-                ledger.junk_half(half)
-            else:
-                ledger.half(half)
+            if type(half) is HalfRead:
+                pair.ledger.half(half)
+            elif isinstance(half, JunkRead):
+                pair.ledger.junk_half(half)
             newest_ms = max(newest_ms, half.append_ms)
             continue
+        ledger = pair.ledger
         read = op_read(record)
         if isinstance(read, JunkRead):
             if read.offset >= pair.progress.ops_from:

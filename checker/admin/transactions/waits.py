@@ -81,9 +81,10 @@ class World:
     answers: Mapping[tuple[str, int, str], Op] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undecided:
+class Undecided(NamedTuple):
     """An undecided transaction. Times are milliseconds since 1970.
+
+    A named tuple as records on the wire are (ADR 2): a list may have 100,000 of them.
 
     Attributes:
         id: The transaction id, any text: a client wrote it.
@@ -132,20 +133,20 @@ def undecided_of(entry: Entry, partition: int, world: World, *, decision: str = 
         decision: The kind of a decision that was read and cannot be applied yet; else empty.
     """
     messages = entry.messages
-    first = messages[0] if len(messages) == 1 and 0 in messages else messages[min(messages)]
+    only = len(messages) == 1
+    first = next(iter(messages.values())) if only else messages[min(messages)]
     metadata = first.metadata
-    key = metadata.transaction_id, metadata.resume_count, entry.group
-    asked = None if world.asked is None else world.asked.get(key)
+    asked = answer = None
+    if world.asked or world.answers:
+        key = metadata.transaction_id, metadata.resume_count, entry.group
+        asked = world.asked.get(key) if world.asked else None
+        answer = world.answers.get(key)
     append_ms = entry.first_append_ms
-    due_ms = _due_ms(entry, asked, world.limits)
-    answer = world.answers.get(key)
-    facts = _Facts(entry.group, entry.check_times, due_ms, asked, answer, decision)
-    wait, why = _wait(facts, world)
-    if len(messages) == 1:
-        size_bytes, last = first.user_bytes, first.origin
-    else:
-        size_bytes = sum(half.user_bytes for half in messages.values())
-        last = max(half.origin for half in messages.values())
+    due_ms = _due_ms(entry, asked, world.limits) if asked else entry.due_ms
+    wait, why = _wait(
+        _Facts(entry.group, entry.check_times, due_ms, asked, answer, decision), world
+    )
+    halves = messages.values()
     return Undecided(
         id=metadata.transaction_id,
         resume_count=metadata.resume_count,
@@ -158,12 +159,12 @@ def undecided_of(entry: Entry, partition: int, world: World, *, decision: str = 
         checks_answered=entry.check_times,
         next_check_at_ms=due_ms if due_ms > 0 and wait not in _NO_NEXT_CHECK else None,
         messages=len(messages),
-        bytes=size_bytes,
+        bytes=first.user_bytes if only else sum(half.user_bytes for half in halves),
         real_topic=metadata.real_topic,
         real_partition=None if metadata.real_partition < 0 else metadata.real_partition,
         partition=partition,
-        offset=first.origin if len(messages) == 1 else min(h.origin for h in messages.values()),
-        last_offset=last,
+        offset=first.origin if only else min(half.origin for half in halves),
+        last_offset=first.origin if only else max(half.origin for half in halves),
         wait=wait,
         why=why,
     )
@@ -189,8 +190,8 @@ def _checks_asked(entry: Entry, asked: Asked | None, world: World) -> int | None
     return max(0 if asked is None else asked.requests, entry.check_times)
 
 
-def _due_ms(entry: Entry, asked: Asked | None, limits: Limits) -> int:
-    if asked is None or asked.last.check_number <= entry.check_times:
+def _due_ms(entry: Entry, asked: Asked, limits: Limits) -> int:
+    if asked.last.check_number <= entry.check_times:
         return entry.due_ms  # the newest request was answered
     attempt = max(1, asked.last.attempt)
     wait_ms = backoff_ms(attempt, limits.check_interval_ms, limits.check_backoff_ms_max)

@@ -47,7 +47,7 @@ LIFE = Life(
 @pytest.mark.parametrize("wait", list(Wait))
 def test_each_reason_says_what_comes_next_and_what_can_be_done(wait: Wait) -> None:
     """With the rule or step of DESIGN.md, and the commands that decide by hand."""
-    found = replace(AN_UNDECIDED, wait=wait, why="of a reason", next_check_at_ms=NOW + 90_000)
+    found = AN_UNDECIDED._replace(wait=wait, why="of a reason", next_check_at_ms=NOW + 90_000)
     life = replace(LIFE, state="PREPARED", decided_by=None, events=(HALF,), undecided=found)
     told = explain(life)
     text = " ".join(told)
