@@ -1,0 +1,345 @@
+"""An operator's decisions beside a running daemon: whole installations in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from halfbridge.bridge import Message, Resolution
+from halfbridge.checker.admin.appending import Appender, appending
+from halfbridge.checker.admin.cluster import Cluster
+from halfbridge.checker.admin.decisions.consider import (
+    Considered,
+    consider_many,
+    consider_one,
+)
+from halfbridge.checker.admin.decisions.decider import Decided, Decider
+from halfbridge.checker.admin.decisions.wish import Wish, refusal_of
+from halfbridge.checker.admin.operator_log import ActionFilter, OperatorLog, read
+from halfbridge.checker.admin.transactions.listing import Filter
+from halfbridge.checker.admin.transactions.look_up import Wanted
+from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.serde.avro import OP
+from halfbridge.serde.records import ActionOutcome, DeadReason, OpKind, OpSource
+from halfbridge.testkit.memory import MemoryStack
+from tests.kit.records import AN_OP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfbridge.bridge import MessageView, Transaction
+    from halfbridge.checker.admin.decisions.decider import FencePort
+    from halfbridge.testkit.memory.producer import MemoryProducer
+
+COMMIT = Wish(kind=OpKind.COMMIT, reason="the row is there")
+ROLLBACK = Wish(kind=OpKind.ROLLBACK, reason="there is no row")
+
+
+def _unknown(_view: MessageView) -> Resolution:
+    return Resolution.UNKNOWN
+
+
+@pytest.fixture
+def stack() -> Iterator[MemoryStack]:
+    """An installation with a real topic."""
+    with MemoryStack() as made:
+        made.create_topic("orders")
+        yield made
+
+
+@pytest.fixture
+def producer(stack: MemoryStack) -> Iterator[MemoryProducer]:
+    """A producer whose checker never knows."""
+    with stack.producer("g", checker=_unknown) as made:
+        yield made
+
+
+def _cluster(stack: MemoryStack) -> Cluster:
+    return Cluster("memory", ports=stack.machine.ports(stack.machine.process("operator")))
+
+
+def _begun(producer: MemoryProducer, *values: bytes) -> Transaction:
+    transaction = producer.begin()
+    for value in values or (b"1",):
+        transaction.send(Message("orders", key=b"k", value=value))
+    return transaction
+
+
+def _one(stack: MemoryStack, transaction: Transaction) -> Considered:
+    return consider_one(_cluster(stack), stack.config.names, Wanted(id=transaction.id))
+
+
+def _decide(
+    stack: MemoryStack,
+    considered: Considered,
+    wish: Wish,
+    *,
+    fence: FencePort | None = None,
+    kind: type[Appender] = Appender,
+) -> list[Decided]:
+    cluster, names = _cluster(stack), stack.config.names
+    with appending(cluster) as appender:
+        log = OperatorLog(cluster, names, appender, who="ada@h")
+        ops = kind(cluster, cluster.writer({"acks": "all"}))
+        decider = Decider(cluster, names, log, ops, wish=wish, fence=fence)
+        return decider.decide(considered.transactions, considered.ends)
+
+
+def _actions(stack: MemoryStack) -> list[tuple[str, ActionOutcome, str]]:
+    found = read(_cluster(stack), stack.config.names, ActionFilter(limit=99))
+    return [(e.action.action, e.action.outcome, e.action.after) for e in found if e.action]
+
+
+def _values(stack: MemoryStack, count: int = 0) -> list[bytes | None]:
+    return [each.value for each in stack.read_committed("orders", count=count)]
+
+
+def test_a_commit_delivers_and_says_that_it_won(
+    stack: MemoryStack, producer: MemoryProducer
+) -> None:
+    """All messages in order; the op names the operator, and the audit topic both records."""
+    transaction = _begun(producer, b"1", b"2")
+    (decided,) = _decide(stack, _one(stack, transaction), COMMIT)
+
+    assert decided.outcome is ActionOutcome.DONE
+    assert decided.first is not None
+    assert (decided.first.offset, decided.first.op.source) == (decided.offset, OpSource.OPERATOR)
+    assert (decided.first.op.actor, decided.first.op.reason) == ("ada@h", "the row is there")
+    assert _values(stack, 2) == [b"1", b"2"]
+    told = f"COMMIT by OPERATOR ada@h at op offset {decided.offset}: the row is there"
+    assert _actions(stack) == [
+        ("tx commit", ActionOutcome.INTENDED, "COMMITTED"),
+        ("tx commit", ActionOutcome.DONE, told),
+    ]
+
+
+def test_a_rollback_delivers_nothing(stack: MemoryStack, producer: MemoryProducer) -> None:
+    """And is no dead letter; the producer's own COMMIT comes too late."""
+    transaction = _begun(producer)
+    (decided,) = _decide(stack, _one(stack, transaction), ROLLBACK)
+    assert decided.outcome is ActionOutcome.DONE
+    transaction.commit()
+    stack.wait_until_decided()
+    assert _values(stack) == []
+    assert stack.dead_letters() == []
+
+
+def test_a_decision_that_came_before_holds(stack: MemoryStack, producer: MemoryProducer) -> None:
+    """The producer was quicker, between the look-up and the op: the operator is told who won."""
+    transaction = _begun(producer)
+    considered = _one(stack, transaction)
+    receipt = transaction.commit()
+    (decided,) = _decide(stack, considered, ROLLBACK)
+
+    assert decided.outcome is ActionOutcome.OVERRULED
+    assert decided.first is not None
+    assert (decided.first.offset, decided.first.op.source) == (receipt.op_offset, OpSource.PRODUCER)
+    assert decided.offset is not None
+    assert decided.offset > receipt.op_offset
+    assert _values(stack, 1) == [b"1"]
+    assert _actions(stack)[-1][1] is ActionOutcome.OVERRULED
+
+
+def test_ops_without_an_effect_win_nothing(stack: MemoryStack, producer: MemoryProducer) -> None:
+    """Of another group, of another life, or that do not decide."""
+    transaction = _begun(producer)
+    considered = _one(stack, transaction)
+    undecided = considered.transactions[0]
+    op = AN_OP._replace(
+        transaction_id=transaction.id, producer_group="g", half_offset=undecided.last_offset
+    )
+    place = (stack.config.names.op, undecided.partition)
+    with appending(_cluster(stack)) as appender:
+        for each in (
+            op._replace(producer_group="other"),
+            op._replace(resume_count=1),
+            op._replace(kind=OpKind.UNKNOWN),
+            op._replace(kind=OpKind.DISCARD),  # of a producer, which may not write it
+        ):
+            appender.append(place, OP.encode(each), transaction.id.encode())
+        appender.append(place, b"nonsense", b"k")
+    (decided,) = _decide(stack, considered, ROLLBACK)
+    assert decided.outcome is ActionOutcome.DONE
+    stack.advance(60)
+    assert _values(stack) == []
+
+
+def test_an_op_beyond_the_half_partition_wins(stack: MemoryStack, producer: MemoryProducer) -> None:
+    """The daemon applies it as if it named the last half message: it was the first decision."""
+    transaction = _begun(producer)
+    considered = _one(stack, transaction)
+    op = AN_OP._replace(transaction_id=transaction.id, producer_group="g", half_offset=1_000_000)
+    with appending(_cluster(stack)) as appender:
+        place = (stack.config.names.op, considered.transactions[0].partition)
+        appender.append(place, OP.encode(op), transaction.id.encode())
+    (decided,) = _decide(stack, considered, ROLLBACK)
+    assert decided.outcome is ActionOutcome.OVERRULED
+    assert _values(stack, 1) == [b"1"]
+
+
+def test_what_is_decided_is_refused(stack: MemoryStack, producer: MemoryProducer) -> None:
+    """With who decided it, and why; an id that nobody knows, too."""
+    transaction = _begun(producer)
+    _decide(stack, _one(stack, transaction), COMMIT)
+    wanted = r"is COMMITTED already: COMMIT by OPERATOR ada@h at op offset \d+ \(the row is there\)"
+    with pytest.raises(AdminError, match=wanted):
+        _one(stack, transaction)
+    with pytest.raises(AdminError, match=r"no transaction .* was found"):
+        consider_one(_cluster(stack), stack.config.names, Wanted(id=producer.begin().id))
+
+
+def test_what_is_younger_than_its_first_check_is_refused(
+    stack: MemoryStack, producer: MemoryProducer
+) -> None:
+    """Its producer may be at work; `--force` says that the producer is dead."""
+    transaction = _begun(producer)
+    (young,) = _one(stack, transaction).transactions
+    assert "give --force" in refusal_of(young, ROLLBACK, force=False)
+    assert refusal_of(young, ROLLBACK, force=True) == ""
+    stack.advance(10)
+    (older,) = _one(stack, transaction).transactions
+    assert refusal_of(older, ROLLBACK, force=False) == ""
+
+
+def test_a_commit_of_too_many_messages_makes_dead_letters(
+    stack: MemoryStack, producer: MemoryProducer
+) -> None:
+    """Refused without force; with it the daemon does what it says."""
+    transaction = _begun(producer)
+    stack.advance(10)
+    three = Wish(kind=OpKind.COMMIT, reason="r", message_count=3)
+    considered = _one(stack, transaction)
+    assert "of 3 messages 1 are there" in refusal_of(considered.transactions[0], three, force=False)
+    _decide(stack, considered, three)
+    stack.wait_until_decided()
+    assert [each.letter.reason for each in stack.dead_letters()] == [DeadReason.INCOMPLETE]
+
+
+def test_many_are_decided_at_once(stack: MemoryStack, producer: MemoryProducer) -> None:
+    """In all pairs, the oldest first; one that its producer decides meanwhile is told."""
+    transactions = [producer.begin() for _ in range(9)]
+    for number, transaction in enumerate(transactions):
+        transaction.send(Message("orders", value=b"%d" % number))
+        stack.advance(0.01)
+    stack.advance(10)
+    wanted = Filter(group="g", older_than_ms=5_000, limit=8)
+    considered = consider_many(_cluster(stack), stack.config.names, wanted)
+    assert (len(considered.transactions), considered.matching) == (8, 9)
+    assert len({each.partition for each in considered.transactions}) == 2
+    transactions[3].commit()
+    outcomes = {each.undecided.id: each.outcome for each in _decide(stack, considered, ROLLBACK)}
+    assert [outcomes.get(each.id) for each in transactions] == [
+        *([ActionOutcome.DONE] * 3),
+        ActionOutcome.OVERRULED,
+        *([ActionOutcome.DONE] * 4),
+        None,
+    ]
+    assert _values(stack, 1) == [b"3"]
+
+
+class KilledError(Exception):
+    """The command dies here."""
+
+
+class _Dies(Appender):
+    """Dies before the op is stored."""
+
+    def append(self, *_: Any) -> tuple[int, int]:
+        raise KilledError
+
+
+class _DiesAfter(Appender):
+    """Dies behind the op."""
+
+    def append(self, *arguments: Any) -> tuple[int, int]:
+        super().append(*arguments)
+        raise KilledError
+
+
+class _Silent(Appender):
+    """Stores the op, and the acknowledgement is lost."""
+
+    def append(self, *arguments: Any) -> tuple[int, int]:
+        super().append(*arguments)
+        raise InDoubtError("lost")
+
+
+class _Lost(Appender):
+    """Stores nothing, and nobody says so."""
+
+    def append(self, *_: Any) -> tuple[int, int]:
+        raise InDoubtError("lost")
+
+
+def test_killed_between_the_audit_record_and_the_op(
+    stack: MemoryStack, producer: MemoryProducer
+) -> None:
+    """Nothing happened but for the intention; the same command decides."""
+    transaction = _begun(producer)
+    with pytest.raises(KilledError):
+        _decide(stack, _one(stack, transaction), COMMIT, kind=_Dies)
+    (again,) = _decide(stack, _one(stack, transaction), COMMIT)
+    assert again.outcome is ActionOutcome.DONE
+    assert _values(stack, 1) == [b"1"]
+    assert [outcome for _, outcome, _ in _actions(stack)] == [
+        ActionOutcome.INTENDED,
+        ActionOutcome.INTENDED,
+        ActionOutcome.DONE,
+    ]
+
+
+def test_killed_between_the_op_and_the_read_back(
+    stack: MemoryStack, producer: MemoryProducer
+) -> None:
+    """It is decided; the same command says so, writes nothing, and the message comes out once."""
+    transaction = _begun(producer)
+    with pytest.raises(KilledError):
+        _decide(stack, _one(stack, transaction), COMMIT, kind=_DiesAfter)
+    with pytest.raises(AdminError, match="is COMMITTED already: COMMIT by OPERATOR ada@h"):
+        _one(stack, transaction)
+    stack.wait_until_decided()
+    assert _values(stack, 1) == [b"1"]
+
+
+def test_killed_and_repeated_without_a_look(stack: MemoryStack, producer: MemoryProducer) -> None:
+    """Two operators at once: the second op is a duplicate, and the message comes out once."""
+    transaction = _begun(producer)
+    considered = _one(stack, transaction)
+    (first,) = _decide(stack, considered, COMMIT)
+    (second,) = _decide(stack, considered, COMMIT)
+    assert (first.outcome, second.outcome) == (ActionOutcome.DONE, ActionOutcome.OVERRULED)
+    assert second.first == first.first
+    stack.advance(10)
+    assert _values(stack, 1) == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"), [(_Silent, ActionOutcome.DONE), (_Lost, ActionOutcome.IN_DOUBT)]
+)
+def test_without_an_acknowledgement_the_log_is_asked(
+    stack: MemoryStack,
+    producer: MemoryProducer,
+    kind: type[Appender],
+    wanted: ActionOutcome,
+) -> None:
+    """An op that is stored is found; one that is not there may come yet."""
+    transaction = _begun(producer)
+    (decided,) = _decide(stack, _one(stack, transaction), COMMIT, kind=kind)
+    assert decided.outcome is wanted
+    assert _actions(stack)[-1][1] is wanted
+    assert len(_values(stack, int(wanted is ActionOutcome.DONE))) == int(
+        wanted is ActionOutcome.DONE
+    )
+
+
+def test_without_an_audit_topic_nothing_is_decided(
+    stack: MemoryStack, producer: MemoryProducer
+) -> None:
+    """An installation that was made before there was one."""
+    transaction = _begun(producer)
+    considered = _one(stack, transaction)
+    stack.machine.broker.delete_topic(stack.config.names.audit)
+    with pytest.raises(AdminError, match="run: halfbridge topics create"):
+        _decide(stack, considered, COMMIT)
+    assert stack.undecided() == [transaction.id]

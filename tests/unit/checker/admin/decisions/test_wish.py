@@ -1,0 +1,116 @@
+"""What an operator asks for, in words, and why it may be refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from halfbridge.checker.admin.decisions.first import First
+from halfbridge.checker.admin.decisions.wish import (
+    Wish,
+    before_text,
+    effect_text,
+    first_text,
+    refusal_of,
+    standing_text,
+)
+from halfbridge.checker.admin.transactions.life import Event, Kind, Life
+from halfbridge.checker.admin.transactions.waits import PREPARED, Undecided, Wait
+from halfbridge.serde.protocol import State
+from halfbridge.serde.records import COUNT_UNKNOWN, OpKind
+from tests.kit.records import AN_OP
+
+ROLLBACK = Wish(kind=OpKind.ROLLBACK, reason="r")
+FOUND = Undecided(
+    id="t1",
+    resume_count=0,
+    producer_group="g",
+    state=PREPARED,
+    age_ms=12_000,
+    first_append_ms=1,
+    born_ms=1,
+    checks_asked=1,
+    checks_answered=0,
+    next_check_at_ms=None,
+    messages=2,
+    bytes=10,
+    real_topic="orders",
+    real_partition=None,
+    partition=3,
+    offset=7,
+    last_offset=8,
+    wait=Wait.ASKED,
+    why="check 1 was asked",
+)
+
+
+def _commit(count: int) -> Wish:
+    return Wish(kind=OpKind.COMMIT, reason="r", message_count=count)
+
+
+def _found(**changes: Any) -> Undecided:
+    return Undecided(**{**{name: getattr(FOUND, name) for name in FOUND.__slots__}, **changes})
+
+
+@pytest.mark.parametrize(
+    ("wish", "wanted"),
+    [
+        (ROLLBACK, "ROLLBACK delivers nothing: 2 messages are forgotten"),
+        (_commit(2), "COMMIT delivers the 2 messages that are there"),
+        (
+            _commit(COUNT_UNKNOWN),
+            "COMMIT delivers the 2 messages that are there, whether these are all or not",
+        ),
+        (_commit(1), "COMMIT delivers 1 messages; 1 become dead letters (EXTRA)"),
+        (
+            _commit(3),
+            "COMMIT of 3 messages: 2 are there and become dead letters (INCOMPLETE)",
+        ),
+    ],
+)
+def test_what_would_happen_is_said_before(wish: Wish, wanted: str) -> None:
+    """By what is there and what the operator says is there."""
+    assert effect_text(FOUND, wish) == wanted
+
+
+def test_refusals() -> None:
+    """Force overrides all but a decision that is on its way."""
+    waits = _found(wait=Wait.DECISION_WAITS, why="a COMMIT is appended")
+    young = _found(wait=Wait.NOT_DUE, why="its producer may be at work")
+    assert refusal_of(FOUND, ROLLBACK, force=False) == ""
+    assert refusal_of(FOUND, _commit(2), force=False) == ""
+    for force in (True, False):
+        assert "decided without you" in refusal_of(waits, ROLLBACK, force=force)
+    assert "--force" in refusal_of(young, ROLLBACK, force=False)
+    assert "INCOMPLETE" in refusal_of(FOUND, _commit(3), force=False)
+    for each, wish in ((young, ROLLBACK), (FOUND, _commit(3))):
+        assert refusal_of(each, wish, force=True) == ""
+
+
+def test_what_the_audit_topic_is_told() -> None:
+    """Before: state, age, group and pair. After: which decision is the first, and whose."""
+    assert before_text(FOUND) == "PREPARED, 12000 ms old, 2 messages of group g, pair 3, ASKED"
+    assert "of unknown age" in before_text(_found(age_ms=None))
+    first = First(9, State.COMMITTED, AN_OP)
+    assert first_text(first) == "COMMIT by PRODUCER someone at op offset 9"
+    assert first_text(first._replace(op=AN_OP._replace(reason="why"))).endswith("9: why")
+
+
+def test_who_decided_is_named() -> None:
+    """As far as it is known."""
+    winner = Event(
+        kind=Kind.DECISION,
+        at_ms=1,
+        topic="op",
+        partition=3,
+        offset=9,
+        op="ROLLBACK",
+        source="CHECK",
+        actor="pod-7",
+        reason="no row",
+    )
+    life = Life(id="t1", state="ROLLED_BACK", decided_by=winner)
+    wanted = "t1 is ROLLED_BACK already: ROLLBACK by CHECK pod-7 at op offset 9 (no row)"
+    assert standing_text(life) == wanted
+    assert standing_text(Life(id="t1", state="DISCARDED")) == "t1 is DISCARDED already"
