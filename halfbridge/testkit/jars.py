@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from halfbridge.serde.settings import load
 from halfbridge.spark_jobs.session.ivy import resolve
 from halfbridge.testkit.choice import VERSION_VARIABLE, KafkaChoice
+from halfbridge.testkit.locked_jars import lock_of, locked_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,18 +58,37 @@ def kafka_version(environ: Mapping[str, str] | None = None) -> str:
 
 
 def broker_jars(version: str | None = None, cache_dir: Path | None = None) -> BrokerJars:
-    """Return the jars of Kafka `version`, fetched on first use (110 MB), then from the cache.
+    """Return the jars of Kafka `version`, fetched on first use (45 MB), then from the cache.
+
+    A version with a lock file is fetched by that; any other one is resolved by Ivy, which needs
+    pyspark.
 
     Raises:
         ValueError: a version that is not 3.x or 4.x; the caller's mistake.
-        JarsError, JavaNotFoundError: as `resolve`; the user must act.
+        JarsError, JavaNotFoundError: as `locked_jars` or `resolve`; the user must act.
     """
     wanted = version or kafka_version()
-    major = wanted.split(".", 1)[0]
-    binding = _LOG_BINDINGS.get(int(major)) if major.isdecimal() else None
-    if binding is None:
-        raise ValueError(f"Kafka {wanted!r} is not known: {VERSION_VARIABLE} takes 3.x or 4.x")
-    coordinates = (f"org.apache.kafka:kafka_2.13:{wanted}", binding.coordinate)
-    jars = resolve(coordinates, cache_dir, transitive=True)
+    coordinates, binding = coordinates_of(wanted), _binding(wanted)
+    if (lock := lock_of(wanted)) is not None:
+        jars = locked_jars(lock, cache_dir)
+    else:
+        jars = resolve(coordinates, cache_dir, transitive=True)
     config = (_HERE / binding.config).as_uri()
     return BrokerJars(wanted, jars, f"-D{binding.option}={config}")
+
+
+def coordinates_of(version: str) -> tuple[str, str]:
+    """Return what is resolved, with dependencies, for a Kafka version: Kafka, and its log binding.
+
+    Raises:
+        ValueError: a version that is not 3.x or 4.x; the caller's mistake.
+    """
+    return f"org.apache.kafka:kafka_2.13:{version}", _binding(version).coordinate
+
+
+def _binding(version: str) -> _LogBinding:
+    major = version.split(".", 1)[0]
+    binding = _LOG_BINDINGS.get(int(major)) if major.isdecimal() else None
+    if binding is None:
+        raise ValueError(f"Kafka {version!r} is not known: {VERSION_VARIABLE} takes 3.x or 4.x")
+    return binding

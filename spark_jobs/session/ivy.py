@@ -84,7 +84,7 @@ def resolve(
         return jars
     try:
         record.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / "resolve.lock") as lock:
+        with locked(cache / "resolve.lock") as lock:
             if jars := _remembered(record, cache):
                 return jars
             _discard_damaged(record, cache)
@@ -136,7 +136,7 @@ def _remember(record: Path, cache: Path, jars: Sequence[Path]) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[int]:
+def locked(path: Path) -> Iterator[int]:
     """Hold an exclusive lock; the system releases it when the last process that has it ends."""
     deadline = time.monotonic() + LOCK_S_MAX
     with path.open("a", encoding="utf-8") as file:
@@ -210,8 +210,8 @@ def _ivy_jar() -> Path:
         if jars:
             return jars[-1]
     raise JarsError(
-        "pyspark's wheel, which carries the Ivy that fetches jars, is not installed:"
-        " pip install 'halfbridge[embedded]'."
+        "pyspark's wheel, which carries the Ivy that resolves jars, is not installed:"
+        " pip install 'halfbridge[spark]'."
     )
 
 

@@ -20,6 +20,9 @@ class JarSettings:
         None, doc="Directory of fetched jars; default: halfbridge in the XDG cache directory."
     )
     ivy_settings: str | None = setting(None, doc="Ivy settings file, such as one with a mirror.")
+    maven_repository: str | None = setting(
+        None, doc="Address of the Maven repository that has the embedded broker's jars."
+    )
     spark_jars: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)
         None, doc="Directory of the Spark connector's jars, in place of the pinned ones."
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from halfbridge.testkit.choice import KAFKA_VERSION
+from halfbridge.testkit.locked_jars import lock_of, read_lock
 
 pytestmark = pytest.mark.broker
 
@@ -64,3 +69,33 @@ def test_taken_port_is_one_clear_line() -> None:
     assert stderr.count("\n") == 1
     assert f"port {port}" in stderr
     assert "--port" in stderr
+
+
+def test_a_first_start_needs_neither_pyspark_nor_ivy(tmp_path: Path) -> None:
+    """From an empty cache, as a user of the extra `embedded` starts it: all jars are fetched."""
+    program = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from halfbridge.cli import main; sys.argv[1:] = ['broker', 'start', '--port', '0']; main()"
+    )
+    broker = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "HALFBRIDGE_CACHE_DIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert broker.stdout is not None
+        host, _, port = broker.stdout.readline().strip().rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=30):
+            pass
+        broker.send_signal(signal.SIGINT)
+        _, told = broker.communicate(timeout=60)
+        assert broker.returncode == 0, told
+    finally:
+        broker.kill()
+        broker.communicate()
+    lock = lock_of(KAFKA_VERSION)
+    assert lock is not None
+    assert len(list(tmp_path.rglob("*.jar"))) == len(read_lock(lock))
+    assert not (tmp_path / "ivy").exists()

@@ -1,0 +1,166 @@
+"""Jars by a lock file, from a real HTTP server."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from halfbridge.spark_jobs.session.ivy import JarsError
+from halfbridge.testkit import locked_jars as module
+from halfbridge.testkit.choice import KAFKA_VERSION
+from halfbridge.testkit.locked_jars import LockedJar, lock_of, locked_jars, read_lock
+
+BODIES = {"example:app:1.0": b"app" * 100_000, "org.example:lib:2.1": b"lib"}
+
+
+class Maven(BaseHTTPRequestHandler):
+    """A Maven repository; the first answers to a path may be failures."""
+
+    asked: ClassVar[Counter[str]] = Counter()
+    failures: ClassVar[dict[str, int]] = {}
+    bodies: ClassVar[dict[str, bytes]] = {}
+
+    def do_GET(self) -> None:
+        """Answer with a file."""
+        self.asked[self.path] += 1
+        body = self.bodies.get(self.path)
+        if self.asked[self.path] <= self.failures.get(self.path, 0):
+            self.send_error(503)
+        elif body is None:
+            self.send_error(404)
+        else:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def maven(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Maven]]:
+    """A server that HALFBRIDGE_MAVEN_REPOSITORY names, and that has both jars."""
+    Maven.asked.clear()
+    Maven.failures.clear()
+    Maven.bodies = {
+        "/m/example/app/1.0/app-1.0.jar": BODIES["example:app:1.0"],
+        "/m/org/example/lib/2.1/lib-2.1.jar": BODIES["org.example:lib:2.1"],
+    }
+    with ThreadingHTTPServer(("127.0.0.1", 0), Maven) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"http://127.0.0.1:{server.server_port}/m/"
+        monkeypatch.setenv("HALFBRIDGE_MAVEN_REPOSITORY", address)
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        monkeypatch.setattr(module, "_PAUSE_S", 0.0)
+        yield Maven
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Path:
+    """A lock file of both jars."""
+    path = tmp_path / "test.lock"
+    path.write_text(
+        "# class path\n"
+        + "".join(
+            f"{hashlib.sha256(body).hexdigest()} {len(body)} {coordinate}\n"
+            for coordinate, body in BODIES.items()
+        )
+    )
+    return path
+
+
+def test_jars_are_fetched_once(maven: type[Maven], lock: Path, tmp_path: Path) -> None:
+    """In class path order, each asked for once, also by a second call."""
+    first = locked_jars(lock, tmp_path / "cache")
+    assert [each.read_bytes() for each in first] == list(BODIES.values())
+    assert locked_jars(lock, tmp_path / "cache") == first
+    assert set(maven.asked.values()) == {1}
+
+
+def test_a_damaged_cache_is_made_good(maven: type[Maven], lock: Path, tmp_path: Path) -> None:
+    """A jar that is gone or cut short is fetched again, and no other one."""
+    app, lib = locked_jars(lock, tmp_path / "cache")
+    app.write_bytes(app.read_bytes()[:10])
+    assert locked_jars(lock, tmp_path / "cache") == (app, lib)
+    assert app.read_bytes() == BODIES["example:app:1.0"]
+    assert sorted(maven.asked.values()) == [1, 2]
+
+
+def test_a_server_that_is_busy_is_asked_again(
+    maven: type[Maven], lock: Path, tmp_path: Path
+) -> None:
+    """Twice, and then it is an error that says what to do."""
+    (path, _) = maven.bodies
+    maven.failures[path] = 2
+    locked_jars(lock, tmp_path / "cache")
+    maven.asked.clear()
+    maven.failures[path] = 3
+    with pytest.raises(JarsError, match=r"cannot fetch example:app:1\.0: .*503.*settings\.xml"):
+        locked_jars(lock, tmp_path / "other")
+    assert maven.asked[path] == 3
+
+
+@pytest.mark.parametrize("body", [b"apq" * 100_000, b"short", b"app" * 200_000])
+def test_other_bytes_than_locked_are_never_kept(
+    maven: type[Maven], lock: Path, tmp_path: Path, body: bytes
+) -> None:
+    """Of the same size too: what a mirror changed does not run."""
+    (path, _) = maven.bodies
+    maven.bodies[path] = body
+    with pytest.raises(JarsError, match="size or SHA-256 differs"):
+        locked_jars(lock, tmp_path / "cache")
+    assert not list(tmp_path.rglob("app-1.0.*"))
+
+
+def test_a_cache_that_cannot_be_written_is_one_error(
+    maven: type[Maven], lock: Path, tmp_path: Path
+) -> None:
+    """The text names the variable."""
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(JarsError, match="HALFBRIDGE_CACHE_DIR"):
+        locked_jars(lock, tmp_path / "cache")
+
+
+def test_processes_share_the_cache(maven: type[Maven], lock: Path, tmp_path: Path) -> None:
+    """Each of three gets all jars, and one of them fetches."""
+    program = (
+        "import sys; from pathlib import Path\n"
+        "from halfbridge.testkit.locked_jars import locked_jars\n"
+        "assert len(locked_jars(Path(sys.argv[1]), Path(sys.argv[2]))) == 2"
+    )
+    command = [sys.executable, "-c", program, str(lock), str(tmp_path / "cache")]
+    processes = [subprocess.Popen(command) for _ in range(3)]
+    assert [each.wait(60) for each in processes] == [0, 0, 0]
+    assert set(maven.asked.values()) == {1}
+
+
+def test_the_pinned_kafka_is_locked() -> None:
+    """With its log binding; every line is well-formed and no jar stands there twice."""
+    path = lock_of(KAFKA_VERSION)
+    assert path is not None
+    jars = read_lock(path)
+    coordinates = [each.coordinate for each in jars]
+    assert f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}" in coordinates
+    assert any(each.startswith("org.apache.logging.log4j:log4j-slf4j") for each in coordinates)
+    assert len(set(coordinates)) == len(coordinates)
+    assert {len(bytes.fromhex(each.sha256)) for each in jars} == {32}
+    assert lock_of("4.0.0") is None
+
+
+def test_a_jars_place_is_mavens() -> None:
+    """The group's dots are folders."""
+    jar = LockedJar("0", 1, "a.b:c:1.0")
+    assert jar.path == "a/b/c/1.0/c-1.0.jar"
