@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.config_file import read_toml
 from halfbridge.bridge.errors import ConfigError
@@ -73,6 +73,19 @@ class Policy:
 def may_deliver(policy: Policy, topic: str) -> bool:
     """Tell whether the policy names `topic` for some group."""
     return any(pattern.fullmatch(topic) for pattern in policy.groups.values())
+
+
+def named_topics(path: Path | None) -> tuple[str, ...]:
+    """Return the real topics that the policy file at `path` names without a pattern, once each.
+
+    Raises:
+        ConfigError: as `load_policy`, which is called first.
+    """
+    if path is None:
+        return ()
+    groups: Any = _read(path).get("groups", {})
+    topics = [topic for listed in groups.values() for topic in listed]
+    return tuple(dict.fromkeys(topic for topic in topics if "*" not in topic))
 
 
 def load_policy(path: Path | None, *, names: TopicNames) -> Policy:

@@ -6,7 +6,7 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, libversion, version
 
 from halfbridge.bridge.kafka.admin import AdminClient, KafkaAdmin
 from halfbridge.bridge.kafka.connections import LISTENED, LostConnections
@@ -20,7 +20,7 @@ from halfbridge.serde.identity import TRANSACTION_IDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["KafkaClients", "failure_of", "system_ports"]
+__all__ = ["KafkaClients", "client_versions", "failure_of", "system_ports"]
 
 
 class KafkaClients:
@@ -74,3 +74,8 @@ def system_ports() -> Ports:
         Threads(),
         TRANSACTION_IDS.next,
     )
+
+
+def client_versions() -> tuple[str, str]:
+    """Return the versions of confluent-kafka and of librdkafka."""
+    return str(version()[0] if isinstance(version(), tuple) else version()), str(libversion()[0])

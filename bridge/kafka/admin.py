@@ -16,7 +16,7 @@ from confluent_kafka.admin import NewTopic as _NewTopic
 
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.kafka.errors import failure_of
-from halfbridge.bridge.ports import Edge, SeenTopic
+from halfbridge.bridge.ports import Edge, SeenCluster, SeenTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -153,6 +153,37 @@ class KafkaAdmin:
             topic: KafkaAnswer(future, _may_write, timeout_s) for topic, future in futures.items()
         }
 
+    def ask_operations(self, topics: Iterable[str], timeout_s: float) -> dict[str, KafkaAnswer]:
+        """Ask what this client may do to topics."""
+        futures = self._client.describe_topics(
+            TopicCollection(list(topics)),
+            include_authorized_operations=True,
+            request_timeout=timeout_s,
+        )
+        return {
+            topic: KafkaAnswer(future, _operations, timeout_s) for topic, future in futures.items()
+        }
+
+    def ask_group_operations(self, group: str, timeout_s: float) -> KafkaAnswer:
+        """Ask what this client may do to a group."""
+        futures = self._client.describe_consumer_groups(
+            [group], include_authorized_operations=True, request_timeout=timeout_s
+        )
+        return KafkaAnswer(futures[group], _operations, timeout_s)
+
+    def ask_cluster(self, timeout_s: float) -> KafkaAnswer:
+        """Ask which brokers there are."""
+        future = self._client.describe_cluster(
+            include_authorized_operations=True, request_timeout=timeout_s
+        )
+        return KafkaAnswer(future, _cluster, timeout_s)
+
+    def ask_broker_settings(self, broker: int, timeout_s: float) -> KafkaAnswer:
+        """Ask for the settings of a broker."""
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
+        (future,) = self._client.describe_configs([resource], request_timeout=timeout_s).values()
+        return KafkaAnswer(future, _settings, timeout_s)
+
     def ask_members(self, group: str, timeout_s: float) -> KafkaAnswer:
         """Ask for a group's live members: `<group.instance.id or client.id> on <host>`."""
         futures = self._client.describe_consumer_groups([group], request_timeout=timeout_s)
@@ -226,6 +257,21 @@ def _settings(result: Any) -> dict[str, str]:
 def _may_write(result: Any) -> bool | None:
     operations = result.authorized_operations
     return None if operations is None else AclOperation.WRITE in operations
+
+
+def _operations(result: Any) -> frozenset[str] | None:
+    operations = result.authorized_operations
+    return None if operations is None else frozenset(_kafka_name(one.name) for one in operations)
+
+
+def _kafka_name(name: str) -> str:
+    """Return an operation as kafka-acls writes it: DESCRIBE_CONFIGS is DescribeConfigs."""
+    return "".join(part.title() for part in name.split("_"))
+
+
+def _cluster(result: Any) -> SeenCluster:
+    brokers = {node.id: f"{node.host}:{node.port}" for node in result.nodes}
+    return SeenCluster(brokers, _operations(result))
 
 
 def _members(result: Any) -> list[str]:

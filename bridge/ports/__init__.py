@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from halfbridge.bridge.ports.admin import Admin, Answer, Edge, NewTopic, SeenTopic
+from halfbridge.bridge.ports.admin import Admin, Answer, Edge, NewTopic, SeenCluster, SeenTopic
 from halfbridge.bridge.ports.clients import (
     NO_COMMITTED_OFFSET,
     Committed,
@@ -61,6 +61,7 @@ __all__ = [
     "Reader",
     "Record",
     "Running",
+    "SeenCluster",
     "SeenTopic",
     "SideThread",
     "TransactionalWriter",

@@ -27,6 +27,18 @@ class SeenTopic(NamedTuple):
     is_led: bool
 
 
+class SeenCluster(NamedTuple):
+    """A cluster as a broker describes it.
+
+    Attributes:
+        brokers: Id of each broker -> host:port.
+        operations: Kafka's names of what this client may do to the cluster; None: not told.
+    """
+
+    brokers: Mapping[int, str]
+    operations: frozenset[str] | None
+
+
 class NewTopic(NamedTuple):
     """A topic to be created."""
 
@@ -95,6 +107,20 @@ class Admin(Protocol):
         self, topics: Iterable[str], timeout_s: float
     ) -> Mapping[str, Answer[bool | None]]:
         """Ask whether this client may write to topics; None: the broker does not say."""
+
+    def ask_operations(
+        self, topics: Iterable[str], timeout_s: float
+    ) -> Mapping[str, Answer[frozenset[str] | None]]:
+        """Ask what this client may do to topics, as `Read`, `DescribeConfigs`; None: not told."""
+
+    def ask_group_operations(self, group: str, timeout_s: float) -> Answer[frozenset[str] | None]:
+        """Ask what this client may do to a group; as `ask_operations`."""
+
+    def ask_cluster(self, timeout_s: float) -> Answer[SeenCluster]:
+        """Ask which brokers there are."""
+
+    def ask_broker_settings(self, broker: int, timeout_s: float) -> Answer[dict[str, str]]:
+        """Ask for the settings of a broker: Kafka's name of each to its value."""
 
     def ask_members(self, group: str, timeout_s: float) -> Answer[list[str]]:
         """Ask for a group's live members: `<group.instance.id or client.id> on <host>`."""

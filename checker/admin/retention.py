@@ -64,7 +64,10 @@ def retention_problems(
                 f" (retention.ms is {kept_ms}): find out who does not decide, and keep all for now"
             )
             fix = alter_command(topic, "retention.ms", "-1", bootstrap_servers=bootstrap_servers)
-            problems.append(Problem(f"{topic} {partition}", what, fix, setting="retention.ms"))
+            where = f"{topic} {partition}"
+            problems.append(
+                Problem(where, what, fix, setting="retention.ms", code="retention-ends")
+            )
     return problems
 
 

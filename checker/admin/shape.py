@@ -104,6 +104,7 @@ class Problem:
         fix: The command that mends it.
         blocking: False for advice.
         setting: Kafka's name of the topic's setting that it is about; empty for others.
+        code: Of the finding that `halfbridge doctor` makes of it (docs/operations.md).
     """
 
     subject: str
@@ -111,6 +112,7 @@ class Problem:
     fix: str
     blocking: bool = True
     setting: str = ""
+    code: str = "topic-setting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +189,8 @@ def find_problems(
             option = f" --producer-group {group}" if group != shape.name else ""
             option = " --spark-sink" if shape.name == names.manifest else option
             fix = create + option
-            problems.append(Problem(shape.name, "the topic is missing", fix, shape.blocking))
+            what, code = "the topic is missing", "topic-missing"
+            problems.append(Problem(shape.name, what, fix, shape.blocking, code=code))
             continue
         problems.extend(_setting_problems(shape, topic, bootstrap_servers=bootstrap_servers))
     problems.extend(_count_problems(seen, names=names, create=create))
@@ -307,7 +310,7 @@ def _count_problems(
         return []
     most = max(half.partitions, op.partitions)
     what = f"{half.partitions} half partitions and {op.partitions} op partitions must be equal"
-    return [Problem(names.half, what, f"{create} --grow --partitions {most}")]
+    return [Problem(names.half, what, f"{create} --grow --partitions {most}", code="partitions")]
 
 
 def _retention_problems(

@@ -246,5 +246,5 @@ def _offset_problems(cluster: Cluster, names: TopicNames) -> list[Problem]:
                 cluster.watermarks(names.op, number),
             )
         except ProgressError as error:
-            problems.append(Problem(f"partition {number}", str(error), fix))
+            problems.append(Problem(f"partition {number}", str(error), fix, code="offsets"))
     return problems

@@ -34,6 +34,7 @@ COMMANDS = {
     "checker": "Run the daemon, or reset one of its partitions.",
     "dead": "List dead letters, and bring them back.",
     "demo": "Show the whole protocol: 2,000 orders, with crashes.",
+    "doctor": "Find what is wrong, and the commands that mend it.",
     "fence": "Create, show and purge the table of a fence.",
     "inbox": "Create, show and purge the table of an inbox.",
     "local-messages": "Create, list, show, retry and purge a local message table.",

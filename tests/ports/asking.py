@@ -141,6 +141,26 @@ def records_are_deleted_from_the_start(world: World) -> None:
     refused(world.admin.delete_records({none: 1}, LIMIT_S)[none].result)
 
 
+def operations_are_told(world: World) -> None:
+    """Kafka's names of what may be done; of no topic, and of no group, there are none."""
+    topic, none = world.topic(), world.name("none")
+    answers = world.admin.ask_operations([topic, none], LIMIT_S)
+    told = answers[topic].result()
+    assert told is not None
+    assert {"Read", "Write", "Describe", "DescribeConfigs"} <= told
+    assert refused(answers[none].result).code == Code.UNKNOWN_TOPIC_OR_PART
+
+
+def brokers_are_told(world: World) -> None:
+    """Each has an address, and settings."""
+    brokers = world.admin.ask_cluster(LIMIT_S).result().brokers
+    assert len(brokers) == world.admin.broker_count(LIMIT_S)
+    for broker in brokers:
+        settings = world.admin.ask_broker_settings(broker, LIMIT_S).result()
+        assert int(settings["transaction.max.timeout.ms"]) > 0
+        assert int(settings["offsets.retention.minutes"]) > 0
+
+
 CHECKS: tuple[Callable[[World], None], ...] = (
     topics_are_described,
     existing_topics_are_not_made_again,
@@ -153,4 +173,6 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     settings_of_nothing_fail,
     rights_are_told,
     records_are_deleted_from_the_start,
+    operations_are_told,
+    brokers_are_told,
 )

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.ports import SeenCluster
 from halfbridge.testkit.memory.client import Client, timed_out
 from halfbridge.testkit.memory.network import Kind, NoAnswerError
 
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_BROKER_SETTINGS = {
+    "transaction.max.timeout.ms": "900000",
+    "group.min.session.timeout.ms": "6000",
+    "group.max.session.timeout.ms": "1800000",
+    "offsets.retention.minutes": "10080",
+}
 # How much later than its own limit the client is given up: it knows the reason.
 _CLIENT_GRACE_S = 1.0
 
@@ -131,6 +138,46 @@ class MemoryAdmin(Client):
             topic: self._ask(Kind.RIGHTS, topic, partial(may_write, topic), timeout_s)
             for topic in topics
         }
+
+    def ask_operations(
+        self, topics: Iterable[str], timeout_s: float
+    ) -> dict[str, MemoryAnswer[frozenset[str] | None]]:
+        """Ask what this client may do to topics."""
+        name = self.process.name
+
+        def operations(topic: str) -> frozenset[str] | None:
+            self._broker.topic(topic)
+            return self._broker.topic_operations(name, topic)
+
+        return {
+            topic: self._ask(Kind.RIGHTS, topic, partial(operations, topic), timeout_s)
+            for topic in topics
+        }
+
+    def ask_group_operations(
+        self, group: str, timeout_s: float
+    ) -> MemoryAnswer[frozenset[str] | None]:
+        """Ask what this client may do to a group: nothing is forbidden in memory."""
+
+        def operations() -> frozenset[str] | None:
+            if group not in self._broker.groups:
+                raise KafkaFailure(Code.GROUP_ID_NOT_FOUND, f"Group {group} not found.")
+            return frozenset(("Read", "Delete", "Describe"))
+
+        return self._ask(Kind.MEMBERS, group, operations, timeout_s)
+
+    def ask_cluster(self, timeout_s: float) -> MemoryAnswer[SeenCluster]:
+        """Ask which brokers there are."""
+
+        def cluster() -> SeenCluster:
+            brokers = {number: f"memory-{number}:9092" for number in range(self._broker.brokers)}
+            return SeenCluster(brokers, frozenset(("IdempotentWrite", "Describe")))
+
+        return self._ask(Kind.METADATA, "brokers", cluster, timeout_s)
+
+    def ask_broker_settings(self, broker: int, timeout_s: float) -> MemoryAnswer[dict[str, str]]:
+        """Ask for the settings of a broker: Kafka's defaults, as far as somebody asks for them."""
+        return self._ask(Kind.SETTINGS, str(broker), lambda: dict(_BROKER_SETTINGS), timeout_s)
 
     def ask_members(self, group: str, timeout_s: float) -> MemoryAnswer[list[str]]:
         """Ask for a group's live members: `<group.instance.id or client.id> on <host>`."""

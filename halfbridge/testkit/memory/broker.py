@@ -45,6 +45,10 @@ class Rights:
     unseen: set[str] = field(default_factory=set)
 
 
+# Of a topic, as kafka-acls writes them.
+_OPERATIONS = frozenset(("Read", "Write", "Describe", "DescribeConfigs"))
+
+
 class Broker:
     """A cluster of brokers, as its clients see it.
 
@@ -167,6 +171,15 @@ class Broker:
         """Tell whether a process may write to a topic."""
         rights = self.rights.get(process)
         return rights is None or topic not in rights.unwritten | rights.unseen
+
+    def topic_operations(self, process: str, topic: str) -> frozenset[str]:
+        """Return what a process may do to a topic, as Kafka names it."""
+        rights = self.rights.get(process)
+        unread = rights is not None and topic in rights.unread | rights.unseen
+        refused = {"Read"} if unread else set()
+        if not self.may_write(process, topic):
+            refused.add("Write")
+        return _OPERATIONS - refused
 
     def check_read(self, process: str, topic: str) -> None:
         """Raises KafkaFailure where a process may not read a topic."""

@@ -1,0 +1,105 @@
+"""What is known of an installation and of this machine, before anything is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from halfbridge.checker.admin.topics import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.bridge.ports import SeenTopic
+    from halfbridge.checker.admin.acls import Acl
+    from halfbridge.serde.records import DaemonSettings
+
+
+class Stall(NamedTuple):
+    """A partition whose last stable offset stands below its end, and did not move.
+
+    Attributes:
+        offset: The last stable offset: the first record of the open kafka_txn.
+        since_ms: Timestamp of that record; -1: it could not be read.
+        transaction_id: Message transaction that the record belongs to; empty: it names none.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    since_ms: int
+    transaction_id: str
+
+
+class BornClock(NamedTuple):
+    """How the clock of a producer group's clients differs from the brokers'.
+
+    Attributes:
+        lag_ms: Least of (append time - born timestamp): negative where a client's clock is ahead.
+        records: Half records that were looked at.
+    """
+
+    producer_group: str
+    lag_ms: int
+    records: int
+
+
+class Host(NamedTuple):
+    """This machine and this Python.
+
+    Attributes:
+        memory_bytes: What a process may use: of the machine, or of its control group; 0: not known.
+        files_max: Files that this process may open; 0: not known.
+        foreign: Module names of this project that something else answers to -> its file.
+        kafka_client: Versions of confluent-kafka and of librdkafka.
+    """
+
+    memory_bytes: int = 0
+    files_max: int = 0
+    foreign: Mapping[str, str] = {}
+    kafka_client: tuple[str, str] = ("", "")
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """Answers; what nobody answered keeps its default, and stands in `silent`.
+
+    Attributes:
+        asked_at_ms: When, by this machine's clock.
+        unreachable: Why no broker was reached; empty: one was.
+        silent: Question -> why it was not answered.
+        brokers: Id -> host:port.
+        broker_settings: Broker's id -> its settings.
+        topics: All topics that may be seen.
+        report: What `topics check` found.
+        daemon_lacks, client_lacks: Grants that are not there, in part.
+        transactional_refusal: Why a transactional id of the daemon's was refused; empty: it was
+            not.
+        workers: Live members of the daemon's group.
+        responders: Producer group -> live members of its check group.
+        stalls: Partitions whose readers are held back.
+        clocks: Clients' clocks, by producer group.
+        newest_ms: Newest append time of half and op topic; -1: none.
+        record: Limits that the daemon published last.
+        policy_topics: Topics that the policy names without a pattern.
+        host: This machine.
+    """
+
+    asked_at_ms: int = 0
+    unreachable: str = ""
+    silent: dict[str, str] = field(default_factory=dict)
+    brokers: Mapping[int, str] = field(default_factory=dict)
+    broker_settings: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    topics: Mapping[str, SeenTopic] = field(default_factory=dict)
+    report: Report = field(default_factory=Report)
+    daemon_lacks: tuple[Acl, ...] = ()
+    client_lacks: tuple[Acl, ...] = ()
+    transactional_refusal: str = ""
+    workers: tuple[str, ...] | None = None
+    responders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stalls: tuple[Stall, ...] = ()
+    clocks: tuple[BornClock, ...] = ()
+    newest_ms: int = -1
+    record: DaemonSettings | None = None
+    policy_topics: tuple[str, ...] = ()
+    host: Host = field(default_factory=Host)

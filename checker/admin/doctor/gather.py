@@ -1,0 +1,246 @@
+"""Asks brokers about an installation, all at once; changes nothing.
+
+Rights are tried: brokers are asked what this principal may do, and a transactional id of the
+daemon's is taken, one that no worker has (`<prefix>halfbridge-doctor`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.bridge.failure import NO_RIGHT, Code, KafkaFailure
+from halfbridge.bridge.settings_topic import READING, read_settings
+from halfbridge.checker.admin.acls import daemon_acls, producer_acls
+from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, REACH_TIMEOUT_S, Cluster
+from halfbridge.checker.admin.doctor.facts import Facts
+from halfbridge.checker.admin.doctor.logs import born_clocks, open_txns
+from halfbridge.checker.admin.doctor.questions import Questions
+from halfbridge.checker.admin.doctor.rights import lacking
+from halfbridge.checker.admin.shape import HALF_RETENTION_MS
+from halfbridge.checker.admin.topic_flaws import RETENTION_AGES
+from halfbridge.checker.admin.topics import check_topics, plan_layout
+from halfbridge.checker.policy import may_deliver
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.bridge.ports import Admin, Answer, Ports
+    from halfbridge.checker.admin.acls import Acl
+    from halfbridge.checker.admin.doctor.facts import Host
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.policy import Policy
+    from halfbridge.serde.records import DaemonSettings
+
+# Producer groups whose members are asked for; real topics whose rights and ends are.
+GROUPS_MAX = 100
+REAL_TOPICS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked for beyond the daemon's settings.
+
+    Attributes:
+        producer_groups: Groups that need a check topic; others are found by their topics.
+        real_topics: Real topics beside those of the policy.
+        client_kafka: Properties of a client's principal; None: its rights are not tried.
+        principals: Of daemon and client, for the commands that grant.
+        policy_topics: Topics that the policy names without a pattern.
+        timeout_s: For all questions together.
+    """
+
+    producer_groups: tuple[str, ...] = ()
+    real_topics: tuple[str, ...] = ()
+    client_kafka: Mapping[str, str] | None = None
+    principals: tuple[str, str] = ("User:halfbridge", "User:client")
+    policy_topics: tuple[str, ...] = ()
+    timeout_s: float = 30.0
+
+
+def gather(
+    config: CheckerConfig, policy: Policy, request: Request, *, host: Host, ports: Ports
+) -> Facts:
+    """Return what brokers say, within `request.timeout_s` and the time to reach one."""
+    facts = Facts(asked_at_ms=ports.clock.time_ms(), host=host, policy_topics=request.policy_topics)
+    common = _common(config, config.kafka)
+    admin = ports.kafka.admin(common)
+    try:
+        facts.topics = admin.topics(min(REACH_TIMEOUT_S, request.timeout_s))
+    except KafkaFailure as failure:
+        facts.unreachable = failure.text
+        return facts
+    real = [
+        topic
+        for topic in facts.topics
+        if not config.names.is_internal(topic)
+        and (topic in request.real_topics or may_deliver(policy, topic))
+    ][:REAL_TOPICS_MAX]
+    questions = Questions(ports, request.timeout_s)
+    _Asker(config, request, facts, real, admin=admin, ports=ports, common=common).ask(questions)
+    questions.wait()
+    return _filled(facts, questions)
+
+
+class _Asker:
+    """Begins all questions about one installation."""
+
+    def __init__(
+        self,
+        config: CheckerConfig,
+        request: Request,
+        facts: Facts,
+        real: list[str],
+        *,
+        admin: Admin,
+        ports: Ports,
+        common: Mapping[str, Any],
+    ) -> None:
+        self._config = config
+        self._names = config.names
+        self._request = request
+        self._facts = facts
+        self._real = real
+        self._admin = admin
+        self._ports = ports
+        self._common = common
+
+    def ask(self, questions: Questions) -> None:
+        names, topics = self._names, self._facts.topics
+        groups = dict.fromkeys((*self._request.producer_groups, *names.groups_of(topics)))
+        self._groups = list(groups)[:GROUPS_MAX]
+        questions.ask("topics and offsets", self._report)
+        questions.ask("brokers", self._brokers)
+        questions.ask("rights of the daemon", self._daemon_lacks)
+        questions.ask("transactional ids", self._transactional_refusal)
+        questions.ask("workers", partial(self._members, names.daemon_group))
+        questions.ask("check responders", self._responders)
+        mine = [names.half, names.op, names.dead, *self._real]
+        places = [
+            (name, number)
+            for name in mine
+            if name in topics
+            for number in range(topics[name].partitions)
+        ]
+        questions.ask("ends of logs", partial(open_txns, places, self._ports, self._common))
+        if names.half in topics:
+            halves = [(names.half, number) for number in range(topics[names.half].partitions)]
+            questions.ask("clocks", partial(born_clocks, halves, self._ports, self._common))
+        if names.settings in topics:
+            questions.ask("settings record", self._record)
+        if self._request.client_kafka is not None:
+            questions.ask("rights of the client", self._client_lacks)
+
+    def _report(self) -> Any:
+        config, request = self._config, self._request
+        cluster = Cluster(config.bootstrap_servers, kafka=config.kafka, ports=self._ports)
+        layout = plan_layout(
+            cluster,
+            partitions=None,
+            replication_factor=None,
+            producer_groups=request.producer_groups,
+            retention_ms=max(HALF_RETENTION_MS, RETENTION_AGES * config.transaction_age_ms_max),
+        )
+        return check_topics(cluster, self._names, layout, is_real=set(self._real).__contains__)
+
+    def _brokers(self) -> tuple[Mapping[int, str], Mapping[int, Mapping[str, str]]]:
+        brokers = self._admin.ask_cluster(CALL_TIMEOUT_S).result().brokers
+        asked = {
+            broker: self._admin.ask_broker_settings(broker, CALL_TIMEOUT_S) for broker in brokers
+        }
+        told = {broker: _settings_of(answer) for broker, answer in asked.items()}
+        return brokers, {broker: settings for broker, settings in told.items() if settings}
+
+    def _daemon_lacks(self) -> tuple[Acl, ...]:
+        daemon, _ = self._request.principals
+        wanted = daemon_acls(self._names, daemon, real_topics=tuple(self._real))
+        checks = [self._names.check(group) for group in self._groups]
+        return lacking(self._admin, wanted, topics=self._facts.topics, prefixed=checks)
+
+    def _client_lacks(self) -> tuple[Acl, ...]:
+        _, client = self._request.principals
+        admin = self._ports.kafka.admin(_common(self._config, self._request.client_kafka or {}))
+        wanted = [
+            acl
+            for group in self._request.producer_groups
+            for acl in producer_acls(self._names, group, client, real_topics=tuple(self._real))
+        ]
+        return lacking(admin, wanted, topics=self._facts.topics)
+
+    def _transactional_refusal(self) -> str:
+        writer = self._ports.kafka.transactional_writer(
+            {
+                **self._common,
+                "transactional.id": f"{self._names.prefix}halfbridge-doctor",
+                "transaction.timeout.ms": self._config.kafka_txn_timeout_ms,
+            }
+        )
+        try:
+            writer.init(min(CALL_TIMEOUT_S, self._request.timeout_s / 2))
+        except KafkaFailure as failure:
+            if failure.is_retriable or failure.code in {Code.TIMED_OUT, Code.TRANSPORT}:
+                raise
+            return failure.text
+        return ""
+
+    def _members(self, group: str) -> tuple[str, ...]:
+        try:
+            return tuple(self._admin.ask_members(group, CALL_TIMEOUT_S).result())
+        except KafkaFailure as failure:
+            if failure.code == Code.GROUP_ID_NOT_FOUND:
+                return ()
+            raise
+
+    def _responders(self) -> dict[str, tuple[str, ...]]:
+        return {group: self._members(self._names.check_group(group)) for group in self._groups}
+
+    def _record(self) -> DaemonSettings | None:
+        reader = self._ports.kafka.reader(
+            {**self._common, "group.id": self._names.daemon_group, **READING}
+        )
+        try:
+            said, _ = read_settings(
+                reader,
+                self._names.settings,
+                stop=self._ports.run.event(),
+                clock=self._ports.clock,
+            )
+        finally:
+            self._ports.run.let_go(reader)
+        known = [each.settings for each in said if each.settings is not None]
+        return known[-1] if known else None
+
+
+def _filled(facts: Facts, questions: Questions) -> Facts:
+    answer = questions.answer
+    facts.silent = questions.silent
+    facts.report = answer("topics and offsets", facts.report)
+    facts.brokers, facts.broker_settings = answer("brokers", ({}, {}))
+    facts.daemon_lacks = answer("rights of the daemon", ())
+    facts.client_lacks = answer("rights of the client", ())
+    facts.transactional_refusal = answer("transactional ids", "")
+    facts.workers = answer("workers", None)
+    facts.responders = answer("check responders", {})
+    facts.stalls = answer("ends of logs", ())
+    facts.clocks, facts.newest_ms = answer("clocks", ((), -1))
+    facts.record = answer("settings record", None)
+    return facts
+
+
+def _settings_of(answer: Answer[dict[str, str]]) -> dict[str, str]:
+    try:
+        return answer.result()
+    except KafkaFailure as failure:
+        if failure.code in NO_RIGHT:  # nobody but doctor needs that right
+            return {}
+        raise
+
+
+def _common(config: CheckerConfig, kafka: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        **kafka,
+        "bootstrap.servers": config.bootstrap_servers,
+        "allow.auto.create.topics": False,
+        "log_level": 0,  # errors come back from the calls
+    }

@@ -1,0 +1,202 @@
+"""Findings of facts. Pure: each function looks at one subject."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from halfbridge.bridge.log_text import one_line
+from halfbridge.checker.admin.doctor.codes import Finding, Severity, finding
+from halfbridge.checker.admin.doctor.judge_brokers import judge_brokers
+from halfbridge.checker.admin.doctor.judge_host import judge_host
+from halfbridge.serde.topic_shapes import SAFE_REPLICAS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfbridge.checker.admin.acls import Acl
+    from halfbridge.checker.admin.doctor.facts import Facts
+    from halfbridge.checker.config import CheckerConfig
+
+# Beyond that, clocks are not merely imprecise: a check comes a tenth of its interval late by 3 s.
+CLOCK_MS_MAX = 60_000
+# How long a kafka_txn of anybody may be open: Kafka's default of transaction.max.timeout.ms.
+KAFKA_TXN_MS_MAX = 900_000
+_ORDER = {severity: place for place, severity in enumerate(Severity)}
+
+
+def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
+    """Return all findings, errors first."""
+    if facts.unreachable:
+        found = [_unreachable(facts, config), *judge_host(facts.host, config)]
+        return tuple(found)
+    parts = (
+        _silent(facts, config),
+        _topics(facts),
+        _replicas(facts, config),
+        judge_brokers(facts, config),
+        _rights(facts, config),
+        _stalls(facts, config),
+        _workers(facts, config),
+        _settings(facts, config),
+        _clocks(facts),
+        _policy(facts, config),
+        judge_host(facts.host, config),
+    )
+    found = [each for part in parts for each in part]
+    return tuple(sorted(found, key=lambda each: _ORDER[each.severity]))
+
+
+def where(config: CheckerConfig) -> str:
+    """Return the options that name this installation."""
+    prefix = f" --topic-prefix {config.topic_prefix}" if config.topic_prefix else ""
+    return f"--bootstrap-servers {config.bootstrap_servers}{prefix}"
+
+
+def _unreachable(facts: Facts, config: CheckerConfig) -> Finding:
+    host, _, port = config.bootstrap_servers.split(",")[0].strip().rpartition(":")
+    what = f"no Kafka broker answers at {config.bootstrap_servers}: {facts.unreachable}"
+    return finding("unreachable", what, f"nc -vz {shlex.quote(host or 'localhost')} {port}")
+
+
+def _silent(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for question, why in facts.silent.items():
+        what = f"{question}: {one_line(why)}"
+        yield finding("not-told", what, f"halfbridge doctor {where(config)} --timeout 120")
+
+
+def _topics(facts: Facts) -> Iterator[Finding]:
+    for problem in facts.report.problems:
+        made = finding(problem.code, f"{problem.subject}: {problem.what}", problem.fix)
+        yield made if problem.blocking else Finding(Severity.NOTE, made.code, made.what, made.mend)
+
+
+def _replicas(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    names, servers = config.names, config.bootstrap_servers
+    wanted = min(SAFE_REPLICAS, len(facts.brokers))
+    for topic, seen in facts.topics.items():
+        if not topic.startswith(names.prefix) or not names.is_internal(topic):
+            continue
+        if topic not in (names.half, names.op, names.dead, names.settings):
+            continue
+        if not seen.is_led:
+            what = f"{topic}: a partition has no leader; its pair waits until a replica is back"
+            mend = f"kafka-topics.sh --bootstrap-server {servers} --describe --topic {topic}"
+            yield finding("topic-offline", what, mend)
+        if seen.replicas < wanted:
+            ids = ",".join(map(str, sorted(facts.brokers)))
+            move = f'{{"version":1,"topics":[{{"topic":"{topic}"}}]}}'
+            what = f"{topic}: a partition has {seen.replicas} replicas of {wanted} possible"
+            mend = (
+                f"kafka-reassign-partitions.sh --bootstrap-server {servers} --generate"
+                f" --broker-list {ids} --topics-to-move-json-file <(echo {shlex.quote(move)})"
+            )
+            yield finding("topic-replicas", what, mend)
+
+
+def _rights(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for code, acls in (("daemon-right", facts.daemon_lacks), ("client-right", facts.client_lacks)):
+        for acl in acls:
+            yield finding(code, _lack(acl), acl.command(config.bootstrap_servers))
+    if facts.transactional_refusal:
+        what = f"transactional ids {config.topic_prefix}halfbridge-*: {facts.transactional_refusal}"
+        mend = f"halfbridge topics create {where(config)} --acls"  # prints this grant among others
+        yield finding("daemon-right", what, mend)
+
+
+def _lack(acl: Acl) -> str:
+    kind = acl.resource.removeprefix("--")
+    return f"{acl.principal} may not {', '.join(acl.operations)} {kind} {acl.name}".rstrip()
+
+
+def _stalls(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for stall in facts.stalls:
+        age_ms = facts.asked_at_ms - stall.since_ms
+        if stall.since_ms >= 0 and age_ms < config.kafka_txn_timeout_ms:
+            continue  # it has its time
+        age = f"for {age_ms / 1000:.0f} s" if stall.since_ms >= 0 else "for how long is not known"
+        whose = (
+            f"its first record is of transaction {one_line(stall.transaction_id)}, so a worker's"
+            if stall.transaction_id
+            else "its first record names no transaction of this installation"
+        )
+        what = (
+            f"{stall.topic} {stall.partition}: read_committed readers stand at offset"
+            f" {stall.offset}, {age}: a kafka_txn is open, and {whose}. The first command shows its"
+            " producer; abort only what no living producer will end"
+        )
+        tool = f"kafka-transactions.sh --bootstrap-server {config.bootstrap_servers}"
+        place = f"--topic {stall.topic} --partition {stall.partition}"
+        mend = (
+            f"{tool} describe-producers {place} && {tool} abort {place}"
+            f" --start-offset {stall.offset}"
+        )
+        made = finding("frozen-lso", what, mend)
+        is_old = age_ms >= KAFKA_TXN_MS_MAX or stall.since_ms < 0
+        yield made if is_old else Finding(Severity.WARNING, made.code, made.what, made.mend)
+
+
+def _workers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    if facts.workers is not None:
+        half = facts.topics.get(config.names.half)
+        if not facts.workers:
+            what = f"group {config.names.daemon_group} has no member: nothing is delivered"
+            yield finding("no-worker", what, f"halfbridge checker run {where(config)}")
+        elif half is not None and len(facts.workers) > half.partitions:
+            count = len(facts.workers)
+            what = f"{count} workers for {half.partitions} partitions: the others stand by"
+            mend = f"halfbridge topics create {where(config)} --grow --partitions {count}"
+            yield finding("idle-workers", what, mend)
+    for group, members in facts.responders.items():
+        if not members:
+            check_group = config.names.check_group(group)
+            what = f"nobody answers checks of producer group {group}: its clients do not run"
+            mend = (
+                f"kafka-consumer-groups.sh --bootstrap-server {config.bootstrap_servers}"
+                f" --describe --members --group {shlex.quote(check_group)}"
+            )
+            yield finding("no-responder", what, mend)
+
+
+def _settings(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    if facts.record is None:
+        return
+    for name, theirs in facts.record.limits().items():
+        mine = getattr(config, name, theirs)
+        if mine != theirs:
+            what = (
+                f"{name}: the daemon (worker {one_line(facts.record.worker)}) has {theirs}, these"
+                f" settings say {mine}; clients and workers must agree"
+            )
+            yield finding("settings-differ", what, f"export HALFBRIDGE_{name.upper()}={theirs}")
+
+
+def _clocks(facts: Facts) -> Iterator[Finding]:
+    ahead_ms = facts.newest_ms - facts.asked_at_ms
+    if facts.newest_ms >= 0 and ahead_ms > CLOCK_MS_MAX:
+        what = (
+            f"the newest append time is {ahead_ms / 1000:.0f} s ahead of this machine's clock: the"
+            " clock of a broker, or this one, is wrong"
+        )
+        yield finding("clock-broker", what, "timedatectl set-ntp true && timedatectl status")
+    for clock in facts.clocks:
+        if abs(clock.lag_ms) > CLOCK_MS_MAX:
+            word = "behind" if clock.lag_ms > 0 else "ahead of"
+            what = (
+                f"clients of producer group {one_line(clock.producer_group)}: their clock is"
+                f" {abs(clock.lag_ms) / 1000:.0f} s {word} the brokers' ({clock.records} half"
+                " messages); ids are found by that time, nothing is decided by it"
+            )
+            yield finding("clock-client", what, "timedatectl set-ntp true && timedatectl status")
+
+
+def _policy(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for topic in facts.policy_topics:
+        if topic in facts.topics:
+            continue
+        what = f"the policy names topic {topic}, which does not exist: its messages would wait"
+        mend = (
+            f"kafka-topics.sh --bootstrap-server {config.bootstrap_servers} --create"
+            f" --topic {shlex.quote(topic)}"
+        )
+        yield finding("policy-topic", what, mend)

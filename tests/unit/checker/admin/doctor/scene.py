@@ -1,0 +1,26 @@
+"""An installation in memory, and what `halfbridge doctor` finds there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from halfbridge.checker.admin.doctor.codes import Finding
+from halfbridge.checker.admin.doctor.facts import Facts, Host
+from halfbridge.checker.admin.doctor.gather import Request, gather
+from halfbridge.checker.admin.doctor.judge import judge
+from halfbridge.checker.policy import Policy
+from halfbridge.testkit.memory import MemoryStack
+
+PROCESS = "doctor"
+
+
+def facts_of(stack: MemoryStack, **request: Any) -> Facts:
+    """Return what is gathered by a process of its own."""
+    ports = stack.machine.ports(stack.machine.process(PROCESS))
+    policy = Policy(stack.config.names)
+    return gather(stack.config, policy, Request(**request), host=Host(), ports=ports)
+
+
+def found_by(stack: MemoryStack, **request: Any) -> dict[str, Finding]:
+    """Return the findings by code; of several with one code the last."""
+    return {each.code: each for each in judge(facts_of(stack, **request), stack.config)}

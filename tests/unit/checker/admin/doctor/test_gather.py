@@ -1,0 +1,90 @@
+"""What is gathered of an installation, on brokers in memory: rights, workers, logs, clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from halfbridge import Message, MessageView, Resolution
+from halfbridge.testkit.memory import MemoryStack
+from halfbridge.testkit.memory.broker import Rights
+from tests.unit.checker.admin.doctor.scene import PROCESS, facts_of, found_by
+
+GROUP = "order-service"
+
+
+@pytest.fixture
+def stack() -> Iterator[MemoryStack]:
+    """An installation with a real topic."""
+    with MemoryStack() as started:
+        started.create_topic("orders")
+        yield started
+
+
+def unknown(_: MessageView) -> Resolution:
+    """Answer as a checker that never knows."""
+    return Resolution.UNKNOWN
+
+
+def test_nothing_is_wrong_with_an_installation_that_works(stack: MemoryStack) -> None:
+    """Every question is answered, and makes no finding."""
+    with stack.producer(GROUP, checker=unknown) as producer, producer.begin() as tx:
+        tx.send(Message("orders", value=b"v"))
+    with stack.producer(GROUP, checker=unknown):
+        stack.advance(10)
+        facts = facts_of(stack, real_topics=("orders",), client_kafka={}, producer_groups=(GROUP,))
+        assert facts.silent == {}
+        assert found_by(stack, real_topics=("orders",)) == {}
+    assert facts.workers is not None
+    assert len(facts.workers) == 1
+    assert facts.record is not None
+    assert [clock.producer_group for clock in facts.clocks] == [GROUP]
+    assert facts.newest_ms > 0
+
+
+def test_a_right_that_is_missing_is_named_with_its_grant(stack: MemoryStack) -> None:
+    """Tried, by asking what this principal may do."""
+    broker = stack.machine.broker
+    broker.rights[PROCESS] = Rights(unwritten={"orders"})
+    found = found_by(stack, real_topics=("orders",))
+    assert "may not Write topic orders" in found["daemon-right"].what
+    assert "--operation Write --topic orders" in found["daemon-right"].mend
+
+
+def test_no_worker_and_nobody_who_answers(stack: MemoryStack) -> None:
+    """The commands start the one, and show the other."""
+    with stack.producer(GROUP, checker=unknown):
+        pass
+    stack.daemon.kill()
+    stack.advance(60)
+    found = found_by(stack)
+    assert found["no-worker"].mend == "halfbridge checker run --bootstrap-servers memory"
+    assert GROUP in found["no-responder"].what
+
+
+def test_a_topic_that_is_missing(stack: MemoryStack) -> None:
+    """The part of `topics check`, with the command that makes it."""
+    stack.machine.broker.delete_topic(stack.config.names.dead)
+    found = found_by(stack)
+    assert found["topic-missing"].mend.startswith("halfbridge topics create")
+
+
+def test_an_open_kafka_txn_holds_back_readers(stack: MemoryStack) -> None:
+    """It says since when, and of which transaction the first record is; the commands name it."""
+    ports = stack.machine.ports(stack.machine.process("writer"))
+    writer = ports.kafka.transactional_writer({"transactional.id": "somebody"})
+    writer.init(10)
+    writer.begin()
+    headers = [("__transactionId__", b"A" * 32)]
+    writer.produce("orders", b"v", None, 0, lambda *_: None, 0, headers)
+    writer.flush(10)
+    stack.advance(5)
+    assert "frozen-lso" not in found_by(stack, real_topics=("orders",))
+    stack.advance(30)
+    frozen = found_by(stack, real_topics=("orders",))["frozen-lso"]
+    assert "orders 0" in frozen.what
+    assert "A" * 32 in frozen.what
+    assert "abort --topic orders --partition 0 --start-offset 0" in frozen.mend
+    writer.abort(10)
+    assert "frozen-lso" not in found_by(stack, real_topics=("orders",))

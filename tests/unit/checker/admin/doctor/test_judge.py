@@ -1,0 +1,157 @@
+"""Each finding, made of facts alone: what it says, and that its command can be pasted."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+from halfbridge.bridge.ports import SeenTopic
+from halfbridge.checker.admin.acls import Acl
+from halfbridge.checker.admin.doctor.codes import MEANINGS, Finding, Severity
+from halfbridge.checker.admin.doctor.facts import BornClock, Facts, Host, Stall
+from halfbridge.checker.admin.doctor.judge import CLOCK_MS_MAX, KAFKA_TXN_MS_MAX, judge
+from halfbridge.checker.admin.shape import Problem
+from halfbridge.checker.admin.topics import Report
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.serde.records import DaemonSettings
+
+CONFIG = CheckerConfig(bootstrap_servers="kafka:9092")
+NAMES = CONFIG.names
+NOW_MS = 1_700_000_000_000
+BROKER = {"transaction.max.timeout.ms": "900000", "offsets.retention.minutes": "10080"}
+ACL = Acl("User:d", ("Write",), "--topic", "orders")
+
+
+def problem(code: str, *, blocking: bool = True) -> dict[str, Any]:
+    """Return a report with a problem of `topics check`."""
+    one = Problem("subject", "what", "halfbridge topics create", blocking, code=code)
+    return {"report": Report(problems=(one,))}
+
+
+def half(partitions: int = 4, replicas: int = 3, *, is_led: bool = True) -> dict[str, Any]:
+    """Return a half topic on three brokers."""
+    seen = SeenTopic(partitions, replicas, is_led)
+    return {"topics": {NAMES.half: seen}, "brokers": {1: "a:1", 2: "b:1", 3: "c:1"}}
+
+
+def stall(since_ms: int) -> dict[str, Any]:
+    """Return a partition that stands still."""
+    return {"stalls": (Stall("orders", 2, 17, since_ms, "A"),)}
+
+
+def host(**facts: Any) -> dict[str, Any]:
+    """Return what is known of a machine."""
+    return {"host": Host(**facts)}
+
+
+def broker(**settings: str) -> dict[str, Any]:
+    """Return one broker's settings, `_` in place of dots."""
+    told = {name.replace("_", "."): value for name, value in settings.items()}
+    return {"broker_settings": {1: {**BROKER, **told}}}
+
+
+# Code -> facts that make it, and words of the command.
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "unreachable": ({"unreachable": "refused"}, "nc -vz kafka 9092"),
+    "not-told": ({"silent": {"brokers": "no answer"}}, "--timeout 120"),
+    "topic-missing": (problem("topic-missing"), "topics create"),
+    "topic-setting": (problem("topic-setting"), "topics create"),
+    "topic-replicas": (half(replicas=1), "--broker-list 1,2,3"),
+    "topic-offline": (half(is_led=False), f"--describe --topic {NAMES.half}"),
+    "partitions": (problem("partitions"), "topics create"),
+    "offsets": (problem("offsets"), "topics create"),
+    "retention-ends": (problem("retention-ends"), "topics create"),
+    "offsets-retention": (broker(offsets_retention_minutes="60"), "minutes=10080"),
+    "kafka-txn-timeout": (broker(transaction_max_timeout_ms="5000"), "TIMEOUT_MS=5000"),
+    "session-timeout": (broker(group_min_session_timeout_ms="30000"), "TIMEOUT_MS=30000"),
+    "broker-versions": (
+        {"broker_settings": {1: BROKER, 2: BROKER, 3: {**BROKER, "new": "1"}}},
+        "kafka-broker-api-versions.sh",
+    ),
+    "daemon-right": ({"daemon_lacks": (ACL,)}, "--operation Write --topic orders"),
+    "client-right": ({"client_lacks": (ACL,)}, "--operation Write --topic orders"),
+    "frozen-lso": (stall(NOW_MS - KAFKA_TXN_MS_MAX), "--partition 2 --start-offset 17"),
+    "no-worker": ({"workers": ()}, "checker run --bootstrap-servers kafka:9092"),
+    "idle-workers": ({**half(1), "workers": ("w-0", "w-1")}, "--grow --partitions 2"),
+    "no-responder": ({"responders": {"g": ()}}, "--members --group CID_g"),
+    "settings-differ": (
+        {"record": DaemonSettings()._replace(worker="w", transaction_timeout_ms=1)},
+        "export HALFBRIDGE_TRANSACTION_TIMEOUT_MS=1",
+    ),
+    "clock-broker": ({"newest_ms": NOW_MS + CLOCK_MS_MAX + 1}, "timedatectl"),
+    "clock-client": ({"clocks": (BornClock("g", -CLOCK_MS_MAX - 1, 3),)}, "timedatectl"),
+    "policy-topic": ({"policy_topics": ("none",)}, "--create --topic none"),
+    "package": (host(foreign={"halfbridge.serde": "/x/serde"}), "pip install"),
+    "client-library": (host(kafka_client=("2.13.1", "2.13.1")), "confluent-kafka>=2.15"),
+    "memory": (host(memory_bytes=1 << 30), "HALFBRIDGE_ENTRIES_BYTES_MAX="),
+    "open-files": (host(files_max=1024), "ulimit -n"),
+}
+
+
+def found(facts: dict[str, Any]) -> tuple[Finding, ...]:
+    """Return the findings of these facts."""
+    return judge(Facts(asked_at_ms=NOW_MS, **facts), CONFIG)
+
+
+def test_every_finding_has_a_case() -> None:
+    """A code without a case here is a finding that nobody tried."""
+    assert set(CASES) == set(MEANINGS)
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_facts_make_one_finding(code: str) -> None:
+    """With the severity of its code, in one line, and a command that a shell takes."""
+    facts, words = CASES[code]
+    (one,) = found(facts)
+    assert (one.code, one.severity) == (code, MEANINGS[code][0])
+    assert words in one.mend
+    assert "\n" not in one.what + one.mend
+    assert shlex.split(one.mend)
+
+
+def test_nothing_is_wrong_where_nothing_is_known_to_be() -> None:
+    """Sound facts make no finding."""
+    sound = {
+        **half(),
+        **broker(group_min_session_timeout_ms="6000", group_max_session_timeout_ms="1800000"),
+        **host(
+            memory_bytes=1 << 40, files_max=1 << 20, kafka_client=("2.16.1", "2.16.0"), foreign={}
+        ),
+        "workers": ("w-0",),
+        "responders": {"g": ("c",)},
+        "record": DaemonSettings(),
+        "newest_ms": NOW_MS,
+        "clocks": (BornClock("g", 5, 3),),
+    }
+    assert found(sound) == ()
+
+
+def test_errors_come_first_and_advice_last() -> None:
+    """Advice of `topics check` is a note, whatever its code is."""
+    report = Report(problems=(*problem("topic-setting", blocking=False)["report"].problems,))
+    severities = [each.severity for each in found({"report": report, "workers": ()})]
+    assert severities == [Severity.ERROR, Severity.NOTE]
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "severity"),
+    [
+        (CONFIG.kafka_txn_timeout_ms - 1, None),
+        (CONFIG.kafka_txn_timeout_ms, Severity.WARNING),
+        (KAFKA_TXN_MS_MAX, Severity.ERROR),
+    ],
+)
+def test_an_open_kafka_txn_has_its_time(age_ms: int, severity: Severity | None) -> None:
+    """A daemon's is over after kafka_txn_timeout_ms, anybody's after 15 minutes."""
+    assert [each.severity for each in found(stall(NOW_MS - age_ms))] == [severity] * bool(severity)
+
+
+def test_text_of_records_breaks_no_line() -> None:
+    """A transaction id and a group are what a client wrote."""
+    facts = {
+        "stalls": (Stall("orders", 0, 1, 0, "A\nerror all: well"),),
+        "clocks": (BornClock("g\nx", 10**9, 1),),
+    }
+    assert all("\n" not in each.what for each in found(facts))
