@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.testkit.daemon import DaemonProcess
 from halfbridge.testkit.ports import free_ports
@@ -89,4 +90,49 @@ def test_topics_are_shown_with_what_is_wrong(installation: Installation, tmp_pat
         assert body["ok"], body
     installation.alter(installation.names.half, cleanup_policy="compact")
     web = _stage(installation, tmp_path)
-    until("the report", lambda: "compact" in web.browser(READ_TOKEN).get("/topics").text)
+    with web.browser(READ_TOKEN) as browser:
+        page = until("the report", lambda: _full(browser.get("/topics").text), every_s=0.5)
+    assert "compact" in page
+
+
+def test_transactions_are_shown_from_their_begin_to_their_end(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """Listed while undecided, drawn with all events, and explained; strangers' text stays text."""
+    installation.make(groups=(GROUP,))
+    topic = installation.topic("orders")
+    one, other = (system_ports().transaction_id() for _ in range(2))
+    installation.pass_through(topic)
+    installation.half(topic, one, producer_group="<b>group</b>")
+    web = _stage(installation, tmp_path)
+    with web.client(READ_TOKEN) as client:
+        body = client.get("/api/v1/transactions").json()
+        assert [each["id"] for each in body["transactions"]] == [one]
+        assert (body["total"], body["next_offset"]) == (1, None)
+        assert client.get("/api/v1/transactions?offset=1").json()["transactions"] == []
+        assert client.get("/api/v1/transactions?group=none").json()["total"] == 0
+        life = client.get(f"/api/v1/transactions/{one}").json()
+        assert (life["state"], life["events"][0]["kind"]) == ("PREPARED", "half")
+        told = client.get(f"/api/v1/transactions/{one}/explain").json()
+        assert told["sentences"]
+        missing = client.get(f"/api/v1/transactions/{other}")
+        assert missing.status_code == 404
+        assert client.get("/api/v1/transactions/no-time").status_code == 400
+    web = _stage(installation, tmp_path)
+    with web.browser(READ_TOKEN) as browser:
+        page = until("the list", lambda: _full(browser.get("/transactions").text), every_s=0.5)
+        assert f'href="/transactions/{one}"' in page
+        assert "&lt;b&gt;group&lt;/b&gt;" in page
+        assert "<b>" not in page
+        found = browser.get(f"/transactions?id={one}")
+        assert found.headers["location"] == f"/transactions/{one}"
+        address = f"/transactions/{one}"
+        page = until("the life", lambda: _full(browser.get(address).text), every_s=0.5)
+        assert '<circle class="mark half"' in page
+        assert told["sentences"][0].split("<")[0] in page
+        assert "<form" not in page.split("<main")[1]  # read-only
+
+
+def _full(page: str) -> str:
+    """Return a page that does not say that it is still being read; else nothing."""
+    return "" if "Reading from Kafka" in page else page

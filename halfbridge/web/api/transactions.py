@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.transactions import plain, search
+from halfbridge.checker.admin.transactions.explain import explain
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, Life
 from halfbridge.checker.admin.transactions.listing import Filter, Listing, list_undecided
 from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
@@ -99,6 +100,13 @@ async def transaction(call: Call) -> dict[str, Any]:
     return plain.life(await services.work.run(lambda: life_of(services, values)))
 
 
+async def explanation(call: Call) -> dict[str, Any]:
+    """Return in sentences why a transaction is where it is."""
+    services, values = call.services, call.values
+    life = await services.work.run(lambda: life_of(services, values))
+    return {"id": life.id, "state": life.state, "sentences": list(explain(life))}
+
+
 ROUTES = (
     Route(
         path="/transactions",
@@ -110,6 +118,12 @@ ROUTES = (
         path="/transactions/{id}",
         summary="One transaction's life: every record of it, and what became of each.",
         answer=transaction,
+        query=FOUND_BY,
+    ),
+    Route(
+        path="/transactions/{id}/explain",
+        summary="Why a transaction is where it is, what happens next, and what can be done.",
+        answer=explanation,
         query=FOUND_BY,
     ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from halfbridge.checker.admin.transactions.explain import explain
 from halfbridge.web.api.routes import Argument
 from halfbridge.web.api.transactions import FOUND_BY, FRESH_S, LISTED_BY, OLD_S, life_of, paging_of
 from halfbridge.web.api.transactions import look as listing_of
@@ -55,6 +56,7 @@ async def look_at_one(visit: Visit) -> dict[str, Any]:
     )
     context = {"title": "Transaction", "id": values["id"], "kept": kept}
     if kept is not None:
+        context["sentences"] = explain(kept.value)
         context["timeline"] = timeline(kept.value.events)
         context["events"] = kept.value.events[:EVENTS_MAX]
     return context

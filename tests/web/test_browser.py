@@ -1,0 +1,139 @@
+"""The web page in a real browser, on a real broker with a daemon: every page, and a change by keys.
+
+With HALFBRIDGE_PICTURES=DIRECTORY the pages are also written there as PNGs, light and dark: so the
+pictures of docs/operations.md are made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfbridge.bridge.kafka import system_ports
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.serde.records import OpKind, OpSource
+from halfbridge.testkit.daemon import DaemonProcess
+from halfbridge.testkit.ports import free_ports
+from halfbridge.web.pages.table import NAVIGATION
+from tests.integration.installation import GROUP, Installation
+from tests.kit.chromium import Browser, browsing
+from tests.kit.http import answer_of
+from tests.kit.waiting import until
+from tests.kit.web import OPERATE_TOKEN, token_file
+from tests.tools import tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.broker
+
+PICTURES = os.environ.get("HALFBRIDGE_PICTURES", "")
+HOSTILE = "<script>document.title='taken'</script><img src=x onerror=document.title='taken'>"
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    """A browser of the test's own."""
+    program = tool("chromium", package="chromium", others=("chromium-headless-shell",))
+    with browsing(program, tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def served(installation: Installation, directory: Path) -> Iterator[str]:
+    """Run a daemon with the server beside it; yield the server's address."""
+    metrics, admin = free_ports(2)
+    daemon = DaemonProcess(
+        CheckerConfig(
+            bootstrap_servers=installation.servers,
+            topic_prefix=installation.names.prefix,
+            transaction_timeout_ms=1000,
+            check_interval_ms=1000,
+            metrics_port=metrics,
+            admin_port=admin,
+            admin_tokens=token_file(directory),
+            allow_changes=True,
+            state_dir=directory,
+        )
+    )
+    try:
+        daemon.start()
+        url = f"http://127.0.0.1:{admin}"
+        until("the server answers", lambda: answer_of(f"{url}/livez")[0] == 200)
+        yield url
+    finally:
+        daemon.stop()
+
+
+def _fill(installation: Installation) -> tuple[str, str, str]:
+    """Write transactions of all fates; return a delivered, an undecided and a dead one's id."""
+    installation.make(partitions=2, groups=(GROUP, "payment-service"))
+    orders = installation.topic("orders")
+    delivered, undecided, dead = (system_ports().transaction_id() for _ in range(3))
+    for _ in range(30):
+        installation.pass_through(orders)
+    installation.commit(installation.half(orders, delivered))
+    installation.half(orders, undecided, headers=[(HOSTILE, b"")], value=HOSTILE.encode())
+    installation.half(orders, producer_group="payment-service", partition=1)
+    given_up = installation.half(orders, dead)
+    installation.op(
+        OpKind.DISCARD,
+        given_up,
+        source=OpSource.OPERATOR,
+        actor="ada@example",
+        reason=HOSTILE,
+        message_count=-1,
+    )
+    return delivered, undecided, dead
+
+
+def _sign_in(browser: Browser, url: str) -> None:
+    """Sign in by keys alone: the field has the focus."""
+    browser.open(f"{url}/transactions")
+    browser.wait("document.activeElement.id == 'token'")
+    browser.write(OPERATE_TOKEN)
+    browser.press("Enter")
+    browser.wait("location.pathname == '/transactions'")
+
+
+def _look(browser: Browser, url: str, path: str, name: str = "") -> None:
+    """Open a page, wait until it is full, and look at it."""
+    browser.open(url + path)
+    browser.wait(f"location.pathname == {json.dumps(path)}")
+    browser.wait("document.readyState == 'complete' && !document.querySelector('.reading')")
+    assert browser.value("document.querySelectorAll('h1').length") == 1, path
+    assert browser.value("document.querySelector('main').innerText.length") > 20, path
+    assert browser.value("document.title.endsWith('halfbridge')"), "a stranger's script ran"
+    unnamed = "[...document.querySelectorAll('input:not([type=hidden]),select,button')].filter("
+    unnamed += "each => !(each.labels?.length || each.textContent.trim())).length"
+    assert browser.value(unnamed) == 0, f"{path}: a field without a label"
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.value(wide) <= 0, f"{path} is wider than the window"
+    if PICTURES and name:
+        for scheme in ("light", "dark"):
+            browser.prefer(scheme)
+            browser.take_picture(Path(PICTURES) / f"{name}-{scheme}.png")
+        browser.prefer("light")
+
+
+def test_every_page_and_a_change_by_keys(
+    installation: Installation, tmp_path: Path, browser: Browser
+) -> None:
+    """Nobody needs a mouse, no page shows a stranger's markup, and nothing is complained about."""
+    delivered, undecided, dead = _fill(installation)
+    with served(installation, tmp_path) as url:
+        _sign_in(browser, url)
+        browser.press("Tab")
+        skip = "document.activeElement.className"
+        assert browser.value(skip) == "skip", "the first key leads to the content"
+        for page in NAVIGATION:
+            _look(browser, url, page.path, page.title.lower().replace(" ", "-"))
+        _look(browser, url, f"/transactions/{delivered}", "transaction")
+        _look(browser, url, f"/transactions/{dead}")
+        _look(browser, url, f"/transactions/{undecided}")
+    assert browser.complaints == []
