@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.web.gate import Gate
+from halfbridge.web.refusals import Refusal
 from halfbridge.web.watch import Watch
 from halfbridge.web.work import Answers, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
 
     from halfbridge.bridge.ports import Ports
     from halfbridge.web.config import WebConfig
+
+
+CHANGE_WAIT_S = 5.0
 
 
 class Services:
@@ -47,7 +52,22 @@ class Services:
         self.watch = Watch(config.metrics_urls, self.work, monotonic=monotonic)
         self._ports = ports
         self._lock = threading.Lock()
+        self._change = threading.Lock()
         self._cluster: Cluster | None = None
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Let nobody else change anything while the block runs: one change after the other.
+
+        Raises:
+            Refusal: 409, another change is under way and takes longer than `CHANGE_WAIT_S`.
+        """
+        if not self._change.acquire(timeout=CHANGE_WAIT_S):
+            raise Refusal(409, "another change is under way: repeat this one")
+        try:
+            yield
+        finally:
+            self._change.release()
 
     def cluster(self) -> Cluster:
         """Return the cluster, connected at the first call. Thread-safe."""

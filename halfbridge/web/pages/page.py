@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from halfbridge.bridge.log_text import one_line
@@ -19,7 +19,7 @@ from halfbridge.web.pages import words
 from halfbridge.web.refusals import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from starlette.requests import Request
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from halfbridge.web.sessions import Session
     from halfbridge.web.tokens import Principal
 
-FIELDS_MAX = 100
+FIELDS_MAX = 200
 SIGN_IN = "/sign-in"
 # A page answers within 300 ms, also while the log is read: it shows the answer of before, or says
 # that the first one is being made, and asks again.
@@ -76,6 +76,18 @@ class Page:
     entry: str = ""
 
 
+class Fields(dict[str, str]):
+    """The fields of a form, and the arguments in its address; of one that is repeated the last."""
+
+    def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
+        super().__init__(pairs)
+        self._pairs = tuple(pairs)
+
+    def every(self, name: str) -> tuple[str, ...]:
+        """Return all values of a field that is repeated."""
+        return tuple(text for key, text in self._pairs if key == name)
+
+
 @dataclass(frozen=True, slots=True)
 class Done:
     """What came of a form.
@@ -99,7 +111,7 @@ class Form:
     """
 
     path: str
-    act: Callable[[Services, Principal, Mapping[str, str]], Awaitable[Done]]
+    act: Callable[[Services, Principal, Fields], Awaitable[Done]]
 
 
 def _shown(value: Any) -> Any:
@@ -128,6 +140,8 @@ TEMPLATES.globals["static"] = {
 TEMPLATES.globals["urlencode"] = lambda **values: urlencode(
     {name: each for name, each in values.items() if each not in (None, "")}
 )
+# An id as a form sends it back: whole, however it looks.
+TEMPLATES.filters["exactly"] = lambda text: Markup(escape(text))  # noqa: S704 (escaped)
 TEMPLATES.filters["in_path"] = lambda text: Markup(quote(text, safe=""))  # noqa: S704 (quoted)
 
 
@@ -171,8 +185,8 @@ def query_of(request: Request, wanted: tuple[Argument, ...]) -> dict[str, Any]:
     return read_arguments(wanted, given)
 
 
-async def fields_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form.
+async def fields_of(request: Request) -> Fields:
+    """Return the fields of a form, and the arguments in its address.
 
     Raises:
         Refusal: 413, 408; 400 for more than `FIELDS_MAX` fields or another encoding.
@@ -182,9 +196,10 @@ async def fields_of(request: Request) -> dict[str, str]:
         raise Refusal(415, "a form is sent as application/x-www-form-urlencoded")
     text = (await body_of(request)).decode("utf-8", "replace")
     try:
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX))
+        found = parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_MAX)
     except ValueError as error:
         raise Refusal(400, f"a form has at most {FIELDS_MAX} fields") from error
+    return Fields([*found, *request.path_params.items()])
 
 
 def here_of(request: Request) -> str:

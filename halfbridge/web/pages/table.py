@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as HttpRoute
 
-from halfbridge.web.pages import audit_log, overview, topics, transactions
+from halfbridge.web.pages import audit_log, dead_letters, overview, topics, transactions
 from halfbridge.web.pages.page import (
     SIGN_IN,
     Form,
@@ -28,8 +28,14 @@ if TYPE_CHECKING:
 
     from halfbridge.web.services import Services
 
-PAGES: tuple[Page, ...] = (*overview.PAGES, *transactions.PAGES, *topics.PAGES, *audit_log.PAGES)
-FORMS: tuple[Form, ...] = ()
+PAGES: tuple[Page, ...] = (
+    *overview.PAGES,
+    *transactions.PAGES,
+    *dead_letters.PAGES,
+    *topics.PAGES,
+    *audit_log.PAGES,
+)
+FORMS: tuple[Form, ...] = dead_letters.FORMS
 NAVIGATION = tuple(each for each in PAGES if each.entry)
 
 
@@ -67,7 +73,7 @@ def _form(services: Services, form: Form) -> Callable[..., Any]:
         services.gate.check_host(request)
         fields = await fields_of(request)
         session = services.gate.check_change(request, fields.pop("csrf", ""))
-        done = await form.act(services, session.principal, {**fields, **request.path_params})
+        done = await form.act(services, session.principal, fields)
         services.answers.forget()
         services.gate.sessions.tell(session, done.said)
         return RedirectResponse(done.address, 303)

@@ -1,0 +1,195 @@
+"""Dead letters, as `halfbridge dead list|show|resume|redeliver` handle them; never a payload."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.admin.dead.actions import DeadLetters, Order
+from halfbridge.checker.admin.dead.describe import as_json, told_json
+from halfbridge.checker.admin.dead.plans import Choice
+from halfbridge.checker.admin.dead.redoing import Told, redo
+from halfbridge.checker.admin.dead.transactions import DeadTransaction, Remedy, Wanted
+from halfbridge.serde.records import DeadReason
+from halfbridge.web.api.routes import PAGING, REASON, Argument, Call, Route, page_of
+from halfbridge.web.refusals import Refusal
+from halfbridge.web.tokens import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.web.services import Services
+
+FRESH_S = 2.0
+OLD_S = 120.0
+# A request of one form or call: more of them are a matter for the command, which tells of progress.
+BULK_MAX = 100
+_RATE = 100.0
+SELECTED_BY = (
+    Argument("group", str, "Producer group.", default=""),
+    Argument("topic", str, "Real topic of a message.", default=""),
+    Argument(
+        "reason",
+        str,
+        "Reason of a letter.",
+        default="",
+        words=("", *(each.value for each in DeadReason)),
+    ),
+    Argument("done", bool, "Also transactions whose letters are all dealt with.", default=False),
+)
+_UNVERIFIED = Argument(
+    "accept_unverified",
+    bool,
+    "Also letters whose half record or op retention has deleted.",
+    default=False,
+)
+_REDELIVERED = (
+    Argument("accept_partial", bool, "INCOMPLETE: deliver what is there.", default=False),
+    Argument(
+        "accept_duplicates",
+        bool,
+        "LATE: deliver what may have been delivered.",
+        default=False,
+    ),
+)
+CHANGED_BY = (REASON, _UNVERIFIED, *_REDELIVERED)
+
+
+def look(services: Services, values: Mapping[str, Any]) -> list[DeadTransaction]:
+    """Return the dead letters that are asked for, by transaction.
+
+    Raises:
+        AdminError: the topic cannot be read; the operator acts.
+    """
+    wanted = Wanted(
+        groups=_one(values["group"]),
+        topics=_one(values["topic"]),
+        reasons=frozenset({DeadReason(values["reason"])} if values["reason"] else ()),
+        is_open=not values["done"],
+    )
+    return DeadLetters(services.cluster(), services.config.names).find(wanted)
+
+
+def lives_of(services: Services, name: str) -> list[DeadTransaction]:
+    """Return the dead letters of each life of one transaction.
+
+    Raises:
+        Refusal: 404.
+    """
+    wanted = Wanted(ids=frozenset({name}))
+    found = DeadLetters(services.cluster(), services.config.names).find(wanted)
+    if not found:
+        raise Refusal(404, "there is no dead letter of this transaction")
+    return found
+
+
+def bring_back(
+    services: Services,
+    names: frozenset[str],
+    remedy: Remedy,
+    values: Mapping[str, Any],
+    *,
+    who: str,
+) -> list[Told]:
+    """Resume or redeliver transactions, at most `BULK_MAX`; return what became of each.
+
+    Raises:
+        Refusal: 404 without an open letter; 409 where nothing can be done, or while another change
+            is under way.
+        AdminError: it could not be done, or not be noted in the audit topic; the operator acts.
+    """
+    if not 1 <= len(names) <= BULK_MAX:
+        raise Refusal(400, f"choose 1 to {BULK_MAX} transactions")
+    order = Order(
+        wanted=Wanted(ids=names, is_open=True),
+        limit=BULK_MAX,
+        rate=_RATE,
+        who=who,
+        why=values["reason"],
+    )
+    choice = Choice(
+        remedy=remedy,
+        accept_partial=values.get("accept_partial", False),
+        accept_duplicates=values.get("accept_duplicates", False),
+        accept_unverified=values.get("accept_unverified", False),
+    )
+    with services.changing():
+        letters = DeadLetters(services.cluster(), services.config.names)
+        told = redo(letters, order, choice, lambda _meant: True)
+    if not told:
+        raise Refusal(404, "there is no open dead letter of this transaction")
+    if all(each.refusal for each in told):
+        raise Refusal(409, "; ".join(sorted({each.refusal for each in told})))
+    return told
+
+
+async def dead_letters(call: Call) -> dict[str, Any]:
+    """Return dead letters by transaction, in the order of the decisions."""
+    services, values = call.services, call.values
+    found = await services.work.run(lambda: look(services, values))
+    shown, paging = page_of(found, values)
+    return {"transactions": [as_json(each) for each in shown], **paging}
+
+
+async def dead_letter(call: Call) -> dict[str, Any]:
+    """Return the dead letters of one transaction, with what was done about each."""
+    services, name = call.services, call.values["id"]
+    found = await services.work.run(lambda: lives_of(services, name))
+    return {"id": name, "lives": [as_json(each) for each in found]}
+
+
+async def resume(call: Call) -> dict[str, Any]:
+    """Have a transaction asked about again that was given up."""
+    return await _brought_back(call, Remedy.RESUME)
+
+
+async def redeliver(call: Call) -> dict[str, Any]:
+    """Have a transaction delivered that was committed and refused."""
+    return await _brought_back(call, Remedy.REDELIVER)
+
+
+async def _brought_back(call: Call, remedy: Remedy) -> dict[str, Any]:
+    services, values = call.services, call.values
+    names = frozenset({values["id"]})
+    told = await services.work.run(
+        lambda: bring_back(services, names, remedy, values, who=call.principal.name)
+    )
+    services.answers.forget()
+    return {
+        "done": [told_json(each) for each in told if not each.refusal],
+        "refused": [told_json(each) for each in told if each.refusal],
+    }
+
+
+def _one(text: str) -> frozenset[str]:
+    return frozenset({text} if text else ())
+
+
+ROUTES = (
+    Route(
+        path="/dead-letters",
+        summary="Dead letters by transaction, in the order of the decisions.",
+        answer=dead_letters,
+        query=(*SELECTED_BY, *PAGING),
+    ),
+    Route(
+        path="/dead-letters/{id}",
+        summary="The dead letters of one transaction, and what was done about each.",
+        answer=dead_letter,
+    ),
+    Route(
+        path="/dead-letters/{id}/resume",
+        summary="Have a transaction asked about again that was given up.",
+        answer=resume,
+        method="POST",
+        role=Role.OPERATE,
+        body=(REASON, _UNVERIFIED),
+    ),
+    Route(
+        path="/dead-letters/{id}/redeliver",
+        summary="Have a transaction delivered that was committed and refused.",
+        answer=redeliver,
+        method="POST",
+        role=Role.OPERATE,
+        body=CHANGED_BY,
+    ),
+)
