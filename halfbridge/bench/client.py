@@ -69,10 +69,11 @@ class Client:
         return count
 
     def measure(self, *, first_number: int) -> int:
-        """Run the measured part; return how many lead-in messages preceded it.
+        """Run the lead-in, then the measured messages; return the number of lead-in messages.
 
         Args:
-            first_number: Number of the first lead-in message; below all numbers of the warm-up.
+            first_number: Number of the first lead-in message, below all numbers of the warm-up. The
+                lead-in counts down from it, and exists only at a given rate.
         """
         lead = int(_LEAD_S * self._config.rate)
         numbers = itertools.chain(

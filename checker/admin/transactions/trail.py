@@ -67,7 +67,10 @@ class Trail:
         self._told_at = cluster.ports.clock.monotonic()
 
     def spans(self, places: Iterable[Place], time: Slice) -> dict[Place, Span]:
-        """Return the offsets of a range of time, up to what can be read now."""
+        """Return the offsets of a range of time, up to the last stable offsets.
+
+        Places without a record in or after the range are left out.
+        """
         wanted = list(places)
         ends = edges(self._cluster, wanted, Edge.STABLE_END)
         begins = offsets_at(self._cluster, dict.fromkeys(wanted, time.from_ms))

@@ -199,7 +199,7 @@ def _due_ms(entry: Entry, asked: Asked, limits: Limits) -> int:
 
 
 def _wait(facts: _Facts, world: World) -> tuple[Wait, str]:
-    """Return why a transaction waits. What hinders more than one transaction comes first."""
+    """Return why a transaction waits: its own reason first, then its group's, then the daemon's."""
     limits, check_times = world.limits, facts.check_times
     if facts.decision:
         text = f"a {facts.decision} is appended and cannot be applied yet (rule 1)"

@@ -38,7 +38,7 @@ class MariaDB(Database):
     )
 
     def check_commit(self, connection: Connection) -> None:
-        """Refuse AUTOCOMMIT, and a server that writes its log only once a second."""
+        """Refuse AUTOCOMMIT, and a server that loses commits when it is killed (flush mode 0)."""
         query = text("SELECT @@autocommit, @@innodb_flush_log_at_trx_commit")
         autocommit, flush = connection.execute(query).one()
         if autocommit:

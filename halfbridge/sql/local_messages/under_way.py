@@ -145,7 +145,10 @@ class UnderWay:
         return found
 
     def _durable(self, sendings: Iterable[Sending]) -> list[Attempt]:
-        """Return the durable batches; unfinished ones stay under way."""
+        """Return the durable batches; unfinished ones stay under way.
+
+        A batch older than send_timeout_ms is rolled back: its first check is near or past.
+        """
         timeout_s = self._producer.config.send_timeout_ms / _MS_PER_S
         attempts: list[Attempt] = []
         for each in sendings:

@@ -196,7 +196,10 @@ class Scheduler:
         return min(moments, default=None)
 
     def kill(self, process: Process) -> None:
-        """End a process where it stands; returns only to whoever is not part of the process."""
+        """End a process at once: its tasks never go on, and its clients die without closing.
+
+        Does not return to a task of the process itself.
+        """
         if process.is_dead:
             return
         process.is_dead = True
