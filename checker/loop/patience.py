@@ -43,8 +43,8 @@ class Awaited(NamedTuple):
 
     Attributes:
         since_ms: Append time of the first op that waits (partition time).
-        limit_ms: How long the longest wait may be.
-        groups: Whose they are.
+        limit_ms: The longest allowed wait.
+        groups: The groups of the deliveries that wait.
         topics: Which real topics, or partitions of them, are missing.
     """
 

@@ -25,7 +25,7 @@ _log = logging.getLogger("halfbridge.checker")
 # Before any broker has answered: a wrong address is told of soon. The client goes on connecting
 # between two questions, so brokers that need longer than this are found all the same.
 FIRST_QUESTION_S = 2.0
-# How much later than its own limit the client is given up: it knows the reason.
+# How much longer than the question's time-out to wait: the client's own error names the reason.
 _CLIENT_GRACE_S = 1.0
 
 

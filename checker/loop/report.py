@@ -89,7 +89,7 @@ class Reporter:
         self._lines = Lines(clock)
 
     def written(self, plan: Plan, pair: Pair, *, refused: Sequence[DeadHalf], stubs: int) -> None:
-        """Record that `plan` stands.
+        """Report that `plan` is committed.
 
         Args:
             plan: The plan that was written.

@@ -117,7 +117,7 @@ class TopicWatch:
         self._first_at = now if self._first_at is None else self._first_at
 
     def look_now_and_then(self, now: float) -> None:
-        """Look when it is time."""
+        """Look up all topics if that is due."""
         pace_s = RIGHTS_S if self._routes.refused_topics else FRESH_S
         if now - self._at >= (OWN_LOOK_S if self._own.missing else pace_s):
             self.look(now)
