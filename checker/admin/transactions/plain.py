@@ -11,6 +11,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from halfbridge.checker.admin.transactions.group_facts import GroupFacts
+    from halfbridge.checker.admin.transactions.groups import Groups
     from halfbridge.checker.admin.transactions.life import Event, Life, Payload
     from halfbridge.checker.admin.transactions.listing import Listing
     from halfbridge.checker.admin.transactions.waits import Undecided
@@ -30,6 +32,26 @@ def undecided(each: Undecided) -> dict[str, Any]:
     """Return one undecided transaction; what is not known is None."""
     body = each._asdict()
     body["wait"] = each.wait.value
+    return body
+
+
+def groups(found: Groups) -> dict[str, Any]:
+    """Return `{"groups": [...], "since_ms", "is_whole", "stopped": [...], "at_ms"}`."""
+    return {
+        "groups": [group(each) for each in found.groups],
+        "since_ms": found.since_ms,
+        "is_whole": found.is_whole,
+        "stopped": [{"partition": each.partition, "why": each.why} for each in found.stopped],
+        "at_ms": found.at_ms,
+    }
+
+
+def group(each: GroupFacts) -> dict[str, Any]:
+    """Return one producer group; what is not known is None."""
+    body = {name: _plain(getattr(each, name)) for name in _fields(type(each))}
+    body["members"] = None if each.members is None else list(each.members)
+    body["real_topics"] = list(each.real_topics)
+    body["last_answer"] = None if each.last_answer is None else each.last_answer._asdict()
     return body
 
 

@@ -1,0 +1,158 @@
+"""`halfbridge groups`: producer groups, who answers their checks, and what is undecided."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from halfbridge.bridge.log_text import one_line
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
+from halfbridge.cli.table import table
+from halfbridge.cli.times import moment_ms
+
+if TYPE_CHECKING:
+    from halfbridge.checker.admin.transactions.group_facts import GroupFacts
+    from halfbridge.checker.admin.transactions.groups import Groups
+
+_HEADINGS = (
+    *("GROUP", "MEMBERS", "UNDECIDED", "OLDEST", "COMMIT", "ROLLBACK", "UNKNOWN", "DISCARD"),
+    "LAST ANSWER",
+)
+_since_option = click.option(
+    "--since",
+    "since_ms",
+    type=moment_ms,
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="Count ops from here on.",
+)
+
+
+@click.group()
+def groups() -> None:
+    """See producer groups: who answers checks, and what is undecided."""
+
+
+@groups.command(name="list")
+@_since_option
+@json_option
+@settings_options(CheckerConfig, only=CONNECTION)
+def list_(*, as_json: bool, **values: Any) -> int:
+    """List producer groups, those with the most undecided transactions first.
+
+    A group is listed if it has a check topic, an undecided transaction, or an op since --since.
+    MEMBERS are those that answer checks now. Exit status 1: a pair is stopped, and what is
+    undecided in that pair is not known.
+    """
+    from halfbridge.checker.admin.transactions import plain  # noqa: PLC0415
+
+    found = _read(values)
+    if as_json:
+        click.echo(json.dumps(plain.groups(found)))
+    else:
+        for line in table(_HEADINGS, [_row(each, found.at_ms) for each in found.groups]):
+            click.echo(line)
+        _note_what_is_left_out(found)
+    return _status(found)
+
+
+@groups.command()
+@click.argument("group")
+@_since_option
+@json_option
+@settings_options(CheckerConfig, only=CONNECTION)
+def show(*, group: str, as_json: bool, **values: Any) -> int:
+    """Show one producer group: members, ops, and why its undecided transactions wait.
+
+    Exit status 1: no such group was seen, or a pair is stopped.
+    """
+    from halfbridge.checker.admin.transactions import plain  # noqa: PLC0415
+
+    found = _read(values, only=group)
+    if not found.groups:
+        raise click.ClickException(
+            f"no group {one_line(group)} was seen: it has no check topic, nothing undecided, and no"
+            " op since --since"
+        )
+    (facts,) = found.groups
+    if as_json:
+        click.echo(json.dumps(plain.group(facts)))
+    else:
+        _show(facts, found)
+        _note_what_is_left_out(found)
+    return _status(found)
+
+
+def _read(values: dict[str, Any], *, only: str = "") -> Groups:
+    # Imported here: --help does not need the Kafka client.
+    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions.groups import read_groups  # noqa: PLC0415
+
+    config = load_settings(CheckerConfig, values)
+    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
+    return read_groups(cluster, config.names, since_ms=values["since_ms"], only=only)
+
+
+def _status(found: Groups) -> int:
+    for each in found.stopped:
+        click.echo(
+            f"pair {each.partition} is stopped, and what is undecided in it is not known:"
+            f" {one_line(each.why)}; run halfbridge checker init --partition {each.partition}",
+            err=True,
+        )
+    return 1 if found.stopped else 0
+
+
+def _note_what_is_left_out(found: Groups) -> None:
+    if not found.is_whole:
+        click.echo("only the newest ops since --since were counted", err=True)
+
+
+def _row(each: GroupFacts, at_ms: int) -> tuple[object, ...]:
+    from halfbridge.checker.admin.transactions.explain import span_text  # noqa: PLC0415
+
+    members: object = "?" if each.members is None else len(each.members)
+    return (
+        *(each.group, members if each.has_check_topic else "no check topic", each.undecided),
+        span_text(each.oldest_undecided_age_ms),
+        *(each.ops[kind] for kind in ("COMMIT", "ROLLBACK", "UNKNOWN", "DISCARD")),
+        _answer(each, at_ms),
+    )
+
+
+def _answer(each: GroupFacts, at_ms: int) -> str:
+    from halfbridge.checker.admin.transactions.explain import span_text  # noqa: PLC0415
+
+    answer = each.last_answer
+    if answer is None:
+        return "-"
+    ago = "" if answer.at_ms is None else f", {span_text(max(0, at_ms - answer.at_ms))} ago"
+    reason = f": {answer.reason}" if answer.reason else ""
+    return f"{answer.op} by {answer.actor}{ago}{reason}"
+
+
+def _show(each: GroupFacts, found: Groups) -> None:
+    from halfbridge.checker.admin.transactions.explain import span_text, time_text  # noqa: PLC0415
+
+    members = "not known" if each.members is None else ", ".join(each.members) or "none"
+    oldest = "-"
+    if each.oldest_undecided_id is not None:
+        oldest = f"{each.oldest_undecided_id}, {span_text(each.oldest_undecided_age_ms)} old"
+    waits = ", ".join(f"{count} {wait}" for wait, count in each.waits.items())
+    ops = ", ".join(f"{count} {kind}" for kind, count in each.ops.items())
+    for name, text in (
+        ("group", each.group),
+        ("check topic", "yes" if each.has_check_topic else "no: nobody can be asked"),
+        ("members", members),
+        ("undecided", f"{each.undecided}, {each.undecided_bytes} bytes"),
+        ("they wait", waits or "-"),
+        ("oldest", oldest),
+        ("real topics", ", ".join(each.real_topics) or "-"),
+        ("ops", f"{ops}, since {time_text(found.since_ms)}"),
+        ("last answer", _answer(each, found.at_ms)),
+    ):
+        click.echo(f"{name:<12} {one_line(text)}")
