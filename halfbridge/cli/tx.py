@@ -14,6 +14,7 @@ from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
 from halfbridge.cli.times import moment_ms, span_ms
+from halfbridge.cli.tx_decide import commit, rollback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,11 +32,15 @@ _PROGRESS_S = 1.0
 
 @click.group()
 def tx() -> None:
-    """See undecided transactions, and the life of one transaction.
+    """See undecided transactions and the life of one, and decide them.
 
     The commands read the logs. They work beside running daemons and without one, join no group and
-    commit nothing.
+    commit no offsets. `commit` and `rollback` decide a transaction; the others change nothing.
     """
+
+
+tx.add_command(commit)
+tx.add_command(rollback)
 
 
 @tx.command(name="list")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from halfbridge.bridge.errors import NoAnswerError
 from halfbridge.serde.avro import FENCE_CONTEXT
@@ -12,16 +12,30 @@ from halfbridge.serde.errors import DecodeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.bridge import MessageView
-
 _UUID7 = re.compile(r"[0-9a-f]{12}7[0-9a-f]{3}[89ab][0-9a-f]{15}")
 
 
-def check_context(view: MessageView, *, producer_group: str, table_id: Callable[..., str]) -> None:
+class Fenced(Protocol):
+    """What is known of a transaction that a fence is asked about; a MessageView is one."""
+
+    @property
+    def transaction_id(self) -> str:
+        """The transaction id."""
+
+    @property
+    def producer_group(self) -> str:
+        """The producer group."""
+
+    @property
+    def context(self) -> bytes | None:
+        """What the sender left for its checker."""
+
+
+def check_context(view: Fenced, *, producer_group: str, table_id: Callable[..., str]) -> None:
     """Refuse a transaction that was not begun with this fence: its missing row proves nothing.
 
     Args:
-        view: The message that the check is about.
+        view: The transaction that the check is about.
         producer_group: The fence's group.
         table_id: Returns the UUID of the fence's table; with anew=True, reads it from the database.
 

@@ -131,6 +131,19 @@ def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> En
             connection.commit()
             return Ended(Outcome.ROLLED_BACK, 0)
     # A new transaction, whose snapshot is taken after the other row was committed.
+    ended = find(fence, producer_group=producer_group, transaction_id=transaction_id)
+    if ended is None:
+        raise NoAnswerError(f"the row of {transaction_id} was deleted while it was read")
+    return ended
+
+
+def find(fence: FenceTable, *, producer_group: str, transaction_id: str) -> Ended | None:
+    """Return how a local transaction ended; None: no row. Writes nothing.
+
+    Raises:
+        NoAnswerError: The table was replaced.
+        SQLAlchemyError, SqlError: The database cannot tell now; ask again.
+    """
     with fence.own_transaction(writes=False) as connection:
         columns = fence.table.c
         mine = and_(
@@ -139,9 +152,7 @@ def settle(fence: FenceTable, *, producer_group: str, transaction_id: str) -> En
         query = select(columns.outcome, columns.message_count).where(mine)
         found = connection.execute(query).one_or_none()
         _refuse_other(fence, fence.read_info(connection), transaction_id)
-    if found is None:
-        raise NoAnswerError(f"the row of {transaction_id} was deleted while it was read")
-    return Ended(Outcome(found[0]), found[1])
+    return None if found is None else Ended(Outcome(found[0]), found[1])
 
 
 @lru_cache(maxsize=64)  # building the statement takes as long as executing it

@@ -1,0 +1,92 @@
+"""What an operator's decisions ask of a fence, whose row says what the op may say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from halfbridge.bridge.errors import NoAnswerError
+from halfbridge.checker.errors import AdminError
+from halfbridge.sql.errors import Outcome, SqlError
+from halfbridge.sql.fence_context import check_context
+from halfbridge.sql.fence_rows import find, settle
+from halfbridge.sql.fence_table import DEFAULT_NAME, FenceTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Engine
+
+    from halfbridge.checker.admin.transactions.waits import Undecided
+    from halfbridge.sql.fence_rows import Ended
+
+
+class _View(NamedTuple):
+    transaction_id: str
+    producer_group: str
+    context: bytes | None
+
+
+class OperatorFence:
+    """A fence as `halfbridge tx commit` and `rollback` use it; a FencePort of checker.admin.
+
+    A transaction that was not begun with this fence is refused: a row in a wrong database would
+    contradict what the right one says.
+
+    Args:
+        engine: For the database of the local transactions.
+        name: Name of the fence's table.
+        schema: Schema of the table; None: the connection's default schema.
+    """
+
+    def __init__(
+        self, engine: Engine, *, name: str = DEFAULT_NAME, schema: str | None = None
+    ) -> None:
+        self._table = FenceTable(engine, name=name, schema=schema)
+
+    def committed_count(self, undecided: Undecided, context: bytes | None) -> int:
+        """Return how many messages the committed fence row names; write nothing.
+
+        Raises:
+            AdminError: There is no such row, the row says rolled_back, or the database cannot tell.
+        """
+        ended = self._asked(undecided, context, find)
+        if ended is None:
+            raise AdminError(
+                f"{undecided.id} has no row in {self._table.table.fullname}: its local transaction"
+                " is not committed; roll it back, or decide without --fence-url"
+            )
+        if ended.outcome is not Outcome.COMMITTED:
+            raise AdminError(
+                f"the fence row of {undecided.id} says {ended.outcome.value}: roll it back"
+            )
+        return ended.message_count
+
+    def roll_back(self, undecided: Undecided, context: bytes | None) -> None:
+        """Return once a fence row says rolled_back: the local transaction cannot commit any more.
+
+        Raises:
+            AdminError: The row says committed, or the database cannot tell.
+        """
+        ended = self._asked(undecided, context, settle)
+        if ended is None or ended.outcome is Outcome.COMMITTED:
+            raise AdminError(
+                f"the fence row of {undecided.id} says committed: its local transaction has"
+                " committed; commit it"
+            )
+
+    def _asked(
+        self,
+        undecided: Undecided,
+        context: bytes | None,
+        ask: Callable[..., Ended | None],
+    ) -> Ended | None:
+        group = undecided.producer_group
+        try:
+            view = _View(undecided.id, group, context)
+            check_context(view, producer_group=group, table_id=self._table.table_id)
+            return ask(self._table, producer_group=group, transaction_id=undecided.id)
+        except (NoAnswerError, SQLAlchemyError, SqlError) as error:
+            text = " ".join(str(error).split())
+            raise AdminError(f"the fence of {undecided.id} does not tell: {text}") from error

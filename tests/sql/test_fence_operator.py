@@ -1,0 +1,93 @@
+"""What an operator's decisions ask of a fence, on each database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfbridge.checker.admin.transactions.waits import PREPARED, Undecided, Wait
+from halfbridge.checker.errors import AdminError
+from halfbridge.serde.avro import FENCE_CONTEXT
+from halfbridge.serde.records import FenceContext
+from halfbridge.sql import FencedError
+from halfbridge.sql.fence_operator import OperatorFence
+from tests.integration.producing import GROUP
+from tests.sql.fence_scene import Scene, new_id
+
+if TYPE_CHECKING:
+    from tests.sql.databases import Database
+
+
+@pytest.fixture
+def scene(database: Database) -> Scene:
+    """A service on one database, without Kafka."""
+    return Scene(database)
+
+
+def _undecided(transaction_id: str) -> Undecided:
+    return Undecided(
+        id=transaction_id,
+        resume_count=0,
+        producer_group=GROUP,
+        state=PREPARED,
+        age_ms=1,
+        first_append_ms=1,
+        born_ms=1,
+        checks_asked=0,
+        checks_answered=0,
+        next_check_at_ms=None,
+        messages=1,
+        bytes=1,
+        real_topic="orders",
+        real_partition=None,
+        partition=0,
+        offset=0,
+        last_offset=0,
+        wait=Wait.ASKED,
+        why="",
+    )
+
+
+def _context(scene: Scene) -> bytes:
+    return FENCE_CONTEXT.encode(FenceContext(scene.fence.table_id()))
+
+
+def test_a_commit_takes_the_count_of_a_committed_row(scene: Scene) -> None:
+    """And writes none: without a row, or with one that says rolled_back, it is refused."""
+    fence, context = OperatorFence(scene.engine), _context(scene)
+    committed, unknown, rolled_back = new_id(), new_id(), new_id()
+    scene.commit(committed, message_count=3)
+    fence.roll_back(_undecided(rolled_back), context)
+
+    assert fence.committed_count(_undecided(committed), context) == 3
+    with pytest.raises(AdminError, match=f"{unknown} has no row in"):
+        fence.committed_count(_undecided(unknown), context)
+    assert scene.fenced(unknown) is None
+    with pytest.raises(AdminError, match="says rolled_back: roll it back"):
+        fence.committed_count(_undecided(rolled_back), context)
+
+
+def test_a_rollback_stops_the_local_transaction(scene: Scene) -> None:
+    """For good, and again; one that has committed is not rolled back."""
+    fence, context = OperatorFence(scene.engine), _context(scene)
+    mine, committed = new_id(), new_id()
+    for _ in range(2):
+        fence.roll_back(_undecided(mine), context)
+    assert scene.fenced(mine) == ("rolled_back", 0)
+    with pytest.raises(FencedError):
+        scene.commit(mine)
+    scene.commit(committed)
+    with pytest.raises(AdminError, match="says committed"):
+        fence.roll_back(_undecided(committed), context)
+    assert scene.fenced(committed) == ("committed", 1)
+
+
+def test_another_fences_transaction_is_refused(scene: Scene) -> None:
+    """A row in the wrong database would contradict what the right one says."""
+    fence, mine = OperatorFence(scene.engine), new_id()
+    other = FENCE_CONTEXT.encode(FenceContext("0" * 32))
+    for context, wanted in ((None, "begun without a fence"), (other, "is fenced by table 0000")):
+        with pytest.raises(AdminError, match=wanted):
+            fence.roll_back(_undecided(mine), context)
+    assert scene.fenced(mine) is None
