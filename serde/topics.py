@@ -20,6 +20,7 @@ _SETTINGS = "RMQ_SYS_TRANS_SETTINGS_TOPIC"
 _AUDIT = "RMQ_SYS_TRANS_AUDIT"
 # Consumer group of operators' commands, of every installation; nothing is committed under it.
 ADMIN_GROUP = "halfbridge-admin"
+_DEAD_LETTERS_ID = "halfbridge-dead-letters"
 _DAEMON_GROUP = "CID_RMQ_SYS_TRANS"
 # An app's manifests stand in partition murmur2(app.id) mod this, for ever: partitions that the
 # topic gets later stay empty, so that no app is ever looked for in the wrong one.
@@ -73,6 +74,11 @@ class TopicNames:
     def audit(self) -> str:
         """Topic of what operators did."""
         return self.prefix + _AUDIT
+
+    @property
+    def dead_letters_id(self) -> str:
+        """Transactional id of the operator's commands that bring dead letters back."""
+        return f"{self.prefix}{_DEAD_LETTERS_ID}"
 
     @property
     def daemon_group(self) -> str:

@@ -92,20 +92,27 @@ def producer_acls(
 
 
 def operator_acls(names: TopicNames, principal: str) -> tuple[Acl, ...]:
-    """Return what an operator needs who looks at transactions and decides them.
+    """Return what an operator needs who looks at transactions, decides them, and brings them back.
 
     READ on half and op topic shows ids, so that whoever has these grants may decide any
-    transaction. The audit topic is written by operators and by nobody else.
+    transaction. The audit topic is written by operators and by nobody else. Dead letters are
+    stored again as half messages, marked, and deleted once they are dealt with.
     """
     read = ("Read", "Describe", "DescribeConfigs")
     return (
-        Acl(principal, read, "--topic", names.half),
+        Acl(principal, (*read, "Write"), "--topic", names.half),
         Acl(principal, (*read, "Write"), "--topic", names.op),
-        Acl(principal, read, "--topic", names.dead),
+        Acl(principal, (*read, "Write", "Delete"), "--topic", names.dead),
         Acl(principal, (*read, "Write"), "--topic", names.settings),
         Acl(principal, (*read, "Write"), "--topic", names.audit),
         Acl(principal, ("Describe",), "--group", names.daemon_group),
         Acl(principal, ("Read",), "--group", ADMIN_GROUP),
+        Acl(
+            principal,
+            ("Write", "Describe"),
+            "--transactional-id",
+            names.dead_letters_id,
+        ),
         Acl(principal, ("IdempotentWrite",), "--cluster"),
     )
 

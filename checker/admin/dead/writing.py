@@ -43,11 +43,6 @@ _COMMITS_MAX = 3
 _BARRIER = b"halfbridge: where the dead-letter topic ended; aborted"
 
 
-def transactional_id(names: TopicNames) -> str:
-    """Return the transactional id of an installation's commands for dead letters."""
-    return f"{names.prefix}halfbridge-dead-letters"
-
-
 class DeadWriter:
     """A transactional writer of lives and marks. Not thread-safe.
 
@@ -68,7 +63,7 @@ class DeadWriter:
         self._ends: dict[tuple[str, int], int] = {}
         self._writer: TransactionalWriter = cluster.transactional_writer(
             {
-                "transactional.id": transactional_id(names),
+                "transactional.id": names.dead_letters_id,
                 "transaction.timeout.ms": KAFKA_TXN_TIMEOUT_MS,
                 "partitioner": "murmur2_random",
                 "message.max.bytes": 1_000_000_000,  # the brokers judge sizes, topic by topic
@@ -240,11 +235,11 @@ class DeadWriter:
         if failure.code in PRODUCER_FENCED:
             return AdminError(
                 f"cannot {action}: another operator's command took over (transactional id"
-                f" {transactional_id(self._names)}); what it did is marked, so run this again"
+                f" {self._names.dead_letters_id}); what it did is marked, so run this again"
                 " when it has ended"
             )
         return AdminError(
             f"cannot {action}: {failure}; what was committed is marked, so the same command may be"
             " run again. Check that the brokers run, and the rights to write to half, op and"
-            f" dead-letter topic and to the transactional id {transactional_id(self._names)}"
+            f" dead-letter topic and to the transactional id {self._names.dead_letters_id}"
         )
