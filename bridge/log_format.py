@@ -20,7 +20,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("text", "json")
 
 _FIELDS = "halfbridge_fields"
-_log = logging.getLogger("halfbridge.checker")
+_log = logging.getLogger("halfbridge.bridge")
 
 
 def about(**fields: object) -> dict[str, Any]:

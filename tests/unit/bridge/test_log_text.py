@@ -39,6 +39,7 @@ def _loggers(package: str) -> set[str]:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Call)
         and ast.unparse(node.func) == "logging.getLogger"
+        and node.args
         and isinstance(node.args[0], ast.Constant)
     }
 
