@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.bridge.errors import BridgeError, InvalidMessageError
 from halfbridge.serde.headers import CONTEXT, RESERVED
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
-from halfbridge.serde.records import DEFAULT_IMMUNITY, PARTITION_BY_KEY
+from halfbridge.serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:
     from halfbridge.serde.records import CheckRequest
@@ -115,11 +115,6 @@ class Message:
     def real_partition(self) -> int:
         """The partition as it is encoded: -1 for a choice by the key."""
         return PARTITION_BY_KEY if self.partition is None else self.partition
-
-    @property
-    def immunity_on_wire(self) -> int:
-        """The immunity as it is encoded, in milliseconds: -1 for the daemon's default."""
-        return DEFAULT_IMMUNITY if self.immunity_ms is None else self.immunity_ms
 
     @property
     def header_bytes(self) -> int:

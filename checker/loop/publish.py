@@ -7,7 +7,7 @@ from consumer to producer unchanged.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.checker.core.plan import Check, DeadHalf, DeadJunk, Delivery, Plan, PutBack
 from halfbridge.checker.loop.sizes import bytes_alone, bytes_at_most
@@ -37,19 +37,6 @@ _NO_CHECK_TIMES = -1
 # By how much a real record may be larger than its half record: three headers of 117 bytes replace
 # RMQ_HALF.
 _REAL_GROWTH_BYTES = 120
-
-
-class Body(Protocol):
-    """The parts of a consumed record that are written on."""
-
-    def key(self) -> bytes | None:
-        """Return the key."""
-
-    def value(self) -> bytes | None:
-        """Return the value."""
-
-    def headers(self) -> names.Headers | None:
-        """Return the headers."""
 
 
 class Outgoing(NamedTuple):

@@ -52,7 +52,7 @@ def test_half_message_is_stored_byte_exact_and_invisible(cluster: Cluster) -> No
         assert (metadata.transaction_id, metadata.message_index) == (tx.id, index)
         assert (metadata.producer_group, metadata.real_topic) == (GROUP, cluster.orders)
         assert metadata.real_partition == message.real_partition
-        assert metadata.immunity_ms == message.immunity_on_wire
+        assert metadata.immunity_ms == (-1 if message.immunity_ms is None else message.immunity_ms)
         assert (metadata.check_times, metadata.resume_count) == (0, 0)
         assert (metadata.first_append_timestamp, metadata.origin_offset) == (-1, -1)
     assert cluster.read(cluster.orders) == []

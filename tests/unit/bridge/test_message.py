@@ -17,8 +17,7 @@ def test_a_message_keeps_what_it_was_given() -> None:
     message = Message("t", key=b"", value=None, headers=[("a", b""), ("a", None)], partition=0)
     assert (message.key, message.value) == (b"", None)
     assert message.headers == (("a", b""), ("a", None))
-    assert (message.real_partition, message.immunity_on_wire) == (0, -1)
-    assert Message("t", immunity_ms=5).immunity_on_wire == 5
+    assert message.real_partition == 0
     assert Message("t").real_partition == -1
 
 
