@@ -29,7 +29,7 @@ def check_installation(config: BridgeConfig, ports: Ports) -> HalfShape:
 
     Raises:
         TopicSetupError: an operator runs the command in its text.
-        BridgeError: the brokers do not answer.
+        BridgeError: the brokers do not answer; try again later.
     """
     admin = ports.kafka.admin(admin_properties(config, ports.clock))
     topics = Topics(admin, ports, config.names, remedy=_remedy(config), timeout_s=_ADMIN_TIMEOUT_S)
@@ -66,7 +66,7 @@ class RealTopics:
         """Look up the bound topics, before anything is sent.
 
         Raises:
-            InvalidMessageError: one is internal.
+            InvalidMessageError: one is internal; the caller removes it.
             TopicSetupError: one does not exist; the owner of the topic creates it.
         """
         for topic in self._bound:
@@ -79,8 +79,9 @@ class RealTopics:
         """Check that the topic and partition of `message` exist and may be sent to.
 
         Raises:
-            InvalidMessageError: topic internal or not bound, or no such partition.
-            TopicSetupError: the topic does not exist.
+            InvalidMessageError: topic internal or not bound, or no such partition; the caller
+                changes the message.
+            TopicSetupError: the topic does not exist; its owner creates it.
         """
         partitions = self._partitions.get(message.topic)
         if partitions is None or (message.partition or 0) >= partitions:
@@ -115,7 +116,7 @@ class RealTopics:
         or its failure.
 
         Raises:
-            BridgeError: no broker answered.
+            BridgeError: no broker answered; try again later.
         """
         now = self._ports.clock.monotonic
         began = now()

@@ -26,7 +26,7 @@ def half_end(admin: Admin, topic: str, partition: int, *, timeout_s: float) -> i
     Not the last stable offset, which is too low while a kafka_txn of the daemon is open.
 
     Raises:
-        BridgeError: the broker did not say.
+        BridgeError: the broker did not say; try again later.
     """
     place = topic, partition
     try:

@@ -114,8 +114,9 @@ class TransactionProducer:
             ProducerClosedError, ForkedProcessError: closed, or made before a fork; make another.
             TopicSetupError: half, op, check or a bound topic is missing or has the wrong
                 shape; the text names the command.
-            ConfigError: the Kafka client refuses a property, perhaps for consumers only.
-            BridgeError: the brokers do not answer.
+            ConfigError: the Kafka client refuses a property, perhaps for consumers only; the user
+                corrects it.
+            BridgeError: the brokers do not answer; try again later.
         """
         with held(self._starting):
             if self._shared is not None:

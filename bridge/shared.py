@@ -117,7 +117,7 @@ class Shared:
 
         Raises:
             InvalidMessageError: no Message, too large, immunity too long, topic or partition wrong.
-            TopicSetupError: the real topic does not exist.
+            TopicSetupError: the real topic does not exist; its owner creates it.
             TransactionsRejectedError: an operator stopped new transactions.
             FatalError: the producer is closed.
         """
@@ -202,7 +202,7 @@ class Shared:
                 returned.
 
         Raises:
-            BridgeError: the broker did not say.
+            BridgeError: the broker did not say; try again later.
         """
         limit_s = max(2 * _ASK_S_MIN, self.config.decision_timeout_ms / _MS_PER_S)
         deadline = self.now() + limit_s
@@ -225,7 +225,7 @@ class Shared:
             anew: Whether a new client asks, because this one may remember former leaders.
 
         Raises:
-            BridgeError, KafkaFailure, RuntimeError: the question cannot be sent now.
+            BridgeError, KafkaFailure, RuntimeError: the question cannot be sent; try later.
         """
         return Ends(self._asker_for(self._asker if anew else None), places, _ENDS_S)
 

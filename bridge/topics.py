@@ -41,7 +41,7 @@ def topics_with(
         timeout_s: Longest wait for one answer.
 
     Raises:
-        BridgeError: no broker answered.
+        BridgeError: no broker answered; try again later.
     """
     now = ports.clock.monotonic
     deadline = now() + patience_s
@@ -99,7 +99,7 @@ class Topics:
 
         Raises:
             TopicSetupError: a topic is missing, or the two differ; the text names the command.
-            BridgeError: no broker answered.
+            BridgeError: no broker answered; try again later.
         """
         half, op = self._names.half, self._names.op
         topics = self.seen({half: 1, op: 1}, patience_s=GRACE_S)
@@ -118,7 +118,7 @@ class Topics:
         """Return a topic's settings; empty if the client has no right to read them.
 
         Raises:
-            BridgeError: no broker answered.
+            BridgeError: no broker answered; try again later.
         """
         try:
             return self._admin.ask_settings([topic], self._timeout_s)[topic].result()
@@ -133,7 +133,7 @@ class Topics:
 
         Raises:
             TopicSetupError: a topic could not be made, or does not appear; the text says which.
-            BridgeError: no broker answered.
+            BridgeError: no broker answered; try again later.
         """
         missing = [one for one in wanted if one.name not in self._last]
         if not missing:

@@ -109,7 +109,8 @@ def checked_context(context: object) -> bytes | None:
     """Return `context` if it is valid.
 
     Raises:
-        InvalidMessageError: it is not bytes, or longer than the daemon takes (METADATA_BYTES_MAX).
+        InvalidMessageError: it is not bytes, or longer than METADATA_BYTES_MAX; the caller
+            shortens it.
     """
     if context is None:
         return None
