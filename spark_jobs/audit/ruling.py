@@ -74,7 +74,7 @@ def rule(facts: DataFrame, bounds: Bounds, compute: Compute) -> Ruled:
     )
     ops = _deciding(facts)
     is_proven = proves_its_age(F.col("age_ms"), F.col("op_ms"), F.col("born_ms"))
-    known = compute(ops.join(lives, list(LIFE)).where(is_proven))
+    known = compute(ops.join(lives, list(LIFE), "inner").where(is_proven))
     first = known.groupBy(*LIFE).agg(
         F.min(F.struct("op_at", "kind", "half_to", "count", "op_ms", "source")).alias("decision")
     )
@@ -131,7 +131,7 @@ def _conflicts(known: DataFrame, first: DataFrame) -> DataFrame:
     stands = F.col("decision")
     is_conflict = contradicts(stands["kind"], F.col("kind"), F.col("source"))
     return (
-        known.join(first, list(LIFE))
+        known.join(first, list(LIFE), "inner")
         .where((F.col("op_at") > stands["op_at"]) & is_conflict)
         .select(*LIFE, "resume", "pair", "op_at", "kind", stands["kind"].alias("stands"))
     )

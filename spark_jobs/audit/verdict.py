@@ -81,7 +81,7 @@ def judge(matched: Matched, bounds: Bounds, compute: Compute) -> Verdicts:
             F.col("at").alias("other_at"),
         )
     )
-    altered = compute(waiting.join(strange, ["txn", "topic", "place"]).drop("place"))
+    altered = compute(waiting.join(strange, ["txn", "topic", "place"], "inner").drop("place"))
     messages = judged.join(altered.drop("topic"), [*LIFE, "index"], "left").withColumn(
         "came", F.when(F.col("other_at").isNotNull(), ALTERED).otherwise(F.col("came"))
     )

@@ -123,7 +123,8 @@ def kept(state: DataFrame, *, keep_ms: int) -> DataFrame:
     appended_ms = F.greatest("original_ms", "copied_ms")
     newest = state.groupBy("pair").agg(F.max(appended_ms).alias("newest_ms"))
     is_old = F.coalesce(F.col("last_ms") < F.col("newest_ms") - keep_ms, F.lit(col=False))
-    return state.join(F.broadcast(newest), "pair").where(~(is_decided() & is_old)).select(*STATE)
+    known = state.join(F.broadcast(newest), "pair", "inner")
+    return known.where(~(is_decided() & is_old)).select(*STATE)
 
 
 def _state(frame: DataFrame, record: Column, **given: Column) -> DataFrame:
