@@ -93,7 +93,7 @@ class Barriers:
         return len(self._asked)
 
     def answers(self) -> Iterable[EndProof]:
-        """Return the new proofs."""
+        """Return the new proofs; after a failed round none, and `trouble` may name the failure."""
         if self._under_way is None or not self._under_way.done():
             return ()
         error, self._under_way = self._under_way.exception(), None

@@ -137,8 +137,8 @@ class _Block(Generic[Handle]):
         """Commit the message transaction after the database's commit.
 
         Raises:
-            OutcomeUnknownError: The commit is in doubt, or the producer was closed meanwhile. The
-                error of a closed producer alone would suggest that nothing was committed.
+            OutcomeUnknownError: The commit failed, for whatever reason; a check commits. Any other
+                error would suggest that the database has not committed.
         """
         self._tx.commit_held = ""
         try:

@@ -87,14 +87,15 @@ class _Sums:
 
 
 def reading_of(texts: Iterable[tuple[str, str | None]], *, at_s: float) -> Reading:
-    """Return what the metrics of some daemons say together.
+    """Return the metrics of several daemons in sum, and the addresses of silent ones.
 
     Args:
         texts: Address of each daemon, and the text of its /metrics; None: it did not answer.
-        at_s: When that was, monotonic seconds.
+        at_s: When the texts were read, monotonic seconds.
 
     Raises:
-        ValueError: a text is no metrics: the address belongs to another program.
+        ValueError: a text is no metrics, so the address belongs to another program; the operator
+            corrects the address.
     """
     sums, silent = _Sums(), []
     for url, text in texts:
