@@ -16,7 +16,6 @@ from halfbridge.serde.topic_shapes import (
     CHECK_PARTITIONS,
     CHECK_RETENTION_MS,
     MESSAGE_BYTES_MAX,
-    MESSAGE_RESERVE_BYTES,
     SAFE_REPLICAS,
     UNLIMITED,
     audit_settings,
@@ -27,7 +26,7 @@ from halfbridge.serde.topic_shapes import (
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from halfbridge.serde.topics import TopicNames
 
@@ -192,37 +191,10 @@ def find_problems(
             what, code = "the topic is missing", "topic-missing"
             problems.append(Problem(shape.name, what, fix, shape.blocking, code=code))
             continue
-        problems.extend(_setting_problems(shape, topic, bootstrap_servers=bootstrap_servers))
+        problems.extend(setting_problems(shape, topic, bootstrap_servers=bootstrap_servers))
     problems.extend(_count_problems(seen, names=names, create=create))
     problems.extend(_retention_problems(seen, names=names, bootstrap_servers=bootstrap_servers))
     return problems
-
-
-def real_topic_problems(
-    seen: Mapping[str, SeenTopic],
-    real_topics: Iterable[str],
-    *,
-    names: TopicNames,
-    bootstrap_servers: str,
-) -> list[Problem]:
-    """Return which real topics take less than the half topic: advice, for it may be meant so.
-
-    A message that only the half topic takes is committed and becomes a dead letter, UNDELIVERABLE.
-    """
-    half = seen.get(names.half)
-    half_bytes = "" if half is None else half.settings.get("max.message.bytes", "")
-    if not half_bytes.isdecimal():
-        return []
-    most = str(int(half_bytes) - MESSAGE_RESERVE_BYTES)
-    wanted = (Wanted("max.message.bytes", most, Rule.AT_LEAST, blocking=False),)
-    return [
-        problem
-        for topic in real_topics
-        if topic in seen and seen[topic].settings.get("max.message.bytes")
-        for problem in _setting_problems(
-            TopicShape(topic, 1, wanted), seen[topic], bootstrap_servers=bootstrap_servers
-        )
-    ]
 
 
 def alter_command(topic: str, key: str, value: str, *, bootstrap_servers: str) -> str:
@@ -266,9 +238,10 @@ def _advised(topic: str, partitions: int, settings: Mapping[str, str]) -> TopicS
     return TopicShape(topic, partitions, tuple(wanted), blocking=False)
 
 
-def _setting_problems(
+def setting_problems(
     shape: TopicShape, topic: SeenTopic, *, bootstrap_servers: str
 ) -> list[Problem]:
+    """Return what is wrong with the settings of one topic."""
     problems = []
     for wanted in shape.settings:
         actual = topic.settings.get(wanted.key, "")

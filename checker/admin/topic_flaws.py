@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from halfbridge.checker.admin.real_topics import real_topic_problems
 from halfbridge.checker.admin.shape import (
     Layout,
     SeenTopic,
     find_problems,
-    real_topic_problems,
     wanted_topics,
 )
 from halfbridge.serde.topic_shapes import MESSAGE_BYTES_MAX

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+from halfbridge.checker.admin.real_topics import real_topic_problems
 from halfbridge.checker.admin.retention import retention_left_s, retention_problems
 from halfbridge.checker.admin.shape import (
     Layout,
     Problem,
     TopicShape,
     find_problems,
-    real_topic_problems,
     wanted_topics,
 )
 from halfbridge.checker.core.progress import check_against_log

@@ -36,7 +36,7 @@ _FOR_GOOD = (b"cache-control", b"public, max-age=31536000, immutable")
 
 
 class AnswerHeaders:
-    """Adds `HEADERS` to each answer, and forbids caching unless the answer or its path allows it."""
+    """Adds `HEADERS` to each answer; forbids caching unless the answer or its path allows it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
