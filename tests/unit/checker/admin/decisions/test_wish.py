@@ -50,7 +50,7 @@ def _commit(count: int) -> Wish:
 
 
 def _found(**changes: Any) -> Undecided:
-    return Undecided(**{**{name: getattr(FOUND, name) for name in FOUND.__slots__}, **changes})
+    return FOUND._replace(**changes)
 
 
 @pytest.mark.parametrize(
