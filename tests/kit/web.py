@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
 
+from httpx2 import ASGITransport, AsyncClient
 from starlette.testclient import TestClient
 
 from halfbridge.web.app import make_app
@@ -12,9 +15,12 @@ from halfbridge.web.config import WebConfig
 from halfbridge.web.services import Services
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from httpx2 import Response
+
+    from halfbridge.testkit.memory import MemoryStack
 
 READ_TOKEN = "read-token-of-the-tests"
 OPERATE_TOKEN = "operate-token-of-the-tests"
@@ -89,3 +95,74 @@ def csrf_of(page: str) -> str:
     found = re.search(r'name="csrf" value="([^"]+)"', page)
     assert found, "the page has no form that changes anything"
     return found.group(1)
+
+
+class Here(Executor):
+    """Runs what is submitted at once, in the caller's thread: the broker in memory has only one."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Return what `fn` came to."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 (handed on)
+            future.set_exception(error)
+        return future
+
+
+class MemoryWeb:
+    """A server of an installation in memory, and one browser or program that uses it.
+
+    Args:
+        stack: The installation.
+        directory: For the token file.
+        token: Who uses it; signed in on the page, and sent with each request to the API.
+        settings: More of WebConfig.
+    """
+
+    def __init__(
+        self, stack: MemoryStack, directory: Path, *, token: str = OPERATE_TOKEN, **settings: Any
+    ) -> None:
+        self.stack = stack
+        machine = stack.machine
+        prefix = stack.config.topic_prefix
+        config = WebConfig(admin_tokens=token_file(directory), topic_prefix=prefix, **settings)
+        ports = machine.ports(machine.process("the web server"))
+        self.web = WebStage(config, ports=ports, pool=Here())
+        self._cookies: dict[str, str] = {}
+        self._token = token
+        answer = self.post("/sign-in", token=token)
+        assert answer.status_code == 303, answer.text
+        self._cookies = dict(answer.cookies)
+
+    def get(self, path: str) -> Response:
+        """Ask for a page, or for something of the API."""
+        return self._ask("GET", path)
+
+    def post(self, path: str, **fields: Any) -> Response:
+        """Send a form."""
+        return self._ask("POST", path, data=fields, headers={"Origin": "http://127.0.0.1"})
+
+    def call(self, path: str, **body: Any) -> Response:
+        """Send JSON to the API."""
+        return self._ask("POST", path, json=body)
+
+    def csrf(self) -> str:
+        """Return the CSRF token of the session."""
+        session = self.web.services.gate.sessions.find(self._cookies["halfbridge_session"])
+        assert session is not None
+        return session.csrf
+
+    def _ask(self, method: str, path: str, **more: Any) -> Response:
+        self.web.clock.now_s += 1  # time for the next request
+        if path.startswith("/api/"):
+            more.setdefault("headers", {})["Authorization"] = f"Bearer {self._token}"
+
+        async def ask() -> Response:
+            transport = ASGITransport(self.web.app)
+            async with AsyncClient(
+                transport=transport, base_url="http://127.0.0.1", cookies=self._cookies
+            ) as client:
+                return await client.request(method, path, **more)
+
+        return asyncio.run(ask())

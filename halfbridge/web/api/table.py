@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.web.api import audit_log, dead_letters, overview, topics, transactions
+from halfbridge.web.api import audit_log, dead_letters, decisions, overview, topics, transactions
 
 if TYPE_CHECKING:
     from halfbridge.web.api.routes import Route
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *transactions.ROUTES,
+    *decisions.ROUTES,
     *dead_letters.ROUTES,
     *topics.ROUTES,
     *audit_log.ROUTES,

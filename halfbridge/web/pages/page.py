@@ -137,9 +137,7 @@ TEMPLATES.globals["static"] = {
     name.replace(".", "_").replace("-", "_"): f"/static/{name}?{_digest_of(name)}"
     for name in ("style.css", "htmx.min.js", "icon.svg")
 }
-TEMPLATES.globals["urlencode"] = lambda **values: urlencode(
-    {name: each for name, each in values.items() if each not in (None, "")}
-)
+TEMPLATES.globals["with_query"] = lambda query, **more: urlencode({**query, **more})
 # An id as a form sends it back: whole, however it looks.
 TEMPLATES.filters["exactly"] = lambda text: Markup(escape(text))  # noqa: S704 (escaped)
 TEMPLATES.filters["in_path"] = lambda text: Markup(quote(text, safe=""))  # noqa: S704 (quoted)

@@ -35,7 +35,7 @@ PAGES: tuple[Page, ...] = (
     *topics.PAGES,
     *audit_log.PAGES,
 )
-FORMS: tuple[Form, ...] = dead_letters.FORMS
+FORMS: tuple[Form, ...] = (*transactions.FORMS, *dead_letters.FORMS)
 NAVIGATION = tuple(each for each in PAGES if each.entry)
 
 

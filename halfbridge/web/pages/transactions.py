@@ -6,14 +6,20 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from halfbridge.checker.admin.transactions.explain import explain
-from halfbridge.web.api.routes import Argument
+from halfbridge.serde.records import OpKind
+from halfbridge.web.api.decisions import COMMITTED_BY, ROLLED_BACK_BY, decide
+from halfbridge.web.api.routes import Argument, read_arguments
 from halfbridge.web.api.transactions import FOUND_BY, FRESH_S, LISTED_BY, OLD_S, life_of, paging_of
 from halfbridge.web.api.transactions import look as listing_of
-from halfbridge.web.pages.page import WAIT_S, Page, query_of
+from halfbridge.web.pages.page import WAIT_S, Done, Form, Page, query_of
 from halfbridge.web.pages.timeline import timeline
 
 if TYPE_CHECKING:
-    from halfbridge.web.pages.page import Visit
+    from collections.abc import Awaitable, Callable
+
+    from halfbridge.web.pages.page import Fields, Visit
+    from halfbridge.web.services import Services
+    from halfbridge.web.tokens import Principal
 
 EVENTS_MAX = 500
 _SEARCH = (*LISTED_BY, Argument("id", str, "A transaction's id.", default=""))
@@ -62,6 +68,27 @@ async def look_at_one(visit: Visit) -> dict[str, Any]:
     return context
 
 
+def _deciding(kind: OpKind) -> Callable[[Services, Principal, Fields], Awaitable[Done]]:
+    """Return what a form for a decision does."""
+
+    async def act(services: Services, principal: Principal, fields: Fields) -> Done:
+        wanted = COMMITTED_BY if kind is OpKind.COMMIT else ROLLED_BACK_BY
+        known = {each.name for each in wanted}
+        given = {name: text for name, text in fields.items() if name in known and text}
+        values = {**read_arguments(wanted, given), "id": fields["id"]}
+        done = await services.work.run(lambda: decide(services, kind, values, who=principal.name))
+        return Done(
+            f"{kind.value} is the first decision, at op offset {done.offset}.",
+            f"/transactions/{quote(fields['id'], safe='')}",
+        )
+
+    return act
+
+
+FORMS = tuple(
+    Form(path=f"/transactions/{{id}}/{kind.value.lower()}", act=_deciding(kind))
+    for kind in (OpKind.COMMIT, OpKind.ROLLBACK)
+)
 PAGES = (
     Page(
         path="/transactions",
