@@ -1,7 +1,6 @@
 """What the internal topics must look like, and how what is there differs. Pure.
 
-Nothing here is altered on a cluster: each difference comes with the command that an operator may
-run.
+Nothing is altered on a cluster here: each difference comes with the command that mends it.
 """
 
 from __future__ import annotations
@@ -187,9 +186,8 @@ def find_problems(
             group = shape.name.removeprefix(names.check(""))
             option = f" --producer-group {group}" if group != shape.name else ""
             option = " --spark-sink" if shape.name == names.manifest else option
-            fix = create + option
-            what, code = "the topic is missing", "topic-missing"
-            problems.append(Problem(shape.name, what, fix, shape.blocking, code=code))
+            what, fix = "the topic is missing", create + option
+            problems.append(Problem(shape.name, what, fix, shape.blocking, code="topic-missing"))
             continue
         problems.extend(setting_problems(shape, topic, bootstrap_servers=bootstrap_servers))
     problems.extend(_count_problems(seen, names=names, create=create))
