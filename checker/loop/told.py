@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import INFERRED, PERMANENT, UNREACHABLE
+from halfbridge.bridge.failure import INFERRED, PERMANENT, UNREACHABLE, Code
 from halfbridge.bridge.kafka.errors import failure_of
 
 if TYPE_CHECKING:
@@ -47,12 +47,17 @@ class Told:
             self.on_delivery(error, record)
 
     def on_delivery(self, error: Any, record: Any) -> None:
-        """Take the result of a record; a permanent refusal replaces other failures.
+        """Take the outcome of a record; one that can never be stored counts more than others.
 
-        A record without an offset is not proven to be stored (`INFERRED`).
+        No broker has said that a record without an offset is stored (`INFERRED`). A record that
+        is merely called invalid may be one of several with bad timestamps: it does not replace
+        another refusal. Example: `beta` refuses a size, then `alpha` two timestamps. The client
+        names the size for the kafka_txn; `alpha` must not be blamed.
         """
         if error is None and record.offset() is not None:
             return
         failure = INFERRED if error is None else failure_of(error)
-        if self.refused is None or failure.code in PERMANENT:
+        before = None if self.refused is None else self.refused[0].code
+        is_vague = failure.code == Code.INVALID_RECORD and before in PERMANENT
+        if before is None or (failure.code in PERMANENT and not is_vague):
             self.refused = (failure, record.topic() or "")

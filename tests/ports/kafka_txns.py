@@ -195,6 +195,18 @@ def a_refused_record_forbids_the_commit(world: World) -> None:
     assert [value for _, value in world.read(topic)] == [b"2"]
 
 
+def untimely_records_forbid_the_commit(world: World) -> None:
+    """Each of several is merely invalid; the kafka_txn says why (INVALID_TIMESTAMP)."""
+    topic = world.topic(message_timestamp_before_max_ms="1000")
+    writer, told = world.transactional(linger_ms=200), list[Any]()
+    writer.begin()
+    for _ in range(2):
+        world.produce(writer, topic, b"v", told, timestamp_ms=5)
+    writer.flush(LIMIT_S)
+    assert [error.code for error, _ in told] == [Code.INVALID_RECORD] * 2
+    assert _must_abort(refused(writer.commit, LIMIT_S)) == Code.INVALID_TIMESTAMP
+
+
 def a_missing_topic_forbids_the_commit(world: World) -> None:
     """Of what no broker refused the client says INCONSISTENT."""
     writer = world.transactional(topic_metadata_propagation_max_ms=500)
@@ -293,6 +305,7 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     a_fenced_writer_begins_in_vain,
     open_for_too_long,
     a_refused_record_forbids_the_commit,
+    untimely_records_forbid_the_commit,
     a_missing_topic_forbids_the_commit,
     purged_records_forbid_the_commit,
     a_commit_that_times_out_is_repeated,

@@ -18,7 +18,7 @@ from halfbridge.testkit.memory.process import NS_PER_MS
 from halfbridge.testkit.memory.topics import batch_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from halfbridge.bridge.ports import Place
     from halfbridge.testkit.memory.log import Row
@@ -82,9 +82,13 @@ class SendQueue(Client):
 
     # --- reports ----------------------------------------------------------------------------
 
-    def _report(self, batch: Iterable[Sent], failure: KafkaFailure | None) -> None:
+    def _report(self, batch: Collection[Sent], failure: KafkaFailure | None) -> None:
+        told = failure
+        if failure is not None and failure.code == Code.INVALID_TIMESTAMP and len(batch) > 1:
+            # Of several records the client calls each one invalid, without the reason.
+            told = KafkaFailure(Code.INVALID_RECORD, "Broker: Broker failed to validate record")
         for sent in batch:
-            sent.failure = failure
+            sent.failure = told
             self._reports.append(sent)
             if failure is not None:
                 self._note_failure(failure)

@@ -99,11 +99,6 @@ class Topic:
             first = now_ms - int(settings["message.timestamp.before.max.ms"])
             last = now_ms + int(settings["message.timestamp.after.max.ms"])
             if not all(first <= row.timestamp_ms <= last for row in rows):
-                # Of several records the client calls each one invalid, without the reason.
-                if len(rows) > 1:
-                    raise KafkaFailure(
-                        Code.INVALID_RECORD, "Broker: Broker failed to validate record"
-                    )
                 raise KafkaFailure(Code.INVALID_TIMESTAMP, "Broker: Invalid timestamp")
 
     def expire(self, now_ms: int) -> None:

@@ -179,6 +179,18 @@ def test_of_several_bad_timestamps_the_reason_is_told(
     assert (failed.value.untimely, failed.value.topic) == (True, "")
 
 
+def test_a_bad_timestamp_beside_another_refusal_is_blamed_on_nobody(
+    writer: _Writer, transactor: Transactor
+) -> None:
+    """What fails first is told; records that are merely called invalid may be so for their time."""
+    writer.says["large"] = KafkaFailure(Code.MSG_SIZE_TOO_LARGE)
+    writer.says["orders"] = KafkaFailure(Code.INVALID_RECORD)
+    writer.commits = [KafkaFailure(Code.MSG_SIZE_TOO_LARGE, requires_abort=True)]
+    with pytest.raises(KafkaTxnFailedError) as failed:
+        _transact(transactor, LARGE, REAL)
+    assert (failed.value.topic, failed.value.too_large) == ("large", True)
+
+
 def test_after_an_unknown_outcome_only_the_commit_is_repeated(
     writer: _Writer, transactor: Transactor
 ) -> None:
