@@ -1,4 +1,4 @@
-"""What the internal topics must look like, and how what is there differs. Pure.
+"""The wanted shapes of the internal topics, and how existing topics deviate. Pure.
 
 Nothing is altered on a cluster here: each difference comes with the command that mends it.
 """
@@ -57,8 +57,8 @@ class Wanted:
     Attributes:
         key: Kafka's name of the setting.
         value: What `topics create` sets.
-        rule: What else is good as well.
-        blocking: A deviation loses, delivers twice or stops; otherwise it is advice.
+        rule: Which other values are correct too.
+        blocking: A deviation loses, duplicates or stops messages; False: it is advice.
     """
 
     key: str
@@ -69,12 +69,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class TopicShape:
-    """How a topic is made, and what it must be."""
+    """How a topic is created, and which properties it must have."""
 
     name: str
     partitions: int
     settings: tuple[Wanted, ...]
-    blocking: bool = True  # whether its absence is; otherwise that is advice
+    blocking: bool = True  # whether its absence blocks; False: it is advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class SeenTopic:
     """A topic as it is.
 
     Attributes:
-        partitions: How many.
-        replicas: The fewest of any partition.
-        settings: Kafka's name of each setting to its value.
+        partitions: Number of partitions.
+        replicas: The lowest number of replicas of a partition.
+        settings: Name of each setting -> value.
     """
 
     partitions: int
@@ -99,7 +99,7 @@ class Problem:
     Attributes:
         subject: The topic, or topic and partition.
         what: What is wrong, one sentence.
-        fix: The command that mends it.
+        fix: The command that corrects it.
         blocking: False for advice.
         setting: Kafka's name of the topic's setting that it is about; empty for others.
         code: Of the finding that `halfbridge doctor` makes of it (docs/operations.md).
@@ -115,13 +115,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What an installation is asked to be.
+    """The wanted layout of an installation.
 
     Attributes:
-        partitions: N of half and op topic; None keeps what is there.
-        replication_factor: Of every topic made.
-        max_message_bytes: Of the half topic.
-        retention_ms: Of half and op topic, at least twice the greatest transaction age.
+        partitions: Partitions of half and op topic.
+        replication_factor: Replicas of every created topic.
+        max_message_bytes: The half topic's max.message.bytes.
+        retention_ms: Retention of half and op topic, at least twice the greatest transaction age.
         producer_groups: Each gets a check topic.
         spark_sink: Whether there is a manifest topic, which the Spark sink needs.
     """
@@ -135,10 +135,7 @@ class Layout:
 
 
 def wanted_topics(names: TopicNames, layout: Layout) -> tuple[TopicShape, ...]:
-    """Return the shapes of all internal topics; the op topic before the half topic.
-
-    Whoever sees a half topic can rely on the op topic being there with as many partitions.
-    """
+    """Return the shapes of all internal topics, the op topic first: a half topic implies it."""
     log = (
         Wanted("cleanup.policy", "delete"),
         Wanted("message.timestamp.type", "LogAppendTime"),
