@@ -12,11 +12,14 @@ _MS = 1
 _S = 1000 * _MS
 # A transaction settles within this, or the search takes longer and says how far it is.
 USUAL_MS = 600 * _S
-# By how much a client's clock may be off before the search takes a second step, and before it takes
-# a third one. The time in an id is a client's, append times are the brokers'.
-NEAR_MS = 5 * _S
+# By how much a client's clock may be off before the search takes a further step. The time in an id
+# is a client's, append times are the brokers'.
+_AT_MS = 1 * _S
+_NEAR_MS = 10 * _S
 FAR_MS = 60 * _S
-_BEGIN_MS = 20 * _S
+# How long after its begin the first half message is usually stored, and seldom.
+_SOON_MS = 2 * _S
+_LATE_MS = 30 * _S
 # By how much the clocks of two brokers may differ.
 BROKERS_SKEW_MS = 5 * _S
 
@@ -40,8 +43,8 @@ def birth_ms(transaction_id: str) -> int | None:
 def slices(begin_ms: int, until_ms: int | None, *, is_exact: bool) -> list[Slice]:
     """Return what is read for the first half message, the likeliest range of time first.
 
-    Example: an id was made at 12:00:00. The ranges are 11:59:55 to 12:00:20, 11:59:00 to 11:59:55,
-    12:00:20 to 12:10:00, and from 12:10:00 to the end.
+    Example: an id was made at 12:00:00. The first range is 11:59:59 to 12:00:02, the second one
+    11:59:50 to 11:59:59, and the last ones are 12:00:30 to 12:10:00, and 12:10:00 to the end.
 
     Args:
         begin_ms: The time in the id, or the time that the operator gave.
@@ -52,11 +55,14 @@ def slices(begin_ms: int, until_ms: int | None, *, is_exact: bool) -> list[Slice
     if is_exact:
         ranges = [Slice(begin_ms, usual_end_ms), Slice(usual_end_ms, None)]
     else:
-        near, begun = begin_ms - NEAR_MS, begin_ms + _BEGIN_MS
+        at, near, far = begin_ms - _AT_MS, begin_ms - _NEAR_MS, begin_ms - FAR_MS
+        soon, late = begin_ms + _SOON_MS, begin_ms + _LATE_MS
         ranges = [
-            Slice(near, begun),
-            Slice(begin_ms - FAR_MS, near),
-            Slice(begun, usual_end_ms),
+            Slice(at, soon),
+            Slice(near, at),
+            Slice(soon, late),
+            Slice(far, near),
+            Slice(late, usual_end_ms),
             Slice(usual_end_ms, None),
         ]
     if until_ms is None:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 # the id may write any number of ops. The first ones decide.
 RECORDS_KEPT_MAX = 10_000
 # Records of a pair that are read after the transaction is settled, for decisions that lost: about a
-# third of a second.
-LOOK_ON_RECORDS = 100_000
+# sixth of a second.
+LOOK_ON_RECORDS = 50_000
 _PROGRESS_S = 1.0
 
 
