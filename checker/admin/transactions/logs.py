@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.cluster import Cluster
 
 # What the client fetches ahead, in records of each partition. With its default of 100,000 a search
-# that ends early has fetched a second's records in vain.
-_FETCHING: Mapping[str, Any] = {"queued.min.messages": 20_000}
+# that ends early has fetched a second's records in vain. With its default of 1,000 ms between two
+# looks at a full queue the queue would be empty most of the time.
+_FETCHING: Mapping[str, Any] = {"queued.min.messages": 20_000, "fetch.queue.backoff.ms": 5}
 # How late it is noticed that nothing comes any more.
 _WAIT_S = 0.2
 
