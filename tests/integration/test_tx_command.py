@@ -142,3 +142,34 @@ def test_strangers_records_neither_break_nor_forge_lines(installation: Installat
     assert result.exit_code == 0
     shown = _json(installation, "show", forged.transaction_id, "--from", "1h")
     assert shown["state"] == "PREPARED"
+
+
+def test_a_stopped_pair_is_an_exit_status_and_a_way_out(installation: Installation) -> None:
+    """Other pairs are listed all the same."""
+    installation.make(partitions=2)
+    topic = installation.topic("orders")
+    half = installation.half(topic, IDS.next(), partition=1)
+    installation.set_committed(installation.names.op, 0, "reset")
+    result = _invoke(installation, "list")
+    assert result.exit_code == 1
+    assert half.transaction_id in result.stdout
+    assert "halfbridge checker init --partition 0" in result.stderr
+
+
+def test_watch_repeats_the_list(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One JSON object a line, until Ctrl-C."""
+    installation.make()
+    half = installation.half(installation.topic("orders"), IDS.next())
+    rounds = iter(range(2))
+
+    def wait(_seconds: float) -> None:
+        if next(rounds):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("halfbridge.cli.tx.time.sleep", wait)
+    result = _invoke(installation, "list", "--watch", "--json")
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert first["transactions"][0]["id"] == half.transaction_id == second["transactions"][0]["id"]
+    assert result.exit_code == 130
