@@ -12,7 +12,7 @@ from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.avro import DEAD_LETTER, OP
 from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.headers import DEAD, TRANSACTION_ID, parse_half
+from halfbridge.serde.headers import DEAD, parse_half, real_identity
 from halfbridge.serde.records import DeadDecision, DeadReason
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _ops(records: Iterable[LogRecord]) -> Iterable[OpRead]:
 def _evidence(cluster: Cluster, names: TopicNames, halves: list[HalfRead]) -> Evidence:
     wanted = {half.metadata.transaction_id for half in halves}
     topics = sorted({half.metadata.real_topic for half in halves})
-    delivered: set[str] = set()
+    delivered: set[tuple[str, int]] = set()
     expired: dict[str, int] = {}
     for topic in topics:
         if names.is_internal(topic):
@@ -159,31 +159,33 @@ def _evidence(cluster: Cluster, names: TopicNames, halves: list[HalfRead]) -> Ev
     return Evidence(delivered, _dead(cluster, names, wanted), expired)
 
 
-def _delivered(cluster: Cluster, topic: str, wanted: set[str]) -> tuple[set[str], int]:
-    """Return which transactions stand in a real topic, and since when it is complete (ms)."""
+def _delivered(cluster: Cluster, topic: str, wanted: set[str]) -> tuple[set[tuple[str, int]], int]:
+    """Return which messages stand in a real topic, and since when it is complete (ms)."""
     seen = cluster.describe([topic]).get(topic)
     if seen is None:
         return set(), _ALL_MAY_BE_GONE
     expired = _ALL_MAY_BE_GONE if "compact" in seen.settings["cleanup.policy"] else -1
-    ids: set[str] = set()
+    found: set[tuple[str, int]] = set()
     for partition in range(seen.partitions):
         # From the log start, not from a time: a real record's time is its worker's clock.
         low, end = cluster.watermarks(topic, partition)
         oldest_ms = _ALL_MAY_BE_GONE
         for record in cluster.read(topic, partition, start=low, end=end):
             oldest_ms = min(oldest_ms, record.timestamp[1])
-            ids.update(_transaction_ids(record))
+            message = _message(record)
+            if message is not None and message[0] in wanted:
+                found.add(message)
         if low > 0:
             expired = max(expired, oldest_ms)
-    return ids & wanted, expired
+    return found, expired
 
 
-def _transaction_ids(record: LogRecord) -> Iterable[str]:
-    # The daemon appends its header behind the user's; only the last one is its word.
-    for name, value in reversed(record.headers):
-        if name == TRANSACTION_ID and value is not None:
-            yield value.decode("ascii", "replace")
-            return
+def _message(record: LogRecord) -> tuple[str, int] | None:
+    """Return transaction id and message index of a real record; None: it is not the daemon's."""
+    try:
+        return real_identity(record.headers)
+    except DecodeError:
+        return None  # another producer's, with a header of that name
 
 
 def _dead(cluster: Cluster, names: TopicNames, wanted: set[str]) -> set[tuple[str, int]]:

@@ -41,13 +41,14 @@ class Evidence:
     """What can be seen of what was applied.
 
     Attributes:
-        delivered: Transaction ids found in real topics, read_committed.
+        delivered: Transaction id and message index of what was found in real topics,
+            read_committed. The index tells a redelivered message from those of the life before.
         dead: (transaction id, resume count) of the dead letters found.
         expired_before_ms: By real topic, the append time before which its records may be gone;
             topics that lost nothing are left out.
     """
 
-    delivered: Collection[str] = frozenset()
+    delivered: Collection[tuple[str, int]] = frozenset()
     dead: Collection[tuple[str, int]] = frozenset()
     expired_before_ms: dict[str, int] = field(default_factory=dict)
 
@@ -87,6 +88,7 @@ class _Transaction:
         "decided_to",
         "first_append_ms",
         "halves",
+        "indices",
         "last_copy",
         "state",
         "topics",
@@ -95,6 +97,7 @@ class _Transaction:
     def __init__(self, half: HalfRead) -> None:
         self.first_append_ms = half.first_append_ms
         self.halves: list[int] = []
+        self.indices: set[int] = set()
         self.last_copy = -1
         self.topics: set[str] = set()
         self.state = State.UNDECIDED
@@ -158,6 +161,7 @@ def _judge(halves: Sequence[HalfRead], ops: Sequence[OpRead]) -> dict[Key, _Tran
         key = (metadata.transaction_id, metadata.resume_count, metadata.producer_group)
         entry = transactions.setdefault(key, _Transaction(half))
         entry.halves.append(half.offset)
+        entry.indices.add(metadata.message_index)
         if metadata.origin_offset >= 0:
             entry.last_copy = half.offset
         entry.topics.add(metadata.real_topic)
@@ -180,7 +184,9 @@ def _judge(halves: Sequence[HalfRead], ops: Sequence[OpRead]) -> dict[Key, _Tran
 def _is_found(key: Key, transaction: _Transaction, evidence: Evidence) -> bool:
     if key[:2] in evidence.dead:
         return True
-    return transaction.state is State.COMMITTED and key[0] in evidence.delivered
+    return transaction.state is State.COMMITTED and any(
+        (key[0], index) in evidence.delivered for index in transaction.indices
+    )
 
 
 def _may_have_expired(transaction: _Transaction, evidence: Evidence) -> bool:

@@ -66,9 +66,9 @@ def test_the_audit_finds_nothing_strange(spark: SparkSession, interpreted: None)
         stack.create_topic(TOPIC)
         scene = Scene(stack)
         brought_back(scene)
-        tape = tape_of(scene)
+        tape, marks = tape_of(scene), len(scene.marks())
     with audited(tape.facts(spark), Bounds(tape.snapshot())) as audit:
         assert audit.violations == 0, audit.findings.collect()
         assert audit.kinds.keys() <= {LATE}
         assert LATE not in VIOLATIONS
-        assert audit.records["mark_of_dead_letter"] == len(scene.marks())
+        assert audit.records["mark_of_dead_letter"] == marks > 0

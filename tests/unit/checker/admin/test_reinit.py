@@ -35,6 +35,7 @@ class Log:
         topic: str = "orders",
         origin: int = -1,
         index: int = 0,
+        life: int = 0,
         append_ms: int = 0,
     ) -> int:
         """Append a half record (a copy when `origin` is given); return its offset."""
@@ -42,6 +43,7 @@ class Log:
         metadata = A_HALF._replace(
             transaction_id=transaction_id,
             message_index=index,
+            resume_count=life,
             producer_group=group,
             real_topic=topic,
             first_append_timestamp=-1 if origin < 0 else 0,
@@ -109,18 +111,34 @@ def test_all_delivered_goes_on_behind_everything(log: Log) -> None:
     """Every decision has its effect already: O and H stand at the ends."""
     log.committed("a", "b")
 
-    found = log.plan(Evidence(delivered={"a", "b"}))
+    found = log.plan(Evidence(delivered={("a", 0), ("b", 0)}))
 
     assert found.exact
     assert found.applied == ("a", "b")
     assert found.progress == Progress(half=2, op=2, rebuild_to=2, ops_from=2, position=2)
 
 
+def test_a_redelivery_is_no_part_of_the_life_before(log: Log) -> None:
+    """Message 0 was delivered; message 1 was EXTRA, and is stored again as life 1, not applied yet.
+
+    Were only the transaction id looked for, life 1 would pass for delivered, and never be.
+    """
+    log.committed("a")
+    log.half("a", index=1, life=1)
+    log.op("a", resume_count=1, source=OpSource.OPERATOR)
+
+    found = log.plan(Evidence(delivered={("a", 0)}))
+
+    assert found.exact
+    assert (found.applied, found.to_apply) == (("a",), ("a",))
+    assert found.progress.op == 1
+
+
 def test_undelivered_tail_is_applied(log: Log) -> None:
     """O is the first commit of which nothing is found; H keeps its half message."""
     log.committed("a", "b", "c")
 
-    found = log.plan(Evidence(delivered={"a"}))
+    found = log.plan(Evidence(delivered={("a", 0)}))
 
     assert found.exact
     assert found.to_apply == ("b", "c")
@@ -132,7 +150,7 @@ def test_undecided_half_below_holds_h_and_t(log: Log) -> None:
     log.half("undecided")
     log.committed("a", "b")
 
-    found = log.plan(Evidence(delivered={"a", "b"}))
+    found = log.plan(Evidence(delivered={("a", 0), ("b", 0)}))
 
     assert found.progress == Progress(half=0, op=2, rebuild_to=3, ops_from=0, position=3)
 
@@ -143,7 +161,7 @@ def test_decided_below_h_does_not_hold_t(log: Log) -> None:
     log.half("undecided")
     log.committed("new")
 
-    found = log.plan(Evidence(delivered={"old", "new"}))
+    found = log.plan(Evidence(delivered={("old", 0), ("new", 0)}))
 
     assert (found.progress.half, found.progress.ops_from) == (1, 1)
 
@@ -155,7 +173,7 @@ def test_copy_above_h_keeps_its_decision(log: Log) -> None:
     log.half("a", origin=origin)
     log.op("a")
 
-    found = log.plan(Evidence(delivered={"a"}))
+    found = log.plan(Evidence(delivered={("a", 0)}))
 
     assert (found.progress.half, found.progress.ops_from) == (1, 0)
 
@@ -178,7 +196,7 @@ def test_rollback_needs_no_trace(log: Log) -> None:
     log.op("gone", OpKind.ROLLBACK)
     log.committed("a")
 
-    found = log.plan(Evidence(delivered={"a"}))
+    found = log.plan(Evidence(delivered={("a", 0)}))
 
     assert found.exact
     assert found.progress.op == 2
@@ -213,7 +231,7 @@ def test_half_of_another_group_under_a_known_id_stays_undecided(log: Log) -> Non
     log.committed("a")
     log.half("a", group="other")
 
-    found = log.plan(Evidence(delivered={"a"}))
+    found = log.plan(Evidence(delivered={("a", 0)}))
 
     assert found.progress.half == 1
 
@@ -226,7 +244,7 @@ def test_op_beyond_the_half_partition_decides_like_any_other(log: Log) -> None:
     assert log.plan(Evidence()).progress == Progress(
         half=0, op=0, rebuild_to=1, ops_from=0, position=0
     )
-    assert log.plan(Evidence(delivered={"a"})).progress == Progress(
+    assert log.plan(Evidence(delivered={("a", 0)})).progress == Progress(
         half=1, op=1, rebuild_to=1, ops_from=1, position=1
     )
 
@@ -247,7 +265,7 @@ def test_delivered_behind_a_missing_one_needs_a_choice(log: Log) -> None:
     """No offset is exact: the answer names what would come twice."""
     log.committed("a", "lost", "c")
 
-    found = log.plan(Evidence(delivered={"a", "c"}))
+    found = log.plan(Evidence(delivered={("a", 0), ("c", 0)}))
 
     assert not found.exact
     assert found.to_apply == ("lost",)
@@ -258,7 +276,7 @@ def test_accepting_duplicates_starts_at_the_missing_one(log: Log) -> None:
     """Nothing is lost; what came behind comes twice."""
     log.committed("a", "lost", "c")
 
-    found = log.plan(Evidence(delivered={"a", "c"}), Choice.ACCEPT_DUPLICATES)
+    found = log.plan(Evidence(delivered={("a", 0), ("c", 0)}), Choice.ACCEPT_DUPLICATES)
 
     assert found.progress.op == 1
     assert (found.twice, found.never) == (("c",), ())
@@ -268,7 +286,7 @@ def test_skipping_starts_behind_the_last_delivered_one(log: Log) -> None:
     """Nothing comes twice; the missing one never comes, a newer one still does."""
     log.committed("a", "lost", "c", "new")
 
-    found = log.plan(Evidence(delivered={"a", "c"}), Choice.SKIP_UNDELIVERED)
+    found = log.plan(Evidence(delivered={("a", 0), ("c", 0)}), Choice.SKIP_UNDELIVERED)
 
     assert found.progress.op == 3
     assert (found.twice, found.never, found.to_apply) == ((), ("lost",), ("new",))
@@ -295,7 +313,7 @@ def test_position_leaves_late_halves_to_be_dead_lettered(log: Log) -> None:
     log.committed("a")
     log.half("a", index=1)
 
-    found = log.plan(Evidence(delivered={"a"}))
+    found = log.plan(Evidence(delivered={("a", 0)}))
 
     assert found.progress.position <= 2
     assert found.progress.rebuild_to == 2
@@ -317,7 +335,7 @@ def test_h_does_not_part_a_transaction_discarded_for_age(log: Log) -> None:
         reason=REASON_AGE,
         age_ms=AGE_MS_MAX,
     )
-    found = log.plan(Evidence(delivered={"passed"}, dead={("old", 0)}))
+    found = log.plan(Evidence(delivered={("passed", 0)}, dead={("old", 0)}))
 
     assert undecided == 2
     assert found.exact

@@ -398,3 +398,56 @@ def test_a_purge_needs_consent(scene: Scene) -> None:
     assert meant.letters == 1
     assert scene.marks() == []
     assert [each.state for each in scene.find()] == ["OPEN"]
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_purge_that_dies_at_any_request_is_repeated(is_behind: bool) -> None:
+    """One transaction is given up, another one is open: its letter is never deleted."""
+    request, reached = 0, True
+    while reached:
+        request += 1
+        with MemoryStack(partitions=1) as stack:
+            stack.create_topic(TOPIC)
+            scene = Scene(stack)
+            scene.extra(1)
+            scene.settle()
+            scene.extra(2)
+            scene.settle()
+            scene.network.requests, scene.network.dies_at = 0, request
+            scene.network.is_behind = is_behind
+            reached = False
+            try:
+                purge(scene.letters(), order(1), lambda _meant: True, gives_up=True)
+            except ProcessDeadError:
+                reached = True
+            scene.network.dies_at = 0
+            done = purge(scene.letters(), order(1), lambda _meant: True, gives_up=True)
+            assert done is not None
+            assert [each.name for each in scene.find() if each.open_letters] == [txn(2)]
+            assert [each.letter.reason for each in stack.dead_letters()] == [DeadReason.EXTRA]
+            scene.redo(Remedy.REDELIVER)
+            scene.settle()
+            assert scene.delivered().count(*sent((2, 2))) == 1
+            assert sent((1, 2))[0] not in scene.delivered()
+    assert request > 5
+
+
+def test_letters_in_several_partitions_are_marked_where_they_stand() -> None:
+    """Two pairs, three partitions of the dead-letter topic: each mark is behind its letter."""
+    with MemoryStack(partitions=2) as stack:
+        stack.create_topic(TOPIC)
+        scene = Scene(stack)
+        stack.machine.broker.grow_topic(scene.names.dead, 3)
+        for number in range(1, 13):
+            scene.extra(number)
+        scene.settle()
+        found = scene.find()
+        places = {letter.place for each in found for letter in each.letters}
+        scene.redo(Remedy.REDELIVER)
+        scene.settle()
+        assert {(each.partition, each.offset) for each in places} == {
+            (about.partition, about.offset) for each in scene.find() for about in each.marks
+        }
+        assert len(scene.delivered()) == 3 * 12
+        redelivered = [each for each in scene.delivered() if each[1] == 2]
+        assert redelivered == sent(*((number, 2) for number in range(1, 13)))
