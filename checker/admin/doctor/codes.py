@@ -59,7 +59,10 @@ MEANINGS: dict[str, tuple[Severity, str]] = {
     "settings-differ": (Severity.WARNING, "the daemon runs with other limits than these"),
     "clock-broker": (Severity.WARNING, "a broker's clock and this machine's differ"),
     "clock-client": (Severity.WARNING, "a client's clock and the brokers' differ"),
-    "policy-topic": (Severity.WARNING, "the policy names a real topic that does not exist"),
+    "real-topic": (
+        Severity.WARNING,
+        "a real topic that is named here or in the policy does not exist",
+    ),
     "package": (Severity.ERROR, "another package or directory stands in for halfbridge"),
     "client-library": (Severity.ERROR, "the Kafka client library skips records"),
     "memory": (Severity.WARNING, "the memory budgets do not fit into this machine's memory"),

@@ -81,7 +81,7 @@ class Facts:
         clocks: Clients' clocks, by producer group.
         newest_ms: Newest append time of half and op topic; -1: none.
         record: Limits that the daemon published last.
-        policy_topics: Topics that the policy names without a pattern.
+        named_topics: Real topics that the policy names without a pattern, or the request.
         host: This machine.
     """
 
@@ -101,5 +101,5 @@ class Facts:
     clocks: tuple[BornClock, ...] = ()
     newest_ms: int = -1
     record: DaemonSettings | None = None
-    policy_topics: tuple[str, ...] = ()
+    named_topics: tuple[str, ...] = ()
     host: Host = field(default_factory=Host)

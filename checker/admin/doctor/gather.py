@@ -63,7 +63,8 @@ def gather(
     config: CheckerConfig, policy: Policy, request: Request, *, host: Host, ports: Ports
 ) -> Facts:
     """Return what brokers say, within `request.timeout_s` and the time to reach one."""
-    facts = Facts(asked_at_ms=ports.clock.time_ms(), host=host, policy_topics=request.policy_topics)
+    named = tuple(dict.fromkeys((*request.policy_topics, *request.real_topics)))
+    facts = Facts(asked_at_ms=ports.clock.time_ms(), host=host, named_topics=named)
     common = _common(config, config.kafka)
     admin = ports.kafka.admin(common)
     try:

@@ -40,7 +40,7 @@ def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
         _workers(facts, config),
         _settings(facts, config),
         _clocks(facts),
-        _policy(facts, config),
+        _real_topics(facts, config),
         judge_host(facts.host, config),
     )
     found = [each for part in parts for each in part]
@@ -190,13 +190,13 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
             yield finding("clock-client", what, "timedatectl set-ntp true && timedatectl status")
 
 
-def _policy(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
-    for topic in facts.policy_topics:
+def _real_topics(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for topic in facts.named_topics:
         if topic in facts.topics:
             continue
-        what = f"the policy names topic {topic}, which does not exist: its messages would wait"
+        what = f"real topic {topic} does not exist (or may not be seen): its messages would wait"
         mend = (
             f"kafka-topics.sh --bootstrap-server {config.bootstrap_servers} --create"
             f" --topic {shlex.quote(topic)}"
         )
-        yield finding("policy-topic", what, mend)
+        yield finding("real-topic", what, mend)

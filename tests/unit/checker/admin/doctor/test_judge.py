@@ -82,7 +82,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "clock-broker": ({"newest_ms": NOW_MS + CLOCK_MS_MAX + 1}, "timedatectl"),
     "clock-client": ({"clocks": (BornClock("g", -CLOCK_MS_MAX - 1, 3),)}, "timedatectl"),
-    "policy-topic": ({"policy_topics": ("none",)}, "--create --topic none"),
+    "real-topic": ({"named_topics": ("none",)}, "--create --topic none"),
     "package": (host(foreign={"halfbridge.serde": "/x/serde"}), "pip install"),
     "client-library": (host(kafka_client=("2.13.1", "2.13.1")), "confluent-kafka>=2.15"),
     "memory": (host(memory_bytes=1 << 30), "HALFBRIDGE_ENTRIES_BYTES_MAX="),
