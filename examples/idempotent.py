@@ -1,0 +1,36 @@
+"""Do the work of each message once, whatever is delivered again: an inbox in the database."""
+
+import os
+from contextlib import closing
+
+from confluent_kafka import Consumer
+from sqlalchemy import create_engine, text
+
+from halfbridge.sql import Inbox
+
+QUIET_S = 10.0
+
+engine = create_engine(os.environ.get("SHOP_URL", "sqlite:///billing.db"))
+with engine.begin() as connection:
+    connection.execute(text("CREATE TABLE IF NOT EXISTS invoices (item TEXT)"))
+inbox = Inbox(engine, group_id="invoices")
+inbox.create()
+consumer = Consumer(
+    {
+        "bootstrap.servers": os.environ.get("HALFBRIDGE_BOOTSTRAP_SERVERS", "127.0.0.1:9092"),
+        "group.id": "invoices",
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,  # worse than it has to be: each run reads all of it again
+    }
+)
+with closing(consumer):
+    consumer.subscribe(["orders"])
+    while (message := consumer.poll(QUIET_S)) is not None:
+        if message.error() is None:
+            with engine.begin() as connection:  # mark and work commit together, or neither
+                is_new = inbox.once(connection, message)
+                if is_new:
+                    item = {"item": message.value().decode()}
+                    connection.execute(text("INSERT INTO invoices VALUES (:item)"), item)
+            print("invoice for" if is_new else "seen before:", message.value().decode())

@@ -1,0 +1,14 @@
+"""Make the real topic of the examples: halfbridge makes its own topics, and not yours."""
+
+import os
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+servers = os.environ.get("HALFBRIDGE_BOOTSTRAP_SERVERS", "127.0.0.1:9092")
+admin = AdminClient({"bootstrap.servers": servers})
+try:
+    admin.create_topics([NewTopic("orders", 4)])["orders"].result()
+except KafkaException as error:
+    if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+        raise

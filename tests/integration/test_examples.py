@@ -1,0 +1,174 @@
+"""The programs in examples/, each run as it stands, on a real broker with a real daemon."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from halfbridge.bridge.kafka.admin import AdminClient
+from tests.kit.waiting import until
+from tests.sql.servers import PostgresServer, Template
+
+pytestmark = pytest.mark.broker
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RUN_S_MAX = 120.0
+
+
+class Shop:
+    """Runs the examples with a topic of their own, and a quiet time that a test has."""
+
+    def __init__(self, address: str, prefix: str, directory: Path) -> None:
+        self.directory = directory
+        self.topic = f"{prefix}orders"
+        self.environ = {
+            **os.environ,
+            "HALFBRIDGE_BOOTSTRAP_SERVERS": address,
+            "HALFBRIDGE_TOPIC_PREFIX": prefix,
+            "HALFBRIDGE_TRANSACTION_TIMEOUT_MS": "1000",
+            "PYTHONUNBUFFERED": "1",
+        }
+        self._children: list[subprocess.Popen[bytes]] = []
+        for path in EXAMPLES.glob("*.py"):
+            text = path.read_text("utf-8").replace('"orders"', repr(self.topic))
+            group = f"{prefix}\\g<1>"  # groups of consumers have no prefix of an installation
+            text = re.sub(r'(?<="group.id": ")(\w+)', group, text)
+            (directory / path.name).write_text(text, "utf-8")
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start a Python program, both its outputs into `<its first word>.out`."""
+        with (self.directory / f"{Path(words[0]).stem}.out").open("wb") as file:
+            child = subprocess.Popen(
+                [sys.executable, *words],
+                cwd=self.directory,
+                env=self.environ,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+            )
+        self._children.append(child)
+        return child
+
+    def run(self, *words: str, status: int = 0) -> list[str]:
+        """Run a Python program to its end; return the lines that it printed."""
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=self.directory,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=RUN_S_MAX,
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    def read(self) -> list[str]:
+        """Return what a new consumer group reads, without the transaction ids."""
+        return [line.rpartition(" by ")[0] for line in self.run("read.py")]
+
+    def stop(self) -> None:
+        """End what still runs."""
+        for child in self._children:
+            child.terminate()
+        for child in self._children:
+            child.wait(RUN_S_MAX)
+
+
+@pytest.fixture
+def shop(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Iterator[Shop]:
+    """Yield the examples, with the topics made and the daemon running."""
+    made = Shop(kafka_bootstrap_servers, topic_prefix, tmp_path)
+    server = ("--bootstrap-servers", kafka_bootstrap_servers)
+    group = ("--producer-group", "order-service")
+    try:
+        made.run("-m", "halfbridge", "topics", "create", *server, *group)
+        made.run("make_topic.py")
+        made.start("-m", "halfbridge", "checker", "run", *server)
+        yield made
+    finally:
+        made.stop()
+        admin = AdminClient({"bootstrap.servers": kafka_bootstrap_servers})
+        for future in admin.delete_topics([made.topic]).values():
+            future.exception()
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[PostgresServer]:
+    """Yield a PostgreSQL server."""
+    with closing(Template(PostgresServer)) as made, PostgresServer(made, durable=False) as server:
+        yield server
+
+
+def test_an_order_is_placed_and_read_and_billed_once(shop: Shop) -> None:
+    """order.py, read.py and idempotent.py; an order that ends by an exception is in neither."""
+    (placed,) = shop.run("order.py")
+    assert re.fullmatch(r"placed two shirts as [0-9a-f]{32}", placed)
+    shop.run("order.py", "nothing", status=1)
+    shop.run("order.py", "a hat")
+    wanted = ["two shirts of customer-42", "a hat of customer-42"]
+    assert shop.read() == wanted
+    assert shop.run("idempotent.py") == ["invoice for two shirts", "invoice for a hat"]
+    assert shop.run("idempotent.py") == ["seen before: two shirts", "seen before: a hat"]
+    shop.run("make_topic.py")  # again, which changes nothing
+
+
+def test_a_service_that_died_is_asked_when_it_is_back(shop: Shop) -> None:
+    """crash.py: the row stands, the message comes; nobody repeats the order."""
+    (died,) = shop.run("crash.py", "die", status=1)
+    transaction_id = died.split()[-1]
+    (asked,) = shop.run("crash.py", "recover")
+    assert asked == f"asked about {transaction_id} answered COMMIT"
+    assert shop.read() == ["a hat of customer-7"]
+
+
+def test_an_order_that_is_there_already_is_rolled_back_at_once(
+    shop: Shop, postgresql: PostgresServer
+) -> None:
+    """postgresql.py: the unique key refuses it, and nobody is asked."""
+    url = postgresql.url(postgresql.create_database(), user=postgresql.admin)
+    shop.environ["SHOP_URL"] = url.replace("postgresql+psycopg://", "postgresql://")
+    assert shop.run("postgresql.py", "1", "2", "1") == [
+        "order 1 is placed; the message is COMMITTED",
+        "order 2 is placed; the message is COMMITTED",
+        "order 1 is there already; the message is ROLLED_BACK",
+    ]
+    assert sorted(shop.read()) == ["order 1 of 1", "order 2 of 2"]
+
+
+def test_a_web_service_takes_orders(shop: Shop) -> None:
+    """web_shop.py under uvicorn: each POST is an order and a message."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    shop.start("-m", "uvicorn", "--port", str(port), "web_shop:app")
+    log = (shop.directory / "-m.out").read_text
+
+    def posts(item: str) -> bool:
+        url = f"http://127.0.0.1:{port}/orders?item={item}"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, method="POST")) as answer:
+                return answer.status == 201
+        except ConnectionError as error:
+            raise error from None
+        except OSError:
+            return False
+
+    until("the first order is taken", lambda: posts("boots"), explain=log)
+    assert posts("gloves")
+    assert sorted(shop.read()) == ["boots of boots", "gloves of gloves"]
+
+
+def test_every_example_is_run_and_described() -> None:
+    """A program that no test runs rots; one that the page does not name is not found."""
+    here, page = Path(__file__).read_text("utf-8"), (EXAMPLES / "README.md").read_text("utf-8")
+    for path in EXAMPLES.glob("*.py"):
+        assert f'"{path.name}"' in here or f"{path.stem}:app" in here, path.name
+        assert path.name in page
