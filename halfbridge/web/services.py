@@ -50,7 +50,7 @@ class Services:
         self.work = Work(pool)
         self.answers = Answers(self.work)
         self.watch = Watch(config.metrics_urls, self.work, monotonic=monotonic)
-        self._ports = ports
+        self.ports = ports
         self._lock = threading.Lock()
         self._change = threading.Lock()
         self._cluster: Cluster | None = None
@@ -75,6 +75,6 @@ class Services:
             if self._cluster is None:
                 config = self.config
                 self._cluster = Cluster(
-                    config.bootstrap_servers, kafka=config.kafka, ports=self._ports
+                    config.bootstrap_servers, kafka=config.kafka, ports=self.ports
                 )
             return self._cluster

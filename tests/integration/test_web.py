@@ -133,6 +133,21 @@ def test_transactions_are_shown_from_their_begin_to_their_end(
         assert "<form" not in page.split("<main")[1]  # read-only
 
 
+def test_the_doctor_says_what_is_wrong(installation: Installation, tmp_path: Path) -> None:
+    """No worker runs: an error with the command that starts one, on the page and by the API."""
+    installation.make(groups=(GROUP,))
+    web = _stage(installation, tmp_path)
+    with web.client(READ_TOKEN) as client:
+        body = client.get("/api/v1/doctor").json()
+        assert not body["ok"]
+        assert "no-worker" in {each["code"] for each in body["findings"]}
+    web = _stage(installation, tmp_path)
+    with web.browser(READ_TOKEN) as browser:
+        page = until("the findings", lambda: _full(browser.get("/doctor").text), every_s=0.5)
+    assert "Something is wrong" in page
+    assert "no-worker" in page
+
+
 def _full(page: str) -> str:
     """Return a page that does not say that it is still being read; else nothing."""
     return "" if "Reading from Kafka" in page else page

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ANSWER_S_MAX = 20.0
 WINDOW = (1280, 860)
+LOADED = "document.readyState == 'complete'"
 _CHUNK_BYTES = 1 << 16
 _KEYS = {
     "Tab": (9, ""),
@@ -78,7 +79,7 @@ class Browser:
     def open(self, url: str) -> None:
         """Go to an address; return when the page is there."""
         self.call("Page.navigate", url=url)
-        self.wait(f"location.href != 'about:blank' && {_LOADED}")
+        self.wait(f"location.href != 'about:blank' && {LOADED}")
 
     def wait(self, condition: str) -> Any:
         """Return the value of an expression of JavaScript once it is true."""
@@ -147,9 +148,6 @@ class Browser:
                 self.complaints.append(f"{entry['text']} {entry.get('url', '')}")
         elif said.get("method") == "Runtime.exceptionThrown":
             self.complaints.append(str(said["params"]["exceptionDetails"]))
-
-
-_LOADED = "document.readyState == 'complete'"
 
 
 @contextmanager

@@ -68,7 +68,6 @@ class WebStage:
             base_url="http://127.0.0.1",
             headers=headers,
             follow_redirects=False,
-            raise_server_exceptions=False,
         )
 
     def browser(self, token: str) -> TestClient:

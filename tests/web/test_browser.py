@@ -21,7 +21,7 @@ from halfbridge.testkit.daemon import DaemonProcess
 from halfbridge.testkit.ports import free_ports
 from halfbridge.web.pages.table import NAVIGATION
 from tests.integration.installation import GROUP, Installation
-from tests.kit.chromium import Browser, browsing
+from tests.kit.chromium import LOADED, Browser, browsing
 from tests.kit.http import answer_of
 from tests.kit.waiting import until
 from tests.kit.web import OPERATE_TOKEN, token_file
@@ -98,14 +98,14 @@ def _sign_in(browser: Browser, url: str) -> None:
     browser.wait("document.activeElement.id == 'token'")
     browser.write(OPERATE_TOKEN)
     browser.press("Enter")
-    browser.wait("location.pathname == '/transactions'")
+    browser.wait(f"location.pathname == '/transactions' && {LOADED}")
 
 
 def _look(browser: Browser, url: str, path: str, name: str = "") -> None:
     """Open a page, wait until it is full, and look at it."""
     browser.open(url + path)
     browser.wait(f"location.pathname == {json.dumps(path)}")
-    browser.wait("document.readyState == 'complete' && !document.querySelector('.reading')")
+    browser.wait(f"{LOADED} && !document.querySelector('.reading')")
     assert browser.value("document.querySelectorAll('h1').length") == 1, path
     assert browser.value("document.querySelector('main').innerText.length") > 20, path
     assert browser.value("document.title.endsWith('halfbridge')"), "a stranger's script ran"
@@ -119,6 +119,19 @@ def _look(browser: Browser, url: str, path: str, name: str = "") -> None:
             browser.prefer(scheme)
             browser.take_picture(Path(PICTURES) / f"{name}-{scheme}.png")
         browser.prefer("light")
+
+
+def _commit_by_keys(browser: Browser, url: str, undecided: str) -> None:
+    """Fill in the form of an undecided transaction and send it, with Tab, letters and Enter."""
+    _look(browser, url, f"/transactions/{undecided}")
+    browser.tab_to("#commit-reason")
+    browser.write("the row is there")
+    browser.tab_to("#messages")
+    browser.write("1")
+    browser.press("Enter")
+    browser.wait("document.querySelector('.told')?.innerText.includes('first decision')")
+    _look(browser, url, "/audit-log", "audit-log")
+    assert "the row is there" in browser.text()
 
 
 def test_every_page_and_a_change_by_keys(
@@ -135,5 +148,8 @@ def test_every_page_and_a_change_by_keys(
             _look(browser, url, page.path, page.title.lower().replace(" ", "-"))
         _look(browser, url, f"/transactions/{delivered}", "transaction")
         _look(browser, url, f"/transactions/{dead}")
-        _look(browser, url, f"/transactions/{undecided}")
+        _look(browser, url, f"/transactions/{undecided}", "decide")
+        _look(browser, url, f"/dead-letters/{dead}")
+        _look(browser, url, f"/groups/{GROUP}")
+        _commit_by_keys(browser, url, undecided)
     assert browser.complaints == []

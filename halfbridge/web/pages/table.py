@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as HttpRoute
 
-from halfbridge.web.pages import audit_log, dead_letters, overview, topics, transactions
+from halfbridge.web.pages import (
+    audit_log,
+    dead_letters,
+    doctor,
+    groups,
+    overview,
+    topics,
+    transactions,
+)
 from halfbridge.web.pages.page import (
     SIGN_IN,
     Form,
@@ -32,7 +40,9 @@ PAGES: tuple[Page, ...] = (
     *overview.PAGES,
     *transactions.PAGES,
     *dead_letters.PAGES,
+    *groups.PAGES,
     *topics.PAGES,
+    *doctor.PAGES,
     *audit_log.PAGES,
 )
 FORMS: tuple[Form, ...] = (*transactions.FORMS, *dead_letters.FORMS)

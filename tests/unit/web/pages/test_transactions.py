@@ -178,3 +178,20 @@ def test_a_delivered_transaction_shows_its_end(stack: MemoryStack, web: MemoryWe
     for style in ("half", "decision", "delivery"):
         assert f'class="mark {style}"' in page
     assert "COMMITTED" in page
+
+
+def test_groups_are_shown_with_what_waits(stack: MemoryStack, web: MemoryWeb) -> None:
+    """Without a group a sentence; with one its members and ops, as the command says them."""
+    assert web.get("/api/v1/groups").json()["groups"] == []
+    assert "No producer group was seen" in web.get("/groups").text
+    wanted = _undecided(stack)
+    stack.advance(seconds=8)
+    body = web.get("/api/v1/groups").json()
+    assert [each["group"] for each in body["groups"]] == [GROUP]
+    assert body["groups"][0]["undecided"] == 1
+    assert web.get(f"/api/v1/groups/{GROUP}").json() == body["groups"][0]
+    web.web.services.answers.forget()
+    assert f'href="/groups/{GROUP}"' in web.get("/groups").text
+    assert wanted in web.get(f"/groups/{GROUP}").text
+    assert web.get("/api/v1/groups/nobody").status_code == 404
+    assert web.get("/groups/nobody").status_code == 404

@@ -1,0 +1,65 @@
+"""Producer groups, as `halfbridge groups list|show` say it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.admin.transactions import plain
+from halfbridge.checker.admin.transactions.groups import Groups, read_groups
+from halfbridge.web.api.routes import PAGING, Argument, Call, Route, page_of
+from halfbridge.web.refusals import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halfbridge.web.services import Services
+
+FRESH_S = 5.0
+OLD_S = 120.0
+SINCE = Argument(
+    "since_s",
+    int,
+    "Count ops of the last so many seconds.",
+    default=600,
+    minimum=1,
+    maximum=30 * 86_400,
+)
+
+
+def look(services: Services, values: Mapping[str, Any], *, only: str = "") -> Groups:
+    """Return the producer groups that were seen, those with the most undecided first.
+
+    Raises:
+        AdminError: the logs cannot be read; the operator acts.
+    """
+    cluster = services.cluster()
+    since_ms = max(0, cluster.ports.clock.time_ms() - values["since_s"] * 1000)
+    return read_groups(cluster, services.config.names, since_ms=since_ms, only=only)
+
+
+async def groups(call: Call) -> dict[str, Any]:
+    """Return the producer groups."""
+    services, values = call.services, call.values
+    body = plain.groups(await services.work.run(lambda: look(services, values)))
+    body["groups"], paging = page_of(body["groups"], values)
+    return {**body, **paging}
+
+
+async def group(call: Call) -> dict[str, Any]:
+    """Return one producer group."""
+    services, values = call.services, call.values
+    found = await services.work.run(lambda: look(services, values, only=values["name"]))
+    if not found.groups:
+        raise Refusal(404, "no such producer group was seen")
+    return plain.group(found.groups[0])
+
+
+ROUTES = (
+    Route(
+        path="/groups",
+        summary="Producer groups: who answers checks, and what is undecided.",
+        answer=groups,
+        query=(SINCE, *PAGING),
+    ),
+    Route(path="/groups/{name}", summary="One producer group.", answer=group, query=(SINCE,)),
+)

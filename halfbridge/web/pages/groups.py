@@ -1,0 +1,53 @@
+"""Producer groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.web.api.groups import FRESH_S, OLD_S, SINCE
+from halfbridge.web.api.groups import look as groups_of
+from halfbridge.web.api.routes import PAGING, page_of
+from halfbridge.web.pages.page import WAIT_S, Page, query_of
+from halfbridge.web.refusals import Refusal
+
+if TYPE_CHECKING:
+    from halfbridge.web.pages.page import Visit
+
+
+async def look(visit: Visit) -> dict[str, Any]:
+    """Return the producer groups."""
+    services, values = visit.services, query_of(visit.request, (SINCE, *PAGING))
+    kept = await services.answers.get(
+        ("groups", values["since_s"]),
+        lambda: groups_of(services, values),
+        fresh_s=FRESH_S,
+        old_s=OLD_S,
+        wait_s=WAIT_S,
+    )
+    context: dict[str, Any] = {"kept": kept, "values": values}
+    if kept is not None:
+        shown, paging = page_of(list(kept.value.groups), values)
+        context |= {"shown": shown, "paging": paging, "query": {"since_s": values["since_s"]}}
+    return context
+
+
+async def look_at_one(visit: Visit) -> dict[str, Any]:
+    """Return one producer group."""
+    services, values = visit.services, query_of(visit.request, (SINCE,))
+    name = visit.request.path_params["name"]
+    kept = await services.answers.get(
+        ("group", name, values["since_s"]),
+        lambda: groups_of(services, values, only=name),
+        fresh_s=FRESH_S,
+        old_s=OLD_S,
+        wait_s=WAIT_S,
+    )
+    if kept is not None and not kept.value.groups:
+        raise Refusal(404, "no such producer group was seen")
+    return {"kept": kept, "name": name, "title": "Producer group", "values": values}
+
+
+PAGES = (
+    Page(path="/groups", title="Groups", template="groups.html", look=look, entry="Groups"),
+    Page(path="/groups/{name}", title="Group", template="group.html", look=look_at_one),
+)
