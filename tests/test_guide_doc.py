@@ -1,0 +1,47 @@
+"""docs/guide.md and the README's picture, as a reader has them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from prometheus_client import REGISTRY
+
+from halfbridge import Message, Resolution
+from halfbridge.testkit.memory import MemoryStack
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def test_the_clients_counters_are_exported_as_shown() -> None:
+    """The listing registers a collector of what a real producer counts."""
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "guide.md").read_text("utf-8"), re.DOTALL)
+    with MemoryStack() as stack:
+        topic = stack.create_topic("orders")
+
+        def checker(_: object) -> Resolution:
+            raise LookupError
+
+        with stack.producer("order-service", checker=checker) as producer:
+            known: dict[str, Any] = {"producer": producer}
+            exec(block, known)
+            producer.begin().send(Message(topic))
+            stack.advance(seconds=10)
+            values = {
+                what: REGISTRY.get_sample_value("service_checks_total", {"what": what})
+                for what in ("received", "answered", "failed", "refused", "foreign")
+            }
+    assert values == {"received": 1, "answered": 0, "failed": 1, "refused": 0, "foreign": 0}
+
+
+def test_the_picture_reads_on_light_and_dark_pages() -> None:
+    """It is one file with a text for those who do not see it, and brings nothing from elsewhere."""
+    text = (DOCS / "flow.svg").read_text("utf-8")
+    root = ET.fromstring(text)
+    names = [each.tag.rpartition("}")[2] for each in root]
+    assert names[:3] == ["title", "desc", "style"]
+    assert "@media (prefers-color-scheme: dark)" in text
+    assert re.findall(r"(?:href|src|url)\W+(?:http|//)", text) == []
+    assert "docs/flow.svg" in (DOCS.parent / "README.md").read_text("utf-8")
