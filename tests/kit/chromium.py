@@ -50,14 +50,7 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
-        width, height = WINDOW
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=False,
-        )
+        self._resize(*WINDOW)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Return the answer to a command of the protocol."""
@@ -122,10 +115,26 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.call("Emulation.setEmulatedMedia", features=[feature])
 
+    def fit(self) -> None:
+        """Make the window as high as the page, and no higher than at first."""
+        width, height = WINDOW
+        self._resize(width, height)
+        needed = self.value("document.querySelector('main').getBoundingClientRect().bottom")
+        self._resize(width, min(height, int(needed)))
+
     def take_picture(self, path: Path) -> None:
         """Write what the window shows as a PNG."""
         data = self.call("Page.captureScreenshot", format="png", optimizeForSpeed=False)["data"]
         path.write_bytes(base64.b64decode(data))
+
+    def _resize(self, width: int, height: int) -> None:
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
 
     def _read(self, deadline: float, method: str) -> dict[str, Any]:
         while b"\0" not in self._rest:

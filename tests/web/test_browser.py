@@ -110,15 +110,21 @@ def _look(browser: Browser, url: str, path: str, name: str = "") -> None:
     assert browser.value("document.querySelector('main').innerText.length") > 20, path
     assert browser.value("document.title.endsWith('halfbridge')"), "a stranger's script ran"
     unnamed = "[...document.querySelectorAll('input:not([type=hidden]),select,button')].filter("
-    unnamed += "each => !(each.labels?.length || each.textContent.trim())).length"
+    unnamed += "each => !(each.labels?.length || each.ariaLabel || each.textContent.trim())).length"
     assert browser.value(unnamed) == 0, f"{path}: a field without a label"
     wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.value(wide) <= 0, f"{path} is wider than the window"
     if PICTURES and name:
-        for scheme in ("light", "dark"):
-            browser.prefer(scheme)
-            browser.take_picture(Path(PICTURES) / f"{name}-{scheme}.png")
-        browser.prefer("light")
+        _take(browser, name)
+
+
+def _take(browser: Browser, name: str) -> None:
+    """Write pictures of a page, without the empty rest of the window."""
+    browser.fit()
+    for scheme in ("light", "dark"):
+        browser.prefer(scheme)
+        browser.take_picture(Path(PICTURES) / f"{name}-{scheme}.png")
+    browser.prefer("light")
 
 
 def _commit_by_keys(browser: Browser, url: str, undecided: str) -> None:
@@ -152,4 +158,8 @@ def test_every_page_and_a_change_by_keys(
         _look(browser, url, f"/dead-letters/{dead}")
         _look(browser, url, f"/groups/{GROUP}")
         _commit_by_keys(browser, url, undecided)
+        if PICTURES:  # of an overview with rates: after two readings
+            browser.open(url)
+            browser.wait("document.querySelector('.spark')")
+            _take(browser, "overview")
     assert browser.complaints == []

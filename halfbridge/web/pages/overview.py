@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.bridge.errors import BridgeError
+from halfbridge.web.api.doctor import OLD_S
+from halfbridge.web.api.doctor import look as findings_of
 from halfbridge.web.pages.page import Page
+from halfbridge.web.refusals import Refusal
 
 if TYPE_CHECKING:
+    from halfbridge.checker.admin.doctor.codes import Finding
     from halfbridge.web.pages.page import Visit
+
+# The overview of a browser that stays open asks doctor so often.
+_AGAIN_S = 60.0
 
 
 async def look(visit: Visit) -> dict[str, Any]:
@@ -19,11 +27,24 @@ async def look(visit: Visit) -> dict[str, Any]:
         for (partition, letter), records in sorted(found.now.lags.items()):
             lags.setdefault(partition, {})[letter] = records
     return {
+        "findings": await _findings(visit) if watch.has_daemons else None,
         "overview": found,
         "health": watch.health,
         "has_daemons": watch.has_daemons,
         "lags": lags,
     }
+
+
+async def _findings(visit: Visit) -> tuple[Finding, ...] | None:
+    """Return what doctor found last; None: nothing yet. The page does not wait for it."""
+    services = visit.services
+    try:
+        kept = await services.answers.get(
+            ("doctor",), lambda: findings_of(services), fresh_s=_AGAIN_S, old_s=OLD_S, wait_s=0.0
+        )
+    except (BridgeError, Refusal):  # the page of doctor says it
+        return None
+    return None if kept is None else kept.value
 
 
 PAGES = (Page(path="/", title="Overview", template="overview.html", look=look, entry="Overview"),)
