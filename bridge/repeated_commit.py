@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import InvalidMessageError
-from halfbridge.bridge.message import check_whole_number
+from halfbridge.bridge.message_checks import check_whole_number
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.transaction import State
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX

@@ -22,7 +22,8 @@ from halfbridge.bridge.errors import (
 )
 from halfbridge.bridge.failure import INFERRED, KafkaFailure, bridge_error
 from halfbridge.bridge.held import held
-from halfbridge.bridge.message import Message, check_whole_number, not_a_message
+from halfbridge.bridge.message import Message
+from halfbridge.bridge.message_checks import check_whole_number, not_a_message
 from halfbridge.serde.records import NO_OFFSET
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import create_engine, text
 
-from halfbridge.bridge.kafka.admin import AdminClient
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.testkit.jars import kafka_version
 from tests.kit.waiting import until
 from tests.sql.servers import PostgresServer, Template

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, Producer, libversion, version
 
-from halfbridge.bridge.kafka.admin import AdminClient, KafkaAdmin
+from halfbridge.bridge.kafka.admin import KafkaAdmin
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.bridge.kafka.connections import LISTENED, LostConnections
 from halfbridge.bridge.kafka.errors import failure_of, made
 from halfbridge.bridge.kafka.readers import KafkaReader

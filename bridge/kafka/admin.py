@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 from concurrent.futures import TimeoutError  # noqa: A004  # its own on 3.10
-from contextlib import suppress
-from queue import SimpleQueue
-from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, admin
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as _Place
 from confluent_kafka.admin import AclOperation, ConfigResource, NewPartitions, OffsetSpec
 from confluent_kafka.admin import NewTopic as _NewTopic
@@ -21,6 +17,7 @@ from halfbridge.bridge.ports import Edge, SeenCluster, SeenTopic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from halfbridge.bridge.kafka.admin_client import AdminClient
     from halfbridge.bridge.ports import NewTopic, Place
 
 # How much longer than the question's time-out to wait: the client's own error names the reason.
@@ -30,32 +27,6 @@ _EDGES = {
     Edge.END: (OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),
     Edge.STABLE_END: (OffsetSpec.latest(), IsolationLevel.READ_COMMITTED),
 }
-
-# Clients without a reference, which are to be closed. A finalizer may call `put`, in any thread.
-_unused: SimpleQueue[Any] = SimpleQueue()
-_start_lock = Lock()
-_closer: Thread | None = None
-# Once the interpreter ends, no other thread runs Python: the main thread destroys what is left.
-_is_ending = False
-
-
-class AdminClient(admin.AdminClient):  # type: ignore[misc]
-    """The client library's AdminClient; may be dropped at any moment, in any thread.
-
-    librdkafka hands over answers in a thread of its own, and this thread makes Python objects of
-    them. That may start a garbage collection. If the client itself is garbage, librdkafka is then
-    destroyed by its own thread, and aborts the process (SIGABRT; confluent-kafka-python #2131). To
-    prevent this, the finalizer keeps the client alive, and another thread closes the client.
-    """
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        _start()
-        super().__init__(*arguments, **keywords)
-
-    def __del__(self) -> None:
-        """Keep this client alive until the closing thread has closed it."""
-        if not _is_ending:
-            _unused.put(self)
 
 
 class KafkaAnswer:
@@ -284,25 +255,3 @@ def _nothing(_result: Any) -> None:
 
 def _silence() -> KafkaFailure:
     return failure_of(KafkaError(Code.TIMED_OUT))
-
-
-def _start() -> None:
-    global _closer  # noqa: PLW0603  (one thread a process; a child process starts its own)
-    with _start_lock:
-        if _closer is None or not _closer.is_alive():
-            _closer = Thread(target=_close_unused, name="halfbridge-admin-close", daemon=True)
-            _closer.start()
-
-
-@atexit.register
-def _end() -> None:
-    global _is_ending  # noqa: PLW0603  (the interpreter ends once)
-    _is_ending = True
-
-
-def _close_unused() -> None:
-    while True:
-        client = _unused.get()
-        with suppress(Exception):  # nobody is left to whom it could be reported
-            client.__exit__(None, None, None)
-        del client  # the client is closed, and its finalizer does not run again

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from halfbridge.bridge.kafka.admin import AdminClient
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.bridge.kafka.errors import failure_of
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
-from halfbridge.bridge.kafka.admin import AdminClient
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
 from halfbridge.checker.admin.topics import create_topics

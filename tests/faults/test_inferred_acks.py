@@ -21,7 +21,7 @@ from halfbridge.bridge import (
     TransactionProducer,
 )
 from halfbridge.bridge.kafka import system_ports
-from halfbridge.bridge.kafka.admin import AdminClient
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.publish import Outgoing

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from halfbridge.bridge.kafka import system_ports
-from halfbridge.bridge.kafka.admin import AdminClient
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster as Admin
 from halfbridge.checker.errors import AdminError
 from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.bridge.kafka.admin import AdminClient
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.serde import TopicNames
 from tests.integration.producing import GROUP, PARTITIONS, TIMEOUT_S, Cluster
 

@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from halfbridge.bridge import TransactionProducer
-from halfbridge.bridge.kafka.admin import AdminClient
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import Layout
 from halfbridge.checker.admin.topics import create_topics

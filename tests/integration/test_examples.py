@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from halfbridge.bridge.kafka.admin import AdminClient
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from tests.kit.waiting import until
 from tests.sql.servers import PostgresServer, Template
 

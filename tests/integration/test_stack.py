@@ -9,7 +9,7 @@ import pytest
 
 from halfbridge import Message, MessageView, Resolution
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.kafka.admin import AdminClient
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.daemon import DaemonError
 from halfbridge.testkit.progress import DaemonProgress

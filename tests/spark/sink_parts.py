@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from halfbridge.bridge.kafka.admin import AdminClient
+from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import TopicShape, Wanted
 from halfbridge.spark_jobs.sink.attempt import AttemptReport, write_attempt

@@ -5,7 +5,6 @@ Every method is one request; clients send them through a `Network`. Nothing here
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.failure import Code, KafkaFailure
@@ -22,27 +21,13 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import NewTopic, Place
     from halfbridge.testkit.memory.group import Offsets
     from halfbridge.testkit.memory.log import BatchNumber, Partition, Row
+    from halfbridge.testkit.memory.rights import Rights
     from halfbridge.testkit.memory.scheduler import Scheduler
     from halfbridge.testkit.memory.seat import Membership
 
 # How often a broker looks for records that are too old (log.retention.check.interval.ms).
 _RETENTION_LOOK_NS = 300_000 * NS_PER_MS
 _NO_SUCH_TOPIC = "Broker: Unknown topic or partition"
-
-
-@dataclass(slots=True)
-class Rights:
-    """What clients may not do, by topic.
-
-    Attributes:
-        unread: Topics that they may not read.
-        unwritten: Topics that they may not write to.
-        unseen: Topics that they may not even see.
-    """
-
-    unread: set[str] = field(default_factory=set)
-    unwritten: set[str] = field(default_factory=set)
-    unseen: set[str] = field(default_factory=set)
 
 
 # Of a topic, as kafka-acls writes them.

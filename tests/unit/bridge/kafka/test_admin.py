@@ -42,7 +42,7 @@ SCRIPT = textwrap.dedent("""
 
 @pytest.mark.parametrize(
     ("module", "lives"),
-    [("halfbridge.bridge.kafka.admin", True), ("confluent_kafka.admin", False)],
+    [("halfbridge.bridge.kafka.admin_client", True), ("confluent_kafka.admin", False)],
 )
 def test_garbage_with_an_answer_to_come(module: str, *, lives: bool) -> None:
     """The garbage collection in the client's own thread does not destroy the client there.
@@ -65,7 +65,7 @@ def test_a_client_that_was_dropped_is_closed() -> None:
         import os
         import time
 
-        from halfbridge.bridge.kafka.admin import AdminClient
+        from halfbridge.bridge.kafka.admin_client import AdminClient
 
         def threads():
             return len(os.listdir("/proc/self/task"))

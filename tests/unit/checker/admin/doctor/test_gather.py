@@ -8,7 +8,7 @@ import pytest
 
 from halfbridge import Message, MessageView, Resolution
 from halfbridge.testkit.memory import MemoryStack
-from halfbridge.testkit.memory.broker import Rights
+from halfbridge.testkit.memory.rights import Rights
 from tests.unit.checker.admin.doctor.scene import PROCESS, facts_of, found_by
 
 GROUP = "order-service"
