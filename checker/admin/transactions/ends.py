@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.transactions import events as made
 from halfbridge.checker.admin.transactions import search
-from halfbridge.checker.admin.transactions.life import Verdict
+from halfbridge.checker.admin.transactions.life import Kind, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,8 +52,7 @@ class Ends:
         They are looked for from the first decision on, in all partitions where they may stand,
         until each message of the transaction is found.
         """
-        awaited = {index for _, index in self._judged.deliver | self._judged.dead.keys()}
-        if not awaited:
+        if not self._judged.deliver and not self._judged.dead:
             return [], []
         decisions = [each for each in op_events if each.verdict is Verdict.WON]
         if decisions and not any(each.is_applied is not False for each in decisions):
@@ -63,7 +62,7 @@ class Ends:
         places = self._places(half_events)
 
         def is_whole(records: list[Record]) -> bool:
-            return awaited <= {self._event(record).message_index for record in records}
+            return not self._missing(records)
 
         records: list[Record] = []
         for margin_ms in _MARGINS_MS:
@@ -71,13 +70,31 @@ class Ends:
             records = self._trail.ends(spans, self._names.dead, is_whole)
             if is_whole(records):
                 break
-        missing = awaited - {self._event(record).message_index for record in records}
+        missing = self._missing(records)
         if missing:
             self._notes.append(
-                f"of {len(awaited)} messages {len(missing)} were found neither in their real"
-                " topics nor among the dead letters: their records may have expired"
+                f"{len(missing)} messages were found neither in their real topics nor among the"
+                " dead letters: their records may have expired"
             )
         return [(self._event(record), record) for record in records], self._notes
+
+    def _missing(self, records: list[Record]) -> set[tuple[int, int]]:
+        """Return (resume count, message index) of what was not found.
+
+        A real record does not name the life that it is of. What should be delivered may have become
+        a dead letter instead.
+        """
+        events = [self._event(record) for record in records]
+        delivered = {each.message_index for each in events if each.kind is Kind.DELIVERY}
+        dead = {
+            (each.resume_count, each.message_index)
+            for each in events
+            if each.kind is Kind.DEAD_LETTER
+        }
+        awaited = self._judged.dead.keys() | {
+            each for each in self._judged.deliver if each[1] not in delivered
+        }
+        return {each for each in awaited if each not in dead}
 
     def _event(self, record: Record) -> Event:
         place = record.topic() or "", record.partition() or 0, record.offset() or 0

@@ -8,7 +8,7 @@ and a while longer, since a decision that lost may stand behind the one that won
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.checker.admin.transactions import asked, search
 from halfbridge.checker.admin.transactions import events as made
@@ -79,6 +79,13 @@ def look_up(
     return _LookUp(cluster, names, wanted, tell).life()
 
 
+class _LaterLife(NamedTuple):
+    """A later life of a transaction: its resume count, and from when on its records stand."""
+
+    from_ms: int
+    number: int
+
+
 class _LookUp:
     def __init__(
         self, cluster: Cluster, names: TopicNames, wanted: Wanted, tell: Callable[[str], None]
@@ -129,31 +136,68 @@ class _LookUp:
         return None
 
     def _life_from(self, match: Match, time: search.Slice) -> Life:
-        wanted, names = self._wanted, self._names
         begin_ms = time.from_ms if match.append_ms < 0 else after(match.append_ms)
-        rest = search.Slice(begin_ms, wanted.until_ms)
-        half, op = (names.half, match.partition), (names.op, match.partition)
-        spans = self._trail.spans([half, op], rest)
-        limits = asked.daemon_limits(self._cluster, names)
+        rest = search.Slice(begin_ms, self._wanted.until_ms)
+        limits = asked.daemon_limits(self._cluster, self._names)
+        pieces, judged = self._pieces(match.partition, rest, limits, Pieces([], []), life=0)
+        life = self._told(match.partition, rest, pieces, judged, limits)
+        later = self._later_life(life)
+        if later is None:
+            return life
+        self._notes = []
+        rest = search.Slice(later.from_ms, self._wanted.until_ms)
+        pieces, judged = self._pieces(match.partition, rest, limits, pieces, life=later.number)
+        return self._told(match.partition, rest._replace(from_ms=begin_ms), pieces, judged, limits)
+
+    def _pieces(
+        self, partition: int, time: search.Slice, limits: Limits, known: Pieces, *, life: int
+    ) -> tuple[Pieces, Judged]:
+        """Return the records in a range of time beside known ones, and what they amount to.
+
+        Args:
+            partition: The pair.
+            time: What to read.
+            limits: The daemon's.
+            known: Records that were read before.
+            life: The transaction is not settled before this life of it is decided.
+        """
+        half, op = (self._names.half, partition), (self._names.op, partition)
+        spans = self._trail.spans([half, op], time)
         settings = reading_settings(limits)
 
-        def judged_of(pieces: Pieces) -> Judged | None:
-            return judge(
-                [each for _, each in pieces.halves], [each for _, each in pieces.ops], settings
-            )
+        def judged_of(found: Pieces) -> Judged | None:
+            whole = known.with_more(found)
+            return judge([half for _, half in whole.halves], [op for _, op in whole.ops], settings)
 
-        def is_settled(pieces: Pieces) -> bool:
-            judged = judged_of(pieces)
-            return judged is not None and judged.state is not State.UNDECIDED
+        def is_settled(found: Pieces) -> bool:
+            judged = judged_of(found)
+            if judged is None or judged.resume_count < life:
+                return False
+            return judged.state is not State.UNDECIDED
 
         nothing = Span(0, 0)
-        pieces = self._trail.pieces(
+        found = self._trail.pieces(
             spans.get(half, nothing), spans.get(op, nothing), (half, op), is_settled
         )
-        judged = judged_of(pieces)
+        judged = judged_of(found)
         if judged is None:
-            raise AdminError(f"the records of {wanted.id} expired while they were read")
-        return self._told(match.partition, rest, pieces, judged, limits)
+            raise AdminError(f"the records of {self._wanted.id} expired while they were read")
+        return known.with_more(found), judged
+
+    def _later_life(self, life: Life) -> _LaterLife | None:
+        """Return the last life that operators have begun after `life`; None: there is none."""
+        dead = [each for each in life.events if each.kind is Kind.DEAD_LETTER]
+        if not dead:
+            return None
+        since_ms = min(each.at_ms or 0 for each in dead)
+        places = [(each.topic, each.partition) for each in dead]
+        time = search.Slice(after(since_ms), self._wanted.until_ms)
+        marks = self._trail.marks(self._trail.spans(dict.fromkeys(places), time))
+        later = [each for each in marks if each[1].resume_count > life.resume_count]
+        if not later:
+            return None
+        begun_ms = min(max(0, record.timestamp()[1]) for record, _ in later)
+        return _LaterLife(after(begun_ms), max(mark.resume_count for _, mark in later))
 
     def _told(
         self,

@@ -14,7 +14,9 @@ from halfbridge.checker.admin.transactions.records import (
 )
 from halfbridge.checker.admin.transactions.search import BROKERS_SKEW_MS
 from halfbridge.checker.core.events import HalfRead, OpRead
-from halfbridge.serde.headers import DEAD, HALF, TRANSACTION_ID
+from halfbridge.serde.dead_marks import DEAD_MARK as DEAD_MARK_CODEC
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import DEAD, DEAD_MARK, HALF, TRANSACTION_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Place, Record
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.transactions.search import Slice
+    from halfbridge.serde.dead_marks import DeadMark
 
 # Of one id, half records and ops each: a transaction has at most 1,000 messages, and whoever knows
 # the id may write any number of ops. The first ones decide.
@@ -45,6 +48,15 @@ class Pieces(NamedTuple):
 
     halves: list[tuple[Record, HalfRead]]
     ops: list[tuple[Record, OpRead]]
+
+    def with_more(self, others: Pieces) -> Pieces:
+        """Return these and later ones, each once."""
+        half_offsets = {half.offset for _, half in self.halves}
+        op_offsets = {op.offset for _, op in self.ops}
+        return Pieces(
+            [*self.halves, *(one for one in others.halves if one[1].offset not in half_offsets)],
+            [*self.ops, *(one for one in others.ops if one[1].offset not in op_offsets)],
+        )
 
 
 class Trail:
@@ -152,6 +164,25 @@ class Trail:
             if mine and is_whole(found):
                 scan.skip(spans)
         return found
+
+    def marks(self, spans: dict[Place, Span]) -> list[tuple[Record, DeadMark]]:
+        """Return the marks of dead letters of the id: what operators did about them (ADR 18)."""
+        found: list[tuple[Record, DeadMark]] = []
+        for batch in self._watched(Scan(self._cluster, spans), spans, "looking for later lives"):
+            for record in batch:
+                for name, value in headers_or_none(record):
+                    if name == DEAD_MARK and value is not None and self._needle in value:
+                        mark = self._mark(value)
+                        if mark is not None and len(found) < RECORDS_KEPT_MAX:
+                            found.append((record, mark))
+        return found
+
+    def _mark(self, value: bytes) -> DeadMark | None:
+        try:
+            mark = DEAD_MARK_CODEC.decode(value)
+        except DecodeError:
+            return None  # a stranger's record
+        return mark if mark.transaction_id == self._id else None
 
     def _take(self, record: Record, pieces: Pieces, half_topic: str) -> bool:
         if record.topic() == half_topic:

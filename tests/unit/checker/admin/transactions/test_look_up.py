@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
+from typing import Any
 
 import pytest
 
 from halfbridge import MessageView, Resolution
+from halfbridge.checker.admin.dead.transactions import Remedy
+from halfbridge.checker.admin.transactions import trail
 from halfbridge.checker.admin.transactions.life import Kind, Life, Verdict
+from halfbridge.checker.admin.transactions.logs import Span
 from halfbridge.checker.admin.transactions.waits import Wait
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.testkit.memory import MemoryStack
+from tests.kit import dead_letters
 from tests.unit.checker.admin.transactions.scene import GROUP, TOPIC, Operator, sent, unknown
 
 
@@ -241,3 +247,42 @@ def test_a_strangers_half_in_another_pair_does_not_hide_it(stack: MemoryStack) -
         stack.read_committed(TOPIC, count=1)
         life = operator.shown(tx.id)
     assert (life.partition, life.producer_group, life.state) == (pair, GROUP, "COMMITTED")
+
+
+def test_a_life_that_an_operator_began_hours_later_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The mark of its dead letter says when; the state is that of the last life.
+
+    The first reading of the pair ends behind the first life, as it does where thousands of records
+    stand between the two.
+    """
+    whole, calls = trail.Trail.pieces, count()
+
+    def cut(self: trail.Trail, half: Span, op: Span, *rest: Any) -> trail.Pieces:
+        if not next(calls):
+            half, op = half._replace(end=half.start + 1), op._replace(end=op.start + 1)
+        return whole(self, half, op, *rest)
+
+    with MemoryStack(partitions=1) as stack:
+        stack.create_topic(dead_letters.TOPIC)
+        scene, operator = dead_letters.Scene(stack), Operator(stack)
+        scene.undeliverable(1)
+        scene.settle()
+        before = operator.shown(dead_letters.txn(1), from_ms=0)
+        monkeypatch.setattr(trail.Trail, "pieces", cut)
+        stack.advance(seconds=7_200)
+        stack.create_topic("absent")
+        scene.redo(Remedy.REDELIVER, 1)
+        scene.settle()
+        life = operator.shown(dead_letters.txn(1), from_ms=0)
+    assert (before.state, before.resume_count, kinds(before)[-1]) == (
+        "COMMITTED",
+        0,
+        "dead_letter",
+    )
+    assert (life.state, life.resume_count, life.is_applied) == ("COMMITTED", 1, True)
+    assert kinds(life) == ["half", "decision", "dead_letter", "half", "decision", "delivery"]
+    assert life.decided_by is not None
+    assert life.decided_by.source == "OPERATOR"
+    assert life.notes == ()
