@@ -47,6 +47,8 @@ _BATCHES: dict[Batch, dict[str, int]] = {
     Batch.ONE_RECORD: {"batch.num.messages": 1},
 }
 _FENCED = MEMBER_FENCED | PRODUCER_FENCED
+# What a kafka_txn fails with where a record is invalid for another reason than its time.
+_OF_INVALID_RECORDS = frozenset((Code.INVALID_RECORD, Code.STATE))
 
 
 class Transactor:
@@ -270,7 +272,8 @@ class Transactor:
                 self._writer.abort(self._timeout_s)
         named, topic = self._told.refused or (cause, "")
         # In a batch with several refused timestamps, each record is only reported as invalid.
-        if named.code not in PERMANENT or cause.code == Code.INVALID_TIMESTAMP:
+        is_vague = named.code == Code.INVALID_RECORD and cause.code not in _OF_INVALID_RECORDS
+        if named.code not in PERMANENT or cause.code == Code.INVALID_TIMESTAMP or is_vague:
             named, topic = cause, ""
         return _failed(named, topic=topic, fenced=cause.code in _FENCED)
 

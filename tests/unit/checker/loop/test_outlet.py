@@ -191,6 +191,17 @@ def test_a_bad_timestamp_beside_another_refusal_is_blamed_on_nobody(
     assert (failed.value.topic, failed.value.too_large) == ("large", True)
 
 
+def test_an_invalid_record_beside_another_failure_is_blamed_on_nobody(
+    writer: _Writer, transactor: Transactor
+) -> None:
+    """The kafka_txn failed for something else first; the record may be invalid for its time."""
+    writer.says["orders"] = KafkaFailure(Code.INVALID_RECORD)
+    writer.commits = [KafkaFailure(Code.MSG_TIMED_OUT, requires_abort=True)]
+    with pytest.raises(KafkaTxnFailedError) as failed:
+        _transact(transactor, REAL)
+    assert (failed.value.topic, failed.value.permanent) == ("", False)
+
+
 def test_after_an_unknown_outcome_only_the_commit_is_repeated(
     writer: _Writer, transactor: Transactor
 ) -> None:
