@@ -26,12 +26,23 @@ from tests.ledger_log import Log
 from tests.property.model import Truth, key_of, line
 from tests.simulation.asked import judge_discards
 from tests.simulation.reading import read_log, visible
-from tests.simulation.settings import LEDGER, NAMES, PARTITIONS, REAL_TOPICS, BrokenPromiseError
+from tests.simulation.settings import (
+    LEDGER,
+    NAMES,
+    PARTITIONS,
+    REAL_TOPICS,
+    SMALL,
+    SMALL_BYTES,
+    BrokenPromiseError,
+)
 from tests.simulation.stranger import NO_SUCH_PARTITION
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from halfbridge.bridge.ports import Place
     from halfbridge.testkit.memory.log import Record
+    from tests.simulation.settings import Profile
     from tests.simulation.world import World
 
 UNLIMITED = 1 << 60
@@ -83,11 +94,16 @@ class Judge:
 
     def watch(self) -> None:
         """Read on, as a read_committed consumer that was there all the time."""
-        for place in self._places:
+        for place in self._there:
             found, self._positions[place] = self._world.partition(place).read(
                 self._positions[place], UNLIMITED
             )
             self._seen[place] += found
+
+    @property
+    def _there(self) -> list[Place]:
+        """The real partitions that are there."""
+        return [place for place in self._places if place[0] in self._world.broker.topics]
 
     def rule(self, *, is_final: bool) -> None:
         """Compare everything.
@@ -99,7 +115,8 @@ class Judge:
             BrokenPromiseError: a promise was broken.
         """
         world = self._world
-        for place, seen in self._seen.items():
+        for place in self._there:
+            seen = self._seen[place]
             late_reader = visible(world.partition(place))
             if late_reader[: len(seen)] != seen:
                 raise BrokenPromiseError(f"{place}: two readers saw different records")
@@ -109,7 +126,7 @@ class Judge:
         delivered = self._delivered()
         dead, junk = self._dead(logs, truths)
         for number, (log, truth) in enumerate(zip(logs, truths, strict=True)):
-            expected, undeliverable = _split(truth)
+            expected, undeliverable = _split(truth, world.profile, world.shut, dead[number])
             truth.dead.update(undeliverable)
             _compare_deliveries(expected, delivered[number], is_final=is_final)
             _compare_dead(truth, dead[number], is_final=is_final)
@@ -126,7 +143,7 @@ class Judge:
         """Return what each half partition's transactions delivered, in words, by real partition."""
         world = self._world
         found: list[dict[Place, list[str]]] = [{} for _ in range(PARTITIONS)]
-        for place in self._places:
+        for place in self._there:
             for record in visible(world.partition(place)):
                 sent = world.sent.get(record.value() or b"")
                 if sent is None:
@@ -210,19 +227,38 @@ def _is_of_its_key(place: Place, key: bytes | None) -> bool:
     return key is None or place[1] == partition_of(key, REAL_TOPICS[place[0]])
 
 
-def _split(truth: Rulings) -> tuple[list[str], Counter[str]]:
-    """Return what must be delivered, and what the broker refuses for good."""
+def _is_refused(half: HalfRead, profile: Profile) -> bool:
+    """Tell whether its real topic never takes a message."""
+    is_small = profile.refuses and half.metadata.real_topic == SMALL
+    return half.metadata.real_partition == NO_SUCH_PARTITION or (
+        is_small and len(half.body.value()) > SMALL_BYTES
+    )
+
+
+def _split(
+    truth: Rulings, profile: Profile, shut: AbstractSet[str], dead: Counter[str]
+) -> tuple[list[str], Counter[str]]:
+    """Return what must be delivered, and what the broker refuses.
+
+    Where a topic was shut for a while, what became of the transaction says which of the two.
+    """
+    delivered = set(truth.delivered)
     refused = {
         key
         for key, messages in truth.messages.items()
-        if any(half.metadata.real_partition == NO_SUCH_PARTITION for half in messages.values())
+        for half in messages.values()
+        if line("delivered", half) in delivered
+        and (
+            _is_refused(half, profile)
+            or (half.metadata.real_topic in shut and dead[line("UNDELIVERABLE", half)])
+        )
     }
     undeliverable: Counter[str] = Counter()
     gone = set()
     for key in sorted(refused):
         for half in truth.messages[key].values():
             gone.add(line("delivered", half))
-            if line("delivered", half) in truth.delivered:
+            if line("delivered", half) in delivered:
                 undeliverable[line("UNDELIVERABLE", half)] += 1
     return [words for words in truth.delivered if words not in gone], undeliverable
 

@@ -9,6 +9,7 @@ from halfbridge.checker.loop.asking import Asker
 from halfbridge.checker.loop.assignment import Assignment
 from halfbridge.checker.loop.collector import Collector
 from halfbridge.checker.loop.intake import Input
+from halfbridge.checker.loop.stall_watch import StallWatch
 from halfbridge.checker.loop.worker import Worker
 from tests.simulation.mutation import Mutation
 
@@ -135,6 +136,13 @@ def _keep_the_first_membership(self: Input, *arguments: Any) -> None:
     self.membership = before or self.membership
 
 
+# --- stall watch ---------------------------------------------------------------------------
+
+
+def _never_give_up(self: StallWatch, stalled: Mapping[Place, float]) -> None:
+    pass
+
+
 LOOP = (
     # Of the worker.
     Mutation("ledger kept after a failed kafka_txn", 300, ((Worker, "_recover", _keep_ledgers),)),
@@ -161,4 +169,6 @@ LOOP = (
         100,
         ((Input, "_on_assigned", _keep_the_first_membership),),
     ),
+    # Of the stall watch.
+    Mutation("stalled consumer kept", 300, ((StallWatch, "_give_up", _never_give_up),)),
 )

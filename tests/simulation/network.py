@@ -66,6 +66,7 @@ class ChosenNetwork(Network):
     """Lets requests time out: they never come, come late, or are done and nobody learns of it.
 
     Attributes:
+        stalled: Clients that are brought no records any more.
         late: (deadline, kind, what the broker does) of requests that are still under way.
     """
 
@@ -74,6 +75,7 @@ class ChosenNetwork(Network):
         self._world = world
         self._outage_until_ms = 0
         self.late: list[tuple[int, Kind, Callable[[], object]]] = []
+        self.stalled: set[Client] = set()
         scheduler.on_time.append(self._on_time)
 
     def request(
@@ -136,6 +138,8 @@ class ChosenNetwork(Network):
 
     def records_max(self, client: Client, place: Place) -> int:
         """Return how many records a fetch brings at most."""
+        if client in self.stalled:
+            return 0
         if client.process.name.startswith("worker"):
             reads = self._world.profile.reads
             return reads[self._world.choices.below(len(reads))]

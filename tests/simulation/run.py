@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 from halfbridge.checker.core import forget, half_end
-from halfbridge.checker.loop import work_at_hand
+from halfbridge.checker.loop import stall_watch, work_at_hand
 from tests.simulation.choices import Choices, shrink
 from tests.simulation.workers import NotedWorker
 from tests.simulation.world import STEPS, World
@@ -29,6 +29,9 @@ SEEDS_VARIABLE = "HALFBRIDGE_SIM_SEEDS"  # how many seeds
 CHUNK = 100
 # So that a run comes to several proofs of where a half partition ends.
 OP_WAIT_MS = 50
+# So that a run comes to what a stalled consumer is replaced for.
+STALLED_S = 5.0
+LOOK_S = 1.0
 
 
 class Outcome(NamedTuple):
@@ -73,6 +76,8 @@ def run(
         with (
             patch.object(forget, "RECENT_MS", world.remembers_ms),
             patch.object(half_end, "OP_WAIT_MS", OP_WAIT_MS),
+            patch.object(stall_watch, "STALLED_S", STALLED_S),
+            patch.object(stall_watch, "LOOK_S", LOOK_S),
             patch.object(work_at_hand, "BACKGROUND_RECORDS", world.profile.background_records),
         ):
             world.run(steps)

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 NAMES = TopicNames()
 PARTITIONS = 2
 GROUPS = ("orders", "billing")
-REAL_TOPICS = {"alpha": 2, "beta": 1, "forbidden": 1}
+REAL_TOPICS = {"alpha": 2, "beta": 1, "gamma": 1, "forbidden": 1}
+# Where a run has topics that refuse: larger messages, timestamps ahead of its broker's clock, and
+# everything, for it is not there yet, or rights are taken away.
+SMALL, PUNCTUAL, LATER = "beta", "alpha", "gamma"
+SMALL_BYTES = 450
+AHEAD_MS = 500
 TOPICS = {
     NAMES.half: PARTITIONS,
     NAMES.op: PARTITIONS,
@@ -29,7 +34,7 @@ TOPICS = {
     **REAL_TOPICS,
 }
 _STAMPED = {"message.timestamp.type": "LogAppendTime"}
-POLICY = Policy(NAMES, dict.fromkeys(GROUPS, re.compile("alpha|beta")))
+POLICY = Policy(NAMES, dict.fromkeys(GROUPS, re.compile("alpha|beta|gamma")))
 
 LEDGER = replace(
     SETTINGS,
@@ -65,6 +70,8 @@ class Profile(NamedTuple):
         late_ends: Chance that the end of a kafka_txn is repeated and comes late too, in
             thousandths (KAFKA-17754).
         kafka_txn_timeout_ms: Of the workers.
+        refuses: Real topics refuse records, and one is made only later.
+        topic_gone_ms: For how long a missing topic is waited for.
         deaf: The chance that the checkers of a group hang, in thousandths.
         ledger: Limits.
     """
@@ -77,6 +84,8 @@ class Profile(NamedTuple):
     moves: int = 0
     late_ends: int = 0
     kafka_txn_timeout_ms: int = 5_000
+    refuses: bool = False
+    topic_gone_ms: int = 0
     deaf: int = 125
     ledger: LedgerSettings = LEDGER
 
@@ -103,18 +112,24 @@ AGED = Profile(
         unanswered_before_discard=1,
     ),
 )
-PROFILES = (USUAL, USUAL, BUSY, BUSY, CROWDED, AGED)
+REFUSING = Profile(refuses=True, topic_gone_ms=1_000)
+PROFILES = (USUAL, USUAL, BUSY, BUSY, CROWDED, AGED, REFUSING)
 
 
 class BrokenPromiseError(AssertionError):
     """A promise was broken."""
 
 
-def new_topics() -> list[NewTopic]:
-    """Return the installation's topics, and the real ones."""
-    mine = {NAMES.half, NAMES.op, NAMES.dead}
+def new_topics(profile: Profile) -> list[NewTopic]:
+    """Return the installation's topics, and the real ones that are there at first."""
+    settings = dict.fromkeys((NAMES.half, NAMES.op, NAMES.dead), _STAMPED)
+    if profile.refuses:
+        settings[SMALL] = {"max.message.bytes": str(SMALL_BYTES)}
+        settings[PUNCTUAL] = {"message.timestamp.after.max.ms": str(AHEAD_MS)}
     return [
-        NewTopic(name, count, 1, _STAMPED if name in mine else {}) for name, count in TOPICS.items()
+        NewTopic(name, count, 1, settings.get(name, {}))
+        for name, count in TOPICS.items()
+        if name != LATER or not profile.refuses
     ]
 
 
@@ -133,7 +148,7 @@ def daemon_config(profile: Profile, *, batch_records: int, producers: int) -> Ch
         kafka_txn_timeout_ms=profile.kafka_txn_timeout_ms,
         session_timeout_ms=SESSION_MS,
         transactional_producers=producers,
-        topic_gone_ms=0,
+        topic_gone_ms=profile.topic_gone_ms,
     )
     limits: Mapping[str, Any] = {
         "batch_records_max": batch_records,

@@ -22,6 +22,7 @@ from tests.simulation.settings import (
     LEDGER,
     PARTITIONS,
     SEND_TIMEOUT_MS,
+    SMALL_BYTES,
 )
 
 if TYPE_CHECKING:
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 KEYS = (b"a", b"b", b"c", None)
-TOPICS = ("alpha", "alpha", "alpha", "alpha", "beta", "beta", "beta", "forbidden")
+TOPICS = ("alpha", "alpha", "alpha", "alpha", "beta", "beta", "beta", "gamma", "forbidden")
 IMMUNITIES_MS = (None, None, None, 2_000)
 MESSAGES = (1, 1, 1, 2, 3)
+# Makes a message too large for a topic of small ones.
+PADDING = b" " * SMALL_BYTES
 # How long a local transaction takes.
 LOCAL_MS = (0, 0, 0, 0, 1_500, 6_000)
 COMMIT_TRIES_MAX = 3
@@ -166,6 +169,8 @@ class Shop:
         for index in range(MESSAGES[choices.below(len(MESSAGES))]):
             key = first if not index or choices.below(3) != 1 else KEYS[choices.below(len(KEYS))]
             value = b"%d:%s" % (len(world.sent), transaction.id.encode())
+            if not choices.below(5) - 1:
+                value += PADDING
             headers: Headers = [("trace", value[:4])]
             world.sent[value] = Sent(
                 transaction.id, self.group, index, place, key, headers, topic, PARTITION_BY_KEY

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfbridge.bridge.ports import NewTopic
 from halfbridge.serde.progress import parse_progress
-from tests.simulation.settings import GROUPS, NAMES, PARTITIONS, SESSION_MS
+from halfbridge.testkit.memory.broker import Rights
+from halfbridge.testkit.memory.member import MemoryMember
+from tests.simulation.settings import (
+    GROUPS,
+    LATER,
+    NAMES,
+    PARTITIONS,
+    REAL_TOPICS,
+    SESSION_MS,
+    SMALL,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +34,8 @@ JUMP_MS = 1_500
 PAUSES_MS = (300, SESSION_MS + 500, 7_000)
 SILENCES_MS = (500, SESSION_MS + 100, 6_000)
 SKEWS_MS = (0, -40, 2_000, -1_000)
+# Longer than any run: real topics refuse this time to the end, and take the workers' clocks.
+FAR_AHEAD_MS = 200_000
 
 
 def strike(world: World) -> None:
@@ -35,6 +48,9 @@ def begin(world: World) -> None:
     """Choose how clocks and check responders are at the beginning."""
     for partition in _partitions(world):
         partition.skew_ms = SKEWS_MS[world.choices.below(len(SKEWS_MS))] if world.rate else 0
+    if world.profile.refuses and world.rate:
+        for partition in _partitions(world):
+            partition.skew_ms = FAR_AHEAD_MS if partition.topic in {NAMES.half, NAMES.op} else 0
     world.deaf.update(group for group in GROUPS if world.choices.fault(world.profile.deaf))
 
 
@@ -100,13 +116,15 @@ def _leave(world: World, slot: int) -> None:
 def jump(world: World) -> None:
     """A worker's clock jumps ahead."""
     worker = world.workers[world.choices.below(len(world.workers))]
-    if worker is not None:
+    if worker is not None and not world.profile.refuses:
         worker.process.skew_ns += JUMP_MS * 1_000_000
         world.note("clock jumped:", worker.instance)
 
 
 def skew(world: World) -> None:
     """A partition moves to a broker with another clock."""
+    if world.profile.refuses:
+        return
     places = _partitions(world)
     partition = places[world.choices.below(len(places))]
     partition.skew_ms = SKEWS_MS[world.choices.below(len(SKEWS_MS))]
@@ -154,6 +172,35 @@ def write_junk(world: World) -> None:
     world.note("junk", place, count)
 
 
+def stall(world: World) -> None:
+    """A worker's consumer fetches nothing more, without an error and for good."""
+    worker = world.workers[world.choices.below(len(world.workers))]
+    members = [] if worker is None else worker.process.clients
+    world.network.stalled.update(each for each in members if isinstance(each, MemoryMember))
+    world.note("stalled:", worker and worker.instance)
+
+
+def shut(world: World) -> None:
+    """A worker loses the right to write to a real topic, or a topic is made, or all is well."""
+    if not world.profile.refuses:
+        return
+    worker = world.workers[world.choices.below(len(world.workers))]
+    if worker is None or world.choices.below(3) == 0:
+        open_topics(world)
+    else:
+        world.shut.add(SMALL)
+        world.broker.rights[worker.process.name] = Rights(unwritten={SMALL})
+        world.note("lost the right to write:", worker.instance)
+
+
+def open_topics(world: World) -> None:
+    """Give all rights back, and make the topic that is missing."""
+    world.broker.rights.clear()
+    if LATER not in world.broker.topics:
+        world.broker.create_topic(NewTopic(LATER, REAL_TOPICS[LATER], 1, {}))
+    world.note("all topics may be written")
+
+
 def tear(world: World) -> None:
     """A process loses its connections; the requests on them may have arrived."""
     world.network.tear()
@@ -185,4 +232,6 @@ TROUBLES: tuple[Callable[[World], None], ...] = (
     tear,
     write_junk,
     write_junk,
+    stall,
+    shut,
 )

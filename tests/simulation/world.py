@@ -17,6 +17,7 @@ from tests.simulation.judge import Judge
 from tests.simulation.network import ChosenNetwork
 from tests.simulation.settings import (
     GROUPS,
+    LATER,
     NAMES,
     PARTITIONS,
     PROFILES,
@@ -74,6 +75,7 @@ class World:
         alive: Transactions whose client may still decide.
         contested: Those about which somebody lied.
         deaf: Producer groups whose checkers hang.
+        shut: Real topics that were missing, or to which rights were missing, for a while.
         known, keys, partitions, offsets: Of a transaction: its client process, the key of its first
             message, its half partition, its acknowledged half offsets.
     """
@@ -92,7 +94,7 @@ class World:
         self.machine = Machine(network=lambda scheduler: ChosenNetwork(scheduler, self))
         self.scheduler, self.broker = self.machine.scheduler, self.machine.broker
         self.broker.coordinator.marks_at_once = False
-        for topic in new_topics():
+        for topic in new_topics(self.profile):
             self.broker.create_topic(topic)
         group = self.broker.group(NAMES.daemon_group)
         for number in range(PARTITIONS):
@@ -105,6 +107,7 @@ class World:
         self.alive: set[str] = set()
         self.contested: set[str] = set()
         self.deaf: set[str] = set()
+        self.shut = {LATER} if self.profile.refuses else set()
         self.known: dict[str, Shop] = {}
         self.keys: dict[str, bytes | None] = {}
         self.partitions: dict[str, int] = {}
@@ -268,6 +271,7 @@ class World:
         self.choices.is_calm = True
         self.lies = False
         self.deaf.clear()
+        trouble.open_topics(self)
         for slot, worker in enumerate(self.workers):
             if worker is None or worker.has_ended:
                 self.start(slot)

@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from halfbridge.bridge.failure import KafkaFailure
+from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.checker.loop import barriers
 from halfbridge.checker.loop.barriers import Barriers, EndProof
+from halfbridge.checker.loop.blame import Blame
 from halfbridge.checker.loop.bodies import BodyReader
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
-from halfbridge.checker.loop.outlet import Transactor
+from halfbridge.checker.loop.outlet import Transactor, _Told
 from halfbridge.checker.loop.routes import Routes
+from halfbridge.checker.loop.stamps import Stamps
 from halfbridge.checker.loop.turns import Turns
 from tests.simulation.mutation import Mutation
 from tests.simulation.settings import REAL_TOPICS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from halfbridge.checker.core.plan import Delivery
+    from halfbridge.checker.core.plan import Delivery, Plan
     from halfbridge.checker.loop.publish import Outgoing
     from halfbridge.serde.records import HalfMetadata
     from halfbridge.testkit.memory.seat import Membership
@@ -142,6 +145,26 @@ def _place_by_crc(self: Routes, metadata: HalfMetadata, key: bytes | None) -> in
     return crc32(key or b"") % REAL_TOPICS.get(metadata.real_topic, 1)
 
 
+# --- blame and stamps ----------------------------------------------------------------------
+
+
+def _blame_all(
+    self: Blame, error: KafkaTxnFailedError, plans: Mapping[int, Plan], now_ms: int
+) -> None:
+    for plan in plans.values():
+        for delivery in plan.deliveries:
+            self._routes.refuse(delivery, str(error))
+
+
+def _believe_the_last(self: _Told, error: Any, record: Any) -> None:
+    if error is not None:
+        self.refused = (failure_of(error), record.topic() or "")
+
+
+def _keep_the_clock(self: Stamps, turn: int) -> None:
+    pass
+
+
 WRITING = (
     # Of the outlet.
     Mutation(
@@ -153,6 +176,7 @@ WRITING = (
         "newest generation with old plans",
         300,
         ((Transactor, "_send_offsets", _send_newest_generation),),
+        begin=600,
     ),
     Mutation(
         "producer reused after a timed-out commit",
@@ -160,7 +184,7 @@ WRITING = (
         ((Transactor, "worn", property(lambda _: False)),),
     ),
     Mutation(
-        "abort after a commit in doubt", 300, ((Transactor, "_commit", _abort_in_doubt),), begin=60
+        "abort after a commit in doubt", 300, ((Transactor, "_commit", _abort_in_doubt),), begin=190
     ),
     Mutation("failed commit believed", 300, ((Transactor, "_commit", _believe_a_failed_commit),)),
     Mutation("records written in reverse", 100, ((Transactor, "_produce", _write_in_reverse),)),
@@ -182,4 +206,13 @@ WRITING = (
     Mutation("body of the record before", 300, ((BodyReader, "_read_one", _read_the_one_before),)),
     Mutation("topic refused for one message", 300, ((Routes, "refusal", _refuse_its_topic),)),
     Mutation("keys placed anew", 100, ((Routes, "place", _place_by_crc),)),
+    # Of blame and stamps.
+    Mutation("whole batch blamed", 300, ((Blame, "failed", _blame_all),)),
+    Mutation(
+        "last refusal of a kafka_txn believed",
+        300,
+        ((_Told, "on_delivery", _believe_the_last),),
+        begin=800,
+    ),
+    Mutation("refused clock kept", 300, ((Stamps, "refused", _keep_the_clock),)),
 )
