@@ -125,6 +125,8 @@ class DaemonLimits:
         is_new_topic = reading.end < self._position
         if reading.switched is not None or is_new_topic:
             self.gate.take(reading.switched)
+        if reading.types or is_new_topic:
+            self.gate.take_types(reading.types, is_whole=is_new_topic)
         self._position = reading.end
 
     def _read(self) -> Reading:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.errors import TransactionsRejectedError
+from halfbridge.bridge.errors import TopicSetupError, TransactionsRejectedError
 from halfbridge.bridge.log_text import one_line
 from halfbridge.bridge.trouble import tell
+from halfbridge.serde.topic_types import TopicType
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from halfbridge.bridge.ports import Concurrency
     from halfbridge.bridge.settings_topic import Switched
 
@@ -27,23 +30,32 @@ class Gate:
 
     Attributes:
         refusal: Why nothing may be sent now, or None: what is open is decided all the same.
+        plain: Real topics to which transactions do not deliver.
     """
 
     def __init__(self, run: Concurrency) -> None:
         self.refusal: TransactionsRejectedError | None = None
+        self.plain: frozenset[str] = frozenset()
         self._has_looked = run.event()
         self._is_waited_for = True
 
-    def check_begin(self) -> None:
+    def check_begin(self, topics: Iterable[str]) -> None:
         """Check that a transaction may begin; the first call waits for the first look.
+
+        Args:
+            topics: To which the producer is bound.
 
         Raises:
             TransactionsRejectedError: an operator stopped new transactions; nothing was begun.
+            TopicSetupError: a topic takes no transactional messages.
         """
         if self._is_waited_for:
             self._has_looked.wait(FIRST_LOOK_S)
             self._is_waited_for = False
         self.check_send()
+        if self.plain:
+            for topic in topics:
+                self.check_topic(topic)
 
     def check_send(self) -> None:
         """Check that a half message may be sent.
@@ -55,9 +67,26 @@ class Gate:
         if refusal is not None:  # a new error for each raise: tracebacks grow on a shared one
             raise TransactionsRejectedError(str(refusal), reason=refusal.reason)
 
+    def check_topic(self, topic: str) -> None:
+        """Check that transactions deliver to a real topic.
+
+        Raises:
+            TopicSetupError: an operator made the topic a plain one; nothing was sent.
+        """
+        if topic in self.plain:
+            raise TopicSetupError(
+                f"topic {topic} is plain, so that transactions do not deliver to it: send to"
+                f" another, or run: halfbridge topics create {topic} --type transaction"
+            )
+
     def looked(self) -> None:
         """Note that the settings topic was looked at, or could not be."""
         self._has_looked.set()
+
+    def take_types(self, types: Mapping[str, TopicType | None], *, is_whole: bool) -> None:
+        """Take the types that were read; `is_whole`: these are all, and others are none."""
+        known = frozenset() if is_whole else self.plain.difference(types)
+        self.plain = known.union(topic for topic, kind in types.items() if kind is TopicType.PLAIN)
 
     def take(self, switched: Switched | None) -> None:
         """Take the last record of the switch; None: there is none, so that nobody rejects."""

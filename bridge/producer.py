@@ -183,7 +183,7 @@ class TransactionProducer:
         """
         shared = self._started()
         shared.check_open()
-        shared.gate.check_begin()
+        shared.gate.check_begin(self._topics)
         if immunity_ms is not None:
             shared.check_immunity(immunity_ms)
         classes = checked(rollback_on) if rollback_on != () else ()

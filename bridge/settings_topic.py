@@ -13,6 +13,7 @@ from halfbridge.bridge.failure import Code, KafkaFailure, bridge_error
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.serde.daemon_settings import DAEMON_KEY, decode_daemon_settings
 from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.topic_types import decode_type, topic_of
 from halfbridge.serde.transactions_switch import SWITCH_KEY, decode_switch
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import Clock, Event, Reader
     from halfbridge.serde.records import DaemonSettings
+    from halfbridge.serde.topic_types import TopicType
     from halfbridge.serde.transactions_switch import TransactionsSwitch
 
 # For one reading. Nobody waits for the result; this bounds how long a thread and a connection live.
@@ -80,11 +82,13 @@ class Reading(NamedTuple):
     Attributes:
         said: The records of the daemon's limits, in offset order.
         switched: The last record of the operators' switch; None where there is none.
+        types: Topic -> its type as the last record says; None: deleted, or not to be read.
         end: Where the log ends.
     """
 
     said: list[Said]
     switched: Switched | None
+    types: dict[str, TopicType | None]
     end: int
 
 
@@ -131,6 +135,7 @@ def read_topic(reader: Reader, topic: str, *, start: int = 0, stop: Event, clock
 def _to_the_end(reader: Reader, topic: str, deadline: float, stop: Event, clock: Clock) -> Reading:
     said: list[Said] = []
     switched: Switched | None = None
+    types: dict[str, TopicType | None] = {}
     left_bytes = READ_BYTES_MAX
     while clock.monotonic() < deadline and not stop.is_set():
         record = reader.poll(_SLICE_S)
@@ -140,7 +145,7 @@ def _to_the_end(reader: Reader, topic: str, deadline: float, stop: Event, clock:
         if error is not None:
             failure = failure_of(error)
             if failure.code == Code.PARTITION_EOF:
-                return Reading(said, switched, offset)
+                return Reading(said, switched, types, offset)
             raise _refused(topic, failure)
         key, value = record.key(), record.value()
         left_bytes -= _FRAME_BYTES + len(key or b"") + len(value or b"")
@@ -153,6 +158,8 @@ def _to_the_end(reader: Reader, topic: str, deadline: float, stop: Event, clock:
             said.append(_said(offset, value))
         elif key == SWITCH_KEY:
             switched = _switched(offset, value)
+        elif (named := topic_of(key)) is not None:
+            types[named] = _type(value)
     raise RetriableError(f"{topic} was not read to its end within {READ_S:g} s")
 
 
@@ -172,6 +179,13 @@ def _switched(offset: int, value: bytes | None) -> Switched:
         return Switched(offset, decode_switch(value))
     except DecodeError as error:  # without the error, which holds the bytes
         return Switched(offset, None, error.reason[:_PROBLEM_CHARS_MAX])
+
+
+def _type(value: bytes | None) -> TopicType | None:
+    try:
+        return None if value is None else decode_type(value).type
+    except DecodeError:
+        return None
 
 
 def _refused(topic: str, failure: KafkaFailure) -> BridgeError:

@@ -126,6 +126,8 @@ class Shared:
             self.check_open()
         if self.gate.refusal is not None:
             self.gate.check_send()
+        if self.gate.plain:
+            self.gate.check_topic(message.topic)
         if not isinstance(message, Message):
             raise not_a_message(message)
         # Headers count twice: they are part of the record, and they reduce the room for its body.

@@ -11,8 +11,12 @@ daemon applies the policy, since a check in the client would protect nobody.
     [partitioners]                        # "murmur2" for topics that are not listed
     "legacy-*" = "consistent_random"
 
+    [topics]                              # topics that are not listed have no type
+    "orders" = "transaction"
+    "clicks-*" = "plain"                  # transactions do not deliver there
+
 `*` matches any sequence of characters. Internal topics are always refused. If several patterns of
-partitioners match a topic, the first one in the file applies.
+partitioners, or of topics, match a topic, the first one in the file applies.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.bridge.config_file import read_toml
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.serde.partitioner import Partitioner
+from halfbridge.serde.topic_types import TopicType
 from halfbridge.serde.topics import TopicNames
 
 if TYPE_CHECKING:
@@ -32,9 +37,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PATTERN = re.compile(r"[A-Za-z0-9._*-]+")
-_KEYS = ("default", "groups", "partitioners")
+_KEYS = ("default", "groups", "partitioners", "topics")
 _DEFAULTS = {"allow": True, "deny": False}
 _PARTITIONERS = {each.value: each for each in Partitioner}
+_TYPES = {each.value.lower(): each for each in TopicType}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +52,30 @@ class Policy:
         groups: Pattern of the real topics of each listed group, matched as a whole.
         default_allow: Whether a group that is not listed may deliver.
         partitioners: Pattern of real topics, matched as a whole, and how their keys are placed.
+        types: Pattern of real topics, matched as a whole, and their type.
     """
 
     names: TopicNames = field(default_factory=TopicNames)
     groups: Mapping[str, re.Pattern[str]] = field(default_factory=dict)
     default_allow: bool = True
     partitioners: tuple[tuple[re.Pattern[str], Partitioner], ...] = ()
+    types: tuple[tuple[re.Pattern[str], TopicType], ...] = ()
 
     def allows(self, group: str, real_topic: str) -> bool:
         """Tell whether a COMMIT of `group` may be delivered to `real_topic`."""
-        if self.names.is_internal(real_topic):
+        if self.names.is_internal(real_topic) or self.type_of(real_topic) is TopicType.PLAIN:
             return False
         pattern = self.groups.get(group)
         if pattern is None:
             return self.default_allow
         return pattern.fullmatch(real_topic) is not None
+
+    def type_of(self, real_topic: str) -> TopicType | None:
+        """Return the type of `real_topic`; None: it has none, and takes all messages."""
+        for pattern, kind in self.types:
+            if pattern.fullmatch(real_topic) is not None:
+                return kind
+        return None
 
     def partitioner(self, real_topic: str) -> Partitioner:
         """Return how the keys of `real_topic` are placed."""
@@ -103,9 +118,10 @@ def load_policy(path: Path | None, *, names: TopicNames) -> Policy:
         near = get_close_matches(unknown[0], _KEYS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise _wrong(path, f"key {unknown[0]!r}", f"{', '.join(_KEYS)}{hint}")
-    if "partitioners" in raw and raw.keys().isdisjoint(("default", "groups")):
-        # Otherwise a file with partitioners only would refuse every delivery.
-        raise _wrong(path, "partitioners alone", 'default = "allow" or "deny" beside them')
+    if raw and raw.keys().isdisjoint(("default", "groups")):
+        # Otherwise a file with partitioners or topics only would refuse every delivery.
+        alone = f"{' and '.join(raw)} alone"
+        raise _wrong(path, alone, 'default = "allow" or "deny" beside them')
     default = raw.get("default", "deny")
     if not isinstance(default, str) or default not in _DEFAULTS:
         raise _wrong(path, f"default = {default!r}", '"allow" or "deny"')
@@ -120,7 +136,21 @@ def load_policy(path: Path | None, *, names: TopicNames) -> Policy:
         (_compile([topic], "partitioners", path=path), _partitioner(name, topic, path=path))
         for topic, name in partitioners.items()
     )
-    return Policy(names, patterns, _DEFAULTS[default], placed)
+    return Policy(names, patterns, _DEFAULTS[default], placed, _types(raw, path=path))
+
+
+def _types(
+    raw: Mapping[str, object], *, path: Path
+) -> tuple[tuple[re.Pattern[str], TopicType], ...]:
+    topics = raw.get("topics", {})
+    if not isinstance(topics, dict):
+        raise _wrong(path, f"topics = {topics!r}", "a table, [topics], of types")
+    for topic, name in topics.items():
+        if not isinstance(name, str) or name not in _TYPES:
+            raise _wrong(path, f"{topic} = {name!r}", " or ".join(map(repr, _TYPES)))
+    return tuple(
+        (_compile([topic], "topics", path=path), _TYPES[name]) for topic, name in topics.items()
+    )
 
 
 def _read(path: Path) -> Mapping[str, object]:

@@ -10,7 +10,9 @@ import click
 
 from halfbridge.checker.admin.acls import daemon_acls, operator_acls, producer_acls, sink_acls
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.cli.operators import actor_option
 from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
+from halfbridge.cli.typed_topics import create_typed
 from halfbridge.serde.topics import holds_internal_name
 
 if TYPE_CHECKING:
@@ -72,6 +74,15 @@ def topics() -> None:
 
 
 @topics.command()
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option(
+    "--type",
+    "topic_type",
+    type=click.Choice(["transaction", "plain"]),
+    default=None,
+    help="Type of the real topic NAME: written by the daemon only, or never by the daemon.",
+)
+@actor_option
 @_group_option
 @_partitions_option
 @_replication_option
@@ -91,12 +102,17 @@ def topics() -> None:
     help="For --acls: who runs `halfbridge tx` and the other commands of an operator.",
 )
 @json_option
-@settings_options(CheckerConfig, only=_SETTINGS)
+@settings_options(CheckerConfig, only=(*_SETTINGS, "policy_file"))
 def create(**values: Any) -> int:
     """Create the missing topics and the daemon's first offsets; report what differs.
 
-    Existing topics are altered only with --grow. The command may be repeated.
+    Existing topics are altered only with --grow. The command may be repeated. With NAME and --type
+    it creates this real topic instead, and tells clients its type.
     """
+    if (values["name"] is None) != (values["topic_type"] is None):
+        raise click.UsageError("NAME and --type need each other", click.get_current_context())
+    if values["name"] is not None:
+        return create_typed(values)
     if values["grow"] and values["partitions"] is None:
         raise click.UsageError("--grow needs --partitions N", click.get_current_context())
     report = _run(values, make=True)

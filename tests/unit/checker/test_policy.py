@@ -9,6 +9,7 @@ import pytest
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.checker.policy import Policy, load_policy
 from halfbridge.serde.partitioner import Partitioner
+from halfbridge.serde.topic_types import TopicType
 from halfbridge.serde.topics import TopicNames
 
 if TYPE_CHECKING:
@@ -146,3 +147,36 @@ def test_partitioners_alone_do_not_refuse_all_deliveries(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match='default = "allow" or "deny"'):
         _policy(tmp_path, text)
     assert _policy(tmp_path, f'default = "allow"\n{text}').allows("any", "orders")
+
+
+def test_a_plain_topic_takes_no_transaction(tmp_path: Path) -> None:
+    """Whatever the groups say; a topic without a type takes all, and the first pattern applies."""
+    policy = _policy(
+        tmp_path,
+        'default = "allow"\n[groups]\ng = ["*"]\n[topics]\n"orders" = "transaction"\n'
+        '"clicks-eu" = "transaction"\n"clicks-*" = "plain"',
+    )
+    for group in ("g", "other"):
+        allowed = [
+            each
+            for each in ("orders", "clicks-eu", "clicks-us", "rest")
+            if policy.allows(group, each)
+        ]
+        assert allowed == ["orders", "clicks-eu", "rest"]
+    assert policy.type_of("orders") is TopicType.TRANSACTION
+    assert policy.type_of("rest") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('[topics]\n"a" = "plain"', 'default = "allow" or "deny" beside them'),
+        ('default = "allow"\n[topics]\n"a" = "mixed"', "'transaction' or 'plain'"),
+        ('default = "allow"\n[topics]\n"a b" = "plain"', "topic names of letters"),
+        ('default = "allow"\ntopics = 1', r"a table, \[topics\], of types"),
+    ],
+)
+def test_wrong_types_are_refused(tmp_path: Path, text: str, wanted: str) -> None:
+    """Before the daemon starts, with what is allowed."""
+    with pytest.raises(ConfigError, match=wanted):
+        _policy(tmp_path, text)

@@ -1,0 +1,68 @@
+"""`halfbridge topics create NAME --type`: a real topic with a type."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from halfbridge.checker.admin.acls import Acl
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.policy import load_policy
+from halfbridge.cli.operators import who
+from halfbridge.cli.options import load_settings
+from halfbridge.serde.topic_shapes import SAFE_REPLICAS
+from halfbridge.serde.topic_types import TopicType
+
+_PARTITIONS = 1
+
+
+def create_typed(values: dict[str, Any]) -> int:
+    """Make the topic and tell clients its type; return the exit status.
+
+    1: the policy file, which the daemon goes by, says something else.
+    """
+    # Imported here: --help does not need the Kafka client.
+    from halfbridge.checker.admin.appending import appending  # noqa: PLC0415
+    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
+    from halfbridge.checker.admin.operator_log import OperatorLog  # noqa: PLC0415
+    from halfbridge.checker.admin.typed_topics import RealTopic, create_real_topic  # noqa: PLC0415
+
+    config = load_settings(CheckerConfig, values)
+    kind = TopicType(values["topic_type"].upper())
+    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
+    wanted = RealTopic(
+        values["name"],
+        kind,
+        values["partitions"] or _PARTITIONS,
+        values["replication_factor"] or min(SAFE_REPLICAS, cluster.broker_count()),
+    )
+    with appending(cluster) as appender:
+        log = OperatorLog(cluster, config.names, appender, who=who(values))
+        is_new = create_real_topic(cluster, config.names, log, appender, wanted)
+    policy = load_policy(config.policy_file, names=config.names)
+    line = f'"{wanted.name}" = "{values["topic_type"]}"'
+    is_told = policy.type_of(wanted.name) is kind
+    if values["as_json"]:
+        body = {"name": wanted.name, "type": kind.value, "created": is_new, "in_policy": is_told}
+        click.echo(json.dumps({**body, "policy_line": line}))
+    else:
+        click.echo(f"{'created' if is_new else 'exists':<9} {wanted.name}, {values['topic_type']}")
+        if not is_told:
+            where = config.policy_file or "the policy file of all workers"
+            click.echo(f"policy    add below [topics] in {where}: {line}")
+    if values["acls"]:
+        for acl in typed_acls(wanted.name, kind, values["daemon_principal"]):
+            click.echo(acl.command(config.bootstrap_servers))
+    return 0 if is_told or config.policy_file is None else 1
+
+
+def typed_acls(topic: str, kind: TopicType, daemon: str) -> tuple[Acl, ...]:
+    """Return the grants of a transaction topic, which the daemon alone writes to; others need none.
+
+    A plain topic's writers are its owner's business.
+    """
+    if kind is TopicType.PLAIN:
+        return ()
+    return (Acl(daemon, ("Write", "Describe", "DescribeConfigs"), "--topic", topic),)
