@@ -43,7 +43,7 @@ def judge_discards(world: World, log: Log, truth: Truth, *, deaf: AbstractSet[st
         op = read.op
         if op.source is OpSource.CHECK:
             answered_ms[op.producer_group] = read.append_ms
-        key = op.transaction_id, op.producer_group
+        key = op.transaction_id, op.producer_group, op.resume_count
         is_ours = op.kind is OpKind.DISCARD and op.source is OpSource.CHECKER
         if not is_ours or op.reason != REASON_AGE or truth.decided_by.get(key) != read.offset:
             continue
@@ -55,15 +55,17 @@ def judge_discards(world: World, log: Log, truth: Truth, *, deaf: AbstractSet[st
             raise BrokenPromiseError(f"{key}: too old, and its group answers")
 
 
-def _asked(world: World) -> tuple[Counter[tuple[str, str]], dict[tuple[str, str], int]]:
+def _asked(
+    world: World,
+) -> tuple[Counter[tuple[str, str, int]], dict[tuple[str, str, int], int]]:
     """Return how often each transaction was asked about, and when for the first time."""
-    asked: Counter[tuple[str, str]] = Counter()
-    first_ms: dict[tuple[str, str], int] = {}
+    asked: Counter[tuple[str, str, int]] = Counter()
+    first_ms: dict[tuple[str, str, int], int] = {}
     for group in GROUPS:
         for record in visible(world.partition((NAMES.check(group), 0))):
             _, value = (record.headers() or [("", b"")])[-1]
             request = CHECK_REQUEST.decode(value or b"")
-            key = request.transaction_id, request.producer_group
+            key = request.transaction_id, request.producer_group, request.resume_count
             asked[key] += 1
             first_ms.setdefault(key, record.timestamp()[1])
     return asked, first_ms

@@ -56,12 +56,12 @@ class Rulings(Truth):
 
     def __init__(self, log: Log, op_end: int, *, age_ms_max: int) -> None:
         self._age_ms_max = age_ms_max
-        self.answers: Counter[tuple[str, str]] = Counter()
+        self.answers: Counter[tuple[str, str, int]] = Counter()
         super().__init__(log, op_end)
 
     def _apply(self, read: OpRead) -> None:
         op = read.op
-        key = op.transaction_id, op.producer_group
+        key = op.transaction_id, op.producer_group, op.resume_count
         self.answers[key] = max(self.answers[key], self.undecided.get(key, 0))
         is_ours = op.kind is OpKind.DISCARD and op.source is OpSource.CHECKER
         if is_ours and op.reason == REASON_CHECK_TIMES:
@@ -71,7 +71,7 @@ class Rulings(Truth):
         if is_ours and op.reason == REASON_AGE:
             if op.age_ms != self._age_ms_max:
                 raise BrokenPromiseError(f"{key} discarded for an age of {op.age_ms} ms")
-            known = self.messages.get((op.transaction_id, op.producer_group))
+            known = self.messages.get(key)
             if known:
                 first = min(known.values(), key=lambda half: half.offset)
                 if read.append_ms - first.append_ms < self._age_ms_max:
@@ -205,7 +205,7 @@ class Judge:
         for truth in truths:
             torn = {tuple(words.split()[1:4:2]) for words in truth.dead if words.startswith(TORN)}
             delivered = {tuple(words.split()[1:4:2]) for words in truth.delivered}
-            for name, group in truth.messages:
+            for name, group, _life in truth.messages:
                 if name in world.contested or world.owners.get(name) != group:
                     continue
                 is_kept = world.database[name]
@@ -216,7 +216,7 @@ class Judge:
                     raise BrokenPromiseError(f"{name}: lost, and its local transaction committed")
                 if is_kept and (name, group) in torn:
                     raise BrokenPromiseError(f"{name}: torn, and its local transaction committed")
-        stored = {key for truth in truths for key in truth.messages}
+        stored = {key[:2] for truth in truths for key in truth.messages}
         for name, is_kept in world.database.items():
             if is_kept and name not in world.contested and (name, world.owners[name]) not in stored:
                 raise BrokenPromiseError(f"{name}: committed, and its half messages are not stored")
@@ -307,7 +307,7 @@ def _compare_junk(log: Log, junk: list[tuple[str, int]], *, is_final: bool) -> N
 
 def _compare_copies(log: Log, truth: Rulings, *, is_final: bool) -> None:
     """Each counted answer puts a copy back that says so; none says more than was answered."""
-    told: dict[tuple[str, str], set[int]] = {}
+    told: dict[tuple[str, str, int], set[int]] = {}
     for half in log.half:
         if isinstance(half, HalfRead) and half.metadata.origin_offset >= 0:
             told.setdefault(key_of(half), set()).add(half.metadata.check_times)
