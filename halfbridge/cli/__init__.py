@@ -43,7 +43,7 @@ COMMANDS = {
     "spark": "Read, audit and copy topics with Spark.",
     "topics": "Create or check the internal topics.",
     "transactions": "Stop new transactions of all clients, or accept them again.",
-    "tx": "See undecided transactions and the life of one, and decide them.",
+    "tx": "See transactions, and decide undecided ones.",
     "web": "Serve the API and the web page for operators.",
 }
 
