@@ -36,7 +36,7 @@ COMMANDS = {
     "demo": "Show the whole protocol: 2,000 orders, with crashes.",
     "doctor": "Find what is wrong, and the commands that mend it.",
     "fence": "Create, show and purge the table of a fence.",
-    "groups": "See producer groups: who answers checks, and what is undecided.",
+    "groups": "See producer groups, and who answers checks.",
     "inbox": "Create, show and purge the table of an inbox.",
     "local-messages": "Create, list, show, retry and purge a local message table.",
     "relay": "Send the messages of a local message table.",
