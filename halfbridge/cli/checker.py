@@ -13,6 +13,7 @@ from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.policy import load_policy
 from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
+from halfbridge.cli.web import require_extra
 
 if TYPE_CHECKING:
     from halfbridge.checker.admin.reinit import NewOffsets
@@ -38,6 +39,7 @@ def run(**values: Any) -> int:
     load_policy(config.policy_file, names=config.names)
     if not config.admin_port:
         return supervisor.run(config, environ=os.environ)
+    require_extra()
     from halfbridge.web.beside import server_beside  # noqa: PLC0415 (needs the extra `web`)
 
     with server_beside(config):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -13,6 +14,19 @@ from halfbridge.web.config import WebConfig
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
+def require_extra() -> None:
+    """Return if the packages of the extra `web` are there.
+
+    Raises:
+        ClickException: they are not; the user installs them.
+    """
+    missing = [name for name in ("starlette", "uvicorn", "jinja2") if find_spec(name) is None]
+    if missing:
+        raise click.ClickException(
+            f"the web server needs {', '.join(missing)}: pip install 'halfbridge[web]'"
+        )
+
+
 @click.command()
 @settings_options(WebConfig)
 def web(**values: Any) -> int:
@@ -21,9 +35,10 @@ def web(**values: Any) -> int:
     Without --admin-tokens the port must be a loopback address; everybody on this machine may then
     read, and nobody may change anything.
     """
+    config = load_settings(WebConfig, values)
+    require_extra()
     from halfbridge.web.server import serve  # noqa: PLC0415 (--help does not need it)
 
-    config = load_settings(WebConfig, values)
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
     serve(config, on_ready=lambda url: click.echo(f"halfbridge web on {url}"))
     return 0

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
 from halfbridge.checker.admin import cluster
+from halfbridge.cli import cli
 from halfbridge.web.api.routes import PREFIX
 from halfbridge.web.api.table import ROUTES
+from halfbridge.web.app import STATIC
 from halfbridge.web.config import WebConfig
 from halfbridge.web.guards import BODY_BYTES_MAX
 from halfbridge.web.pages.table import FORMS, PAGES
@@ -258,3 +262,20 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
 def test_a_server_answers_that_it_lives(tmp_path: Path) -> None:
     """A liveness probe has no token."""
     assert stage(tmp_path).client().get("/livez").text == "live\n"
+
+
+def test_htmx_is_the_file_that_its_makers_publish() -> None:
+    """htmx.org 2.0.11, dist/htmx.min.js, unchanged; its licence lies beside it."""
+    file = (STATIC / "htmx.min.js").read_bytes()
+    assert sha256(file).hexdigest() == (
+        "d6fdc75f204e6bdefa99b69bf1e6d4ac69b8a364f77929f45c13476b4000f717"
+    )
+    assert "Zero-Clause BSD" in (STATIC / "htmx.LICENSE").read_text("utf-8")
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line with the command that installs what is missing, in place of a traceback."""
+    monkeypatch.setattr("halfbridge.cli.web.find_spec", lambda name: None)
+    result = CliRunner().invoke(cli, ["web"])
+    assert result.exit_code == 1
+    assert "pip install 'halfbridge[web]'" in result.stderr
