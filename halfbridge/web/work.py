@@ -142,9 +142,11 @@ class Answers:
         return Kept(place.value, loop.time() - place.made_s)
 
     def forget(self) -> None:
-        """Have everything read again: something was changed."""
-        for place in self._places.values():
-            place.made_s = -1.0
+        """Have everything read again: something was changed.
+
+        What is being read now may have been read before the change: nobody new is given it.
+        """
+        self._places.clear()
 
     async def _make(self, place: _Place, call: Callable[[], Any]) -> None:
         loop = asyncio.get_running_loop()

@@ -138,3 +138,29 @@ def test_keys_without_end_take_bounded_memory() -> None:
         work.close()
 
     _run(go())
+
+
+def test_what_was_read_before_a_change_is_not_shown_after_it() -> None:
+    """A reading that was under way when somebody changed something is for those who waited."""
+
+    async def go() -> None:
+        work, begun, gate, calls = Work(), threading.Event(), threading.Event(), []
+        answers = Answers(work)
+
+        def call() -> int:
+            calls.append(1)
+            number = len(calls)
+            begun.set()
+            assert number > 1 or gate.wait(10)
+            return number
+
+        before = asyncio.create_task(answers.get(("a",), call, fresh_s=60))
+        await asyncio.to_thread(begun.wait, 10)
+        answers.forget()
+        after = await answers.get(("a",), call, fresh_s=60)
+        gate.set()
+        first, again = await before, await answers.get(("a",), call, fresh_s=60)
+        assert [each.value for each in (first, after, again) if each] == [1, 2, 2]
+        work.close()
+
+    _run(go())
