@@ -28,6 +28,7 @@ from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.sizes import Sizes, bytes_alone
 from halfbridge.checker.loop.topic_watch import TopicWatch
 from halfbridge.checker.policy import Policy
+from halfbridge.checker.status import Status
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
 from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.limits import STUB_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
@@ -162,7 +163,7 @@ class Daemon:
             NAMES, self.routes, self.sizes, nobody, limit_max=config.batch_records_max
         )
         topics = TopicWatch(
-            cast("Any", cluster), self.routes, config, nobody, nobody, clock=SystemClock()
+            cast("Any", cluster), self.routes, config, Status(), nobody, clock=SystemClock()
         )
         topics.look(0.0)
         self.collector = Collector(

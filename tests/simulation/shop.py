@@ -100,6 +100,7 @@ class Shop:
         while True:
             try:
                 self._producer.start()
+                self._producer.begin()  # the first one waits for the operators' switch
             except BridgeError as error:  # noqa: PERF203  (once a process, mostly)
                 self.world.note(self.process.name, "does not start", str(error))
                 self._ports.run.pause(0.2)
