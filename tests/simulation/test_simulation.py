@@ -17,12 +17,13 @@ from tests.simulation.run import failing, failing_in_parallel, happened, report,
 from tests.simulation.world import STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
-SEEDS = 250
+SEEDS = 120
 LONG_SEEDS = 10_000
 # How many failing seeds are told in full.
 REPORTS_MAX = 2
-# Seeds in which each kind of thing must happen at least once.
-VARIED = range(400)
+# Seeds in which each kind of thing must happen at least once. 796 has a commit whose outcome stays
+# unknown, which takes an outage of three time-outs.
+VARIED = (796, *range(400))
 # What a run must be able to come to, as words of its trace. A simulator that no longer meets one
 # of these proves nothing about it.
 HAPPENINGS = (
