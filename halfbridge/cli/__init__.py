@@ -118,8 +118,8 @@ def _fail(error: BaseException, *, debug: bool) -> NoReturn:
 
 def _explain(error: BaseException) -> tuple[str, int]:
     # Imported here: a command that succeeds does not need them.
-    from halfbridge.bridge.errors import BridgeError, ConfigError  # noqa: PLC0415
-    from halfbridge.checker.errors import CheckerError  # noqa: PLC0415
+    from halfbridge.bridge.errors import BridgeError, ConfigError
+    from halfbridge.checker.errors import CheckerError
 
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         return "interrupted", EXIT_INTERRUPTED
@@ -152,7 +152,7 @@ def cli(*, debug: bool) -> None:
 def main() -> NoReturn:
     """Run the command line of this process, and end the process with its exit status."""
     # Imported here: code that imports single commands does not need it.
-    from halfbridge.checker.process.process_end import end_process  # noqa: PLC0415
+    from halfbridge.checker.process.process_end import end_process
 
     try:
         cli.main(prog_name="halfbridge")

@@ -55,8 +55,8 @@ def list_(**values: Any) -> int:
     the action ended. An action that has no second record was cut off; repeat its command.
     """
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
-    from halfbridge.checker.admin.operator_log import ActionFilter, read  # noqa: PLC0415
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.operator_log import ActionFilter, read
 
     config = load_settings(CheckerConfig, values)
     wanted = ActionFilter(

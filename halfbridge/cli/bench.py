@@ -70,14 +70,14 @@ def bench(**values: Any) -> int:
     checker come from HALFBRIDGE_ variables. Exit status 0 only if nothing was lost or duplicated.
     """
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.bench.run import run_bench  # noqa: PLC0415
-    from halfbridge.spark_jobs.session.ivy import JarsError  # noqa: PLC0415
-    from halfbridge.spark_jobs.session.jvm import JavaNotFoundError  # noqa: PLC0415
-    from halfbridge.testkit.children import (  # noqa: PLC0415
+    from halfbridge.bench.run import run_bench
+    from halfbridge.spark_jobs.session.ivy import JarsError
+    from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
+    from halfbridge.testkit.children import (
         ChildFailedError,
         InterruptedRunError,
     )
-    from halfbridge.testkit.node import BrokerStartError  # noqa: PLC0415
+    from halfbridge.testkit.node import BrokerStartError
 
     config = BenchConfig(
         messages=values["messages"],

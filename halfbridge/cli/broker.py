@@ -42,7 +42,7 @@ def broker() -> None:
 def start(*, port: int, directory: Path | None) -> int:
     """Run one broker in the foreground until Ctrl-C. The first start fetches its jars."""
     # Imported here: --help needs no broker.
-    from halfbridge.testkit.broker import EmbeddedBroker  # noqa: PLC0415
+    from halfbridge.testkit.broker import EmbeddedBroker
 
     _refuse_taken(port)
     click.echo("starting Kafka (the first start fetches its jars) ...", err=True)

@@ -32,7 +32,7 @@ def run(**values: Any) -> int:
     Every setting is a flag, an environment variable and a key of the TOML file. Flags override the
     environment, and the environment overrides the file.
     """
-    from halfbridge.checker.process import supervisor  # noqa: PLC0415 (--help does not need it)
+    from halfbridge.checker.process import supervisor
 
     config = load_settings(CheckerConfig, values)
     # Each worker reads the policy file again. A mistake should end the command, not N workers.
@@ -40,7 +40,7 @@ def run(**values: Any) -> int:
     if not config.admin_port:
         return supervisor.run(config, environ=os.environ)
     require_extra()
-    from halfbridge.web.beside import server_beside  # noqa: PLC0415 (needs the extra `web`)
+    from halfbridge.web.beside import server_beside
 
     with server_beside(config):
         return supervisor.run(config, environ=os.environ)
@@ -70,9 +70,9 @@ def init(**values: Any) -> int:
     out what was delivered, and commits the offsets after that. All workers must be stopped.
     """
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
-    from halfbridge.checker.admin.init import InitRequest, init_partition  # noqa: PLC0415
-    from halfbridge.checker.admin.reinit import Choice  # noqa: PLC0415
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.init import InitRequest, init_partition
+    from halfbridge.checker.admin.reinit import Choice
 
     twice, never = values["accept_duplicates"], values["skip_undelivered"]
     if twice and never:

@@ -55,11 +55,11 @@ def opened(url: str, *, bounds: Bounds | None = None) -> Iterator[Engine]:
         ConfigError: The URL is wrong, or its driver is not installed.
     """
     try:  # imported here: an extra, which other commands and --help do not need
-        from sqlalchemy.exc import DBAPIError, SQLAlchemyError  # noqa: PLC0415
+        from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-        from halfbridge.sql.engines import engine_of  # noqa: PLC0415
+        from halfbridge.sql.engines import engine_of
     except ModuleNotFoundError as error:
-        from halfbridge.sql import HINT  # noqa: PLC0415
+        from halfbridge.sql import HINT
 
         raise click.ClickException(HINT) from error
     engine = engine_of(url, bounds=bounds)

@@ -48,7 +48,7 @@ def list_(**values: Any) -> int:
 
     REMEDY names the command that helps: resume, redeliver or export.
     """
-    from halfbridge.checker.admin.dead.describe import as_json  # noqa: PLC0415 (--help is fast)
+    from halfbridge.checker.admin.dead.describe import as_json
 
     letters = letters_of(values)
     found = letters.find(wanted_of(values, is_open=not values["done"]))
@@ -74,7 +74,7 @@ def list_(**values: Any) -> int:
 @_connection
 def show(**values: Any) -> int:
     """Show the dead letters of a transaction, with what was done about each."""
-    from halfbridge.checker.admin.dead.describe import as_json, exported  # noqa: PLC0415
+    from halfbridge.checker.admin.dead.describe import as_json, exported
 
     letters = letters_of(values)
     found = letters.find(wanted_of({"names": (values["transaction"],)}))
@@ -153,7 +153,7 @@ def redeliver(**values: Any) -> int:
 @_connection
 def export(**values: Any) -> int:
     """Write dead letters with their payloads to standard output, one JSON object a line."""
-    from halfbridge.checker.admin.dead.describe import exported  # noqa: PLC0415
+    from halfbridge.checker.admin.dead.describe import exported
 
     letters = letters_of(values)
     found = letters.find(wanted_of(values, is_open=values["is_open"]))[: values["limit"]]
@@ -176,7 +176,7 @@ def purge(**values: Any) -> int:
     With ids, or with filters and --all, open dead letters are given up first: they are marked, and
     never resumed or redelivered.
     """
-    from halfbridge.checker.admin.dead.purging import purge as purge_letters  # noqa: PLC0415
+    from halfbridge.checker.admin.dead.purging import purge as purge_letters
 
     letters, order = letters_of(values), order_of(values)
     has_names = bool(values["names"]) or values["is_all"]
@@ -196,8 +196,8 @@ def purge(**values: Any) -> int:
 
 
 def _redo(values: dict[str, Any], remedy: str) -> int:
-    from halfbridge.checker.admin.dead.describe import told_json  # noqa: PLC0415
-    from halfbridge.checker.admin.dead.redoing import redo  # noqa: PLC0415
+    from halfbridge.checker.admin.dead.describe import told_json
+    from halfbridge.checker.admin.dead.redoing import redo
 
     if not values["names"] and not values["is_all"]:
         raise click.UsageError("give ids, or --all", click.get_current_context())

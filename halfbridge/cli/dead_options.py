@@ -105,8 +105,8 @@ def _filters(reason_flag: str) -> Callable[[Callable[..., Any]], Callable[..., A
 def letters_of(values: dict[str, Any]) -> DeadLetters:
     """Return the dead letters of the installation that the options name."""
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
-    from halfbridge.checker.admin.dead.actions import DeadLetters  # noqa: PLC0415
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.dead.actions import DeadLetters
 
     config = load_settings(CheckerConfig, values)
     cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
@@ -115,7 +115,7 @@ def letters_of(values: dict[str, Any]) -> DeadLetters:
 
 def wanted_of(values: dict[str, Any], *, is_open: bool = False) -> Wanted:
     """Return which transactions the options name."""
-    from halfbridge.checker.admin.dead.transactions import Wanted  # noqa: PLC0415
+    from halfbridge.checker.admin.dead.transactions import Wanted
 
     return Wanted(
         ids=frozenset(values.get("names", ())),
@@ -129,7 +129,7 @@ def wanted_of(values: dict[str, Any], *, is_open: bool = False) -> Wanted:
 
 def order_of(values: dict[str, Any]) -> Order:
     """Return what the options order."""
-    from halfbridge.checker.admin.dead.actions import Order  # noqa: PLC0415
+    from halfbridge.checker.admin.dead.actions import Order
 
     return Order(
         wanted=wanted_of(values, is_open=True),
@@ -147,8 +147,8 @@ def choice_of(values: dict[str, Any], remedy: str) -> Choice:
     Raises:
         UsageError: --message without exactly one id, or a file that cannot be read.
     """
-    from halfbridge.checker.admin.dead.plans import Choice  # noqa: PLC0415
-    from halfbridge.checker.admin.dead.transactions import Remedy  # noqa: PLC0415
+    from halfbridge.checker.admin.dead.plans import Choice
+    from halfbridge.checker.admin.dead.transactions import Remedy
 
     messages = frozenset(values.get("messages", ()))
     if messages and (len(values["names"]) != 1 or values["is_all"]):
@@ -170,7 +170,7 @@ def progress(line: str) -> None:
 
 
 def _given(file: Any) -> dict[tuple[str, int], Given]:
-    from halfbridge.checker.admin.dead.describe import LINE_CHARS_MAX, given  # noqa: PLC0415
+    from halfbridge.checker.admin.dead.describe import LINE_CHARS_MAX, given
 
     found: dict[tuple[str, int], Given] = {}
     size = number = 0

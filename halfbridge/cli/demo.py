@@ -38,17 +38,17 @@ def demo(*, as_json: bool, orders: int, keep_dir: bool, spark: bool) -> int:
     same rows, and its audit of all topics must find nothing.
     """
     # Imported here: --help needs neither the Kafka client nor rich.
-    from rich.console import Console  # noqa: PLC0415
+    from rich.console import Console
 
-    from halfbridge.demo.display import make_table, verdict_line  # noqa: PLC0415
-    from halfbridge.demo.run import run_demo  # noqa: PLC0415
-    from halfbridge.spark_jobs.session.ivy import JarsError  # noqa: PLC0415
-    from halfbridge.spark_jobs.session.jvm import JavaNotFoundError  # noqa: PLC0415
-    from halfbridge.testkit.children import (  # noqa: PLC0415
+    from halfbridge.demo.display import make_table, verdict_line
+    from halfbridge.demo.run import run_demo
+    from halfbridge.spark_jobs.session.ivy import JarsError
+    from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
+    from halfbridge.testkit.children import (
         ChildFailedError,
         InterruptedRunError,
     )
-    from halfbridge.testkit.node import BrokerStartError  # noqa: PLC0415
+    from halfbridge.testkit.node import BrokerStartError
 
     if importlib.util.find_spec("sqlalchemy") is None:
         raise click.ClickException(
@@ -86,10 +86,10 @@ def _fetch_spark() -> None:
         raise click.ClickException(
             "--spark needs pyspark, which is not installed: pip install 'halfbridge[spark]'"
         )
-    import pyspark  # noqa: PLC0415  # an extra
+    import pyspark
 
-    from halfbridge.spark_jobs.session.jars import connector_jars  # noqa: PLC0415
-    from halfbridge.spark_jobs.session.local import find_spark_java  # noqa: PLC0415
+    from halfbridge.spark_jobs.session.jars import connector_jars
+    from halfbridge.spark_jobs.session.local import find_spark_java
 
     find_spark_java()
     connector_jars(pyspark.__version__)

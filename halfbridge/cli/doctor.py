@@ -73,12 +73,12 @@ def doctor(**values: Any) -> int:
     or flags) and its principal. Exit status: 0, 1 with warnings, 2 with errors.
     """
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.bridge.kafka import system_ports  # noqa: PLC0415
-    from halfbridge.checker.admin.doctor.bundle import finding_body, write_bundle  # noqa: PLC0415
-    from halfbridge.checker.admin.doctor.gather import Request, gather  # noqa: PLC0415
-    from halfbridge.checker.admin.doctor.host import host_facts  # noqa: PLC0415
-    from halfbridge.checker.admin.doctor.judge import judge  # noqa: PLC0415
-    from halfbridge.checker.policy import load_policy, named_topics  # noqa: PLC0415
+    from halfbridge.bridge.kafka import system_ports
+    from halfbridge.checker.admin.doctor.bundle import finding_body, write_bundle
+    from halfbridge.checker.admin.doctor.gather import Request, gather
+    from halfbridge.checker.admin.doctor.host import host_facts
+    from halfbridge.checker.admin.doctor.judge import judge
+    from halfbridge.checker.policy import load_policy, named_topics
 
     config = load_settings(CheckerConfig, values)
     policy = load_policy(config.policy_file, names=config.names)

@@ -32,7 +32,7 @@ def create(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
     The command may be repeated. If a migration tool creates the table, this command adds the rows.
     """
     with opened(url) as engine:
-        from halfbridge.sql.fence_table import FenceTable  # noqa: PLC0415  (an extra)
+        from halfbridge.sql.fence_table import FenceTable
 
         table = FenceTable(engine, name=name, schema=schema)
         table_id = table.create()
@@ -49,7 +49,7 @@ def create(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
 def show(*, url: str, name: str, schema: str | None, as_json: bool) -> int:
     """Show the number of rows and the oldest row; reads the whole table."""
     with opened(url) as engine:
-        from halfbridge.sql.fence_table import FenceTable  # noqa: PLC0415  (an extra)
+        from halfbridge.sql.fence_table import FenceTable
 
         table = FenceTable(engine, name=name, schema=schema)
         report = table.report()
@@ -97,8 +97,8 @@ def purge(*, url: str, name: str, schema: str | None, as_json: bool, **limits: A
     + transaction_age_ms_max, 25 hours). The command may be interrupted and repeated.
     """
     with opened(url) as engine:
-        from halfbridge.sql import fence_purge  # noqa: PLC0415  (an extra)
-        from halfbridge.sql.fence_table import FenceTable  # noqa: PLC0415
+        from halfbridge.sql import fence_purge
+        from halfbridge.sql.fence_table import FenceTable
 
         table = FenceTable(engine, name=name, schema=schema)
         try:

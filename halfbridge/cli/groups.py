@@ -48,7 +48,7 @@ def list_(*, as_json: bool, **values: Any) -> int:
     MEMBERS are those that answer checks now. Exit status 1: a pair is stopped, and what is
     undecided in that pair is not known.
     """
-    from halfbridge.checker.admin.transactions import plain  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions import plain
 
     found = _read(values)
     if as_json:
@@ -70,7 +70,7 @@ def show(*, group: str, as_json: bool, **values: Any) -> int:
 
     Exit status 1: no such group was seen, or a pair is stopped.
     """
-    from halfbridge.checker.admin.transactions import plain  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions import plain
 
     found = _read(values, only=group)
     if not found.groups:
@@ -89,8 +89,8 @@ def show(*, group: str, as_json: bool, **values: Any) -> int:
 
 def _read(values: dict[str, Any], *, only: str = "") -> Groups:
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
-    from halfbridge.checker.admin.transactions.groups import read_groups  # noqa: PLC0415
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.transactions.groups import read_groups
 
     config = load_settings(CheckerConfig, values)
     cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
@@ -113,7 +113,7 @@ def _note_what_is_left_out(found: Groups) -> None:
 
 
 def _row(each: GroupFacts, at_ms: int) -> tuple[object, ...]:
-    from halfbridge.checker.admin.transactions.explain import span_text  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions.explain import span_text
 
     members: object = "?" if each.members is None else len(each.members)
     return (
@@ -125,7 +125,7 @@ def _row(each: GroupFacts, at_ms: int) -> tuple[object, ...]:
 
 
 def _answer(each: GroupFacts, at_ms: int) -> str:
-    from halfbridge.checker.admin.transactions.explain import span_text  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions.explain import span_text
 
     answer = each.last_answer
     if answer is None:
@@ -136,7 +136,7 @@ def _answer(each: GroupFacts, at_ms: int) -> str:
 
 
 def _show(each: GroupFacts, found: Groups) -> None:
-    from halfbridge.checker.admin.transactions.explain import span_text, time_text  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions.explain import span_text, time_text
 
     members = "not known" if each.members is None else ", ".join(each.members) or "none"
     oldest = "-"

@@ -100,6 +100,6 @@ def purge(**values: Any) -> int:
 
 
 def _inbox(engine: Engine, values: dict[str, Any], group_id: str = _NO_GROUP) -> Inbox:
-    from halfbridge.sql import Inbox  # noqa: PLC0415  # late: an extra
+    from halfbridge.sql import Inbox
 
     return Inbox(engine, group_id=group_id, name=values["name"], schema=values["schema"])

@@ -49,7 +49,7 @@ def opened_table(
     schema, name = values.pop("schema"), values.pop("name")
     relay_name = values.pop("relay_table_name")
     with opened(values.pop("url"), bounds=bounds) as engine:
-        from halfbridge.sql.local_messages.writer import (  # noqa: PLC0415  (an extra)
+        from halfbridge.sql.local_messages.writer import (
             LocalMessages,
         )
 
@@ -89,8 +89,8 @@ def list_command(*, states: tuple[str, ...], as_json: bool, **values: Any) -> in
     """List rows by id, and count the rows in each state."""
     limits = {"after_id": values.pop("after_id"), "limit": values.pop("limit")}
     with opened_table(values) as messages:
-        from halfbridge.sql.local_messages import admin  # noqa: PLC0415  (an extra)
-        from halfbridge.sql.local_messages.states import RowState  # noqa: PLC0415
+        from halfbridge.sql.local_messages import admin
+        from halfbridge.sql.local_messages.states import RowState
 
         done = {RowState.GLOBAL_COMMIT, RowState.LOCAL_ROLLBACK}
         wanted = {RowState(state) for state in states} or set(RowState) - done
@@ -117,7 +117,7 @@ def list_command(*, states: tuple[str, ...], as_json: bool, **values: Any) -> in
 def show(*, row_id: int, as_json: bool, **values: Any) -> int:
     """Show one row, with its message."""
     with opened_table(values) as messages:
-        from halfbridge.sql.local_messages import admin  # noqa: PLC0415  (an extra)
+        from halfbridge.sql.local_messages import admin
 
         found = admin.show_row(messages, row_id)
         if found is None:
@@ -141,7 +141,7 @@ def retry(*, row_ids: tuple[int, ...], is_all: bool, **values: Any) -> int:
     """Send rows again that were given up (MESSAGE_ERROR). Remove the cause first."""
     _demand_choice(row_ids, is_all=is_all)
     with opened_table(values) as messages:
-        from halfbridge.sql.local_messages import admin  # noqa: PLC0415  (an extra)
+        from halfbridge.sql.local_messages import admin
 
         found = admin.retry(messages, None if is_all else row_ids)
     click.echo(f"{found} rows are sent again")
@@ -182,7 +182,7 @@ def purge(*, errors: tuple[int, ...], **values: Any) -> int:
             click.get_current_context(),
         )
     with opened_table(values) as messages:
-        from halfbridge.sql.local_messages import admin  # noqa: PLC0415  (an extra)
+        from halfbridge.sql.local_messages import admin
 
         gone = admin.drop_errors(messages, errors) if errors else admin.purge(messages, **ages)
     click.echo(f"{gone} rows deleted")

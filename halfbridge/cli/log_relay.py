@@ -86,13 +86,13 @@ def _run(
     engine: Engine, check_engine: Engine, values: dict[str, Any], config: BridgeConfig
 ) -> None:
     # Imported here: --help needs neither SQLAlchemy nor the Kafka client.
-    from halfbridge.sql.fence import Fence  # noqa: PLC0415
-    from halfbridge.sql.log_subscription.mapping import load_mapping  # noqa: PLC0415
-    from halfbridge.sql.log_subscription.positions import Positions  # noqa: PLC0415
-    from halfbridge.sql.log_subscription.progress import BeginAt  # noqa: PLC0415
-    from halfbridge.sql.log_subscription.service import LogRelayService  # noqa: PLC0415
-    from halfbridge.sql.log_subscription.sources import log_source  # noqa: PLC0415
-    from halfbridge.sql.log_subscription.subscription import LogSubscription  # noqa: PLC0415
+    from halfbridge.sql.fence import Fence
+    from halfbridge.sql.log_subscription.mapping import load_mapping
+    from halfbridge.sql.log_subscription.positions import Positions
+    from halfbridge.sql.log_subscription.progress import BeginAt
+    from halfbridge.sql.log_subscription.service import LogRelayService
+    from halfbridge.sql.log_subscription.sources import log_source
+    from halfbridge.sql.log_subscription.subscription import LogSubscription
 
     table, schema = values["table"], values["schema"]
     name = values["subscription"] or table
@@ -132,9 +132,9 @@ def remove_log(values: dict[str, Any]) -> int:
     """
     name = values["subscription"]
     with opened(values["url"]) as engine:
-        from halfbridge.sql.log_subscription import removal  # noqa: PLC0415  (an extra)
-        from halfbridge.sql.log_subscription.positions import Positions  # noqa: PLC0415
-        from halfbridge.sql.log_subscription.sources import log_source  # noqa: PLC0415
+        from halfbridge.sql.log_subscription import removal
+        from halfbridge.sql.log_subscription.positions import Positions
+        from halfbridge.sql.log_subscription.sources import log_source
 
         schema = values["schema"]
         source = log_source(engine, name=name, table=name, schema=schema)

@@ -16,7 +16,7 @@ _NOBODY = "unknown"
 
 
 def _checked_reason(_context: click.Context, _option: click.Parameter, reason: str) -> str:
-    from halfbridge.checker.admin.operator_log import reason_problem  # noqa: PLC0415 (--help is fast)
+    from halfbridge.checker.admin.operator_log import reason_problem
 
     problem = reason_problem(reason)
     if problem:

@@ -39,7 +39,7 @@ def relay() -> None:
 
 
 def _relay_options(command: Any) -> Any:
-    from halfbridge.sql.local_messages.config import RelayConfig  # noqa: PLC0415  (as below)
+    from halfbridge.sql.local_messages.config import RelayConfig
 
     return settings_options(RelayConfig, has_file=False)(command)
 
@@ -77,7 +77,7 @@ def run(**values: Any) -> int:
     if values["table"]:
         log_to_stderr(values["log_level"], values["log_format"])
         return run_log(values, load_settings(BridgeConfig, values))
-    from halfbridge.sql.local_messages.config import RelayConfig  # noqa: PLC0415
+    from halfbridge.sql.local_messages.config import RelayConfig
 
     bridge_config = load_settings(BridgeConfig, values)
     relay_config = load_settings(RelayConfig, values)
@@ -135,9 +135,9 @@ def _run(
     values: dict[str, Any],
 ) -> None:
     # Imported here: --help needs neither SQLAlchemy nor the Kafka client.
-    from halfbridge.sql.fence import Fence  # noqa: PLC0415
-    from halfbridge.sql.local_messages.relay import Relay  # noqa: PLC0415
-    from halfbridge.sql.local_messages.service import RelayService  # noqa: PLC0415
+    from halfbridge.sql.fence import Fence
+    from halfbridge.sql.local_messages.relay import Relay
+    from halfbridge.sql.local_messages.service import RelayService
 
     messages.create()
     fence, checking = (

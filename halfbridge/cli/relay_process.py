@@ -35,8 +35,8 @@ class Service(Protocol):
 def started_producer(stack: ExitStack, fence: Fence, config: BridgeConfig) -> TransactionProducer:
     """Return a relay's started producer, with `fence` as its checker; the stack closes it."""
     # Imported here: --help needs neither SQLAlchemy nor the Kafka client.
-    from halfbridge.bridge.producer import TransactionProducer  # noqa: PLC0415
-    from halfbridge.sql.local_messages.service import CLOSE_S_MAX  # noqa: PLC0415
+    from halfbridge.bridge.producer import TransactionProducer
+    from halfbridge.sql.local_messages.service import CLOSE_S_MAX
 
     producer = TransactionProducer(checker=fence.check, config=config)
     stack.callback(producer.close, CLOSE_S_MAX)
@@ -62,8 +62,8 @@ def run_until_signal(
             metrics.
         says: A line to print at the start.
     """
-    from halfbridge.checker.process.http import serve  # noqa: PLC0415
-    from halfbridge.checker.process.signals import (  # noqa: PLC0415
+    from halfbridge.checker.process.http import serve
+    from halfbridge.checker.process.signals import (
         LEVEL_SIGNAL,
         STOP_SIGNALS,
         on_signals,

@@ -137,11 +137,11 @@ def check(**values: Any) -> int:
 
 def _run(values: dict[str, Any], *, make: bool) -> Report:
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
-    from halfbridge.checker.admin.shape import HALF_RETENTION_MS  # noqa: PLC0415
-    from halfbridge.checker.admin.topic_flaws import RETENTION_AGES  # noqa: PLC0415
-    from halfbridge.checker.admin.topics import check_topics, create_topics, plan_layout  # noqa: PLC0415
-    from halfbridge.checker.policy import load_policy, may_deliver  # noqa: PLC0415
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.shape import HALF_RETENTION_MS
+    from halfbridge.checker.admin.topic_flaws import RETENTION_AGES
+    from halfbridge.checker.admin.topics import check_topics, create_topics, plan_layout
+    from halfbridge.checker.policy import load_policy, may_deliver
 
     config = load_settings(CheckerConfig, values)
     cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)

@@ -53,8 +53,8 @@ def accept(**values: Any) -> int:
 def show(**values: Any) -> int:
     """Show whether clients refuse to begin transactions, who said so, and why."""
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
-    from halfbridge.checker.admin.switch import find_switch  # noqa: PLC0415
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.switch import find_switch
 
     config = load_settings(CheckerConfig, values)
     cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
@@ -67,10 +67,10 @@ def show(**values: Any) -> int:
 
 
 def _turn(values: dict[str, Any], *, is_rejecting: bool) -> int:
-    from halfbridge.checker.admin.appending import appending  # noqa: PLC0415
-    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
-    from halfbridge.checker.admin.operator_log import OperatorLog  # noqa: PLC0415
-    from halfbridge.checker.admin.switch import find_switch, turn_switch  # noqa: PLC0415
+    from halfbridge.checker.admin.appending import appending
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.operator_log import OperatorLog
+    from halfbridge.checker.admin.switch import find_switch, turn_switch
 
     config = load_settings(CheckerConfig, values)
     cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)

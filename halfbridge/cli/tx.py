@@ -71,9 +71,9 @@ def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
     is not known.
     """
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.transactions import plain  # noqa: PLC0415
-    from halfbridge.checker.admin.transactions.listing import Filter, list_undecided  # noqa: PLC0415
-    from halfbridge.cli.tx_display import show_list  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions import plain
+    from halfbridge.checker.admin.transactions.listing import Filter, list_undecided
+    from halfbridge.cli.tx_display import show_list
 
     config = load_settings(CheckerConfig, values)
     wanted = Filter(
@@ -148,8 +148,8 @@ def show(*, as_json: bool, **values: Any) -> int:
 
     Exit status 1: no record of it was found.
     """
-    from halfbridge.checker.admin.transactions import plain  # noqa: PLC0415
-    from halfbridge.cli.tx_display import show_life  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions import plain
+    from halfbridge.cli.tx_display import show_life
 
     life = _life(values)
     if as_json:
@@ -168,7 +168,7 @@ def explain(*, as_json: bool, **values: Any) -> int:
 
     Exit status 1: no record of it was found.
     """
-    from halfbridge.checker.admin.transactions.explain import explain as sentences  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions.explain import explain as sentences
 
     life = _life({**values, "payload": False})
     told = sentences(life)
@@ -181,7 +181,7 @@ def explain(*, as_json: bool, **values: Any) -> int:
 
 
 def _life(values: dict[str, Any]) -> Life:
-    from halfbridge.checker.admin.transactions.look_up import Wanted, look_up  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
 
     config = load_settings(CheckerConfig, values)
     wanted = Wanted(
@@ -201,7 +201,7 @@ def _life(values: dict[str, Any]) -> Life:
 
 
 def _status(life: Life) -> int:
-    from halfbridge.checker.admin.transactions.life import NOT_FOUND  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions.life import NOT_FOUND
 
     if life.state != NOT_FOUND:
         return 0
@@ -214,7 +214,7 @@ def _status(life: Life) -> int:
 
 
 def _cluster(config: CheckerConfig) -> Cluster:
-    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
+    from halfbridge.checker.admin.cluster import Cluster
 
     return Cluster(config.bootstrap_servers, kafka=config.kafka)
 

@@ -139,8 +139,8 @@ def rollback(**values: Any) -> int:
 
 def _decide(kind: OpKind, values: dict[str, Any]) -> int:
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
-    from halfbridge.checker.admin.decisions.wish import Wish, refusal_of  # noqa: PLC0415
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.decisions.wish import Wish, refusal_of
 
     _check_usage(values)
     config = load_settings(CheckerConfig, values)
@@ -181,12 +181,12 @@ def _check_usage(values: dict[str, Any]) -> None:
 
 
 def _considered(cluster: Cluster, config: CheckerConfig, values: dict[str, Any]) -> Considered:
-    from halfbridge.checker.admin.decisions.consider import (  # noqa: PLC0415
+    from halfbridge.checker.admin.decisions.consider import (
         consider_many,
         consider_one,
     )
-    from halfbridge.checker.admin.transactions.listing import Filter  # noqa: PLC0415
-    from halfbridge.checker.admin.transactions.look_up import Wanted  # noqa: PLC0415
+    from halfbridge.checker.admin.transactions.listing import Filter
+    from halfbridge.checker.admin.transactions.look_up import Wanted
 
     partition = values["partition"]
     if values["is_all"]:
@@ -204,9 +204,9 @@ def _considered(cluster: Cluster, config: CheckerConfig, values: dict[str, Any])
 def _written(
     cluster: Cluster, wish: Wish, considered: Considered, values: dict[str, Any]
 ) -> list[Decided]:
-    from halfbridge.checker.admin.appending import appending  # noqa: PLC0415
-    from halfbridge.checker.admin.decisions.decider import Decider  # noqa: PLC0415
-    from halfbridge.checker.admin.operator_log import OperatorLog  # noqa: PLC0415
+    from halfbridge.checker.admin.appending import appending
+    from halfbridge.checker.admin.decisions.decider import Decider
+    from halfbridge.checker.admin.operator_log import OperatorLog
 
     names, chosen = load_settings(CheckerConfig, values).names, considered.transactions
     decided: list[Decided] = []
@@ -227,7 +227,7 @@ def _fence(values: dict[str, Any]) -> Iterator[FencePort | None]:
         yield None
         return
     with opened(values["fence_url"]) as engine:
-        from halfbridge.sql.fence_operator import OperatorFence  # noqa: PLC0415  (an extra)
+        from halfbridge.sql.fence_operator import OperatorFence
 
         yield OperatorFence(engine, name=values["fence_name"], schema=values["fence_schema"])
 

@@ -24,10 +24,10 @@ def create_typed(values: dict[str, Any]) -> int:
     1: the policy file, which the daemon goes by, says something else.
     """
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.appending import appending  # noqa: PLC0415
-    from halfbridge.checker.admin.cluster import Cluster  # noqa: PLC0415
-    from halfbridge.checker.admin.operator_log import OperatorLog  # noqa: PLC0415
-    from halfbridge.checker.admin.typed_topics import RealTopic, create_real_topic  # noqa: PLC0415
+    from halfbridge.checker.admin.appending import appending
+    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.operator_log import OperatorLog
+    from halfbridge.checker.admin.typed_topics import RealTopic, create_real_topic
 
     config = load_settings(CheckerConfig, values)
     kind = TopicType(values["topic_type"].upper())

@@ -37,7 +37,7 @@ def web(**values: Any) -> int:
     """
     config = load_settings(WebConfig, values)
     require_extra()
-    from halfbridge.web.server import serve  # noqa: PLC0415 (--help does not need it)
+    from halfbridge.web.server import serve
 
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
     serve(config, on_ready=lambda url: click.echo(f"halfbridge web on {url}"))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from halfbridge.bridge.ports import NewTopic
 from halfbridge.serde.progress import parse_progress
-from halfbridge.testkit.memory.rights import Rights
 from halfbridge.testkit.memory.member import MemoryMember
+from halfbridge.testkit.memory.rights import Rights
 from tests.simulation.settings import (
     GROUPS,
     LATER,
