@@ -187,7 +187,7 @@ def test_the_printed_grants_suffice(guarded: Guarded) -> None:
         guarded.commit(forbidden)
         guarded.dead(1)
     assert [each.value for each in found] == [b"decided", b"asked"]
-    assert daemon.healthz()[0] == 200
+    until("health is green once nothing waits", lambda: daemon.healthz()[0] == 200)
     (letter,) = guarded.dead_now()
     assert letter.half.transaction_id == forbidden.transaction_id
     daemon.stop()
@@ -275,7 +275,7 @@ def test_the_daemon_writes_where_it_is_let_and_nowhere_else(guarded: Guarded) ->
 
 
 def test_an_operator_decides_and_delivers_nothing(guarded: Guarded) -> None:
-    """An operator reads all logs; real topics and half topic are written by others only."""
-    names = guarded.names
-    for topic in (guarded.orders, names.half, names.dead):
+    """An operator reads all logs, and writes those of the ledger; real topics are the daemon's."""
+    for topic in (guarded.orders, guarded.private, guarded.names.check(GROUP)):
         _refused(_write, guarded, _OPERATOR, topic)
+    _refused(_begin, guarded, _OPERATOR, f"{guarded.names.prefix}halfbridge-w-0-0")
