@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FETCH = ROOT / ".ci" / "tools"
 PREPARE = ROOT / "tests" / "docker" / "prepare"
 SERVERS = ("postgres", "mariadbd")
-NAMES = ["prometheus", "promtool", "kubectl", *SERVERS, "docker-compose"]
+NAMES = ["prometheus", "promtool", "kubectl", *SERVERS, "chromium", "docker-compose"]
 # Where .ci/tools and the tests look for servers beside PATH.
 PLACES = ("usr/lib/postgresql/*/bin", "usr/sbin")
 
