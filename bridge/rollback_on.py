@@ -9,16 +9,19 @@ known by the names that PEP 249 (the DB-API) and SQLAlchemy give them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from ssl import SSLError
 
 from halfbridge.bridge.errors import ConfigError
 
 # Lost connections, time-outs and trouble of the process itself: subclasses are refused too.
-_IN_DOUBT = (ConnectionError, TimeoutError, MemoryError)
+_IN_DOUBT = (ConnectionError, TimeoutError, MemoryError, EOFError, SSLError)
 _IN_DOUBT_NAMES = frozenset(
     (
         *("OperationalError", "InterfaceError", "InternalError", "TimeoutError"),
         *("DisconnectionError", "AutoReconnect", "ConnectionFailure"),
         *("OutcomeUnknownError", "CommitUnknownError", "TransactionEndedError"),
+        *("PostgresConnectionError", "TransactionResolutionUnknownError"),  # asyncpg's
+        "BaseExceptionGroup",  # holds exceptions of any class
     )
 )
 # Classes above these and above those that prove a rollback: refused, and their subclasses not.
@@ -26,7 +29,7 @@ _BROAD = (Exception, OSError)
 _BROAD_NAMES = frozenset(
     (
         *("DBAPIError", "DatabaseError", "Error", "MySQLError", "PyMongoError"),
-        *("SQLAlchemyError", "StatementError", "BridgeError", "SqlError"),
+        *("SQLAlchemyError", "StatementError", "BridgeError", "SqlError", "PostgresError"),
     )
 )
 # SQLSTATE class 40 is "transaction rollback", but for "statement completion unknown".

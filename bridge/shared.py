@@ -126,10 +126,10 @@ class Shared:
             self.check_open()
         if self.gate.refusal is not None:
             self.gate.check_send()
-        if self.gate.plain:
-            self.gate.check_topic(message.topic)
         if not isinstance(message, Message):
             raise not_a_message(message)
+        if self.gate.plain:
+            self.gate.check_topic(message.topic)
         # Headers count twice: they are part of the record, and they reduce the room for its body.
         size = message.body_bytes + (2 * message.header_bytes if message.headers else 0)
         if size > self._message_bytes_max:

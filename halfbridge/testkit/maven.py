@@ -92,7 +92,7 @@ def repositories(
         raise JarsError(str(error)) from error
     proxies = [proxy for each in maven for proxy in each.proxies] or _java_proxies(env)
     if given.maven_repository:
-        mirrors = [_with_password(given.maven_repository)]
+        mirrors = [Mirror(given.maven_repository)]
     elif given.ivy_settings:
         mirrors = _ivy_roots(Path(given.ivy_settings).expanduser())
     else:
@@ -111,6 +111,8 @@ def _with_password(url: str) -> Mirror:
 
 
 def _behind_proxy(mirror: Mirror, proxies: list[Proxy]) -> Repository:
+    if not mirror.authorization:
+        mirror = _with_password(mirror.url)
     url = mirror.url.rstrip("/")
     parts = urlsplit(url)
     fitting = (each.url for each in proxies if each.is_for(parts.scheme, parts.hostname or ""))

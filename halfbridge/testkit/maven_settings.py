@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
 if TYPE_CHECKING:
@@ -151,7 +152,8 @@ def _mirrors_central(pattern: str) -> bool:
 
 
 def _proxy(entry: dict[str, str]) -> Proxy:
-    user = f"{entry['username']}:{entry.get('password', '')}@" if entry.get("username") else ""
+    given = [quote(entry.get(name, ""), safe="") for name in ("username", "password")]
+    user = ":".join(given) + "@" if given[0] else ""
     port = entry.get("port") or "8080"
     patterns = re.split(r"[|,]", entry.get("nonProxyHosts", ""))
     return Proxy(

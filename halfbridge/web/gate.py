@@ -208,8 +208,11 @@ def check_origin(request: Request) -> None:
     Raises:
         Refusal: 403.
     """
-    origin = request.headers.get("origin", "")
-    if not origin or urlsplit(origin).netloc != request.headers.get("host", ""):
+    try:
+        origin = urlsplit(request.headers.get("origin", "")).netloc
+    except ValueError:  # such as http://[, which no browser sends
+        origin = ""
+    if not origin or origin != request.headers.get("host", ""):
         raise Refusal(403, "the form was not sent by a page of this server")
 
 

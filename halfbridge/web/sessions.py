@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from halfbridge.web.tokens import Principal
 
 SESSIONS_MAX = 1000
+# Of one token. Otherwise a token with the role read could end all sessions of operators.
+SESSIONS_OF_ONE_MAX = 50
 IDLE_S_MAX = 3600.0
 AGE_S_MAX = 12 * 3600.0
 _ID_BYTES = 32
@@ -44,7 +46,11 @@ class Session:
 
 
 class Sessions:
-    """All sessions of this process; the one that was used longest ago makes room for a new one."""
+    """All sessions of this process.
+
+    The session that was used longest ago makes room for a new one: of the same token where the
+    token has `SESSIONS_OF_ONE_MAX`, else of all.
+    """
 
     def __init__(self, *, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -53,6 +59,10 @@ class Sessions:
 
     def open(self, principal: Principal) -> Session:
         """Return a new session of `principal`."""
+        digest = principal.digest
+        own = [key for key, (each, _) in self._used.items() if each.principal.digest == digest]
+        if len(own) >= SESSIONS_OF_ONE_MAX:
+            self.close(own[0])
         while len(self._used) >= SESSIONS_MAX:
             self.close(next(iter(self._used)))
         key, csrf = secrets.token_urlsafe(_ID_BYTES), secrets.token_urlsafe(_ID_BYTES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,26 @@ class LostError(OperationalError):
     """Is one of these."""
 
 
+class PostgresError(Exception):
+    """Has the name of asyncpg's base class."""
+
+
+class PostgresConnectionError(PostgresError):
+    """Has the name of asyncpg's class of lost connections."""
+
+
+class ConnectionDoesNotExistError(PostgresConnectionError):
+    """Is one of these."""
+
+
+class BaseExceptionGroup(Exception):  # noqa: N818 (Python 3.10 has none)
+    """Has the name of the class that holds exceptions of any class."""
+
+
+class GroupError(BaseExceptionGroup):
+    """Is one of these, as ExceptionGroup is."""
+
+
 @pytest.mark.parametrize(
     "refused",
     [
@@ -41,6 +62,13 @@ class LostError(OperationalError):
         ConnectionError,
         ConnectionResetError,
         TimeoutError,
+        EOFError,
+        asyncio.IncompleteReadError,
+        ssl.SSLError,
+        ssl.SSLEOFError,
+        PostgresError,
+        ConnectionDoesNotExistError,
+        GroupError,
         OperationalError,
         LostError,
         psycopg.Error,

@@ -74,6 +74,12 @@ def test_what_is_given_goes_before_all(tmp_path: Path) -> None:
     assert "secret" not in own.shown
 
 
+def test_a_password_in_a_mirrors_address_is_not_part_of_it(tmp_path: Path) -> None:
+    """A library's error about the address would show the password."""
+    write_settings(tmp_path, MIRROR.format("").replace("mirror.example", "me:secret@own.example"))
+    assert found(tmp_path) == (Repository("https://own.example/m", "Basic bWU6c2VjcmV0"),)
+
+
 def test_javas_proxy_is_honoured(tmp_path: Path) -> None:
     """As users of Ivy set it; hosts that are left out are reached without it."""
     options = "-Xmx1g -Dhttps.proxyHost=proxy.example -Dhttps.proxyPort=3128"

@@ -85,6 +85,13 @@ def test_proxies_are_those_that_are_active(tmp_path: Path) -> None:
     assert not Proxy("https", "x").is_for("http", "a.example")
 
 
+def test_a_proxys_password_may_have_any_sign(tmp_path: Path) -> None:
+    """Otherwise the address has another host, and the error of a library shows the password."""
+    proxy = "<proxy><username>a@b</username><password>p/w@1:%</password><host>h</host></proxy>"
+    (found,) = read(tmp_path, f"<proxies>{proxy}</proxies>").proxies
+    assert found.url == "http://a%40b:p%2Fw%401%3A%25@h:8080"
+
+
 def test_what_is_no_xml_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     """The user's file is broken for Maven too."""
     path = tmp_path / "settings.xml"

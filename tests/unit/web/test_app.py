@@ -279,3 +279,13 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(cli, ["web"])
     assert result.exit_code == 1
     assert "pip install 'halfbridge[web]'" in result.stderr
+
+
+def test_an_origin_that_is_no_address_is_refused(tmp_path: Path) -> None:
+    """As any other that is not the server's own: not by an error of the server."""
+    answer = (
+        stage(tmp_path)
+        .client()
+        .post("/sign-in", data={"token": READ_TOKEN}, headers={"Origin": "http://["})
+    )
+    assert answer.status_code == 403

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from halfbridge.web.sessions import AGE_S_MAX, IDLE_S_MAX, SESSIONS_MAX, Sessions
+from halfbridge.web.sessions import (
+    AGE_S_MAX,
+    IDLE_S_MAX,
+    SESSIONS_MAX,
+    SESSIONS_OF_ONE_MAX,
+    Sessions,
+)
 from halfbridge.web.tokens import Principal, Role
 from tests.kit.web import ManualClock
 
@@ -51,10 +57,21 @@ def test_the_session_that_was_used_longest_ago_makes_room() -> None:
     sessions = Sessions(monotonic=ManualClock())
     first, second = sessions.open(ALICE), sessions.open(ALICE)
     assert sessions.find(first.key) is not None  # used last
-    for _ in range(SESSIONS_MAX - 1):
-        sessions.open(ALICE)
+    for number in range(SESSIONS_MAX - 1):
+        sessions.open(Principal("other", Role.READ, number.to_bytes(4, "big")))
     assert sessions.find(first.key) is not None
     assert sessions.find(second.key) is None
+
+
+def test_one_token_ends_no_session_of_another() -> None:
+    """Whoever signs in again and again ends the oldest of the same token's sessions only."""
+    sessions = Sessions(monotonic=ManualClock())
+    alice = sessions.open(ALICE)
+    grafana = Principal("grafana", Role.READ, b"another token")
+    opened = [sessions.open(grafana) for _ in range(SESSIONS_MAX + 1)]
+    assert sessions.find(alice.key) is not None
+    assert sum(sessions.find(each.key) is not None for each in opened) == SESSIONS_OF_ONE_MAX
+    assert sessions.find(opened[-1].key) is not None
 
 
 def test_words_are_told_once_and_to_their_session() -> None:

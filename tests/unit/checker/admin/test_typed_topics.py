@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halfbridge.bridge import Message, Resolution, TopicSetupError
+from halfbridge.bridge import InvalidMessageError, Message, Resolution, TopicSetupError
 from halfbridge.bridge.daemon_settings import FOLLOW_S
 from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.cluster import Cluster
@@ -36,6 +36,16 @@ def _create(stack: MemoryStack, name: str, kind: TopicType) -> bool:
     with appending(cluster) as appender:
         log = OperatorLog(cluster, names, appender, who="ada@h")
         return create_real_topic(cluster, names, log, appender, RealTopic(name, kind, 1, 1))
+
+
+def test_what_is_no_message_is_refused_as_such_beside_a_plain_topic() -> None:
+    """The error tells how to send, whatever types topics have."""
+    given: Any = "orders"
+    with MemoryStack() as stack, stack.producer("g", checker=_never) as producer:
+        assert _create(stack, "clicks", TopicType.PLAIN)
+        stack.advance(FOLLOW_S)
+        with pytest.raises(InvalidMessageError, match="send takes a Message"):
+            producer.begin().send(given)
 
 
 def test_running_clients_learn_of_a_type_and_of_its_change() -> None:

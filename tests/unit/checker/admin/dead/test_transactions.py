@@ -88,9 +88,31 @@ def test_what_may_be_deleted(records: list[Letter | Mark], upto: dict[int, int])
 def test_transactions_beyond_the_limit_are_left_out_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two letters fit: the transaction of the third is not seen in part, and nothing is deleted."""
+    """Two letters fit: the transaction of the third is not seen in part."""
     monkeypatch.setattr(transactions, "LETTERS_MAX", 2)
     every = found(letter("a", 0), letter("b", 1), letter("b", 2, index=1))
     assert states(every) == [("a", "OPEN")]
     assert every.left_out == 1
-    assert every.deletable({0: 10}) == {}
+    assert every.deletable({0: 10}) == {0: 0}
+
+
+def test_what_was_left_out_does_not_keep_what_is_dealt_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The letters of a and b are deleted, so that c is seen next; d of partition 1 is kept too."""
+    monkeypatch.setattr(transactions, "LETTERS_MAX", 2)
+    every = found(
+        *(letter("a", 0), letter("b", 1), letter("c", 2), mark("a", 3, 0), mark("b", 4, 1)),
+        letter("d", 7, partition=1),
+    )
+    assert every.left_out == 2
+    assert every.deletable({0: 10, 1: 10}) == {0: 2, 1: 7}
+
+
+def test_letters_without_an_id_are_seen_although_others_were_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing says that they belong to one transaction."""
+    monkeypatch.setattr(transactions, "LETTERS_MAX", 2)
+    every = found(letter("", 0), letter("a", 1), letter("", 2))
+    assert states(every) == [("0:0", "OPEN"), ("a", "OPEN")]
