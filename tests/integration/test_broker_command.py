@@ -71,6 +71,7 @@ def test_taken_port_is_one_clear_line() -> None:
     assert "--port" in stderr
 
 
+@pytest.mark.long
 def test_a_first_start_needs_neither_pyspark_nor_ivy(tmp_path: Path) -> None:
     """From an empty cache, as a user of the extra `embedded` starts it: all jars are fetched."""
     program = (
