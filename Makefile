@@ -75,7 +75,7 @@ simulate: $(STAMP)  ## 10,000 seeded runs of the whole protocol, without a broke
 .PHONY: faults
 faults: $(STAMP)  ## The fault cases that are too long or too harsh for every run (FAULT_LANES=2)
 	HALFBRIDGE_FAULTS_REPORT="$${HALFBRIDGE_FAULTS_REPORT:-$(CURDIR)/.faults/runs.jsonl}" \
-	  $(BIN)/pytest -m long tests/faults tests/sql -rP -n $(FAULT_LANES) --maxschedchunk 1 $(PYTEST_ARGS)
+	  $(BIN)/pytest -m long tests/faults tests/sql tests/integration -rP -n $(FAULT_LANES) --maxschedchunk 1 $(PYTEST_ARGS)
 
 .PHONY: spark-faults
 spark-faults: $(STAMP)  ## Faults under Spark: killed drivers, Spark's own sink beside ours

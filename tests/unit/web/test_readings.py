@@ -61,5 +61,5 @@ def test_daemons_add_up_and_silent_ones_are_named() -> None:
 
 def test_another_programs_answer_is_refused() -> None:
     """An address that is no metrics port gives an error, and no numbers."""
-    with pytest.raises(ValueError, match="html|float"):
+    with pytest.raises(ValueError, match=r"html|float"):
         reading_of([("http://a", "<html>hello</html> {")], at_s=5.0)
