@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
+import pytest
+
 from halfbridge.checker.admin.dead.transactions import Remedy
 from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.spark_jobs.audit.bounds import Bounds
@@ -18,7 +20,7 @@ from tests.spark.tape import NAMES, Tape
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = INTERPRETED
+pytestmark = [*INTERPRETED, pytest.mark.spark_long]
 
 
 def brought_back(scene: Scene) -> None:
