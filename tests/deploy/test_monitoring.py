@@ -135,6 +135,7 @@ def metrics_port(
         )
         do_a_bit_of_everything(world)
         answer_unknown(world, world.half(world.real("orders")))
+        world.pass_through(world.real("missing"), partition=PARTITIONS - 1)  # waits for its topic
         yield port
 
 

@@ -14,9 +14,10 @@ from halfbridge.checker.loop.barriers import Barriers, EndProof
 from halfbridge.checker.loop.blame import Blame
 from halfbridge.checker.loop.bodies import BodyReader
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
-from halfbridge.checker.loop.outlet import Transactor, _Told
+from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.stamps import Stamps
+from halfbridge.checker.loop.told import Told
 from halfbridge.checker.loop.turns import Turns
 from tests.simulation.mutation import Mutation
 from tests.simulation.settings import REAL_TOPICS
@@ -156,7 +157,7 @@ def _blame_all(
             self._routes.refuse(delivery, str(error))
 
 
-def _believe_the_last(self: _Told, error: Any, record: Any) -> None:
+def _believe_the_last(self: Told, error: Any, record: Any) -> None:
     if error is not None:
         self.refused = (failure_of(error), record.topic() or "")
 
@@ -211,7 +212,7 @@ WRITING = (
     Mutation(
         "last refusal of a kafka_txn believed",
         300,
-        ((_Told, "on_delivery", _believe_the_last),),
+        ((Told, "on_delivery", _believe_the_last),),
         begin=800,
     ),
     Mutation("refused clock kept", 300, ((Stamps, "refused", _keep_the_clock),)),
