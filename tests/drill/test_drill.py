@@ -57,6 +57,32 @@ def test_a_checker_that_always_raises(drill: Drill) -> None:
         assert drill.values() == [b"v"]
 
 
+def test_a_hung_database(drill: Drill) -> None:
+    """Checkers out of time are failed attempts; the answers count once the database is back."""
+    stack, hung = drill.stack, [True]
+
+    def check(_: MessageView) -> Resolution:
+        stack.machine.scheduler.wait(producer.process, lambda: not hung, None)
+        return Resolution.COMMIT
+
+    with stack.producer(GROUP, checker=check) as producer:
+        alert, labels = "HalfbridgeCheckersFail", {"group": GROUP, "resolution": "FAILED"}
+        before = drill.metric(alert, **labels)
+        transactions = [producer.begin() for _ in range(3)]
+        for number, tx in enumerate(transactions):
+            tx.send(Message(TOPIC, key=b"k", value=b"%d" % number))
+        stack.advance(600)
+        assert drill.metric(alert, **labels) >= before + len(transactions)
+        assert producer.check_counts().hung == len(transactions)
+        assert drill.doctor() == {}
+        assert stack.undecided() == [tx.id for tx in transactions]
+        hung.clear()
+        stack.advance(10)
+        assert producer.check_counts().hung == 0
+        assert sorted(map(str, drill.values())) == ["b'0'", "b'1'", "b'2'"]
+        assert stack.dead_letters() == []
+
+
 def test_a_real_topic_deleted(drill: Drill) -> None:
     """Deliveries wait, the topic is made again within the time, and nothing is a dead letter."""
     with drill.stack.producer(GROUP, checker=unknown) as producer:
