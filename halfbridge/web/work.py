@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from halfbridge.web.refusals import Refusal
 
@@ -64,6 +64,18 @@ class Work:
 
     def _count_down(self) -> None:
         self._calls -= 1
+
+
+class Keeps(NamedTuple):
+    """How long an answer is kept.
+
+    Attributes:
+        fresh_s: An answer so young is not made again.
+        old_s: An answer so old may be shown while a new one is made.
+    """
+
+    fresh_s: float
+    old_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.operator_log import ActionFilter, KeptAction, read
 from halfbridge.web.api.routes import LIMIT_DEFAULT, LIMIT_MAX, Argument, Call, Route
+from halfbridge.web.work import Keeps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from halfbridge.web.services import Services
 
-FRESH_S = 2.0
-OLD_S = 60.0
+KEEPS = Keeps(fresh_s=2.0, old_s=60.0)
 ARGUMENTS = (
     Argument("action", str, "Such as `tx commit`, or `tx` for all of tx.", default=""),
     Argument("actor", str, "Who acted.", default=""),

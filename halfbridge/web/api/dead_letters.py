@@ -13,14 +13,14 @@ from halfbridge.serde.records import DeadReason
 from halfbridge.web.api.routes import PAGING, REASON, Argument, Call, Route, page_of
 from halfbridge.web.refusals import Refusal
 from halfbridge.web.tokens import Role
+from halfbridge.web.work import Keeps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from halfbridge.web.services import Services
 
-FRESH_S = 2.0
-OLD_S = 120.0
+KEEPS = Keeps(fresh_s=2.0, old_s=120.0)
 # A request of one form or call: more of them are a matter for the command, which tells of progress.
 BULK_MAX = 100
 _RATE = 100.0

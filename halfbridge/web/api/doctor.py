@@ -16,14 +16,14 @@ from halfbridge.checker.admin.doctor.judge import judge
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.policy import load_policy
 from halfbridge.web.api.routes import Call, Route
+from halfbridge.web.work import Keeps
 
 if TYPE_CHECKING:
     from halfbridge.checker.admin.doctor.codes import Finding
     from halfbridge.web.services import Services
 
 # A dozen questions to each broker: not with each look at the page.
-FRESH_S = 30.0
-OLD_S = 600.0
+KEEPS = Keeps(fresh_s=30.0, old_s=600.0)
 QUESTIONS_S_MAX = 20.0
 _OF_A_DAEMON = frozenset(("settings-differ", "memory", "open-files"))
 
@@ -49,7 +49,7 @@ def look(services: Services) -> tuple[Finding, ...]:
 async def doctor(call: Call) -> dict[str, Any]:
     """Return what is wrong, and the command that mends it."""
     services = call.services
-    kept = await services.answers.get(("doctor",), lambda: look(services), fresh_s=FRESH_S)
+    kept = await services.answers.get(("doctor",), lambda: look(services), fresh_s=KEEPS.fresh_s)
     if kept is None:
         raise AssertionError("an answer is waited for to its end")
     return {**finding_body(kept.value), "age_s": kept.age_s}

@@ -8,14 +8,14 @@ from halfbridge.checker.admin.transactions import plain
 from halfbridge.checker.admin.transactions.groups import Groups, read_groups
 from halfbridge.web.api.routes import PAGING, Argument, Call, Route, page_of
 from halfbridge.web.refusals import Refusal
+from halfbridge.web.work import Keeps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from halfbridge.web.services import Services
 
-FRESH_S = 5.0
-OLD_S = 120.0
+KEEPS = Keeps(fresh_s=5.0, old_s=120.0)
 SINCE = Argument(
     "since_s",
     int,

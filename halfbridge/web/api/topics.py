@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS
 from halfbridge.checker.admin.topics import Report, check_topics, plan_layout
 from halfbridge.web.api.routes import Call, Route
+from halfbridge.web.work import Keeps
 
 if TYPE_CHECKING:
     from halfbridge.web.services import Services
 
-FRESH_S = 10.0
-OLD_S = 300.0
+KEEPS = Keeps(fresh_s=10.0, old_s=300.0)
 
 
 def look(services: Services) -> Report:
@@ -36,7 +36,7 @@ def look(services: Services) -> Report:
 async def topics(call: Call) -> dict[str, Any]:
     """Return the report of `topics check`."""
     services = call.services
-    kept = await services.answers.get(("topics",), lambda: look(services), fresh_s=FRESH_S)
+    kept = await services.answers.get(("topics",), lambda: look(services), fresh_s=KEEPS.fresh_s)
     if kept is None:
         raise AssertionError("an answer is waited for to its end")
     return {"ok": kept.value.ok, **asdict(kept.value), "age_s": kept.age_s}

@@ -11,14 +11,14 @@ from halfbridge.checker.admin.transactions.listing import Filter, Listing, list_
 from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
 from halfbridge.web.api.routes import PAGING, Argument, Call, Route
 from halfbridge.web.refusals import Refusal
+from halfbridge.web.work import Keeps
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from halfbridge.web.services import Services
 
-FRESH_S = 2.0
-OLD_S = 120.0
+KEEPS = Keeps(fresh_s=2.0, old_s=120.0)
 _TIME_MS_MAX = 1 << 53
 LISTED_BY = (
     Argument("group", str, "Producer group.", default=""),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.web.api.audit_log import ARGUMENTS, FRESH_S, OLD_S
+from halfbridge.web.api.audit_log import ARGUMENTS, KEEPS
 from halfbridge.web.api.audit_log import look as actions_of
-from halfbridge.web.pages.page import WAIT_S, Page, query_of
+from halfbridge.web.pages.page import Page, query_of
 
 if TYPE_CHECKING:
     from halfbridge.web.pages.page import Visit
@@ -15,12 +15,8 @@ if TYPE_CHECKING:
 async def look(visit: Visit) -> dict[str, Any]:
     """Return the newest actions."""
     services, values = visit.services, query_of(visit.request, ARGUMENTS)
-    kept = await services.answers.get(
-        ("audit-log", *values.values()),
-        lambda: actions_of(services, values),
-        fresh_s=FRESH_S,
-        old_s=OLD_S,
-        wait_s=WAIT_S,
+    kept = await visit.kept(
+        ("audit-log", *values.values()), lambda: actions_of(services, values), KEEPS
     )
     return {"kept": kept, "values": values}
 

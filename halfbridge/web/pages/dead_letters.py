@@ -10,15 +10,14 @@ from halfbridge.serde.records import DeadReason
 from halfbridge.web.api.dead_letters import (
     BULK_MAX,
     CHANGED_BY,
-    FRESH_S,
-    OLD_S,
+    KEEPS,
     SELECTED_BY,
     bring_back,
     lives_of,
 )
 from halfbridge.web.api.dead_letters import look as letters_of
 from halfbridge.web.api.routes import PAGING, page_of, read_arguments
-from halfbridge.web.pages.page import WAIT_S, Done, Form, Page, query_of
+from halfbridge.web.pages.page import Done, Form, Page, query_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,12 +32,10 @@ LIST = "/dead-letters"
 async def look(visit: Visit) -> dict[str, Any]:
     """Return dead letters by transaction."""
     services, values = visit.services, query_of(visit.request, (*SELECTED_BY, *PAGING))
-    kept = await services.answers.get(
+    kept = await visit.kept(
         ("dead-letters", *(values[each.name] for each in SELECTED_BY)),
         lambda: letters_of(services, values),
-        fresh_s=FRESH_S,
-        old_s=OLD_S,
-        wait_s=WAIT_S,
+        KEEPS,
     )
     context: dict[str, Any] = {"kept": kept, "values": values, "bulk_max": BULK_MAX}
     context["reasons"] = [each.value for each in DeadReason]
@@ -52,13 +49,7 @@ async def look(visit: Visit) -> dict[str, Any]:
 async def look_at_one(visit: Visit) -> dict[str, Any]:
     """Return the dead letters of one transaction."""
     services, name = visit.services, visit.request.path_params["id"]
-    kept = await services.answers.get(
-        ("dead-letter", name),
-        lambda: lives_of(services, name),
-        fresh_s=FRESH_S,
-        old_s=OLD_S,
-        wait_s=WAIT_S,
-    )
+    kept = await visit.kept(("dead-letter", name), lambda: lives_of(services, name), KEEPS)
     return {"id": name, "kept": kept, "title": "Dead letters"}
 
 

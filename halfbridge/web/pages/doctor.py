@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.web.api.doctor import FRESH_S, OLD_S
+from halfbridge.web.api.doctor import KEEPS
 from halfbridge.web.api.doctor import look as findings_of
-from halfbridge.web.pages.page import WAIT_S, Page
+from halfbridge.web.pages.page import Page
 
 if TYPE_CHECKING:
     from halfbridge.web.pages.page import Visit
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 async def look(visit: Visit) -> dict[str, Any]:
     """Return all findings."""
     services = visit.services
-    kept = await services.answers.get(
-        ("doctor",), lambda: findings_of(services), fresh_s=FRESH_S, old_s=OLD_S, wait_s=WAIT_S
-    )
+    kept = await visit.kept(("doctor",), lambda: findings_of(services), KEEPS)
     return {"kept": kept}
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.web.api.groups import FRESH_S, OLD_S, SINCE
+from halfbridge.web.api.groups import KEEPS, SINCE
 from halfbridge.web.api.groups import look as groups_of
 from halfbridge.web.api.routes import PAGING, page_of
-from halfbridge.web.pages.page import WAIT_S, Page, query_of
+from halfbridge.web.pages.page import Page, query_of
 from halfbridge.web.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -17,12 +17,8 @@ if TYPE_CHECKING:
 async def look(visit: Visit) -> dict[str, Any]:
     """Return the producer groups."""
     services, values = visit.services, query_of(visit.request, (SINCE, *PAGING))
-    kept = await services.answers.get(
-        ("groups", values["since_s"]),
-        lambda: groups_of(services, values),
-        fresh_s=FRESH_S,
-        old_s=OLD_S,
-        wait_s=WAIT_S,
+    kept = await visit.kept(
+        ("groups", values["since_s"]), lambda: groups_of(services, values), KEEPS
     )
     context: dict[str, Any] = {"kept": kept, "values": values}
     if kept is not None:
@@ -35,12 +31,8 @@ async def look_at_one(visit: Visit) -> dict[str, Any]:
     """Return one producer group."""
     services, values = visit.services, query_of(visit.request, (SINCE,))
     name = visit.request.path_params["name"]
-    kept = await services.answers.get(
-        ("group", name, values["since_s"]),
-        lambda: groups_of(services, values, only=name),
-        fresh_s=FRESH_S,
-        old_s=OLD_S,
-        wait_s=WAIT_S,
+    kept = await visit.kept(
+        ("group", name, values["since_s"]), lambda: groups_of(services, values, only=name), KEEPS
     )
     if kept is not None and not kept.value.groups:
         raise Refusal(404, "no such producer group was seen")

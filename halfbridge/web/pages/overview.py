@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.errors import BridgeError
-from halfbridge.web.api.doctor import OLD_S
+from halfbridge.web.api.doctor import KEEPS
 from halfbridge.web.api.doctor import look as findings_of
 from halfbridge.web.pages.page import Page
 from halfbridge.web.refusals import Refusal
@@ -40,7 +40,11 @@ async def _findings(visit: Visit) -> tuple[Finding, ...] | None:
     services = visit.services
     try:
         kept = await services.answers.get(
-            ("doctor",), lambda: findings_of(services), fresh_s=_AGAIN_S, old_s=OLD_S, wait_s=0.0
+            ("doctor",),
+            lambda: findings_of(services),
+            fresh_s=_AGAIN_S,
+            old_s=KEEPS.old_s,
+            wait_s=0.0,
         )
     except (BridgeError, Refusal):  # the page of doctor says it
         return None

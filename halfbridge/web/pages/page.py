@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from halfbridge.web.services import Services
     from halfbridge.web.sessions import Session
     from halfbridge.web.tokens import Principal
+    from halfbridge.web.work import Keeps, Kept
+
+T = TypeVar("T")
 
 FIELDS_MAX = 200
 SIGN_IN = "/sign-in"
-# A page answers within 300 ms, also while the log is read: it shows the answer of before, or says
-# that the first one is being made, and asks again.
+# A page does not wait for the log to be read: it shows the answer of before, or says that the first
+# one is being made, and asks again.
 WAIT_S = 0.2
 _HERE = Path(__file__).parent.parent
 
@@ -55,6 +58,20 @@ class Visit:
     def may_change(self) -> bool:
         """Whether the page shows forms that change anything."""
         return self.services.gate.may_change(self.principal, self.session)
+
+    async def kept(
+        self, key: tuple[object, ...], read: Callable[[], T], keeps: Keeps
+    ) -> Kept[T] | None:
+        """Return an answer that all visits share; None: the first one is being made.
+
+        Args:
+            key: What is asked for, with all its arguments.
+            read: Makes the answer, in a thread.
+            keeps: How long the answer is kept.
+        """
+        return await self.services.answers.get(
+            key, read, fresh_s=keeps.fresh_s, old_s=keeps.old_s, wait_s=WAIT_S
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.web.api.topics import FRESH_S, OLD_S
+from halfbridge.web.api.topics import KEEPS
 from halfbridge.web.api.topics import look as report_of
-from halfbridge.web.pages.page import WAIT_S, Page
+from halfbridge.web.pages.page import Page
 
 if TYPE_CHECKING:
     from halfbridge.web.pages.page import Visit
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 async def look(visit: Visit) -> dict[str, Any]:
     """Return the report of `topics check`."""
     services = visit.services
-    kept = await services.answers.get(
-        ("topics",), lambda: report_of(services), fresh_s=FRESH_S, old_s=OLD_S, wait_s=WAIT_S
-    )
+    kept = await visit.kept(("topics",), lambda: report_of(services), KEEPS)
     return {"kept": kept}
 
 

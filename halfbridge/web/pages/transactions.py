@@ -9,9 +9,9 @@ from halfbridge.checker.admin.transactions.explain import explain
 from halfbridge.serde.records import OpKind
 from halfbridge.web.api.decisions import COMMITTED_BY, ROLLED_BACK_BY, decide
 from halfbridge.web.api.routes import Argument, read_arguments
-from halfbridge.web.api.transactions import FOUND_BY, FRESH_S, LISTED_BY, OLD_S, life_of, paging_of
+from halfbridge.web.api.transactions import FOUND_BY, KEEPS, LISTED_BY, life_of, paging_of
 from halfbridge.web.api.transactions import look as listing_of
-from halfbridge.web.pages.page import WAIT_S, Done, Form, Page, query_of
+from halfbridge.web.pages.page import Done, Form, Page, query_of
 from halfbridge.web.pages.timeline import timeline
 
 if TYPE_CHECKING:
@@ -30,12 +30,8 @@ async def look(visit: Visit) -> dict[str, Any]:
     services, values = visit.services, query_of(visit.request, _SEARCH)
     if values["id"]:
         return {"goto": f"/transactions/{quote(values['id'].strip(), safe='')}"}
-    kept = await services.answers.get(
-        ("transactions", *values.values()),
-        lambda: listing_of(services, values),
-        fresh_s=FRESH_S,
-        old_s=OLD_S,
-        wait_s=WAIT_S,
+    kept = await visit.kept(
+        ("transactions", *values.values()), lambda: listing_of(services, values), KEEPS
     )
     if kept is None:
         return {"kept": None, "values": values}
@@ -53,12 +49,8 @@ async def look_at_one(visit: Visit) -> dict[str, Any]:
     """Return one transaction's life."""
     services = visit.services
     values = {**query_of(visit.request, FOUND_BY), "id": visit.request.path_params["id"]}
-    kept = await services.answers.get(
-        ("transaction", *values.values()),
-        lambda: life_of(services, values),
-        fresh_s=FRESH_S,
-        old_s=OLD_S,
-        wait_s=WAIT_S,
+    kept = await visit.kept(
+        ("transaction", *values.values()), lambda: life_of(services, values), KEEPS
     )
     context = {"title": "Transaction", "id": values["id"], "kept": kept}
     if kept is not None:
