@@ -135,13 +135,6 @@ class KafkaAdmin:
             topic: KafkaAnswer(future, _operations, timeout_s) for topic, future in futures.items()
         }
 
-    def ask_group_operations(self, group: str, timeout_s: float) -> KafkaAnswer:
-        """Ask what this client may do to a group."""
-        futures = self._client.describe_consumer_groups(
-            [group], include_authorized_operations=True, request_timeout=timeout_s
-        )
-        return KafkaAnswer(futures[group], _operations, timeout_s)
-
     def ask_cluster(self, timeout_s: float) -> KafkaAnswer:
         """Ask which brokers there are."""
         future = self._client.describe_cluster(

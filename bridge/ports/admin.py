@@ -113,9 +113,6 @@ class Admin(Protocol):
     ) -> Mapping[str, Answer[frozenset[str] | None]]:
         """Ask what this client may do to topics, as `Read`, `DescribeConfigs`; None: not told."""
 
-    def ask_group_operations(self, group: str, timeout_s: float) -> Answer[frozenset[str] | None]:
-        """Ask what this client may do to a group; as `ask_operations`."""
-
     def ask_cluster(self, timeout_s: float) -> Answer[SeenCluster]:
         """Ask which brokers there are."""
 

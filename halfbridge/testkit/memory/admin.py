@@ -154,18 +154,6 @@ class MemoryAdmin(Client):
             for topic in topics
         }
 
-    def ask_group_operations(
-        self, group: str, timeout_s: float
-    ) -> MemoryAnswer[frozenset[str] | None]:
-        """Ask what this client may do to a group: nothing is forbidden in memory."""
-
-        def operations() -> frozenset[str] | None:
-            if group not in self._broker.groups:
-                raise KafkaFailure(Code.GROUP_ID_NOT_FOUND, f"Group {group} not found.")
-            return frozenset(("Read", "Delete", "Describe"))
-
-        return self._ask(Kind.MEMBERS, group, operations, timeout_s)
-
     def ask_cluster(self, timeout_s: float) -> MemoryAnswer[SeenCluster]:
         """Ask which brokers there are."""
 
