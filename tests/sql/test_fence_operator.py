@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from halfbridge.checker.admin.transactions.waits import PREPARED, Undecided, Wait
+from halfbridge.checker.admin.transactions.waits import Undecided
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.avro import FENCE_CONTEXT
 from halfbridge.serde.records import FenceContext
 from halfbridge.sql import FencedError
 from halfbridge.sql.fence_operator import OperatorFence
 from tests.integration.producing import GROUP
+from tests.kit.undecided import AN_UNDECIDED
 from tests.sql.fence_scene import Scene, new_id
 
 if TYPE_CHECKING:
@@ -26,27 +27,7 @@ def scene(database: Database) -> Scene:
 
 
 def _undecided(transaction_id: str) -> Undecided:
-    return Undecided(
-        id=transaction_id,
-        resume_count=0,
-        producer_group=GROUP,
-        state=PREPARED,
-        age_ms=1,
-        first_append_ms=1,
-        born_ms=1,
-        checks_asked=0,
-        checks_answered=0,
-        next_check_at_ms=None,
-        messages=1,
-        bytes=1,
-        real_topic="orders",
-        real_partition=None,
-        partition=0,
-        offset=0,
-        last_offset=0,
-        wait=Wait.ASKED,
-        why="",
-    )
+    return AN_UNDECIDED._replace(id=transaction_id, producer_group=GROUP)
 
 
 def _context(scene: Scene) -> bytes:

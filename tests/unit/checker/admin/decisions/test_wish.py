@@ -16,28 +16,20 @@ from halfbridge.checker.admin.decisions.wish import (
     standing_text,
 )
 from halfbridge.checker.admin.transactions.life import Event, Kind, Life
-from halfbridge.checker.admin.transactions.waits import PREPARED, Undecided, Wait
+from halfbridge.checker.admin.transactions.waits import Undecided, Wait
 from halfbridge.serde.protocol import State
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind
 from tests.kit.records import AN_OP
+from tests.kit.undecided import AN_UNDECIDED
 
 ROLLBACK = Wish(kind=OpKind.ROLLBACK, reason="r")
-FOUND = Undecided(
+FOUND = AN_UNDECIDED._replace(
     id="t1",
-    resume_count=0,
     producer_group="g",
-    state=PREPARED,
     age_ms=12_000,
-    first_append_ms=1,
-    born_ms=1,
     checks_asked=1,
-    checks_answered=0,
-    next_check_at_ms=None,
     messages=2,
     bytes=10,
-    real_topic="orders",
-    real_partition=None,
-    partition=3,
     offset=7,
     last_offset=8,
     wait=Wait.ASKED,
