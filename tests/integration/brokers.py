@@ -14,6 +14,9 @@ from halfbridge.testkit.pytest_plugin import leave_out
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# Refuses what is not granted.
+AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
 Made = TypeVar("Made", bound=EmbeddedBroker | EmbeddedCluster)
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.serde import TopicNames
+from halfbridge.testkit.broker import EmbeddedBroker
+from tests.integration.brokers import AUTHORIZER, started
 from tests.integration.producing import GROUP, PARTITIONS, TIMEOUT_S, Cluster
 
 if TYPE_CHECKING:
@@ -28,3 +30,15 @@ def cluster(kafka_bootstrap_servers: str, topic_prefix: str) -> Iterator[Cluster
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap_servers})
     for each in admin.delete_topics(made.topics).values():
         each.result(TIMEOUT_S)
+
+
+@pytest.fixture(scope="module")
+def guarded_servers() -> Iterator[str]:
+    """A broker that enforces ACLs; where there is none on a resource, all is allowed."""
+    properties = {
+        "authorizer.class.name": AUTHORIZER,
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    broker = EmbeddedBroker(properties=properties, heap_mib=512)
+    with started(broker, "no broker that checks rights"):
+        yield broker.bootstrap_servers

@@ -14,8 +14,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from halfbridge.testkit.broker import EmbeddedBroker
-from tests.integration.brokers import started
 from tests.integration.installation import Installation
 from tests.integration.refusals import around, expect
 from tests.kit.waiting import until
@@ -27,20 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.broker
 
-AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 EVERYBODY = "User:ANONYMOUS"
-
-
-@pytest.fixture(scope="module")
-def guarded_servers() -> Iterator[str]:
-    """A broker that enforces ACLs; where there is none on a resource, all is allowed."""
-    properties = {
-        "authorizer.class.name": AUTHORIZER,
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    broker = EmbeddedBroker(properties=properties, heap_mib=512)
-    with started(broker, "no broker that checks rights"):
-        yield broker.bootstrap_servers
 
 
 @pytest.fixture

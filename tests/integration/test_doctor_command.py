@@ -19,28 +19,13 @@ from confluent_kafka.admin import (
 )
 
 from halfbridge.cli import cli
-from halfbridge.testkit.broker import EmbeddedBroker
-from tests.integration.brokers import started
 from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 
-AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 EVERYBODY = "User:ANONYMOUS"
 # Findings about the machine that the tests run on.
 OF_THE_MACHINE = {"memory", "open-files"}
-
-
-@pytest.fixture(scope="module")
-def guarded_servers() -> Iterator[str]:
-    """A broker that enforces ACLs; where there is none on a resource, all is allowed."""
-    properties = {
-        "authorizer.class.name": AUTHORIZER,
-        "allow.everyone.if.no.acl.found": "true",
-    }
-    broker = EmbeddedBroker(properties=properties, heap_mib=512)
-    with started(broker, "no broker that checks rights"):
-        yield broker.bootstrap_servers
 
 
 @pytest.fixture
