@@ -190,6 +190,9 @@ class Shared:
                 self._produce_with_patience(topic, value, key, partition, on_delivery, 0, headers)
         except KafkaFailure as failure:
             raise bridge_error(failure) from failure
+        except RuntimeError:  # another thread closed this producer meanwhile
+            self.check_open(decides=True)
+            raise
         if pipelined:
             self.server.sent()
         else:
@@ -254,9 +257,10 @@ class Shared:
         # A decision may have passed the check before `_closed` was set.
         left = self.server.flush(max(0.0, deadline - self.now()))
         if left:
-            self._writer.purge()
+            self._writer.purge()  # their callbacks run before this returns
             self.server.flush(_PURGE_S)
         self.server.stop()
+        self._writer.close()
         self._asker = None
         return left
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from halfbridge.bridge.kafka.closed import Closed
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.ports import Committed
 
@@ -24,7 +25,7 @@ class KafkaReader:
     """
 
     def __init__(self, consumer: Any) -> None:
-        self._consumer = consumer
+        self._consumer: Any = consumer
 
     def read_from(self, offsets: Mapping[Place, int]) -> None:
         """Read exactly these partitions from these offsets on; empty: read nothing."""
@@ -101,6 +102,7 @@ class KafkaReader:
     def close(self) -> None:
         """Close; in a broken client this may never return."""
         self._call(self._consumer.close)
+        self._consumer = Closed()
 
     def join(
         self,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from halfbridge.bridge.failure import KafkaFailure
 from halfbridge.bridge.kafka.admin import seen_topics
+from halfbridge.bridge.kafka.closed import Closed, refuse
 from halfbridge.bridge.kafka.errors import failure_of, raised
 
 if TYPE_CHECKING:
@@ -25,9 +28,9 @@ class KafkaWriter:
     """
 
     def __init__(self, producer: Any) -> None:
-        self._producer = producer
-        self._produce = producer.produce
-        self._poll = producer.poll
+        self._producer: Any = producer
+        self._produce: Callable[..., Any] = producer.produce
+        self._poll: Callable[..., Any] = producer.poll
 
     def produce(  # noqa: PLR0917  (once a record: keywords cost)
         self,
@@ -81,6 +84,16 @@ class KafkaWriter:
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
         """Return every topic that this client may see."""
         return seen_topics(self._call(self._producer.list_topics, timeout=timeout_s))
+
+    def close(self) -> None:
+        """Give up unacknowledged records without waiting, and free the client."""
+        # A broken client raises its error again, and a closed one refuses. The client's own `close`
+        # would wait for records.
+        with suppress(KafkaFailure, RuntimeError):
+            self.purge()
+            self.poll(0)
+        self._producer = Closed()
+        self._produce = self._poll = refuse
 
     def __len__(self) -> int:
         """Return how many records have no acknowledgement, or a callback that was not served."""

@@ -104,7 +104,10 @@ class Reader(Protocol):
         """Return why a topic cannot be read (missing, no right); None if it can."""
 
     def close(self) -> None:
-        """Close; in a broken client this may never return: see `Concurrency.let_go`."""
+        """Close; in a broken client this may never return: see `Concurrency.let_go`.
+
+        Later calls raise RuntimeError, but for `close`.
+        """
 
 
 class Member(Reader, Protocol):
@@ -172,6 +175,14 @@ class Writer(Protocol):
 
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
         """As `Admin.topics`."""
+
+    def close(self) -> None:
+        """Give up unacknowledged records without waiting, and free the client.
+
+        Later calls raise RuntimeError. A call that another thread is in goes on, and the client is
+        freed with the end of that call. An open kafka_txn stays open: the next writer with its
+        transactional id aborts the kafka_txn.
+        """
 
     def __len__(self) -> int:
         """Return how many records have no acknowledgement, or a callback that was not served."""

@@ -88,4 +88,4 @@ def appending(cluster: Cluster) -> Iterator[Appender]:
     try:
         yield Appender(cluster, writer)
     finally:
-        writer.purge()
+        writer.close()

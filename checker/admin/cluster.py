@@ -221,7 +221,7 @@ class Cluster:
                 )
 
     def writer(self, properties: Mapping[str, Any]) -> Writer:
-        """Return a writer with `properties` besides those of this cluster; the caller purges it."""
+        """Return a writer with `properties` besides those of this cluster; the caller closes it."""
         return self._ports.kafka.writer(
             {**self._common, **properties, "error_cb": self._reasons.note}
         )

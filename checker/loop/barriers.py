@@ -11,7 +11,6 @@ commits an entry first).
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.bridge.errors import ConfigError
@@ -198,6 +197,4 @@ class _Writer:
         """Drop the writer; the next writer with its id aborts an open kafka_txn."""
         writer, self._writer = self._writer, None
         if writer is not None:
-            with suppress(KafkaFailure):
-                writer.purge()
-                writer.poll(0)
+            writer.close()

@@ -72,8 +72,7 @@ class CheckSender:
 
     def close(self) -> None:
         """Drop the writer without waiting."""
-        self._writer.purge()
-        self._writer.poll(0)
+        self._writer.close()
 
     def _on_delivery(self, turn: int, error: Any, _record: Any) -> None:
         if error is None:

@@ -250,9 +250,7 @@ class Transactor:
 
     def close(self) -> None:
         """Drop the producer, which may be broken, without waiting."""
-        with suppress(KafkaFailure):  # poll() raises a fatal error again
-            self._writer.purge()
-            self._writer.poll(0)
+        self._writer.close()
 
     def _aborted(self, cause: KafkaFailure) -> KafkaTxnFailedError:
         """Abort if that is possible, and return the error to raise.

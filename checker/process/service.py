@@ -43,7 +43,6 @@ def run_worker(config: CheckerConfig, *, slot: str, stop: threading.Event, statu
         ConfigError: the policy file cannot be used; the operator corrects it.
         SlotTakenError: another worker runs on this slot; the operator stops one of the two.
     """
-    _tame_memory()
     policy = load_policy(config.policy_file, names=config.names)
     ids, ports = slot_ids(slot, topic_prefix=config.topic_prefix), system_ports()
     worker = Worker(config, policy, ids=ids, status=status, ports=ports)
@@ -59,7 +58,8 @@ def run_worker(config: CheckerConfig, *, slot: str, stop: threading.Event, statu
     return EXIT_OK
 
 
-def _tame_memory() -> None:
+def tame_memory() -> None:
+    """Tune the collector and the allocator of this process for a worker; undone by nothing."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -159,8 +159,9 @@ def _run(
     listener: socket.socket | None,
 ) -> int:
     # Imported late: the module imports the Kafka client, which a supervisor never needs.
-    from halfbridge.checker.process.service import run_worker  # noqa: PLC0415
+    from halfbridge.checker.process.service import run_worker, tame_memory  # noqa: PLC0415
 
+    tame_memory()
     status = Status()
     ProcessCollector(registry=status.metrics.registry)
     GCCollector(registry=status.metrics.registry)

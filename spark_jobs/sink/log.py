@@ -94,8 +94,7 @@ class ManifestLog:
                 offset = self._append(key, data)
             except CommitInDoubtError:
                 # The writer may still hold the record, or take no other. A responder writes more.
-                with suppress(KafkaFailure):
-                    self._writer.purge()
+                self._writer.close()
                 self._writer = self._new_writer()
                 raise
             return self._find(manifest.app_id, manifest.batch_id, beyond=offset)

@@ -135,6 +135,7 @@ class Sender:
             with suppress(KafkaFailure):
                 writer.purge()
                 writer.flush(_PURGE_S)
+            writer.close()
 
     def _send_when_there_is_room(self, writer: Writer, record: tuple[Any, ...]) -> None:
         deadline = self._now() + self._room_timeout_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import threading
 from typing import TYPE_CHECKING, Any
@@ -92,12 +91,7 @@ class Daemon:
             raise error
 
     def _run(self) -> None:
-        # The worker tunes the collector of its process, which here is the tests' own.
-        thresholds = gc.get_threshold()
         try:
             run_worker(self.config, slot=self.slot, stop=self._stop, status=self.status)
         except BaseException as error:  # noqa: BLE001 (raised again in the test's thread)
             self._error = error
-        finally:
-            gc.set_threshold(*thresholds)
-            gc.unfreeze()

@@ -180,6 +180,21 @@ def purged_records_fail(world: World) -> None:
     assert world.send(world.writer(), topic)[1].offset() == 0
 
 
+def closed_writers_are_refused(world: World) -> None:
+    """`close` gives up at once what is not acknowledged; later calls raise RuntimeError."""
+    topic = world.topic()
+    writer, told = world.writer(linger_ms=5_000), []
+    world.produce(writer, topic, b"v", told)
+    writer.close()
+    assert {_code(each) for each in told} <= PURGED
+    assert len(writer) == 0
+    for use in (lambda: world.produce(writer, topic, b"v", told), lambda: writer.poll(0)):
+        with pytest.raises(RuntimeError):
+            use()
+    writer.close()
+    assert world.edges(topic)[2] == 0
+
+
 def a_writer_sees_topics(world: World) -> None:
     """`topics` names partitions and replicas."""
     topic = world.topic(partitions=3)
@@ -201,5 +216,6 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     untimely_records_are_refused,
     a_full_queue_is_told,
     purged_records_fail,
+    closed_writers_are_refused,
     a_writer_sees_topics,
 )

@@ -114,9 +114,7 @@ class DeadWriter:
 
     def close(self) -> None:
         """Let the writer go."""
-        with suppress(KafkaFailure):
-            self._writer.purge()
-            self._writer.poll(0)
+        self._writer.close()
 
     def _write_lives(self, lives: Sequence[NewLife]) -> None:
         for life in lives:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.failure import Code, KafkaFailure
@@ -35,6 +36,7 @@ class MemoryWriter(SendQueue):
         self._bytes_max = self.number("message.max.bytes", _MESSAGE_BYTES_MAX)
         self._delivery_ns = NS_PER_MS * self._delivery_ms()
         self._count = self._bytes = 0
+        self._was_closed = False
 
     def produce(  # noqa: PLR0917  (as the port has it)
         self,
@@ -47,7 +49,7 @@ class MemoryWriter(SendQueue):
         headers: Headers | None = None,
     ) -> None:
         """Hand a record over."""
-        self._scheduler.check(self.process)
+        self._check_open()
         row = Row(key, value, list(headers) if headers else None, timestamp_ms or self._now_ms())
         size = len(key or b"") + len(value or b"")
         if size > self._bytes_max:
@@ -67,7 +69,7 @@ class MemoryWriter(SendQueue):
 
     def poll(self, wait_s: float) -> int:
         """Serve acknowledgements, waiting for the first of them; return how many came."""
-        self._scheduler.check(self.process)
+        self._check_open()
         served = self._serve()
         if not served:
             self._wait(lambda: bool(self._reports or self._news), max(0.0, wait_s))
@@ -84,9 +86,16 @@ class MemoryWriter(SendQueue):
 
     def purge(self) -> None:
         """Give up what is not acknowledged."""
-        self._scheduler.check(self.process)
+        self._check_open()
         self._purge_waiting()
         self._purge_in_flight()
+
+    def close(self) -> None:
+        """Give up what is not acknowledged."""
+        with suppress(KafkaFailure, RuntimeError):  # a broken client raises its error again
+            self.purge()
+            self.poll(0)
+        self._was_closed = True
 
     def topics(self, timeout_s: float) -> dict[str, SeenTopic]:
         """Return every topic that this client may see."""
@@ -99,6 +108,11 @@ class MemoryWriter(SendQueue):
     def __bool__(self) -> bool:
         """A writer without records is a writer all the same."""
         return True
+
+    def _check_open(self) -> None:
+        self._scheduler.check(self.process)
+        if self._was_closed:
+            raise RuntimeError("the Kafka client is closed")
 
     def _delivery_ms(self) -> int:
         """Return how long a record may wait for its acknowledgement; with 0, for ever."""

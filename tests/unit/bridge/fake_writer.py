@@ -72,6 +72,10 @@ class FakeWriter:
             served += 1
         return served
 
+    def close(self) -> None:
+        """Give up what is not acknowledged."""
+        self._waiting.clear()
+
     def topics(self, _timeout_s: float) -> dict[str, SeenTopic]:
         """Return the one real topic."""
         return {"orders": SeenTopic(3, 1, is_led=True)}

@@ -59,11 +59,8 @@ class _Kafka:
     def abort(self, _timeout_s: float) -> None:
         self.calls["abort"] += 1
 
-    def purge(self) -> None:
+    def close(self) -> None:
         self.calls["let go"] += 1
-
-    def poll(self, _timeout_s: float) -> int:
-        return 0
 
 
 class _Loop:
