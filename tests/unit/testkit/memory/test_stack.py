@@ -51,12 +51,12 @@ def values(stack: MemoryStack) -> list[bytes | None]:
 
 
 def test_it_is_up_at_once() -> None:
-    """Below 50 ms, the imports not counted; the best of five, on a machine that does much else."""
+    """Below 50 ms of processor time, the imports not counted; the best of five."""
     taken = []
     for _ in range(5):
         began = time.process_time()
         with MemoryStack():
-            taken.append(time.perf_counter() - began)
+            taken.append(time.process_time() - began)
     assert min(taken) < 0.05
 
 
@@ -118,7 +118,7 @@ def test_what_nobody_answers_is_given_up_for_age(stack: MemoryStack) -> None:
 def test_days_without_work_are_short(stack: MemoryStack) -> None:
     """72 h take about a second of processor time, whatever else the machine does."""
     with stack.producer("order-service", checker=unknown) as producer:
-        began = time.perf_counter()
+        began = time.process_time()
         stack.advance(seconds=72 * HOUR_S)
         assert time.process_time() - began < 10
         place(producer, b"still served")
