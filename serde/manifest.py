@@ -10,7 +10,7 @@ import fastavro
 
 from halfbridge.serde.avro import HEADER_BYTES, MARKER, Codec, schema_fingerprint, schema_text
 from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.records import BatchManifest, ManifestAttempt, ManifestTransaction
+from halfbridge.serde.manifest_records import BatchManifest, ManifestAttempt, ManifestTransaction
 
 _ATTEMPTS = "attempts"
 _TRANSACTIONS = "transactions"

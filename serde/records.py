@@ -29,13 +29,13 @@ _HOUR_MS = 3_600_000
 _row = tuple.__new__
 
 
-class _Symbol(str, Enum):
+class Symbol(str, Enum):
     """A symbol of an Avro enum. Hashes as the text it is: Enum's own hash is a Python call."""
 
     __hash__ = str.__hash__
 
 
-class OpKind(_Symbol):
+class OpKind(Symbol):
     """What an op says of its transaction."""
 
     COMMIT = "COMMIT"
@@ -44,7 +44,7 @@ class OpKind(_Symbol):
     DISCARD = "DISCARD"
 
 
-class OpSource(_Symbol):
+class OpSource(Symbol):
     """Who wrote an op."""
 
     PRODUCER = "PRODUCER"
@@ -53,7 +53,7 @@ class OpSource(_Symbol):
     OPERATOR = "OPERATOR"
 
 
-class DeadReason(_Symbol):
+class DeadReason(Symbol):
     """Why a record stands in the dead-letter topic."""
 
     CHECK_TIMES = "CHECK_TIMES"
@@ -68,7 +68,7 @@ class DeadReason(_Symbol):
     TOO_LARGE = "TOO_LARGE"
 
 
-class DeadDecision(_Symbol):
+class DeadDecision(Symbol):
     """What decided the transaction of a dead letter."""
 
     NONE = "NONE"
@@ -77,14 +77,7 @@ class DeadDecision(_Symbol):
     DISCARD = "DISCARD"
 
 
-class ManifestKind(_Symbol):
-    """What a manifest says of its batch."""
-
-    COMMIT = "COMMIT"
-    REJECT = "REJECT"
-
-
-class ActionOutcome(_Symbol):
+class ActionOutcome(Symbol):
     """How far an operator's action came."""
 
     INTENDED = "INTENDED"
@@ -243,44 +236,6 @@ class FenceContext(NamedTuple):
     """Header RMQ_CONTEXT of the first half record of a fenced transaction."""
 
     table_id: str
-
-
-class ManifestTransaction(NamedTuple):
-    """One transaction of an attempt."""
-
-    transaction_id: str
-    half_partition: int
-    message_count: int
-    half_offset: int
-
-
-class ManifestAttempt(NamedTuple):
-    """One task attempt, and its transactions in the order of their decisions."""
-
-    attempt_id: str
-    transactions: tuple[ManifestTransaction, ...]
-
-
-class BatchManifest(NamedTuple):
-    """Value of a manifest record; its key is the app id in UTF-8."""
-
-    app_id: str
-    batch_id: int
-    kind: ManifestKind
-    searched_from: int
-    first_append_timestamp: int
-    age_ms_max: int
-    row_count: int
-    content_hash: str
-    query_id: str
-    plan_hash: str
-    refused_count: int
-    dead_letter_offsets: tuple[int, ...]
-    timestamp: int
-    producer_group: str
-    actor: str
-    reason: str
-    attempts: tuple[ManifestAttempt, ...]
 
 
 class OperatorAction(NamedTuple):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.core.progress import BeyondEndError
-from halfbridge.checker.loop.beginning import where_to_begin
+from halfbridge.checker.loop.beginning import Doubts, where_to_begin
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.pair import Pair
 from halfbridge.checker.loop.throttle import Throttle
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     from halfbridge.checker.status import Status
 
 _log = logging.getLogger("halfbridge.checker")
-
-# How long progress beyond a log's end may be the mistake of a deposed leader. A broker that was
-# frozen learns within a heartbeat (2 s) that other brokers lead its partitions.
-BEYOND_END_S = 10.0
 
 
 class Assignment:
@@ -62,7 +57,7 @@ class Assignment:
         self._guard = guard
         self._status = status
         self._clock = clock
-        self._beyond_end_since: dict[int, float] = {}
+        self._doubts = Doubts()
         self._waits = Waits(status)
         self._question: Ranges | None = None  # about waiting pairs
 
@@ -116,7 +111,7 @@ class Assignment:
         names = self._half, self._op
         found = {number: where_to_begin(number, names, committed, ranges) for number in asked}
         known = self._leave_out(found, began)
-        self._doubt(known, began)
+        self._doubts.check(known, began)
         self._serve(known, self._settings.shared_by(len(numbers)), began)
 
     def lost(
@@ -270,21 +265,6 @@ class Assignment:
                 self._status.clear_partition(number)  # a former error
             self._waits.leave_out(number, str(error), now)
         return known
-
-    def _doubt(self, found: Mapping[int, Progress | ProgressError], now: float) -> None:
-        """Trust the finding that progress lies beyond a log's end only after BEYOND_END_S.
-
-        Raises:
-            InputLostError: the finding is too new; all partitions are asked about again.
-        """
-        self._beyond_end_since = {
-            number: self._beyond_end_since.get(number, now)
-            for number, progress in found.items()
-            if isinstance(progress, BeyondEndError)
-        }
-        for number, since in self._beyond_end_since.items():
-            if now - since < BEYOND_END_S:
-                raise InputLostError(f"partition {number}: {found[number]}; asked again")
 
     def _stop_all(self, numbers: Collection[int], why: str) -> None:
         """Stop `numbers` until the guard lets them go on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.core.progress import check_against_log
+from halfbridge.checker.core.progress import BeyondEndError, check_against_log
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.serde.progress import Progress, ProgressError, parse_progress
 
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from halfbridge.bridge.ports import Committed
+
+# How long progress beyond a log's end may be the mistake of a deposed leader. A broker that was
+# frozen learns within a heartbeat (2 s) that other brokers lead its partitions.
+BEYOND_END_S = 10.0
 
 
 def where_to_begin(
@@ -45,3 +49,29 @@ def where_to_begin(
         return check_against_log(progress, half_range, op_range)
     except ProgressError as error:
         return error
+
+
+class Doubts:
+    """Pairs whose progress lies beyond a log's end, which is trusted only after BEYOND_END_S."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}
+
+    def check(self, found: Mapping[int, Progress | ProgressError], now: float) -> None:
+        """Take what was found about all pairs to serve.
+
+        Args:
+            found: Partition number -> where the pair begins, or why it is stopped.
+            now: Monotonic seconds.
+
+        Raises:
+            InputLostError: the finding is too new; all partitions are asked about again.
+        """
+        self._since = {
+            number: self._since.get(number, now)
+            for number, progress in found.items()
+            if isinstance(progress, BeyondEndError)
+        }
+        for number, since in self._since.items():
+            if now - since < BEYOND_END_S:
+                raise InputLostError(f"partition {number}: {found[number]}; asked again")

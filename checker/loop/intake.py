@@ -11,13 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.bridge.failure import MEMBER_FENCED, UNREACHABLE, Code, KafkaFailure
+from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.trouble import Troubles
-from halfbridge.checker.errors import SlotTakenError
 from halfbridge.checker.loop.bell import Bell
 from halfbridge.checker.loop.clients import QUESTION_S, client_config, joined
 from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.member_failures import MemberFailures
 from halfbridge.checker.loop.reading import GroupTrouble, Reading
 
 if TYPE_CHECKING:
@@ -31,10 +31,6 @@ _log = logging.getLogger("halfbridge.checker")
 
 # Records of one call: one large fetch. Bounds the records that are parsed before the next plan.
 FETCH_MAX = 5_000
-_FATAL = MEMBER_FENCED | {Code.FATAL}
-# How long after a lost connection a static member may find that it has fenced itself. The client
-# reports the same trouble only every 30 s.
-TROUBLE_S = 60.0
 # How long a member that leaves waits for the revocation of its partitions.
 _LEAVE_S = 1.0
 
@@ -65,7 +61,6 @@ class Input:
         self._ids = ids
         self._ports = ports
         self._monotonic = ports.clock.monotonic
-        self._trouble_at = -TROUBLE_S
         self.assigned: frozenset[Place] = frozenset()
         self.changed = False
         self.membership: object = None
@@ -73,12 +68,11 @@ class Input:
         self._served: list[Place] = []
         self.reading = Reading()
         self._paused: set[Place] = set()
-        self._fatal: KafkaFailure | None = None
-        self._given_up = ""
         self._generation = 0
         self.group_trouble = GroupTrouble()
         self.is_member = False
         self._troubles = Troubles(_log, ports.clock)
+        self._failures = MemberFailures(ports.clock)
         self._member = self._open()
         self._bell = Bell(config, ports.kafka)
 
@@ -89,7 +83,7 @@ class Input:
             InputLostError: read again from the committed offsets.
             SlotTakenError: another worker runs on this slot.
         """
-        self._recover_if_broken()
+        self._replace_if_broken()
         self.reading.takes(self._monotonic())
         try:
             if self.dozing:
@@ -100,15 +94,15 @@ class Input:
             # Wait for the first record only: a call for many records waits for all of them.
             records = [] if first is None else [first, *self._member.take(FETCH_MAX)]
         except KafkaFailure as failure:
-            self._note_if_fatal(failure)
-            self._recover_if_broken()
+            self._failures.note(failure)
+            self._replace_if_broken()
             raise InputLostError(str(failure)) from failure
         # A member reports a fatal error among the records, without topic or partition, and only
         # once.
         for record in records:
             if record.error() is not None:
                 self._note_not_a_record(record)
-        self._recover_if_broken()
+        self._replace_if_broken()
         return records
 
     def reached(self) -> dict[Place, int]:
@@ -132,8 +126,8 @@ class Input:
         Raises:
             InputLostError: always; read again from the committed offsets.
         """
-        self._given_up = why
-        self._renew()
+        self._failures.give_up(why)
+        self._renew(why)
 
     def committed(self, wanted: Iterable[Place]) -> dict[Place, Committed]:
         """Return the committed, stable offsets of the given partitions.
@@ -230,51 +224,33 @@ class Input:
         if generation != self._generation:
             return
         failure = failure_of(error)
-        if failure.code in UNREACHABLE:
-            self._on_lost(generation)
-        self._note_if_fatal(failure)
+        self._failures.reported(failure)
         self._troubles.note(failure)
 
     def _on_lost(self, generation: int) -> None:
         if generation == self._generation:
-            self._trouble_at = self._monotonic()
+            self._failures.connection_lost()
 
     def _note_not_a_record(self, record: Any) -> None:
         failure = failure_of(record.error())
         if failure.code == Code.PARTITION_EOF:
             self.reading.ends[record.topic(), record.partition()] = record.offset()
-        self._note_if_fatal(failure)
+        self._failures.note(failure)
         if _is_of_no_partition(record):
             self._troubles.note(failure)
             self.group_trouble.note(failure.text, self._monotonic())
 
-    def _note_if_fatal(self, failure: KafkaFailure) -> None:
-        if failure.is_fatal or failure.code in _FATAL:
-            self._fatal = failure
+    def _replace_if_broken(self) -> None:
+        """Join with a new member if the present one cannot go on.
 
-    def _recover_if_broken(self) -> None:
-        """Join with a new member, unless another process has this slot.
-
-        A static member can fence itself in two ways. The answer to its JoinGroup is lost with the
-        connection: then the group has given it a member id that it does not know. Or the
-        coordinator was silent for a session: then the client sends a heartbeat without a member id.
-        So a fenced member means another worker, unless a connection was lost in the last TROUBLE_S.
-        If another worker came in that time, this worker takes the slot back and the other one ends.
+        Raises:
+            InputLostError: a new member joins; read again from the committed offsets.
+            SlotTakenError: another worker runs on this slot.
         """
-        if self._fatal is not None:
-            text = self._fatal.text
-            was_fenced = "fenced" in text.lower() or self._fatal.code in MEMBER_FENCED
-            if was_fenced and self._monotonic() - self._trouble_at > TROUBLE_S:
-                raise SlotTakenError(
-                    f"another worker runs on this slot and took its partitions over ({text}):"
-                    " stop one of the two, or give each its own --slot"
-                )
-            self._fatal, self._given_up = None, f"the consumer could not go on ({text})"
-            self._trouble_at = -TROUBLE_S  # one lost connection excuses one fence only
-        if self._given_up:
-            self._renew()
+        if why := self._failures.why_replace():
+            self._renew(why)
 
-    def _renew(self) -> NoReturn:
+    def _renew(self, why: str) -> NoReturn:
         self._generation += 1
         self._ports.run.let_go(self._member, self._bell)
         self._served = []
@@ -285,7 +261,7 @@ class Input:
             self._bell, self._member = Bell(self._config, self._ports.kafka), self._open()
         except ConfigError as error:  # for example while a certificate is being replaced
             raise InputLostError(f"no new consumer can be made yet: {error}") from error
-        why, self._given_up = self._given_up, ""
+        self._failures.replaced()
         raise InputLostError(f"{why}: a new one joins")
 
     def _open(self) -> Member:

@@ -10,6 +10,8 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from halfbridge.checker.loop.backoff import delay_s
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -20,6 +22,7 @@ _log = logging.getLogger("halfbridge.checker")
 # Longest time between two questions about a pair (1 s, 2 s, 4 s, ...), and between two attempts to
 # read it. A question costs little; an attempt rebuilds all pairs of the worker.
 ASK_AGAIN_S_MAX = 8.0
+FIRST_S = 1.0  # the first of these intervals
 TAKE_AGAIN_S_MAX = 300.0
 # A pair that waits longer is shown in health. Brokers elect a new leader in less time.
 ILL_S = 30.0
@@ -88,7 +91,9 @@ class Waits:
         was = self._waits.get(number)
         failures = 1 if was is None else was.failures + 1
         since = now if was is None else was.since
-        self._wait(number, Wait(why, since, failures, now + _delay_s(failures, ASK_AGAIN_S_MAX)))
+        self._wait(
+            number, Wait(why, since, failures, now + delay_s(failures, FIRST_S, ASK_AGAIN_S_MAX))
+        )
 
     def lost(
         self, number: int, why: str, now: float, *, well_s: float, are_all: bool = False
@@ -111,7 +116,7 @@ class Waits:
             return
         self._losses[number] = Loss(was.failures + 1, was.since, now)
         longest_s = ASK_AGAIN_S_MAX if are_all else TAKE_AGAIN_S_MAX
-        ask_at = now + _delay_s(was.failures, longest_s)
+        ask_at = now + delay_s(was.failures, FIRST_S, longest_s)
         self._wait(number, Wait(why, was.since, was.failures, ask_at, was_lost=True))
 
     def end(self, number: int) -> None:
@@ -157,8 +162,3 @@ class Waits:
 
     def _count(self) -> None:
         self._status.metrics.partitions_waiting(len(self._waits))
-
-
-def _delay_s(failures: int, longest_s: float) -> float:
-    """Return how long to wait after `failures` (from 1) in a row, seconds."""
-    return min(2.0 ** min(failures - 1, 16), longest_s)

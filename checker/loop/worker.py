@@ -7,7 +7,6 @@ rebuild. DESIGN.md describes the steps.
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.checker.loop import tracing
 from halfbridge.checker.loop.asking import Asker
 from halfbridge.checker.loop.assignment import Assignment
-from halfbridge.checker.loop.backoff import Backoff
 from halfbridge.checker.loop.barriers import Barriers
 from halfbridge.checker.loop.blame import Blame
 from halfbridge.checker.loop.bodies import BodyReader
 from halfbridge.checker.loop.check_sender import CheckSender
 from halfbridge.checker.loop.collector import Collector
+from halfbridge.checker.loop.failure_count import FailureCount
 from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
 from halfbridge.checker.loop.idling import IDLE_S, idle_s
 from halfbridge.checker.loop.ills import Ills
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
     from halfbridge.checker.policy import Policy
     from halfbridge.checker.status import Status
 
-_log = logging.getLogger("halfbridge.checker")
-
 # After this time without records the bell watches.
 DOZE_S = 1.0
 # How long the loop waits for records during a commit, before it checks the commit again.
@@ -56,8 +53,6 @@ UNDER_WAY_S = 0.002
 GAUGES_S = 1.0
 # After a producer was fenced: how long to wait for the group to report another worker on the slot.
 FENCED_WAIT_S = 3.0
-# Failed kafka_txns in a row after which health shows the failure.
-FAILURES_RED = 3
 
 
 class Worker:
@@ -76,7 +71,7 @@ class Worker:
         self._status = status
         self._reporter = Reporter(status.metrics, ports.clock)
         self._routes = Routes(config.topic_gone_ms, policy.partitioner)
-        self._backoff = Backoff()
+        self._failures = FailureCount(status)
         self._stamps = Stamps()
         self._gauges_at = self._last_record_at = 0.0
         self._work: list[Work] = []
@@ -90,7 +85,6 @@ class Worker:
             questions, self._routes, config, status, self._reporter, clock=ports.clock
         )
         self._sizes = Sizes(known_limits(config, self._topics.settings.max_bytes))
-        self._failed_in: set[int] = set()  # pairs of kafka_txns that failed since the last commit
         self._blame = Blame(
             config.names, self._routes, self._sizes, questions, limit_max=config.batch_records_max
         )
@@ -225,8 +219,8 @@ class Worker:
         self._assignment.announce(now)
         self._assignment.look_again(now)
         self._topics.look_now_and_then(now)
-        if self._assignment.is_rebuilt and self._failed_in.isdisjoint(self._assignment.pairs):
-            self._recovered()
+        if self._assignment.is_rebuilt:
+            self._failures.rebuilt(self._assignment.pairs)
         if now - self._gauges_at >= GAUGES_S:
             self._gauges_at = now
             self._sizes.refresh(int(now * 1000))
@@ -253,18 +247,12 @@ class Worker:
             self._assignment.pause_or_resume(pair)
         self._blame.succeeded({pair.partition: plan for pair, plan in self._work})
         self._work = []
-        self._failed_in.clear()
-        self._recovered()
+        self._failures.committed()
 
     # --- start, failure, end ---------------------------------------------------------------
 
-    def _recovered(self) -> None:
-        if self._backoff.failures:
-            self._backoff.reset()
-            self._status.set_ill("work", "")
-
     def _after_failure(self, error: KafkaTxnFailedError, stop: Event) -> None:
-        self._failed_in.update(pair.partition for pair, _ in self._work)
+        self._failures.kafka_txn_failed(pair.partition for pair, _ in self._work)
         self._status.metrics.kafka_txn_failed()
         self._topics.forget()  # a topic may have changed
         if error.untimely:
@@ -289,10 +277,7 @@ class Worker:
                 self._input.fetch(IDLE_S)
 
     def _recover(self, why: str, stop: Event) -> None:
-        delay_s = self._backoff.failed()
-        _log.warning("%s; reading again from the committed offsets in %.1f s", why, delay_s)
-        if self._backoff.failures >= FAILURES_RED:
-            self._status.set_ill("work", why)
+        delay_s = self._failures.failed(why)
         self._turns.settle()
         self._assignment.drop()
         self._work = []

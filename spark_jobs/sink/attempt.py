@@ -10,13 +10,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 from halfbridge.serde.avro import SINK_CONTEXT, half_metadata_series
 from halfbridge.serde.headers import CONTEXT, HALF
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX
+from halfbridge.serde.manifest_records import ManifestAttempt
 from halfbridge.serde.partitioner import partition_of
-from halfbridge.serde.records import (
-    ManifestAttempt,
-    OpKind,
-    SinkContext,
-    new_half,
-)
+from halfbridge.serde.records import OpKind, SinkContext, new_half
 from halfbridge.spark_jobs.sink.chunks import Chunk, Chunks
 from halfbridge.spark_jobs.sink.clients import LOG
 from halfbridge.spark_jobs.sink.errors import RowError, SendError, SinkError
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.failure import KafkaFailure
     from halfbridge.serde.headers import Headers
-    from halfbridge.serde.records import ManifestTransaction
+    from halfbridge.serde.manifest_records import ManifestTransaction
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.process import SinkProcess
     from halfbridge.spark_jobs.sink.real_topic import RealTopic

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.serde.records import BatchManifest, ManifestKind, OpKind, OpSource
+from halfbridge.serde.manifest_records import BatchManifest, ManifestKind
+from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.spark_jobs.sink.batch_manifest import new_manifest
 from halfbridge.spark_jobs.sink.checkpoint import NO_PLAN
 from halfbridge.spark_jobs.sink.clients import LOG
@@ -24,7 +25,7 @@ from halfbridge.spark_jobs.sink.watch import RefusedWatch
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from halfbridge.serde.records import ManifestAttempt
+    from halfbridge.serde.manifest_records import ManifestAttempt
     from halfbridge.spark_jobs.sink.attempt import AttemptReport
     from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
     from halfbridge.spark_jobs.sink.manifest import Found

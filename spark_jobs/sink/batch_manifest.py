@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.serde.records import BatchManifest, ManifestKind
+from halfbridge.serde.manifest_records import BatchManifest, ManifestKind
 from halfbridge.spark_jobs.sink.chunks import merge_timestamps
 from halfbridge.spark_jobs.sink.manifest import without_transactions
 from halfbridge.spark_jobs.sink.rows import ContentHash

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.serde.records import NO_OFFSET, NO_TIMESTAMP, ManifestTransaction
+from halfbridge.serde.manifest_records import ManifestTransaction
+from halfbridge.serde.records import NO_OFFSET, NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.failure import KafkaFailure
     from halfbridge.bridge.ports import Ports
-    from halfbridge.serde.records import ManifestTransaction, OpKind
+    from halfbridge.serde.manifest_records import ManifestTransaction
+    from halfbridge.serde.records import OpKind
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
 _NOT_DECIDED = "decisions were not acknowledged"

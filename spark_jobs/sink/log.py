@@ -29,7 +29,7 @@ from halfbridge.spark_jobs.sink.topics import (
 
 if TYPE_CHECKING:
     from halfbridge.bridge.ports import Place, Ports, Writer
-    from halfbridge.serde.records import BatchManifest
+    from halfbridge.serde.manifest_records import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
 # Records taken from the client at a time; the client's queue of 64 MiB bounds their bytes.

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence  # noqa: TC003 (small enough not 
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from halfbridge.serde.records import (
-    NO_TIMESTAMP,
+from halfbridge.serde.manifest_records import (
     BatchManifest,
     ManifestAttempt,
     ManifestKind,
     ManifestTransaction,
 )
+from halfbridge.serde.records import NO_TIMESTAMP
 
 # Records of a window, by which the log is read backwards. An app's newest record is usually near
 # the end.

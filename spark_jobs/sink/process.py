@@ -22,7 +22,7 @@ from halfbridge.spark_jobs.sink.refused import DeadLetters
 
 if TYPE_CHECKING:
     from halfbridge.bridge.ports import Ports
-    from halfbridge.serde.records import BatchManifest
+    from halfbridge.serde.manifest_records import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
 
 

@@ -16,7 +16,7 @@ from halfbridge.spark_jobs.sink.manifest import Rerun, differ, same_origin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halfbridge.serde.records import BatchManifest
+    from halfbridge.serde.manifest_records import BatchManifest
     from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
     from halfbridge.spark_jobs.sink.errors import SinkError
     from halfbridge.spark_jobs.sink.manifest import Found

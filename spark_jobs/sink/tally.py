@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from halfbridge.serde.headers import Headers
-    from halfbridge.serde.records import BatchManifest
+    from halfbridge.serde.manifest_records import BatchManifest
 
 # Batches whose manifests are looked up in one look, because each costs a search. A policy refuses
 # batch by batch. Claims of more batches mean an outage of hours, of which ten batches tell enough,

@@ -13,7 +13,7 @@ from halfbridge.spark_jobs.sink.tally import Refused, Tally, newest_tally, refus
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from halfbridge.serde.records import BatchManifest
+    from halfbridge.serde.manifest_records import BatchManifest
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.process import SinkProcess
 

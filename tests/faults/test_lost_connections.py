@@ -20,7 +20,8 @@ from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster as Admin
 from halfbridge.checker.errors import AdminError
 from halfbridge.checker.loop.failures import InputLostError, KafkaTxnFailedError
-from halfbridge.checker.loop.intake import TROUBLE_S, Input
+from halfbridge.checker.loop.intake import Input
+from halfbridge.checker.loop.member_failures import TROUBLE_S
 from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.checker.loop.questions import Questions
@@ -115,10 +116,12 @@ def test_a_member_knows_that_its_coordinator_was_out_of_reach(
         reader.fetch(_STEP_S)
 
     until("it has joined", lambda: fetched() or reader.assigned)
-    assert time.monotonic() - reader._trouble_at > TROUBLE_S
+    assert time.monotonic() - reader._failures._lost_at > TROUBLE_S
 
     cluster.proxy.add(Rule(api=Api.HEARTBEAT, act=Act.STRAND, times=1))
-    until("it notices", lambda: fetched() or time.monotonic() - reader._trouble_at < TROUBLE_S)
+    until(
+        "it notices", lambda: fetched() or time.monotonic() - reader._failures._lost_at < TROUBLE_S
+    )
     assert cluster.proxy.hits(Act.STRAND, Api.HEARTBEAT) == 1
     reader.close(leave=True)
 

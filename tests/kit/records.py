@@ -5,18 +5,17 @@ A test names the fields that it is about, and no others.
 
 from __future__ import annotations
 
+from halfbridge.serde.manifest_records import BatchManifest, ManifestKind
 from halfbridge.serde.records import (
     COUNT_UNKNOWN,
     DEFAULT_IMMUNITY,
     NO_OFFSET,
     NO_TIMESTAMP,
     PARTITION_BY_KEY,
-    BatchManifest,
     CheckRequest,
     DeadLetter,
     DeadReason,
     HalfMetadata,
-    ManifestKind,
     Op,
     OpKind,
     OpSource,

@@ -10,7 +10,7 @@ import pytest
 from halfbridge.serde.avro import HEADER_BYTES
 from halfbridge.serde.errors import DecodeError, SerdeError
 from halfbridge.serde.manifest import BATCH_MANIFEST
-from halfbridge.serde.records import (
+from halfbridge.serde.manifest_records import (
     BatchManifest,
     ManifestAttempt,
     ManifestKind,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halfbridge.serde.records import (
+from halfbridge.serde.manifest_records import (
     BatchManifest,
     ManifestAttempt,
     ManifestKind,

@@ -11,7 +11,8 @@ import pytest
 from halfbridge.bridge.failure import INFERRED, Code, KafkaFailure
 from halfbridge.bridge.ports import SeenTopic
 from halfbridge.serde.avro import OP
-from halfbridge.serde.records import ManifestTransaction, OpKind
+from halfbridge.serde.manifest_records import ManifestTransaction
+from halfbridge.serde.records import OpKind
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RowError, SendError, SinkError
 from halfbridge.spark_jobs.sink.options import parse_options
 from halfbridge.spark_jobs.sink.process import SinkProcess

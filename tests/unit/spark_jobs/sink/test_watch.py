@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.records import BatchManifest
+from halfbridge.serde.manifest_records import BatchManifest
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError
 from halfbridge.spark_jobs.sink.options import parse_options
 from halfbridge.spark_jobs.sink.refused import Look
