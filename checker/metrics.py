@@ -146,12 +146,9 @@ class Metrics:
         self._stopped = self._gauge(
             "halfbridge_partitions_stopped", "Partitions that wait for `checker init`."
         )
-        self._waiting = self._gauge(
-            "halfbridge_partitions_waiting", "Partitions left out for now, and asked about again."
-        )
-        self._disagree = self._gauge(
-            "halfbridge_settings_disagree", "1 while another worker runs with other limits."
-        )
+        self._waiting = self._gauge("halfbridge_partitions_waiting", "Partitions left out for now.")
+        differ = "1 while another worker runs with other limits."
+        self._disagree = self._gauge("halfbridge_settings_disagree", differ)
         self._settings_wrong = Series(
             self._gauge(
                 "halfbridge_topic_settings_wrong",
@@ -160,6 +157,8 @@ class Metrics:
                 "setting",
             )
         )
+        ill = "1 for each cause of a /healthz of 503."
+        self._unhealthy = Series(self._gauge("halfbridge_unhealthy", ill, "cause"))
         self._ledger = self._gauge("halfbridge_ledger_bytes", "Bytes of bodies held in memory.")
         self._entries = self._gauge(
             "halfbridge_entries_bytes", "Bytes of entries held in memory: all but bodies."
@@ -307,6 +306,10 @@ class Metrics:
     def topic_settings_wrong(self, by_setting: Mapping[tuple[str, str], int]) -> None:
         """Set which settings, (topic, setting), are wrong; all others fall to 0."""
         self._settings_wrong.set_all(by_setting)
+
+    def unhealthy(self, causes: Mapping[str, int]) -> None:
+        """Set what needs an operator, apart from stopped partitions; all others fall to 0."""
+        self._unhealthy.set_all(causes)
 
     def ledger_bytes(self, size: int) -> None:
         """Set how many bytes of bodies the ledgers hold."""

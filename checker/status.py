@@ -55,9 +55,11 @@ class Status:
     def set_ill(self, what: str, reason: str) -> None:
         """Set why `what` needs an operator; an empty reason: it no longer does."""
         with self._lock:
-            self._ills.pop(what, None)
+            was_ill = self._ills.pop(what, "")
             if reason:
                 self._ills[what] = reason
+            if bool(was_ill) != bool(reason):
+                self.metrics.unhealthy(dict.fromkeys(self._ills, 1))
 
     def stop_partition(self, partition: int, error: str) -> None:
         """Record why `partition` is stopped, or has been waiting for too long."""

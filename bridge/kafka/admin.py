@@ -196,6 +196,7 @@ def seen_topics(metadata: Any) -> dict[str, SeenTopic]:
             len(topic.partitions),
             min(len(one.replicas) for one in topic.partitions.values()),
             all(one.leader >= 0 for one in topic.partitions.values()),
+            max(len(one.replicas) - len(one.isrs) for one in topic.partitions.values()),
         )
         for name, topic in metadata.topics.items()
         if topic.error is None and topic.partitions

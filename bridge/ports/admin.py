@@ -20,11 +20,13 @@ class SeenTopic(NamedTuple):
         partitions: Number of partitions.
         replicas: The lowest number of replicas that a partition has.
         is_led: Whether every partition has a leader.
+        out_of_sync: The highest number of replicas of a partition that have not caught up.
     """
 
     partitions: int
     replicas: int
     is_led: bool
+    out_of_sync: int = 0
 
 
 class SeenCluster(NamedTuple):

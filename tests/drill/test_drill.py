@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from halfbridge import Message, MessageView, Resolution
+from halfbridge import HalfNotStoredError, Message, MessageView, Resolution
 from halfbridge.bridge.ports import NewTopic
 from halfbridge.checker.admin.dead.transactions import Remedy
 from halfbridge.checker.admin.init import InitRequest, init_partition
@@ -200,6 +200,28 @@ def test_a_poison_message(drill: Drill) -> None:
     (letter,) = drill.stack.dead_letters()
     assert (letter.letter.reason, letter.record.value) == (DeadReason.INVALID, b"poison")
     assert drill.metric("HalfbridgeDeadLetters", reason="INVALID") == before + 1
+
+
+def test_a_full_disk(drill: Drill) -> None:
+    """The brokers are gone with their disk; once they are back, what was acknowledged arrives."""
+    with drill.stack.producer(GROUP, checker=unknown) as producer:
+        drill.send(producer, b"before")
+        network = drill.stack.machine.network
+        network.is_down = True
+        drill.stack.advance(120)
+        tx = producer.begin()
+        with pytest.raises(HalfNotStoredError):
+            tx.send(Message(TOPIC, value=b"refused"))
+        assert drill.metric("HalfbridgeCannotWork", cause="work") == 1
+        assert not drill.health.all_well
+        assert drill.doctor().keys() == {"unreachable"}
+        network.is_down = False
+        drill.stack.advance(60)
+        assert drill.metric("HalfbridgeCannotWork", cause="work") == 0
+        drill.send(producer, b"after")
+        drill.stack.advance(10)
+    assert drill.values() == [b"before", b"after"]
+    assert drill.stack.dead_letters() == []
 
 
 def test_a_wrong_clock(drill: Drill) -> None:

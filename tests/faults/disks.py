@@ -1,8 +1,10 @@
-"""Disks that are small, full, or slow."""
+"""Disks that are small, full, or slow; what an operator sees of them."""
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.faults.stage import Stage
+
+_DOCTOR_S = 120.0
 _DISK_MIB = 192
 _BALLAST_BYTES = 1 << 20
 
@@ -39,3 +44,18 @@ def fill(ballast: Path) -> None:
         while True:
             file.write(bytes(_BALLAST_BYTES))
             file.flush()
+
+
+def doctor_codes(stage: Stage) -> set[str]:
+    """Return the codes of what `halfbridge doctor` finds."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "halfbridge", "doctor", "--json"),
+            *("--bootstrap-servers", stage.direct, "--topic-prefix", stage.prefix),
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=_DOCTOR_S,
+    )
+    return {each["code"] for each in json.loads(done.stdout)["findings"]}

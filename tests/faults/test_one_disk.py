@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.disks import fill, small_disk
+from halfbridge.testkit.ports import HOST, free_ports
+from tests.faults.disks import doctor_codes, fill, small_disk
 from tests.faults.preload import built
 from tests.faults.scene import PATIENT
 from tests.kit.cluster import ProxiedCluster
+from tests.kit.http import answer_of
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.long, pytest.mark.timeout(900)]
 
 _NODE = 1
 _FULL_S = 60.0
+_ALERT_S = 120.0
 _START_S = 180.0
 _SYNC_MS = 2000
 _SLOW_S = 20.0
@@ -48,20 +51,35 @@ def small(tmp_path: Path, make_scene: MakeScene) -> Iterator[Scene]:
 def test_case_49_all_disks_are_full(small: Scene) -> None:
     """Nothing can be written anywhere: nothing is acknowledged that is not there afterwards.
 
-    With room again, and the broker back, everything goes on.
+    The alert of docs/drill.md fires, and doctor finds that no broker answers. With room again,
+    and the broker back, everything goes on.
     """
-    small.begin()
+    (port,) = free_ports(1)
+    small.begin("--metrics-port", str(port))
     node = small.cluster.node(_NODE)
     ballast = node.directory / "data" / "ballast"
     fill(ballast)
     small.note("disk of the only broker full")
     until("the broker gives up", lambda: not node.is_running, within_s=_FULL_S)
+    until("the alert", lambda: _cannot_work(port), within_s=_ALERT_S)
+    assert doctor_codes(small.stage) == {"unreachable"}
     ballast.unlink()
     node.spawn()
     node.wait_ready(timeout_s=_START_S)
     small.healed()
 
     small.finish()
+
+
+def _cannot_work(port: int) -> bool:
+    """Tell whether the metric of HalfbridgeCannotWork is 1 for a worker."""
+    lines = answer_of(f"http://{HOST}:{port}/metrics")[1].splitlines()
+    return any(
+        line.startswith("halfbridge_unhealthy{")
+        and 'cause="work"' in line
+        and line.endswith(" 1.0")
+        for line in lines
+    )
 
 
 @pytest.fixture

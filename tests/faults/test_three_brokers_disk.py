@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.disks import fill, small_disk
+from tests.faults.disks import doctor_codes, fill, small_disk
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.waiting import until
 
@@ -41,7 +41,7 @@ def small_disk_scene(
 def test_case_49_the_disk_of_one_broker_is_full(small_disk_scene: Scene) -> None:
     """The broker gives up, the others go on without it; with room again it comes back.
 
-    What it had acknowledged is on the others.
+    What it had acknowledged is on the others, and doctor finds replicas that are behind.
     """
     scene = small_disk_scene
     scene.begin()
@@ -52,6 +52,7 @@ def test_case_49_the_disk_of_one_broker_is_full(small_disk_scene: Scene) -> None
     until("the broker with the full disk gives up", lambda: not node.is_running)
     scene.healed()
     time.sleep(_FULL_S)
+    assert "topic-in-sync" in doctor_codes(scene.stage)
     scene.healed()
     ballast.unlink()
     node.spawn()

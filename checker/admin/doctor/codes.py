@@ -39,6 +39,7 @@ MEANINGS: dict[str, tuple[Severity, str]] = {
     "topic-missing": (Severity.ERROR, "a topic of the installation does not exist"),
     "topic-setting": (Severity.ERROR, "a setting of a topic loses records or refuses them"),
     "topic-replicas": (Severity.WARNING, "a topic has fewer replicas than the brokers allow"),
+    "topic-in-sync": (Severity.WARNING, "a replica has not caught up: its broker is down, or slow"),
     "topic-offline": (Severity.ERROR, "a partition of the installation has no leader"),
     "partitions": (Severity.ERROR, "half and op topic have different numbers of partitions"),
     "offsets": (Severity.ERROR, "a partition has no offsets that can be trusted: it is stopped"),

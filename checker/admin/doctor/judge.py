@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 CLOCK_MS_MAX = 60_000
 # How long a kafka_txn of anybody may be open: Kafka's default of transaction.max.timeout.ms.
 KAFKA_TXN_MS_MAX = 900_000
+# Of many topics that share a trouble, a finding names so many.
+SHOWN_MAX = 5
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 
 
@@ -34,6 +36,7 @@ def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
         _silent(facts, config),
         _topics(facts),
         _replicas(facts, config),
+        _in_sync(facts, config),
         judge_brokers(facts, config),
         _rights(facts, config),
         _stalls(facts, config),
@@ -92,6 +95,25 @@ def _replicas(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
                 f" --broker-list {ids} --topics-to-move-json-file <(echo {shlex.quote(move)})"
             )
             yield finding("topic-replicas", what, mend)
+
+
+def _in_sync(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    names = config.names
+    looked_at = (names.half, names.op, names.dead, names.settings, *facts.named_topics)
+    behind = [
+        topic
+        for topic in dict.fromkeys(looked_at)
+        if topic in facts.topics and facts.topics[topic].out_of_sync
+    ]
+    if behind:
+        more = f" and {len(behind) - SHOWN_MAX} more" if len(behind) > SHOWN_MAX else ""
+        what = (
+            f"{', '.join(behind[:SHOWN_MAX])}{more}: replicas have not caught up; their broker is"
+            " down, slow, or its disk is full. With the next broker that fails, writes may be"
+            " refused"
+        )
+        tool = f"kafka-topics.sh --bootstrap-server {config.bootstrap_servers}"
+        yield finding("topic-in-sync", what, f"{tool} --describe --under-replicated-partitions")
 
 
 def _rights(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:

@@ -58,12 +58,14 @@ class Network:
             tasks of their own.
         gives_way: Every request lets others go on first, so that a driver may choose who acts,
             or who dies, between any two requests. Such a network is not direct.
+        is_down: No broker answers, at once, as if their machines were gone; for tests to set.
     """
 
     def __init__(self, scheduler: Scheduler, *, gives_way: bool = False) -> None:
         self.scheduler = scheduler
         self.gives_way = gives_way
         self.is_direct = not gives_way
+        self.is_down = False
 
     def request(
         self,
@@ -89,12 +91,14 @@ class Network:
         del kind, place, timeout_s
         if self.gives_way:
             self.scheduler.give_way(client.process)
+        if self.is_down:
+            raise NoAnswerError
         return do()
 
     def reaches(self, process: Process) -> bool:
         """Tell whether heartbeats of a process arrive, and what brokers tell it."""
         del process
-        return True
+        return not self.is_down
 
     def records_max(self, client: Client, place: Place) -> int:
         """Return how many records a fetch brings at most."""

@@ -35,6 +35,7 @@ NAMES = (
     "halfbridge_entries_bytes",
     "halfbridge_entries_fill_ratio",
     "halfbridge_settings_disagree",
+    "halfbridge_unhealthy",
 )
 
 
@@ -65,6 +66,7 @@ def _touch_all(metrics: Metrics) -> None:
     metrics.ledger_bytes(1024)
     metrics.entries_bytes(2048, fullest=0.5)
     metrics.settings_disagree(True)
+    metrics.unhealthy({"work": 1})
 
 
 def test_every_metric_of_the_design_is_served() -> None:

@@ -30,9 +30,11 @@ def problem(code: str, *, blocking: bool = True) -> dict[str, Any]:
     return {"report": Report(problems=(one,))}
 
 
-def half(partitions: int = 4, replicas: int = 3, *, is_led: bool = True) -> dict[str, Any]:
+def half(
+    partitions: int = 4, replicas: int = 3, *, is_led: bool = True, out_of_sync: int = 0
+) -> dict[str, Any]:
     """Return a half topic on three brokers."""
-    seen = SeenTopic(partitions, replicas, is_led)
+    seen = SeenTopic(partitions, replicas, is_led, out_of_sync)
     return {"topics": {NAMES.half: seen}, "brokers": {1: "a:1", 2: "b:1", 3: "c:1"}}
 
 
@@ -59,6 +61,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "topic-missing": (problem("topic-missing"), "topics create"),
     "topic-setting": (problem("topic-setting"), "topics create"),
     "topic-replicas": (half(replicas=1), "--broker-list 1,2,3"),
+    "topic-in-sync": (half(out_of_sync=1), "--under-replicated-partitions"),
     "topic-offline": (half(is_led=False), f"--describe --topic {NAMES.half}"),
     "partitions": (problem("partitions"), "topics create"),
     "offsets": (problem("offsets"), "topics create"),
