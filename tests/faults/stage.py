@@ -387,7 +387,7 @@ class Stage:
             for member in described.members
         }
 
-    def await_members(self, count: int, *, partitions: int = 4, within_s: float = 20.0) -> None:
+    def await_members(self, count: int, *, partitions: int = 4, within_s: float = 60.0) -> None:
         """Return once the group has exactly `count` members and they share all partitions."""
 
         def is_shared() -> bool:
