@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         """A question to brokers."""
 
         def __call__(self, places: Iterable[Place], *, anew: bool) -> Ends:
-            """Do as `Shared.ask_ends`."""
+            """Do as `EndAsker.ask`."""
 
 
 _LOG = logging.getLogger("halfbridge.bridge")
@@ -48,7 +48,7 @@ class CheckRequests:
         self._config = shared.config
         self._ports = ports
         self._member: Member | None = None
-        self._watch = RequestWatch(shared.ask_ends)
+        self._watch = RequestWatch(shared.ends.ask)
 
     @property
     def has_joined(self) -> bool:

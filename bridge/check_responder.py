@@ -141,7 +141,7 @@ class CheckResponder:
             self._take(self._requests.read())
         else:
             self._stand_aside()
-        self._shared.hear_asker()
+        self._shared.ends.hear()
 
     def _stand_aside(self) -> None:
         """Leave the group while no thread can run a checker, so that other members are asked."""
@@ -252,7 +252,7 @@ class CheckResponder:
 
     def _half_end(self, partition: int, at_least: int) -> int:
         try:
-            end = self._shared.half_end(partition, at_least=at_least)
+            end = self._shared.ends.half_end(partition, at_least=at_least)
         except BridgeError as error:
             tell(_LOG.warning, "checks of half partition %d stay unanswered: %s", partition, error)
             return NO_OFFSET

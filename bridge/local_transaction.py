@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.bridge.errors import BridgeError
@@ -13,8 +12,6 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.message import Message, SendReceipt
     from halfbridge.bridge.message_transaction import Transaction
-
-_LOG = logging.getLogger("halfbridge.bridge")
 
 
 class Ran(NamedTuple):
@@ -71,11 +68,3 @@ def decided(
         decision=decision,
         decision_error=decision_error,
     )
-
-
-def roll_back_quietly(transaction: Transaction, timeout: float | None) -> None:
-    """Roll back a transaction that was not completely sent; a failure is only logged."""
-    try:
-        transaction.rollback(timeout)
-    except BridgeError as error:
-        _LOG.warning("rollback of %s failed, a check settles it: %s", transaction.id, error)

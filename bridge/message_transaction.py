@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from halfbridge.bridge.local_transaction import roll_back_quietly
+from halfbridge.bridge.errors import BridgeError
 from halfbridge.bridge.transaction import Event, State, step
 from halfbridge.bridge.transaction_writes import TransactionWrites
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.futures import DecisionFuture, SendFuture
     from halfbridge.bridge.message import DecisionReceipt, Message, SendReceipt
 
+_LOG = logging.getLogger("halfbridge.bridge")
 _NOTHING_TO_COMMIT = frozenset(
     (State.INIT, State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK)
 )
@@ -136,3 +138,11 @@ class Transaction(TransactionWrites):
                 self.commit()
         elif issubclass(kind, self._rollback_on) and self._state in _UNDECIDED:
             roll_back_quietly(self, None)
+
+
+def roll_back_quietly(transaction: Transaction, timeout: float | None) -> None:
+    """Roll back a transaction that was not completely sent; a failure is only logged."""
+    try:
+        transaction.rollback(timeout)
+    except BridgeError as error:
+        _LOG.warning("rollback of %s failed, a check settles it: %s", transaction.id, error)

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import logging
-import os
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.check_counts import CheckCounts
-from halfbridge.bridge.check_pool import is_async
 from halfbridge.bridge.check_responder import CheckResponder
 from halfbridge.bridge.client_settings import writer_properties
 from halfbridge.bridge.cluster import RealTopics, check_installation
-from halfbridge.bridge.config import BridgeConfig
-from halfbridge.bridge.errors import (
-    ConfigError,
-    HalfNotStoredError,
-    ProducerClosedError,
-)
+from halfbridge.bridge.errors import HalfNotStoredError, ProducerClosedError
 from halfbridge.bridge.held import held
 from halfbridge.bridge.kafka import system_ports
-from halfbridge.bridge.local_transaction import decided, roll_back_quietly, run
-from halfbridge.bridge.message_transaction import Transaction
+from halfbridge.bridge.local_transaction import decided, run
+from halfbridge.bridge.message_transaction import Transaction, roll_back_quietly
 from halfbridge.bridge.placed_transaction import PlacedTransaction
+from halfbridge.bridge.producer_arguments import check_arguments, configured
 from halfbridge.bridge.repeated_commit import RepeatedCommit
 from halfbridge.bridge.rollback_on import checked
 from halfbridge.bridge.shared import Shared
@@ -31,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
+    from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.futures import DecisionFuture
     from halfbridge.bridge.message import (
         Answer,
@@ -86,14 +80,8 @@ class TransactionProducer:
         ports: Ports | None = None,
         **settings: Any,
     ) -> None:
-        if not callable(checker):
-            allowed = "a callable that takes a MessageView and returns a Resolution"
-            raise _refused("checker", checker, allowed)
-        if is_async(checker):
-            raise _refused("checker", checker, "a plain function: an `async def` is not awaited")
-        if isinstance(topics, str) or not all(isinstance(topic, str) for topic in topics):
-            raise _refused("topics", topics, "a list of names")
-        self._config = _configured(config, settings)
+        check_arguments(checker, topics)
+        self._config = configured(config, settings)
         self._checker = checker
         self._on_hung = on_hung
         self._topics = tuple(topics)
@@ -307,16 +295,3 @@ class TransactionProducer:
         if self._shared is None:
             raise ProducerClosedError("this producer is not started; use `with` or start()")
         return self._shared
-
-
-def _configured(config: BridgeConfig | None, settings: dict[str, Any]) -> BridgeConfig:
-    if config is None:
-        return BridgeConfig.from_environ(os.environ, **settings)
-    unknown = settings.keys() - {each.name for each in fields(BridgeConfig)}
-    if unknown:
-        raise TypeError(f"no such setting: {', '.join(sorted(unknown))}")
-    return replace(config, **settings)
-
-
-def _refused(field: str, value: object, allowed: str) -> ConfigError:
-    return ConfigError(field=field, value=repr(value), origin="argument", allowed=allowed)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import weakref
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.acknowledgements import Acknowledgements
-from halfbridge.bridge.client_settings import admin_properties
 from halfbridge.bridge.daemon_settings import DaemonLimits
 from halfbridge.bridge.delivery import DeliveryServer
-from halfbridge.bridge.ends import Ends, half_end
+from halfbridge.bridge.end_asker import EndAsker
 from halfbridge.bridge.errors import (
     BackpressureError,
     BridgeError,
@@ -21,25 +19,21 @@ from halfbridge.bridge.errors import (
     ProducerClosedError,
 )
 from halfbridge.bridge.failure import INFERRED, KafkaFailure, bridge_error
-from halfbridge.bridge.held import held
 from halfbridge.bridge.message import Message
 from halfbridge.bridge.message_checks import check_whole_number, not_a_message
-from halfbridge.serde.records import NO_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from halfbridge.bridge.cluster import RealTopics
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.message import Header
-    from halfbridge.bridge.ports import Admin, Place, Ports, Writer
+    from halfbridge.bridge.ports import Ports, Writer
     from halfbridge.serde.topic_shapes import HalfShape
 
 _MS_PER_S = 1_000
 _ROOM_SLICE_S = 0.004
 _PURGE_S = 1.0
-_ASK_S_MIN = 0.1
-_ENDS_S = 10.0  # nobody waits for it
 
 # Told of a fork, in the child process.
 _alive: weakref.WeakSet[Shared] = weakref.WeakSet()
@@ -77,15 +71,13 @@ class Shared:
         self.server = DeliveryServer(writer, ports, in_flight_max=config.in_flight_max)
         self.daemon_limits = DaemonLimits(config, ports)
         self.gate = self.daemon_limits.gate
-        self._ports = ports
+        self.ends = EndAsker(config, ports)
         self._acknowledgements = Acknowledgements(ports.run.current)
         self._message_bytes_max = half.message_bytes_max
         self._real_topics = real_topics
         self._writer = writer
         self._produce = writer.produce
         self._room_timeout_s = config.send_timeout_ms / _MS_PER_S
-        self._asker: Admin | None = None
-        self._asker_waker = ports.run.waker()
         # The error that refuses use, if the producer is closed or forked.
         self._closed: type[BridgeError] | None = None
         self._closing: type[BridgeError] | None = None
@@ -198,52 +190,6 @@ class Shared:
         else:
             self.server.sent_blocking()
 
-    def half_end(self, partition: int, *, at_least: int = NO_OFFSET) -> int:
-        """Return the last offset of a half partition (high watermark - 1), asked now.
-
-        Args:
-            partition: Which.
-            at_least: Offset of a half message that is known. A broker that reports an end below it
-                does not know yet that it was deposed: another client asks, and its answer is
-                returned.
-
-        Raises:
-            BridgeError: the broker did not say; try again later.
-        """
-        limit_s = max(2 * _ASK_S_MIN, self.config.decision_timeout_ms / _MS_PER_S)
-        deadline = self.now() + limit_s
-        asker = self._asker_for(None)
-        with suppress(BridgeError):
-            end = half_end(asker, self.half_topic, partition, timeout_s=limit_s / 2)
-            if end >= at_least:
-                return end
-        # A client remembers a partition's leader for minutes. Metadata from a broker that was just
-        # starting (too few partitions) may be wrong.
-        asker = self._asker_for(asker)
-        left_s = max(_ASK_S_MIN, deadline - self.now())
-        return half_end(asker, self.half_topic, partition, timeout_s=left_s)
-
-    def ask_ends(self, places: Iterable[Place], *, anew: bool) -> Ends:
-        """Ask where partitions end; does not wait for the answers.
-
-        Args:
-            places: Which.
-            anew: Whether a new client asks, because this one may remember former leaders.
-
-        Raises:
-            BridgeError, KafkaFailure, RuntimeError: the question cannot be sent; try later.
-        """
-        return Ends(self._asker_for(self._asker if anew else None), places, _ENDS_S)
-
-    def hear_asker(self) -> None:
-        """Serve the reports of the client that asks for ends; call this now and then.
-
-        Questions may be hours apart, and reports would accumulate while brokers are down.
-        """
-        asker = self._asker
-        if asker is not None:
-            asker.poll(0)
-
     def close(self, timeout_s: float) -> int:
         """Wait for outstanding records; return how many are not acknowledged, and so in doubt.
 
@@ -261,7 +207,7 @@ class Shared:
             self.server.flush(_PURGE_S)
         self.server.stop()
         self._writer.close()
-        self._asker = None
+        self.ends.close()
         return left
 
     @property
@@ -272,18 +218,6 @@ class Shared:
     def forked(self) -> None:
         """Note that this is a copy in a child process."""
         self._closed = self._closing = ForkedProcessError
-
-    def _asker_for(self, failed: Admin | None) -> Admin:
-        """Return the client that asks for ends, a new one in place of `failed`.
-
-        The old client is destroyed with its last reference: other threads may still use it.
-        """
-        with held(self._asker_waker):
-            asker = self._asker
-            if asker is None or asker is failed:
-                properties = admin_properties(self.config, self._ports.clock)
-                asker = self._asker = self._ports.kafka.admin(properties)
-            return asker
 
     def _produce_with_patience(self, *arguments: Any) -> None:
         """Repeat produce while librdkafka's queue is full, serving acknowledgements."""

@@ -275,7 +275,7 @@ class TransactionWrites:
         """
         step(self._state, Event.ROLLBACK, transaction_id=self.id)
         known = self._last_offset
-        return self.shared.half_end(self.half_partition) if known == NO_OFFSET else known
+        return self.shared.ends.half_end(self.half_partition) if known == NO_OFFSET else known
 
 
 def _error_of(error: Any) -> BridgeError:

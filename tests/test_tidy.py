@@ -19,7 +19,7 @@ LINKED = ("serde", "bridge", "checker", "spark_jobs")
 PACKAGES = (*LINKED, "halfbridge")
 
 FUNCTION_LINES_MAX = 70  # body without its docstring: what fits on one screen
-MODULE_LINES_MAX = 330
+MODULE_LINES_MAX = 300
 # Modules that are longer, and how long each may be. Entries are only ever lowered or removed.
 LONG_MODULES = {}
 

@@ -17,12 +17,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from halfbridge.bridge.ports.admin import Admin, Answer, Edge, NewTopic, SeenCluster, SeenTopic
+from halfbridge.bridge.ports.admin import (
+    Admin,
+    Answer,
+    Edge,
+    NewTopic,
+    Place,
+    SeenCluster,
+    SeenTopic,
+)
 from halfbridge.bridge.ports.clients import (
     NO_COMMITTED_OFFSET,
     Committed,
     Member,
-    Place,
     Reader,
     Record,
     TransactionalWriter,

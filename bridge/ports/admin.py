@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from halfbridge.bridge.ports.clients import Place
-
+Place = tuple[str, int]
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from halfbridge.bridge.ports.admin import SeenTopic
+    from halfbridge.bridge.ports.admin import Place, SeenTopic
     from halfbridge.serde.headers import Headers
 
-Place = tuple[str, int]
 
 NO_COMMITTED_OFFSET = -1001
 

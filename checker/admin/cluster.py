@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from halfbridge.bridge.failure import PASSING, Code, KafkaFailure
 from halfbridge.bridge.kafka import system_ports
-from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.ports import NO_COMMITTED_OFFSET, Edge, NewTopic
 from halfbridge.bridge.trouble import Reasons
-from halfbridge.checker.admin.read import CommittedOffset, LogRecord
+from halfbridge.checker.admin.read import CommittedOffset, records_between
 from halfbridge.checker.admin.shape import SeenTopic, TopicShape
 from halfbridge.checker.errors import AdminError
-from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.headers import headers_of
 from halfbridge.serde.topics import ADMIN_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from halfbridge.bridge.ports import Admin, Place, Ports, Reader, TransactionalWriter, Writer
+    from halfbridge.checker.admin.read import LogRecord
 
 T = TypeVar("T")
 
@@ -31,9 +29,7 @@ REACH_TIMEOUT_S = 8.0  # an operator waits for it; a typo in the address is the 
 # A topic just made is not known to every broker at once.
 SETTLE_TIMEOUT_S = 30.0
 SETTLE_POLL_S = 0.05
-READ_BATCH = 10_000
 NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
-_READ_WAIT_S = 0.5  # how late it is noticed that nothing comes any more
 
 
 class Cluster:
@@ -182,8 +178,10 @@ class Cluster:
             self.errors(f"read {topic} {partition}"),
             self.reader() as reader,
         ):
-            reader.read_from({(topic, partition): start})
-            yield from self._read_to(reader, topic, partition, end=end)
+            clock, place = self._ports.clock, (topic, partition)
+            yield from records_between(
+                reader, place, start, end, clock=clock, patience_s=CALL_TIMEOUT_S
+            )
 
     def _create(self, topic: NewTopic, *, attempt: int) -> bool:
         try:
@@ -193,32 +191,6 @@ class Cluster:
                 return attempt > 1  # made by an attempt whose answer did not come
             raise
         return True
-
-    def _read_to(
-        self, reader: Reader, topic: str, partition: int, *, end: int
-    ) -> Iterator[LogRecord]:
-        monotonic = self._ports.clock.monotonic
-        last_progress = monotonic()
-        at_end = False
-        while not at_end:
-            for record in _fetched(reader):
-                last_progress = monotonic()
-                error = record.error()
-                if error is None:
-                    if record.offset() < end:
-                        yield _record(record)
-                    at_end = at_end or record.offset() >= end - 1
-                    continue
-                failure = failure_of(error)
-                if failure.code != Code.PARTITION_EOF:
-                    raise failure
-                # EOF is sent at the last stable offset, which an open kafka_txn holds back.
-                at_end = at_end or record.offset() >= end
-            if monotonic() - last_progress > CALL_TIMEOUT_S:
-                raise AdminError(
-                    f"{topic} {partition}: nothing readable up to offset {end} within"
-                    f" {CALL_TIMEOUT_S:.0f} s: an open kafka_txn may hold it back; try again"
-                )
 
     def writer(self, properties: Mapping[str, Any]) -> Writer:
         """Return a writer with `properties` besides those of this cluster; the caller closes it."""
@@ -307,24 +279,3 @@ class Cluster:
                 f"cannot {action} at {self.bootstrap_servers}: {text};"
                 " check that the brokers run, the address and the rights"
             ) from failure
-
-
-def _fetched(reader: Reader) -> list[Any]:
-    """Return what has been fetched; to wait for many records would be to wait for all of them."""
-    first = reader.poll(_READ_WAIT_S)
-    return [] if first is None else [first, *reader.take(READ_BATCH)]
-
-
-def _record(message: Any) -> LogRecord:
-    try:
-        headers = headers_of(message)
-    except DecodeError:
-        headers = None  # what cannot be read is no half message
-    return LogRecord(
-        message.partition(),
-        message.offset(),
-        message.timestamp(),
-        message.key(),
-        message.value(),
-        list(headers or ()),
-    )

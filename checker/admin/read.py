@@ -1,10 +1,24 @@
-"""What the operator's commands read of a cluster."""
+"""What the operator's commands read of a cluster: committed offsets, and records of a partition."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from halfbridge.bridge.failure import Code
+from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.checker.core.events import append_ms_of
+from halfbridge.checker.errors import AdminError
+from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.headers import headers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfbridge.bridge.ports import Clock, Place, Reader
+
+READ_BATCH = 10_000
+_READ_WAIT_S = 0.5  # how late it is noticed that nothing comes any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +48,65 @@ class LogRecord:
     def append_ms(self) -> int:
         """The broker's append time, or NO_APPEND_MS."""
         return append_ms_of(*self.timestamp)
+
+
+def records_between(
+    reader: Reader, place: Place, start: int, end: int, *, clock: Clock, patience_s: float
+) -> Iterator[LogRecord]:
+    """Yield the committed records of a partition from `start` up to `end`.
+
+    Args:
+        reader: Reads committed records, and nothing else meanwhile.
+        place: The partition.
+        start: Offset of the first record.
+        end: An end that the partition has had.
+        clock: Tells how long nothing came.
+        patience_s: Longest time without a record.
+
+    Raises:
+        AdminError: nothing came for `patience_s`, such as behind an open kafka_txn; try again.
+        KafkaFailure: as the client reports.
+    """
+    reader.read_from({place: start})
+    last_progress = clock.monotonic()
+    at_end = False
+    while not at_end:
+        for record in _fetched(reader):
+            last_progress = clock.monotonic()
+            error = record.error()
+            if error is None:
+                if record.offset() < end:
+                    yield _log_record(record)
+                at_end = at_end or record.offset() >= end - 1
+                continue
+            failure = failure_of(error)
+            if failure.code != Code.PARTITION_EOF:
+                raise failure
+            # EOF is sent at the last stable offset, which an open kafka_txn holds back.
+            at_end = at_end or record.offset() >= end
+        if clock.monotonic() - last_progress > patience_s:
+            raise AdminError(
+                f"{place[0]} {place[1]}: nothing readable up to offset {end} within"
+                f" {patience_s:.0f} s: an open kafka_txn may hold it back; try again"
+            )
+
+
+def _fetched(reader: Reader) -> list[Any]:
+    """Return what has been fetched; to wait for many records would be to wait for all of them."""
+    first = reader.poll(_READ_WAIT_S)
+    return [] if first is None else [first, *reader.take(READ_BATCH)]
+
+
+def _log_record(message: Any) -> LogRecord:
+    try:
+        headers = headers_of(message)
+    except DecodeError:
+        headers = None  # what cannot be read is no half message
+    return LogRecord(
+        message.partition(),
+        message.offset(),
+        message.timestamp(),
+        message.key(),
+        message.value(),
+        list(headers or ()),
+    )

@@ -9,7 +9,7 @@ from halfbridge.checker.core.entries import Entries
 from halfbridge.checker.core.entry import IN_FLIGHT, Entry
 from halfbridge.checker.core.forget import Decided
 from halfbridge.checker.core.holdings import Holdings
-from halfbridge.checker.core.memory import LETTERS_SHARE
+from halfbridge.checker.core.letters import LETTERS_SHARE
 from halfbridge.checker.core.plan import Count, PutBackRule
 from halfbridge.checker.core.schedule import REST_MAX, CheckSchedule, first_due_ms
 from halfbridge.checker.core.settings import WINDOW_PER_UNDECIDED, LedgerSettings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.entry import IN_FLIGHT, Entry
@@ -96,6 +97,12 @@ class Holdings:
             offsets.popleft()
             entries.popleft()
         return None
+
+    def oldest_append_ms(self) -> int:
+        """Return when the lowest half record was appended; -1: none, or not known."""
+        lowest = self.lowest()
+        halves = () if lowest is None else lowest.messages.values()
+        return min(halves, key=attrgetter("offset")).append_ms if halves else -1
 
     def keep_budget(self, budget_bytes: int) -> None:
         """Release the oldest bodies beyond the budget. Those are read again by offset."""

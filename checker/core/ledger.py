@@ -13,7 +13,6 @@ the committed offsets. Rule numbers are those of DESIGN.md.
 from __future__ import annotations
 
 from collections import deque
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.book import Book
@@ -21,8 +20,8 @@ from halfbridge.checker.core.checks import Checks
 from halfbridge.checker.core.events import JunkRead, OpRead, half_offset_of
 from halfbridge.checker.core.half_end import HalfEnd
 from halfbridge.checker.core.memory import Memory
-from halfbridge.checker.core.ops import Ops, named
-from halfbridge.checker.core.plan import Check, Count, Plan
+from halfbridge.checker.core.ops import Ops
+from halfbridge.checker.core.plan import Check, Plan
 from halfbridge.checker.core.rebuild import Rebuild
 from halfbridge.checker.core.weights import CHAR_BYTES, OP_BYTES
 from halfbridge.serde.progress import Progress
@@ -134,7 +133,9 @@ class Ledger:
         """
         is_beyond = bool(self._waiting) and half_offset_of(self._waiting[0]) >= end
         if self._half_end.is_answer(token, is_beyond=is_beyond):
-            self._waiting = deque(self._ended(read, end) for read in self._waiting)
+            self._waiting = deque(
+                self._ops.ended(self._waiting, end, read_to=self._half_end.read_to)
+            )
 
     # --- what to do ------------------------------------------------------------------------
 
@@ -191,9 +192,7 @@ class Ledger:
         Each is None when there is no such record, or when its append time is not known. The
         retention of half and op topic must not delete these records.
         """
-        lowest = self._book.held.lowest()
-        halves = () if lowest is None else lowest.messages.values()
-        half_ms = min(halves, key=attrgetter("offset")).append_ms if halves else -1
+        half_ms = self._book.held.oldest_append_ms()
         op_ms = self._waiting[0].append_ms if self._waiting else -1
         return None if half_ms < 0 else half_ms, None if op_ms < 0 else op_ms
 
@@ -296,15 +295,6 @@ class Ledger:
             else:
                 return
             waiting.popleft()
-
-    def _ended(self, read: OpRead | JunkRead, end: int) -> OpRead | JunkRead:
-        """Return `read`; an op read before the question gets a half offset below `end`."""
-        is_later = read.offset >= self._half_end.read_to
-        if isinstance(read, JunkRead) or is_later or read.op.half_offset < end:
-            return read
-        text = f"{named(read)} names half offset {read.op.half_offset}, beyond the end {end}"
-        self._book.draft.note(Count.INVALID_OP, text)
-        return read._replace(op=read.op._replace(half_offset=end - 1))
 
     def _next_op(self) -> int:
         return self._waiting[0].offset if self._waiting else self._op_position

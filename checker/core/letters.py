@@ -6,13 +6,15 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.core.plan import DeadHalf, DeadJunk
+from halfbridge.checker.core.plan import DeadHalf
 from halfbridge.checker.core.weights import letter_bytes
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead, JunkRead
+    from halfbridge.checker.core.plan import Letter
 
-Letter = DeadHalf | DeadJunk
+# Waiting dead letters may take half of the budget of bodies.
+LETTERS_SHARE = 2
 
 
 class Letters:

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.events import JunkRead
     from halfbridge.checker.core.rebuild import Rebuild
 
-# Waiting dead letters may take half of the budget of bodies, and waiting unreadable ops a quarter.
-# The last quarter is for the unreadable ops of a plan that is not committed yet. The body of an op
-# cannot be released.
-LETTERS_SHARE = 2
+# Waiting unreadable ops may take a quarter of the budget of bodies, beside the half of waiting dead
+# letters (`LETTERS_SHARE`). The last quarter is for the unreadable ops of a plan that is not
+# committed yet. The body of an op cannot be released.
 JUNK_OPS_SHARE = 4
 # Percentages of the budget of entries. From PRESSED_PERCENT on, fewer decisions are kept
 # (`Book.keep_window`). From ALARM_PERCENT on, the operator is warned. From HALVES_PERCENT on, half

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfbridge.checker.core.events import JunkRead
 from halfbridge.checker.core.judge import discard_reason, judge_commit
 from halfbridge.checker.core.plan import Count, PutBackRule
 from halfbridge.checker.core.settings import ALLOWED_MAX
@@ -20,6 +21,8 @@ from halfbridge.serde.protocol import (
 from halfbridge.serde.records import OpSource
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from halfbridge.checker.core.book import Book
     from halfbridge.checker.core.entry import Entry
     from halfbridge.checker.core.events import OpRead
@@ -54,6 +57,25 @@ class Ops:
             self._orphan(read, now_ms)
         else:
             self._do[effect_of(op, entry.state)](entry, read, now_ms)
+
+    def ended(
+        self, waiting: Iterable[OpRead | JunkRead], end: int, *, read_to: int
+    ) -> Iterator[OpRead | JunkRead]:
+        """Yield waiting ops, those that name a half offset beyond the end with one below it.
+
+        Args:
+            waiting: Ops that were read and not applied yet, in op order.
+            end: Where half p ended, proven after the ops below `read_to` had been read.
+            read_to: Nothing is known about the ops from this offset on.
+        """
+        for read in waiting:
+            is_later = read.offset >= read_to
+            if isinstance(read, JunkRead) or is_later or read.op.half_offset < end:
+                yield read
+                continue
+            text = f"{named(read)} names half offset {read.op.half_offset}, beyond the end {end}"
+            self._book.draft.note(Count.INVALID_OP, text)
+            yield read._replace(op=read.op._replace(half_offset=end - 1))
 
     def _orphan(self, read: OpRead, now_ms: int) -> None:
         """Apply an op of an unknown transaction. If it decides, later half messages are LATE."""

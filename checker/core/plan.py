@@ -74,6 +74,9 @@ class DeadJunk:
     is_op: bool
 
 
+Letter = DeadHalf | DeadJunk
+
+
 @dataclass(frozen=True, slots=True)
 class PutBack:
     """Append a copy of `half`, with `metadata`, at the end of the half partition."""

@@ -20,7 +20,7 @@ from halfbridge.checker.core.plan import DeadHalf
 
 if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead, OpRead
-    from halfbridge.checker.core.letters import Letter
+    from halfbridge.checker.core.plan import Letter
     from halfbridge.serde.records import HalfMetadata
 
 # An entry, its key, and its references in dicts and queues.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of
 from halfbridge.checker.core.ledger import Ledger
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.core.plan import Plan
     from halfbridge.checker.core.settings import LedgerSettings
-    from halfbridge.checker.loop.patience import Awaited
     from halfbridge.checker.loop.publish import Publisher
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.progress import Progress
@@ -30,6 +29,22 @@ if TYPE_CHECKING:
 # 146 for those of each header (`sys.getsizeof`).
 RECORD_OVERHEAD_BYTES = 300
 HEADER_OVERHEAD_BYTES = 150
+
+
+class Awaited(NamedTuple):
+    """The deliveries of a plan that wait, as far as budgets pay for the wait.
+
+    Attributes:
+        since_ms: Append time of the first op that waits (partition time).
+        limit_ms: The longest allowed wait.
+        groups: The groups of the deliveries that wait.
+        topics: Which real topics, or partitions of them, are missing.
+    """
+
+    since_ms: int
+    limit_ms: int
+    groups: frozenset[str]
+    topics: frozenset[str] = frozenset()
 
 
 class Pair:

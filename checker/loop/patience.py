@@ -16,7 +16,9 @@ same time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from halfbridge.checker.loop.pair import Awaited
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,22 +38,6 @@ LEAST_MS = 2_000
 # Half messages name groups. Beyond this number the group with the fullest budget is forgotten; the
 # budgets of pairs still apply.
 GROUPS_MAX = 10_000
-
-
-class Awaited(NamedTuple):
-    """The deliveries of a plan that wait, as far as budgets pay for the wait.
-
-    Attributes:
-        since_ms: Append time of the first op that waits (partition time).
-        limit_ms: The longest allowed wait.
-        groups: The groups of the deliveries that wait.
-        topics: Which real topics, or partitions of them, are missing.
-    """
-
-    since_ms: int
-    limit_ms: int
-    groups: frozenset[str]
-    topics: frozenset[str] = frozenset()
 
 
 class Patience:

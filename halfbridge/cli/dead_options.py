@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halfbridge.checker.admin.dead.actions import DeadLetters, Order
-    from halfbridge.checker.admin.dead.plans import Choice, Given
+    from halfbridge.checker.admin.dead.choice import Choice, Given
     from halfbridge.checker.admin.dead.transactions import Wanted
 
 _LIMIT_MAX = 200_000
@@ -147,7 +147,7 @@ def choice_of(values: dict[str, Any], remedy: str) -> Choice:
     Raises:
         UsageError: --message without exactly one id, or a file that cannot be read.
     """
-    from halfbridge.checker.admin.dead.plans import Choice
+    from halfbridge.checker.admin.dead.choice import Choice
     from halfbridge.checker.admin.dead.transactions import Remedy
 
     messages = frozenset(values.get("messages", ()))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from halfbridge import Resolution
-from halfbridge.checker.admin.dead.plans import Choice
+from halfbridge.checker.admin.dead.choice import Choice
 from halfbridge.checker.admin.dead.redoing import redo
 from halfbridge.checker.admin.dead.transactions import Remedy, Wanted
 from halfbridge.checker.errors import AdminError

@@ -297,11 +297,11 @@ def test_what_the_client_remembers_of_a_topic_does_not_outlive_the_truth(cluster
     """
     with cluster.producer() as producer:
         shared = producer.begin().shared
-        assert shared.half_end(0) == -1
+        assert shared.ends.half_end(0) == -1
         with pytest.raises(TopicSetupError):
-            shared.half_end(PARTITIONS)
+            shared.ends.half_end(PARTITIONS)
         cluster.grow(cluster.names.half, PARTITIONS + 1)
-        assert shared.half_end(PARTITIONS) == -1
+        assert shared.ends.half_end(PARTITIONS) == -1
 
 
 def test_an_end_is_told_whatever_a_user_sets_for_consumers(cluster: Cluster) -> None:
@@ -309,7 +309,7 @@ def test_an_end_is_told_whatever_a_user_sets_for_consumers(cluster: Cluster) -> 
     with cluster.producer(kafka={"max.poll.interval.ms": "30000"}) as producer:
         tx = producer.begin()
         stored = tx.send(Message(cluster.orders, key=b"k"))
-        assert tx.shared.half_end(stored.half_partition) == stored.half_offset
+        assert tx.shared.ends.half_end(stored.half_partition) == stored.half_offset
 
 
 def test_after_a_failed_send_only_rollback(cluster: Cluster) -> None:

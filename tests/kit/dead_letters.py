@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge import Message, Resolution
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.dead.actions import DeadLetters, Order
-from halfbridge.checker.admin.dead.plans import Choice
+from halfbridge.checker.admin.dead.choice import Choice
 from halfbridge.checker.admin.dead.redoing import Told, redo
 from halfbridge.checker.admin.dead.transactions import DeadTransaction, Remedy, Wanted
 from halfbridge.serde.avro import HALF_METADATA, OP

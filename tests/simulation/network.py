@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import Place
     from halfbridge.serde.headers import Headers
-    from halfbridge.testkit.memory.client import Client
-    from halfbridge.testkit.memory.process import Process
+    from halfbridge.testkit.memory.process import Process, ProcessClient
     from halfbridge.testkit.memory.scheduler import Scheduler
     from tests.simulation.world import World
 
@@ -75,12 +74,12 @@ class ChosenNetwork(Network):
         self._world = world
         self._outage_until_ms = 0
         self.late: list[tuple[int, Kind, Callable[[], object]]] = []
-        self.stalled: set[Client] = set()
+        self.stalled: set[ProcessClient] = set()
         scheduler.on_time.append(self._on_time)
 
     def request(
         self,
-        client: Client,
+        client: ProcessClient,
         kind: Kind,
         place: Place | str | None,
         do: Callable[[], T],
@@ -136,7 +135,7 @@ class ChosenNetwork(Network):
             return Fate.LOST
         return fate
 
-    def records_max(self, client: Client, place: Place) -> int:
+    def records_max(self, client: ProcessClient, place: Place) -> int:
         """Return how many records a fetch brings at most."""
         if client in self.stalled:
             return 0
@@ -156,7 +155,7 @@ class ChosenNetwork(Network):
         processes = [each.process for each in (*world.workers, *world.shops) if each is not None]
         process = processes[world.choices.below(len(processes))]
         for client in process.clients:
-            client.connection_lost()  # type: ignore[attr-defined]  # the network's own clients
+            client.connection_lost()
         world.note("torn:", process.name)
 
     def rebalance(self, limit_ms: int = 1_000) -> None:

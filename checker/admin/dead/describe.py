@@ -6,8 +6,8 @@ import json
 from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.checker.admin.dead.choice import Given
 from halfbridge.checker.admin.dead.letters import Body
-from halfbridge.checker.admin.dead.plans import Given
 from halfbridge.serde.dead_marks import DeadMark
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import RESERVED, user_headers

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from halfbridge.checker.admin.dead.evidence import Looked, Standing
-from halfbridge.checker.admin.dead.transactions import RESUME_COUNT_MAX, Remedy
+from halfbridge.checker.admin.dead.objections import Message, body_bytes, objection
+from halfbridge.checker.admin.dead.transactions import Remedy
 from halfbridge.serde.avro import HALF_METADATA
 from halfbridge.serde.dead_marks import MarkAction
-from halfbridge.serde.headers import HALF, user_bytes, without_half
-from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.headers import HALF, without_half
 from halfbridge.serde.records import (
     COUNT_UNKNOWN,
     NO_OFFSET,
@@ -20,48 +18,15 @@ from halfbridge.serde.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Sequence
 
+    from halfbridge.checker.admin.dead.choice import Choice
+    from halfbridge.checker.admin.dead.evidence import Looked
     from halfbridge.checker.admin.dead.letters import Body, Letter, LetterPlace
     from halfbridge.checker.admin.dead.transactions import DeadTransaction, Key
     from halfbridge.serde.headers import Headers
-    from halfbridge.serde.records import Op
 
-# Of these letters nothing of the transaction was delivered: a COMMIT delivers all or none.
-_NOTHING_DELIVERED = frozenset(
-    (DeadReason.UNDELIVERABLE, DeadReason.NOT_ALLOWED, DeadReason.INCOMPLETE)
-)
-_SHOWN_MAX = 10
 _DONE = {Remedy.RESUME: MarkAction.RESUMED, Remedy.REDELIVER: MarkAction.REDELIVERED}
-
-
-class Given(NamedTuple):
-    """A message from a file, in place of a dead letter's or of one that is missing."""
-
-    real_topic: str
-    real_partition: int
-    body: Body
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What the operator chose.
-
-    Attributes:
-        remedy: RESUME or REDELIVER.
-        messages: Only messages with these indices; empty: the whole transaction.
-        given: (transaction id, message index) -> message from a file.
-        accept_partial: Deliver what is there of a transaction with a gap.
-        accept_duplicates: Deliver late messages that may have been delivered.
-        accept_unverified: Believe letters whose half record or op was deleted.
-    """
-
-    remedy: Remedy
-    messages: frozenset[int] = frozenset()
-    given: Mapping[tuple[str, int], Given] = field(default_factory=dict)
-    accept_partial: bool = False
-    accept_duplicates: bool = False
-    accept_unverified: bool = False
 
 
 class NewHalf(NamedTuple):
@@ -104,7 +69,7 @@ class NewLife(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Return about how many bytes are written."""
-        return sum(_bytes(each.body) for each in self.halves)
+        return sum(body_bytes(each.body) for each in self.halves)
 
 
 class Refusal(NamedTuple):
@@ -145,13 +110,7 @@ def plan_life(
     """
     key = transaction.key
     messages = _messages(key, looked, choice)
-    why = (
-        _not_believed(looked, choice)
-        or ("its resume_count is used up" if resume_count > RESUME_COUNT_MAX else "")
-        or _not_whole(transaction, messages, looked, choice)
-        or _not_fit(messages)
-    )
-    if why:
+    if why := objection(transaction, messages, looked, choice, resume_count):
         return Refusal(key, why)
     halves = tuple(
         NewHalf(_renewed(metadata, resume_count), body)
@@ -174,22 +133,14 @@ def without_old_half(headers: Headers) -> Headers:
     return without_half(headers) if any(name == HALF for name, _ in headers) else list(headers)
 
 
-class _Message(NamedTuple):
-    """A message of the new life; the flaw is why it must never be delivered."""
-
-    metadata: HalfMetadata
-    body: Body | None
-    flaw: str
-
-
-def _messages(key: Key, looked: Sequence[Looked], choice: Choice) -> dict[int, _Message]:
+def _messages(key: Key, looked: Sequence[Looked], choice: Choice) -> dict[int, Message]:
     """Return index -> message, ascending: the first letter of an index, or the operator's own."""
-    found: dict[int, _Message] = {}
+    found: dict[int, Message] = {}
     # A LATE letter may be of a duplicate: another letter of the same index comes first.
     for each in sorted(looked, key=lambda one: one.letter.reason is DeadReason.LATE):
         letter = each.letter
         if letter.half is not None:
-            found.setdefault(letter.message_index, _Message(letter.half, each.body, letter.flaw))
+            found.setdefault(letter.message_index, Message(letter.half, each.body, letter.flaw))
     pattern = next(iter(found.values())).metadata
     for (transaction_id, index), given in choice.given.items():
         if transaction_id == key.transaction_id:
@@ -198,98 +149,8 @@ def _messages(key: Key, looked: Sequence[Looked], choice: Choice) -> dict[int, _
                 real_topic=given.real_topic,
                 real_partition=given.real_partition,
             )
-            found[index] = _Message(metadata, given.body, "")
+            found[index] = Message(metadata, given.body, "")
     return dict(sorted(found.items()))
-
-
-def _not_believed(looked: Sequence[Looked], choice: Choice) -> str:
-    for each in looked:
-        place = each.letter.place
-        named = f"dead letter {place.partition}:{place.offset}"
-        if each.standing is Standing.FORGED:
-            return f"{named}: {each.standing.value}; find out who wrote it, then `dead purge`"
-        if each.standing is Standing.DELETED and not choice.accept_unverified:
-            return f"{named}: {each.standing.value}; --accept-unverified believes the letter"
-    return ""
-
-
-def _not_whole(
-    transaction: DeadTransaction,
-    messages: Mapping[int, _Message],
-    looked: Sequence[Looked],
-    choice: Choice,
-) -> str:
-    gone = [index for index, each in messages.items() if each.body is None]
-    if gone:
-        return (
-            f"the bodies of messages {_shown(gone)} were deleted with the half topic's retention;"
-            " give them by --with FILE"
-        )
-    if choice.remedy is Remedy.RESUME:
-        return ""
-    op = next((each.op for each in looked if each.op is not None), None)
-    return _gap(messages, looked, choice, op) or _delivered_before(transaction, looked, choice, op)
-
-
-def _gap(
-    messages: Mapping[int, _Message], looked: Sequence[Looked], choice: Choice, op: Op | None
-) -> str:
-    letters = [each.letter for each in looked]
-    indices = [one.message_index for one in letters if one.reason is DeadReason.INCOMPLETE]
-    if not indices or choice.accept_partial or choice.messages:
-        return ""
-    if op is None:
-        return f"INCOMPLETE, and the op that has the number of messages was deleted;{_PARTIAL}"
-    count = op.message_count if op.message_count >= 0 else max(indices) + 1
-    # A forged count may be huge.
-    missing = [n for n in range(min(count, TRANSACTION_MESSAGES_MAX)) if n not in messages]
-    if not missing:
-        return ""
-    return f"messages {_shown(missing)} are missing: give them by --with FILE;{_PARTIAL}"
-
-
-_PARTIAL = " --accept-partial delivers what is there"
-
-
-def _delivered_before(
-    transaction: DeadTransaction, looked: Sequence[Looked], choice: Choice, op: Op | None
-) -> str:
-    """Tell of late messages that were, or may have been, delivered with their transaction."""
-    if choice.accept_duplicates:
-        return ""
-    was_refused = not _NOTHING_DELIVERED.isdisjoint(transaction.reasons)
-    redelivered = {
-        each.message_index for each in transaction.letters if each.place in transaction.marks
-    }
-    for each in looked:
-        index = each.letter.message_index
-        if each.letter.reason is not DeadReason.LATE:
-            continue
-        if was_refused:
-            is_delivered = index in redelivered
-        elif op is None or op.message_count == COUNT_UNKNOWN:
-            return f"message {index} is LATE, and may have been delivered;{_TWICE}"
-        else:
-            is_delivered = index < op.message_count
-        if is_delivered:
-            return f"message {index} is LATE, and was delivered with its transaction;{_TWICE}"
-    return ""
-
-
-_TWICE = " purge it, or --accept-duplicates"
-
-
-def _not_fit(messages: Mapping[int, _Message]) -> str:
-    flawed = next((each.flaw for each in messages.values() if each.flaw), "")
-    if flawed:
-        return f"{flawed}: repair it (`dead export`), and give it by --with FILE"
-    size_bytes = sum(_bytes(each.body) for each in messages.values() if each.body is not None)
-    if len(messages) > TRANSACTION_MESSAGES_MAX or size_bytes > TRANSACTION_BYTES_MAX:
-        return (
-            f"{len(messages)} messages of {size_bytes} bytes; a transaction has at most"
-            f" {TRANSACTION_MESSAGES_MAX} messages and {TRANSACTION_BYTES_MAX} bytes"
-        )
-    return ""
 
 
 def _renewed(metadata: HalfMetadata, resume_count: int) -> HalfMetadata:
@@ -299,13 +160,3 @@ def _renewed(metadata: HalfMetadata, resume_count: int) -> HalfMetadata:
         first_append_timestamp=NO_TIMESTAMP,
         origin_offset=NO_OFFSET,
     )
-
-
-def _bytes(body: Body) -> int:
-    return user_bytes(body.key, body.value, body.headers, has_flaw=False)
-
-
-def _shown(indices: Iterable[int]) -> str:
-    every = list(indices)
-    more = f" and {len(every) - _SHOWN_MAX} more" if len(every) > _SHOWN_MAX else ""
-    return ", ".join(map(str, every[:_SHOWN_MAX])) + more

@@ -6,13 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.dead.actions import Acting, DeadLetters, Order, standing_before
-from halfbridge.checker.admin.dead.plans import (
-    Choice,
-    NewLife,
-    Refusal,
-    chosen_letters,
-    plan_life,
-)
+from halfbridge.checker.admin.dead.plans import NewLife, Refusal, chosen_letters, plan_life
 from halfbridge.checker.admin.dead.writing import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
 from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.serde.records import ActionOutcome
@@ -20,6 +14,7 @@ from halfbridge.serde.records import ActionOutcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from halfbridge.checker.admin.dead.choice import Choice
     from halfbridge.checker.admin.dead.transactions import DeadTransaction
     from halfbridge.serde.records import OperatorAction
 

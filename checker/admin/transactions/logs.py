@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from halfbridge.bridge.failure import Code
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.ports import Edge
-from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, REACH_TIMEOUT_S, READ_BATCH
+from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, REACH_TIMEOUT_S
+from halfbridge.checker.admin.read import READ_BATCH
 from halfbridge.checker.errors import AdminError
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from halfbridge.checker.admin.transactions import events as made
 from halfbridge.checker.admin.transactions.ends import Ends
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, STATES, Kind, Life, judge
 from halfbridge.checker.admin.transactions.logs import Span, partition_counts
+from halfbridge.checker.admin.transactions.one_asked import OneAsked
 from halfbridge.checker.admin.transactions.trail import Pieces, Trail, after
 from halfbridge.checker.admin.transactions.undecided import reading_settings, wanted_partitions
-from halfbridge.checker.admin.transactions.waits import World, undecided_of
+from halfbridge.checker.admin.transactions.waits import undecided_of
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.progress import ProgressError, parse_progress
 from halfbridge.serde.protocol import State
@@ -28,12 +29,8 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.transactions.life import Event, Judged
     from halfbridge.checker.admin.transactions.trail import Match
-    from halfbridge.checker.admin.transactions.waits import Asked, Limits
-    from halfbridge.serde.records import Op
+    from halfbridge.checker.admin.transactions.waits import Limits
     from halfbridge.serde.topics import TopicNames
-
-# Check requests of a group that are read for one transaction, the newest ones.
-REQUESTS_MAX = 500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +216,9 @@ class _LookUp:
         winner = next((each for each in op_events if each.offset == judged.winner), None)
         counts = partition_counts(self._cluster)
         begun_ms = min((each.at_ms or 0 for each in half_events), default=time.from_ms)
-        checks = self._checks(judged, counts, begun_ms, winner, limits)
+        key = self._wanted.id, judged.resume_count, judged.group
+        asking = OneAsked(self._cluster, self._names, key, limits, counts)
+        checks = asking.requests(begun_ms, None if winner is None else winner.at_ms)
         found, notes = Ends(self._trail, self._names, counts, wanted=judged).read(
             half_events, op_events, search.Slice(begun_ms, self._wanted.until_ms)
         )
@@ -240,7 +239,7 @@ class _LookUp:
         )
         if judged.entry is None:
             return life
-        world = self._world(judged, counts, checks, [read.op for _, read in pieces.ops], limits)
+        world = asking.world(checks, [read.op for _, read in pieces.ops])
         return replace(life, undecided=undecided_of(judged.entry, partition, world))
 
     def _applied_to(self, partition: int) -> int | None:
@@ -258,61 +257,6 @@ class _LookUp:
             )
             return None
         return progress.op
-
-    # --- checks -----------------------------------------------------------------------------
-
-    def _checks(
-        self,
-        judged: Judged,
-        counts: dict[str, int],
-        begun_ms: int,
-        winner: Event | None,
-        limits: Limits,
-    ) -> list[asked.Request]:
-        """Return the check requests about the transaction that can still be read."""
-        places = asked.check_places(self._names, judged.group, counts)
-        due_ms = begun_ms + limits.transaction_timeout_ms
-        decided_ms = None if winner is None else winner.at_ms
-        if not places or (decided_ms is not None and decided_ms < after(due_ms)):
-            return []  # it was decided before its first check was due
-        needle = self._wanted.id.encode("utf-8", "surrogatepass")
-        return [
-            each
-            for each in asked.requests(
-                self._cluster,
-                places,
-                since_ms=after(begun_ms),
-                records_max=REQUESTS_MAX,
-                is_wanted=lambda value: needle in value,
-            )
-            if each.request.transaction_id == self._wanted.id
-        ]
-
-    def _world(
-        self,
-        judged: Judged,
-        counts: dict[str, int],
-        checks: list[asked.Request],
-        ops: list[Op],
-        limits: Limits,
-    ) -> World:
-        names, group = self._names, judged.group
-        members = asked.members_of(self._cluster, [names.daemon_group, names.check_group(group)])
-        key = self._wanted.id, judged.resume_count, group
-        answers = [
-            op for op in ops if (op.transaction_id, op.resume_count, op.producer_group) == key
-        ]
-        found: dict[asked.Key, Asked] = asked.asked_by_transaction(checks)
-        group_members = members.get(names.check_group(group))
-        return World(
-            now_ms=self._cluster.ports.clock.time_ms(),
-            limits=limits,
-            workers=members.get(names.daemon_group),
-            check_topics=frozenset([group] if names.check(group) in counts else []),
-            members={} if group_members is None else {group: group_members},
-            asked=found,
-            answers={key: answers[-1]} if answers else {},
-        )
 
     def _with_payload(self, event: Event, record: Any) -> Event:
         has_it = event.kind in (Kind.HALF, Kind.COPY, Kind.DELIVERY, Kind.DEAD_LETTER)

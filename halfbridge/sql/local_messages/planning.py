@@ -109,3 +109,10 @@ def plan_keyless(
             drafts.append(draft)
             draft.takes(message)
     return [Batch(tuple(draft.messages), None) for draft in drafts]
+
+
+def rotated(places: Collection[int], turn: int) -> list[int]:
+    """Return half partitions in rotation, so that rounds begin with different ones."""
+    start = turn % len(places)
+    found = sorted(places)
+    return found[start:] + found[:start]

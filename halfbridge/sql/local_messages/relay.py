@@ -25,7 +25,7 @@ from halfbridge.sql.local_messages.leases import Leases
 from halfbridge.sql.local_messages.looks import end_look
 from halfbridge.sql.local_messages.marks import Marks, RowsLostError, engine_of
 from halfbridge.sql.local_messages.metrics import RelayMetrics
-from halfbridge.sql.local_messages.planning import plan_batches, plan_keyless
+from halfbridge.sql.local_messages.planning import plan_batches, plan_keyless, rotated
 from halfbridge.sql.local_messages.sending import abandon, send_batches
 from halfbridge.sql.local_messages.steps import RelayStep
 from halfbridge.sql.local_messages.under_way import UnderWay
@@ -93,7 +93,7 @@ class Relay:
         )
         self._fence = fence
         self._producer = producer
-        self._watcher = _ignore if on_step is None else on_step
+        self._watcher = on_step or (lambda _step: None)
         owner = config.relay_name or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
         self._leases = Leases(messages, self.engine, owner=owner, lease_ms=config.lease_ms)
         self._renew_at = 0.0
@@ -225,11 +225,15 @@ class Relay:
             if self.messages.database.name == "sqlite":
                 connection.rollback()
             self._on_step(RelayStep.LOOKED)
-            limits = self.config.transaction_rows_max, self.config.transaction_bytes_max
-            batches = plan_keyless(rows, messages_max=limits[0], bytes_max=limits[1])
+            self._turn += 1
+            batches = plan_keyless(
+                rows,
+                messages_max=self.config.transaction_rows_max,
+                bytes_max=self.config.transaction_bytes_max,
+            )
             everywhere = set(range(self._producer.half_partitions))
             places = everywhere - self._under_way.busy()
-            sendings, failures = self._begin(batches, self._turned(places or everywhere))
+            sendings, failures = self._begin(batches, rotated(places or everywhere, self._turn))
             attempts = self._under_way.await_now(sendings, is_patient=len(places) <= 1)
             if failures:
                 # The locks would delay the notes of failures. The next look finds the rows again.
@@ -241,13 +245,6 @@ class Relay:
                 return False
             self._on_step(RelayStep.SENT)
             return self._commit(connection, attempts, None)
-
-    def _turned(self, places: set[int]) -> list[int]:
-        """Return half partitions in rotation, so that rounds begin with different ones."""
-        self._turn += 1
-        start = self._turn % len(places)
-        found = sorted(places)
-        return found[start:] + found[:start]
 
     def _begin(
         self, batches: Sequence[Batch], places: Sequence[int] = ()
@@ -300,8 +297,3 @@ class Relay:
             _LOG.warning("local message %d is tried again: %s", row_id, causes[row_id])
         for row_id in given_up:
             _LOG.error("local message %d is MESSAGE_ERROR: %s", row_id, causes[row_id])
-
-
-def _ignore(step: RelayStep) -> None:
-    """Do nothing at a step."""
-    del step

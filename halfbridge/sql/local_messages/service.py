@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -15,13 +14,14 @@ from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.status import Health
 from halfbridge.sql.local_messages.dead_letters import DeadLetters
 from halfbridge.sql.local_messages.errors import DrainError
+from halfbridge.sql.local_messages.ills import Ills
 from halfbridge.sql.local_messages.letter_reader import LetterReader
 from halfbridge.sql.local_messages.marks import RowsLostError
 from halfbridge.sql.local_messages.settling import Settling, backlog
 from halfbridge.sql.local_messages.wakeups import Listener, Wakeups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.local_messages.relay import Relay
@@ -91,8 +91,7 @@ class RelayService:
         self._wakeups = Wakeups(
             config.poll_ms_min, config.poll_ms_max, lambda: self._listener.is_listening
         )
-        self._ills: dict[str, str] = {}
-        self._ills_lock = Lock()
+        self._ills = Ills(relay.metrics.troubles)
         self._sick_places: dict[int, BridgeError] = {}
         self._is_ready = False
         self._tidy_at = 0.0
@@ -103,8 +102,7 @@ class RelayService:
 
     def health(self) -> Health:
         """Return the present health."""
-        with self._ills_lock:
-            ills = dict(self._ills)
+        ills = self._ills.present()
         age_s = self.round_age_s()
         if age_s > self._round_s_max:
             ills["rounds"] = f"none has ended well for {age_s:.0f} s, the last step: {self._step()}"
@@ -196,14 +194,14 @@ class RelayService:
                     self._relay.acknowledge()
                 self._tidy()
             except self._troubles as error:
-                self._tell("relay", error)
+                self._ills.tell("relay", error)
                 self._stopping.wait(pause_s)
                 pause_s = min(_PAUSE_S_MAX, 2 * pause_s)
                 continue
             pause_s = _PAUSE_S_MIN
             self._ended_at = monotonic()
             self._is_ready = True
-            self._well("relay")
+            self._ills.well("relay")
             self._judge(self._relay.lost_rounds)
             self._judge_places()
             if has_worked:
@@ -214,9 +212,9 @@ class RelayService:
     def _judge(self, lost_rounds: int) -> None:
         """Report several rounds in a row that have sent rows and could not mark them."""
         if lost_rounds < LOST_ROUNDS_MAX:
-            self._well("marks")
+            self._ills.well("marks")
             return
-        self._tell(
+        self._ills.tell(
             "marks",
             RowsLostError("round after round rows are sent that are not this relay's to mark"),
         )
@@ -227,9 +225,9 @@ class RelayService:
         for place in sorted({*self._sick_places, *troubles}):
             what, error = f"half partition {place}", troubles.get(place)
             if error is None:
-                self._well(what)
+                self._ills.well(what)
             elif self._sick_places.get(place) is not error:
-                self._tell(what, error)
+                self._ills.tell(what, error)
         self._sick_places = dict(troubles)
 
     def _tidy(self) -> None:
@@ -246,7 +244,7 @@ class RelayService:
         """Ask the callback, which may take long, and count the waiting rows."""
         next_count = 0.0
         while not self._stopping.wait(self._relay.config.housekeeping_ms / _MS_PER_S):
-            with self._surviving("settling"):
+            with self._ills.surviving("settling"):
                 if self._settling.ask():
                     self._wake()
                 if monotonic() >= next_count:
@@ -256,7 +254,7 @@ class RelayService:
 
     def _read_letters(self) -> None:
         while not self._stopping.is_set():
-            with self._surviving("dead letters"):
+            with self._ills.surviving("dead letters"):
                 self._take_letters()
             self._stopping.wait(_LETTERS_PAUSE_S)
 
@@ -273,38 +271,12 @@ class RelayService:
                 if letters or monotonic() >= commit_at:
                     reader.commit()
                     commit_at = monotonic() + _LETTERS_COMMIT_S
-                self._well("dead letters")
+                self._ills.well("dead letters")
         finally:
             reader.close()
 
     def _wake(self) -> None:
         self._wakeups.wake()
-
-    @contextmanager
-    def _surviving(self, what: str) -> Iterator[None]:
-        """Report any failure of the block, and its end, and continue.
-
-        Other threads are joined only at the end, so an exception that ended one would stay unseen.
-        """
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001  (told, and in health)
-            self._tell(what, error)
-        else:
-            self._well(what)
-
-    def _tell(self, what: str, error: Exception) -> None:
-        text = " ".join(str(error).split()) or type(error).__name__
-        with self._ills_lock:
-            is_news = what not in self._ills
-            self._ills[what] = text
-        self._relay.metrics.troubles.labels(what).inc()
-        _LOG.log(logging.WARNING if is_news else logging.DEBUG, "%s: %s; again soon", what, text)
-
-    def _well(self, what: str) -> None:
-        if what in self._ills:
-            with self._ills_lock:
-                self._ills.pop(what, None)
 
 
 def _join(threads: Mapping[str, Thread], seconds: float) -> list[str]:

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halfbridge.bridge.ports import Place
-    from halfbridge.testkit.memory.client import Client
-    from halfbridge.testkit.memory.process import Process
+    from halfbridge.testkit.memory.process import Process, ProcessClient
     from halfbridge.testkit.memory.scheduler import Scheduler
 
 T = TypeVar("T")
@@ -69,7 +68,7 @@ class Network:
 
     def request(
         self,
-        client: Client,
+        client: ProcessClient,
         kind: Kind,
         place: Place | str | None,
         do: Callable[[], T],
@@ -100,7 +99,7 @@ class Network:
         del process
         return not self.is_down
 
-    def records_max(self, client: Client, place: Place) -> int:
+    def records_max(self, client: ProcessClient, place: Place) -> int:
         """Return how many records a fetch brings at most."""
         del client, place
         return _FETCH_RECORDS_MAX

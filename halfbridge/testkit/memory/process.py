@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import ref
-
-if TYPE_CHECKING:
-    from halfbridge.testkit.memory.client import Client
 
 NS_PER_S = 1_000_000_000
 NS_PER_MS = 1_000_000
+
+
+class ProcessClient(Protocol):
+    """What dies with a process: one of its Kafka clients.
+
+    Attributes:
+        is_closed: The client was closed, or its process was killed.
+    """
+
+    is_closed: bool
+
+    @property
+    def process(self) -> Process:
+        """Whose client it is."""
+        ...
+
+    def die(self) -> None:
+        """Go dead at once."""
+        ...
+
+    def connection_lost(self) -> None:
+        """Have the client tell of a lost connection when it is polled."""
+        ...
 
 
 class ProcessDeadError(BaseException):
@@ -40,15 +60,15 @@ class Process:
         self.skew_ms = skew_ms
         self.is_dead = False
         self.is_frozen = False
-        self._clients: list[ref[Client]] = []
+        self._clients: list[ref[ProcessClient]] = []
 
     @property
-    def clients(self) -> list[Client]:
+    def clients(self) -> list[ProcessClient]:
         """Its Kafka clients that are neither closed nor dropped, in the order they were made."""
         alive = [client for each in self._clients if (client := each()) is not None]
         return [client for client in alive if not client.is_closed]
 
-    def add(self, client: Client) -> None:
+    def add(self, client: ProcessClient) -> None:
         """Note a new client; a writer or an admin is dropped rather than closed."""
         self._clients = [each for each in self._clients if each() is not None]
         self._clients.append(ref(client))

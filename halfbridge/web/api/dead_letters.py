@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.dead.actions import DeadLetters, Order
+from halfbridge.checker.admin.dead.choice import Choice
 from halfbridge.checker.admin.dead.describe import as_json, told_json
-from halfbridge.checker.admin.dead.plans import Choice
 from halfbridge.checker.admin.dead.redoing import Told, redo
 from halfbridge.checker.admin.dead.transactions import DeadTransaction, Remedy, Wanted
 from halfbridge.serde.records import DeadReason

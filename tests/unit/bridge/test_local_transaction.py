@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from halfbridge.bridge.errors import OutcomeUnknownError
-from halfbridge.bridge.local_transaction import Ran, decided, roll_back_quietly, run
+from halfbridge.bridge.local_transaction import Ran, decided, run
 from halfbridge.bridge.message import Message, Resolution
+from halfbridge.bridge.message_transaction import roll_back_quietly
 
 MESSAGE = Message("orders", value=b"v")
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from halfbridge import Resolution
+from halfbridge.checker.admin.dead.choice import Choice
 from halfbridge.checker.admin.dead.describe import exported, given
-from halfbridge.checker.admin.dead.plans import Choice
 from halfbridge.checker.admin.dead.purging import purge
 from halfbridge.checker.admin.dead.redoing import redo
 from halfbridge.checker.admin.dead.transactions import Remedy, Wanted

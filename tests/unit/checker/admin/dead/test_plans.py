@@ -6,16 +6,10 @@ from typing import Any
 
 import pytest
 
+from halfbridge.checker.admin.dead.choice import Choice, Given
 from halfbridge.checker.admin.dead.evidence import Looked, Standing
 from halfbridge.checker.admin.dead.letters import Body, Letter, LetterPlace
-from halfbridge.checker.admin.dead.plans import (
-    Choice,
-    Given,
-    NewLife,
-    Refusal,
-    chosen_letters,
-    plan_life,
-)
+from halfbridge.checker.admin.dead.plans import NewLife, Refusal, chosen_letters, plan_life
 from halfbridge.checker.admin.dead.transactions import (
     RESUME_COUNT_MAX,
     DeadTransaction,
