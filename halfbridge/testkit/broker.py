@@ -23,7 +23,8 @@ class EmbeddedBroker:
     """A broker that is its own controller (KRaft), ready in about 3 s once its jars are cached.
 
     A context manager. Leaves no process behind and removes its temporary directory, however this
-    process ends. Not thread-safe.
+    process ends; but the first one of all makes a class data archive (`ClassArchive`), in a process
+    that may outlive it for seconds. Not thread-safe.
 
     Args:
         directory: Keeps the data; a temporary one that `stop` removes when not given.

@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halfbridge.spark_jobs.session.jvm import find_java
+from halfbridge.spark_jobs.session.class_archive import class_archive
+from halfbridge.spark_jobs.session.jvm import Java, find_java
 from halfbridge.testkit.jars import broker_jars
 from halfbridge.testkit.node import (
     FAST_FLAGS,
@@ -38,7 +39,8 @@ class EmbeddedCluster:
     """Kafka nodes numbered from 1; Kafka's own topics have three replicas, two in sync.
 
     A context manager. Leaves no process behind and removes its temporary directory, however this
-    process ends. Not thread-safe.
+    process ends; but the first one of all makes a class data archive (`ClassArchive`), in a process
+    that may outlive it for seconds. Not thread-safe.
 
     Args:
         node_count: How many nodes.
@@ -105,7 +107,7 @@ class EmbeddedCluster:
         """
         if self._nodes:
             return self
-        java, jars = find_java().executable, broker_jars(self._kafka_version)
+        java, jars = find_java(), broker_jars(self._kafka_version)
         for remaining in reversed(range(_PORT_TRIES_MAX)):
             try:
                 self._launch(java, jars)
@@ -141,26 +143,42 @@ class EmbeddedCluster:
             raise RuntimeError("not started: use it as a context manager or call start()")
         return self._nodes
 
-    def _launch(self, java: Path, jars: BrokerJars) -> None:
+    def _launch(self, java: Java, jars: BrokerJars) -> None:
         temporary = self._directory is None
         root = self._directory or Path(tempfile.mkdtemp(prefix="halfbridge-broker-"))
         self._watchdog = Watchdog(root if temporary else None)
         addresses = self._addresses()
         flags = FAST_FLAGS if len(addresses) == 1 else FRUGAL_FLAGS
-        launch = Launch(java, jars, _cluster_id(root), self._heap_mib, flags)
+        with class_archive("broker", java, jars.jars) as archive:
+            launch = Launch(
+                java=java.executable,
+                jars=jars,
+                cluster_id=_cluster_id(root),
+                heap_mib=self._heap_mib,
+                jvm_flags=flags,
+                archive_flags=() if archive.records else archive.flags,
+            )
+            self._make_nodes(addresses, root, launch, self._watchdog)
+            first, *others = self._nodes.values()
+            first.spawn(*(archive.flags if archive.records else ()))
+            for node in others:
+                node.spawn()
+            self._put_in_front(addresses)
+            for node in self._nodes.values():
+                node.wait_ready(brokers_min=len(addresses))
+            archive.make_in_background(jars.class_path)
+
+    def _make_nodes(
+        self, addresses: tuple[NodeAddress, ...], root: Path, launch: Launch, watchdog: Watchdog
+    ) -> None:
         for address in addresses:
             directory = root / f"node-{address.node_id}"
             properties = node_properties(
                 address, addresses, data_directory=directory / "data", overrides=self._properties
             )
             self._nodes[address.node_id] = KafkaNode(
-                address, directory, properties=properties, launch=launch, watchdog=self._watchdog
+                address, directory, properties=properties, launch=launch, watchdog=watchdog
             )
-        for node in self._nodes.values():
-            node.spawn()
-        self._put_in_front(addresses)
-        for node in self._nodes.values():
-            node.wait_ready(brokers_min=len(addresses))
 
     def _put_in_front(self, addresses: tuple[NodeAddress, ...]) -> None:
         """Start what clients pass on their way to nodes of four ports; here there is nothing."""

@@ -46,13 +46,23 @@ class BrokerStartError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What all nodes of a cluster are started with."""
+    """What all nodes of a cluster are started with.
+
+    Attributes:
+        java: The runtime.
+        jars: The class path.
+        cluster_id: In the base64 of Kafka.
+        heap_mib: Java heap, at most.
+        jvm_flags: How the JVM compiles and collects.
+        archive_flags: What has it map the class data archive of `jars`; none without one.
+    """
 
     java: Path
     jars: BrokerJars
     cluster_id: str
     heap_mib: int
     jvm_flags: tuple[str, ...]
+    archive_flags: tuple[str, ...] = ()
 
 
 class KafkaNode:
@@ -100,18 +110,23 @@ class KafkaNode:
         """Tell whether the process is there; a paused one is."""
         return self._process is not None and self._process.poll() is None
 
-    def spawn(self) -> None:
-        """Start the process, formatting the storage first if it never was; do not wait."""
+    def spawn(self, *jvm_flags: str) -> None:
+        """Start the process, formatting the storage first if it never was; do not wait.
+
+        Args:
+            jvm_flags: For the broker's JVM, this once.
+        """
         if self.is_running:
             return
         launch = self._launch
         java = [str(launch.java), f"-Dhalfbridge.log={self.log_path}", launch.jars.log_option]
+        java += launch.archive_flags
         heap = f"{launch.heap_mib}m"
         half_heap = f"{launch.heap_mib // 2}m"
         commands = [
             [
                 *(*java, f"-Xms{half_heap}", f"-Xmx{heap}", *_BROKER_FLAGS, *launch.jvm_flags),
-                *("kafka.Kafka", str(self._config)),
+                *(*jvm_flags, "kafka.Kafka", str(self._config)),
             ]
         ]
         if not (self.directory / "data" / "meta.properties").exists():
@@ -129,7 +144,7 @@ class KafkaNode:
 
     def use(self, jars: BrokerJars) -> None:
         """Have the next `spawn` run these jars, on the same data: an upgrade, or the way back."""
-        self._launch = replace(self._launch, jars=jars)
+        self._launch = replace(self._launch, jars=jars, archive_flags=())
 
     def wait_ready(self, *, brokers_min: int = 1, timeout_s: float = READY_S_MAX) -> None:
         """Return when this node answers clients and knows `brokers_min` live brokers.

@@ -20,7 +20,25 @@ from halfbridge.spark_jobs.session.local import (
 def test_local_options_carry_the_jars() -> None:
     """Jars are URIs, so that a comma or a space in a path separates nothing."""
     options = local_options([Path("/a b/x.jar"), Path("/y.jar")], {})
-    assert options == {**LOCAL_OPTIONS, "spark.jars": "file:///a%20b/x.jar,file:///y.jar"}
+    assert options == {
+        **LOCAL_OPTIONS,
+        "spark.jars": "file:///a%20b/x.jar,file:///y.jar",
+        "spark.driver.extraClassPath": "/a b/x.jar:/y.jar",
+    }
+
+
+def test_jars_of_the_caller_replace_the_connectors() -> None:
+    """Who names jars has no other version of the same classes in front of them."""
+    options = local_options([Path("/x.jar")], {"spark.jars": "/mine.jar"})
+    assert options == {**LOCAL_OPTIONS, "spark.jars": "/mine.jar"}
+
+
+def test_flags_for_the_jvm_stand_behind_the_callers() -> None:
+    """Spark's launcher splits options at spaces, but not within quotes."""
+    given = {"spark.driver.defaultJavaOptions": "-Xss2m"}
+    options = local_options([], given, jvm_flags=['-XX:File=/a b/"c', "-Xshare:auto"])
+    expected = '-Xss2m "-XX:File=/a b/\\"c" "-Xshare:auto"'
+    assert options["spark.driver.defaultJavaOptions"] == expected
 
 
 def test_given_options_win() -> None:

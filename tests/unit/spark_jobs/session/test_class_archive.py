@@ -1,0 +1,176 @@
+"""Class data archives: who records, what a JVM is given, and that nothing stops a start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from halfbridge.serde.settings import SettingError
+from halfbridge.spark_jobs.session import archive_maker
+from halfbridge.spark_jobs.session.class_archive import DIRECTORY, ClassArchive, class_archive
+from halfbridge.spark_jobs.session.jvm import Java, JavaNotFoundError, find_java
+from halfbridge.testkit.pytest_plugin import leave_out
+from tests.kit.waiting import until
+
+MADE = "made\n"
+
+
+def stub(directory: Path, script: str) -> Java:
+    """A Java that does what `script` says; $archive is where it is told to put the archive."""
+    path = directory / "bin" / "java"
+    path.parent.mkdir(exist_ok=True)
+    find = 'for word; do archive="${word#-XX:SharedArchiveFile=}"; done\n'
+    path.write_text(f"#!/bin/sh\n{find}{script}\n")
+    path.chmod(0o755)
+    return Java(path, 17)
+
+
+@pytest.fixture
+def jar(tmp_path: Path) -> Path:
+    """A jar with nothing in it but its manifest."""
+    path = tmp_path / "some.jar"
+    with ZipFile(path, "w") as opened:
+        opened.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """An empty cache directory whose name has a space."""
+    return tmp_path / "the cache"
+
+
+def made(archive: ClassArchive) -> Path | None:
+    """The archive, once it is there."""
+    return archive_maker.archive_of(archive.directory, archive.stem)
+
+
+def test_one_process_at_a_time_records(tmp_path: Path, jar: Path, cache: Path) -> None:
+    """The first of two JVMs records, the second is given no flags; after a release it records."""
+    java = stub(tmp_path, "exit 0")
+    with class_archive("kind", java, [jar], cache_dir=cache) as first:
+        assert first.records
+        assert first.flags[0].startswith("-XX:DumpLoadedClassList=")
+        with class_archive("kind", java, [jar], cache_dir=cache) as second:
+            assert (second.flags, second.records) == ((), False)
+    with class_archive("kind", java, [jar], cache_dir=cache) as third:
+        assert third.records
+
+
+def test_what_was_recorded_becomes_an_archive(tmp_path: Path, jar: Path, cache: Path) -> None:
+    """It is made behind the caller's back, and while it is made nobody else records."""
+    java = stub(tmp_path, 'printf "made\\n" >"$archive"')
+    with class_archive("kind", java, [jar], cache_dir=cache) as recording:
+        archive_maker.list_of(recording.directory, recording.stem).write_text("java/lang/Object\n")
+        recording.make_in_background(str(jar))
+    until("the archive is made", lambda: made(recording))
+    suffixes = {".jsa", ".claim", ".lock"}
+    until(
+        "what the maker wrote besides is gone",
+        lambda: {each.suffix for each in recording.directory.iterdir()} == suffixes,
+    )
+    with class_archive("kind", java, [jar], cache_dir=cache) as later:
+        assert later.flags == (f"-XX:SharedArchiveFile={made(recording)}", "-Xshare:auto")
+        assert not later.records
+
+
+def test_a_jvm_maps_what_another_one_recorded(jar: Path, cache: Path) -> None:
+    """A real Java takes both kinds of flags: it does not start where the archive does not fit."""
+    try:
+        java = find_java()
+    except JavaNotFoundError as error:
+        leave_out(str(error))
+    command = [str(java.executable), "-cp", str(jar)]
+    with class_archive("kind", java, [jar], cache_dir=cache) as recording:
+        subprocess.run([*command, *recording.flags, "-version"], check=True, capture_output=True)
+        words = recording.directory, recording.stem, str(java.executable), str(jar)
+        archive_maker.make(*words)
+    with class_archive("kind", java, [jar], cache_dir=cache) as later:
+        assert not later.records
+        strict = [*later.flags, "-Xshare:on", "-version"]
+        subprocess.run([*command, *strict], check=True, capture_output=True)
+
+
+def test_a_damaged_archive_is_recorded_anew(tmp_path: Path, jar: Path, cache: Path) -> None:
+    """One that was cut off is not given to a JVM: Java 17 crashes on it."""
+    java = stub(tmp_path, "exit 0")
+    with class_archive("kind", java, [jar], cache_dir=cache) as recording:
+        path = recording.directory / f"{recording.stem}-{len(MADE)}.jsa"
+    path.write_text(MADE)
+    assert class_archive("kind", java, [jar], cache_dir=cache).flags[0].endswith(str(path))
+    path.write_text(MADE[1:])
+    with class_archive("kind", java, [jar], cache_dir=cache) as again:
+        assert again.records
+
+
+def test_each_class_path_and_each_setting_has_its_own(
+    tmp_path: Path, jar: Path, cache: Path
+) -> None:
+    """A jar that was replaced, another Java and another setting each have another archive."""
+    java = stub(tmp_path, "exit 0")
+
+    def stem(*settings: str) -> str:
+        with class_archive("kind", java, [jar], *settings, cache_dir=cache) as archive:
+            return archive.stem
+
+    stems = [stem(), stem("other")]
+    jar.write_bytes(b"another jar")
+    stems.append(stem())
+    modules = tmp_path / "lib" / "modules"
+    modules.parent.mkdir()
+    modules.write_text("another Java at the same place")
+    stems.append(stem())
+    assert len(set(stems)) == 4
+    assert stem() == stems[-1]
+
+
+def test_archives_can_be_switched_off(
+    tmp_path: Path, jar: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `off` a JVM starts as it did before there were archives, and nothing is written."""
+    java = stub(tmp_path, "exit 0")
+    monkeypatch.setenv("HALFBRIDGE_CLASS_ARCHIVES", "off")
+    assert class_archive("kind", java, [jar], cache_dir=cache).flags == ()
+    assert not cache.exists()
+    monkeypatch.setenv("HALFBRIDGE_CLASS_ARCHIVES", "perhaps")
+    with pytest.raises(SettingError, match=r"HALFBRIDGE_CLASS_ARCHIVES.*off or on"):
+        class_archive("kind", java, [jar], cache_dir=cache)
+
+
+def test_a_cache_that_cannot_be_written_stops_no_start(tmp_path: Path, jar: Path) -> None:
+    """Without a place for the archive the JVM gets no flags."""
+    java = stub(tmp_path, "exit 0")
+    assert class_archive("kind", java, [jar], cache_dir=jar).flags == ()
+    kept = tmp_path / "cache" / DIRECTORY
+    kept.parent.mkdir()
+    kept.write_text("in the way")
+    assert class_archive("kind", java, [jar], cache_dir=kept.parent).flags == ()
+
+
+def test_what_cannot_be_made_is_not_tried_again(tmp_path: Path, jar: Path, cache: Path) -> None:
+    """A Java that refuses leaves its reason beside the archives, and later JVMs no work."""
+    java = stub(tmp_path, "echo cannot have directories in paths; exit 3")
+    with class_archive("kind", java, [jar], cache_dir=cache) as recording:
+        archive_maker.list_of(recording.directory, recording.stem).write_text("java/lang/Object\n")
+        recording.make_in_background(str(jar))
+    failure = archive_maker.failure_of(recording.directory, recording.stem)
+    until(
+        "the maker has failed",
+        lambda: failure.exists() and "directories in paths" in failure.read_text(),
+    )
+    assert class_archive("kind", java, [jar], cache_dir=cache).flags == ()
+
+
+def test_the_archive_in_use_is_the_last_to_go(tmp_path: Path, jar: Path, cache: Path) -> None:
+    """A start that maps an archive makes it the one that was used last."""
+    java = stub(tmp_path, "exit 0")
+    with class_archive("kind", java, [jar], cache_dir=cache) as recording:
+        path = recording.directory / f"{recording.stem}-{len(MADE)}.jsa"
+    path.write_text(MADE)
+    os.utime(path, (0, 0))
+    class_archive("kind", java, [jar], cache_dir=cache)
+    assert path.stat().st_mtime > 0
