@@ -81,7 +81,9 @@ class CheckerConfig:
     check_backoff_ms_max: int = setting(
         10 * _MINUTE_MS, doc="Longest interval between unanswered checks, ms.", minimum=1
     )
-    check_rate_max: int = setting(2000, doc="Check requests a second and worker.", minimum=1)
+    check_rate_max: int = setting(
+        20_000, doc="Check requests a second and worker, most.", minimum=1
+    )
     republish_window_records: int = setting(
         100_000, doc="Records a restart may have to read again, a partition.", minimum=1
     )

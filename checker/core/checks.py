@@ -9,6 +9,8 @@ from halfbridge.checker.core.schedule import backoff_ms
 from halfbridge.serde.protocol import REASON_AGE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halfbridge.checker.core.book import Book
     from halfbridge.checker.core.entry import Entry
 
@@ -45,13 +47,19 @@ class Checks:
             self._confirmed_ms = max(self._confirmed_ms, self._claim[1])
             self._claim = None
 
-    def due(self, now_ms: int, limit: int) -> list[Check]:
-        """Return at most `limit` checks to send now; add discards for age to the draft."""
+    def due(self, now_ms: int, limit: int, room: Callable[[str], int] | None = None) -> list[Check]:
+        """Return at most `limit` checks to send now; add discards for age to the draft.
+
+        Args:
+            now_ms: Partition time.
+            limit: Most checks.
+            room: See `CheckSchedule.take`.
+        """
         schedule, settings = self._book.schedule, self._book.settings
         self._book.schedule_unaged(now_ms)
         checks: list[Check] = []
         confirmed_ms = min(self._confirmed_ms, now_ms)
-        for entry in schedule.take(confirmed_ms, limit):
+        for entry in schedule.take(confirmed_ms, limit, room):
             if not self._is_aged(entry, now_ms):
                 checks.append(self._ask(entry, now_ms))
                 continue
@@ -60,7 +68,7 @@ class Checks:
                 age_ms = settings.transaction_age_ms_max
                 self._book.draft.discard(entry, REASON_AGE, settings.actor, now_ms, age_ms=age_ms)
             schedule.add(entry, now_ms + settings.check_backoff_ms_max)
-        due_ms = schedule.next_due_ms()
+        due_ms = schedule.next_unsorted_ms()
         self._is_overdue = due_ms is not None and confirmed_ms < due_ms <= now_ms
         return checks
 

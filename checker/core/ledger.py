@@ -29,7 +29,7 @@ from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from halfbridge.checker.core.entry import Entry
     from halfbridge.checker.core.events import HalfRead
@@ -214,11 +214,19 @@ class Ledger:
         """Yield the readable ops that were read and not applied yet, in op order."""
         return (read for read in self._waiting if not isinstance(read, JunkRead))
 
-    def checks(self, now_ms: int, limit: int) -> list[Check]:
-        """Return at most `limit` checks to send now; discards that are due join the next plan."""
+    def checks(
+        self, now_ms: int, limit: int, room: Callable[[str], int] | None = None
+    ) -> list[Check]:
+        """Return at most `limit` checks to send now; discards that are due join the next plan.
+
+        Args:
+            now_ms: Partition time.
+            limit: Most checks.
+            room: Producer group -> most checks of the group; None: no limit.
+        """
         if self._rebuild is not None or limit < 1:
             return []
-        return self._checks.due(now_ms, limit)
+        return self._checks.due(now_ms, limit, room)
 
     def plan(self, now_ms: int, *, records_max: int, size_bytes_max: int) -> Plan:
         """Apply the ops that may be applied, and return what to write.

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halfbridge.checker.core.entry import Entry
 
-# Due entries that are sorted by group at a time, of first checks and of repeats each. So many are
-# enough for fair turns, and bound one call when a million entries fall due at once.
-READY_MAX = 20_000
+# Due entries that one call sorts by group, of each queue: bounds the call when a million entries
+# fall due at once. All of them are sorted by and by, so that a group that may not be asked at
+# present (`take`) has no other group's entries behind its own.
+SORTED_MAX = 20_000
 # While both kinds are due, one check in 4 is a repeat. First checks come first because most of them
 # are answered. Repeats have a share because a client that never decides could make first checks due
 # without end.
@@ -88,20 +91,26 @@ class CheckSchedule:
             stand = [(entry, due_ms) for entry, due_ms in pairs if _stands(entry, due_ms)]
             self._in_turn = deque(entry for entry, _ in stand)
             self._in_turn_due = deque(due_ms for _, due_ms in stand)
-        self._first.trim(undecided)
-        self._repeats.trim(undecided)
+        self._first.trim(undecided, self._sorted_out_ms)
+        self._repeats.trim(undecided, self._sorted_out_ms)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next entry falls due; None when there is none."""
+        """Return when the next entry falls due; 0: some wait for their turn; None: no entry."""
         if self._first.count or self._repeats.count:
             return 0
+        return self.next_unsorted_ms()
+
+    def next_unsorted_ms(self) -> int | None:
+        """Return the lowest due time of the entries that `take` has not sorted out; None: none."""
         self._skip_moved()
         dues = [*self._first.next_due_ms(), *self._repeats.next_due_ms()]
         if self._in_turn_due:
             dues.append(self._in_turn_due[0])
         return min(dues, default=None)
 
-    def take(self, confirmed_ms: int, limit: int) -> list[Entry]:
+    def take(
+        self, confirmed_ms: int, limit: int, room: Callable[[str], int] | None = None
+    ) -> list[Entry]:
         """Return at most `limit` undecided entries that were due at `confirmed_ms`.
 
         First checks come before repeats, but one in REPEAT_SHARE is a repeat while any is due.
@@ -109,25 +118,31 @@ class CheckSchedule:
 
         `confirmed_ms` may go back from one call to the next, by the difference of two brokers'
         clocks. An entry that was due before keeps its turn.
+
+        Args:
+            confirmed_ms: Partition time.
+            limit: Most entries.
+            room: Producer group -> most entries of the group; None: no limit. The entries of a
+                group without room keep their turns, and delay no other group.
         """
         self._sort_out(confirmed_ms)
         self._sorted_out_ms = max(self._sorted_out_ms, confirmed_ms)
+        shares = _Shares(room)
+        firsts, repeats = self._first, self._repeats
+        has_first, has_repeat = bool(firsts.count), bool(repeats.count)
         taken: list[Entry] = []
-        while (self._first.count or self._repeats.count) and len(taken) < limit:
-            is_repeat = self._is_turn_of_repeats()
-            entry = (self._repeats if is_repeat else self._first).next()
-            # A due time after `_sorted_out_ms` means that the entry was rescheduled meanwhile.
-            if entry.state is _UNDECIDED and entry.due_ms <= self._sorted_out_ms:
-                entry.due_ms = TAKEN  # the entry may be queued twice
-                taken.append(entry)
-                waits = self._repeats.count and not is_repeat
-                self._firsts_in_a_row = self._firsts_in_a_row + 1 if waits else 0
+        while (has_first or has_repeat) and len(taken) < limit:
+            is_turn = not has_first or self._firsts_in_a_row >= REPEAT_SHARE - 1
+            is_repeat = has_repeat and is_turn
+            entry = (repeats if is_repeat else firsts).next(self._sorted_out_ms, shares)
+            if entry is None:
+                has_first, has_repeat = has_first and is_repeat, has_repeat and not is_repeat
+                continue
+            entry.due_ms = TAKEN  # the entry may be queued twice
+            taken.append(entry)
+            waits = has_repeat and repeats.count and not is_repeat
+            self._firsts_in_a_row = self._firsts_in_a_row + 1 if waits else 0
         return taken
-
-    def _is_turn_of_repeats(self) -> bool:
-        if not self._first.count or not self._repeats.count:
-            return not self._first.count
-        return self._firsts_in_a_row >= REPEAT_SHARE - 1
 
     def _skip_moved(self) -> None:
         dues, entries = self._in_turn_due, self._in_turn
@@ -137,12 +152,32 @@ class CheckSchedule:
 
     def _sort_out(self, confirmed_ms: int) -> None:
         dues, first = self._in_turn_due, self._first
-        while dues and first.count < READY_MAX and dues[0] <= confirmed_ms:
+        left = SORTED_MAX
+        while dues and left and dues[0] <= confirmed_ms:
             due_ms, entry = dues.popleft(), self._in_turn.popleft()
             if _stands(entry, due_ms):
                 first.add(entry)
-        first.sort_out(confirmed_ms, 2 * READY_MAX)
-        self._repeats.sort_out(confirmed_ms, READY_MAX)
+                left -= 1
+        first.sort_out(confirmed_ms)
+        self._repeats.sort_out(confirmed_ms)
+
+
+class _Shares:
+    """How many more entries of each group one call of `take` may return."""
+
+    def __init__(self, room: Callable[[str], int] | None) -> None:
+        self._room = room
+        self._left: dict[str, int] = {}
+
+    def has_room(self, group: str) -> bool:
+        """Tell whether an entry of the group may be returned, and count it."""
+        if self._room is None:
+            return True
+        left = self._left.get(group)
+        if left is None:
+            left = self._room(group)
+        self._left[group] = left - 1
+        return left > 0
 
 
 class _Due:
@@ -158,10 +193,17 @@ class _Due:
         self._pushes += 1
         heapq.heappush(self._heap, (due_ms, self._pushes, entry))
 
-    def trim(self, undecided: int) -> None:
-        if len(self._heap) > 2 * undecided + REST_MAX:
+    def trim(self, undecided: int, until_ms: int) -> None:
+        """Remove entries that were decided or rescheduled; queued ones were due at `until_ms`."""
+        most = 2 * undecided + REST_MAX
+        if len(self._heap) > most:
             self._heap = [each for each in self._heap if _stands(each[2], each[0])]
             heapq.heapify(self._heap)
+        if self.count > most:
+            for group, queue in [*self._by_group.items()]:
+                self._by_group[group] = deque(each for each in queue if _waits(each, until_ms))
+            self._by_group = {group: queue for group, queue in self._by_group.items() if queue}
+            self.count = sum(map(len, self._by_group.values()))
 
     def next_due_ms(self) -> list[int]:
         """Return a list of the lowest due time in the heap; an empty list when there is none."""
@@ -170,27 +212,50 @@ class _Due:
             heapq.heappop(heap)
         return [heap[0][0]] if heap else []
 
-    def sort_out(self, confirmed_ms: int, count_max: int) -> None:
-        """Queue the entries that were due at `confirmed_ms`, until `count_max` are queued."""
+    def sort_out(self, confirmed_ms: int) -> None:
+        """Queue the entries that were due at `confirmed_ms`, SORTED_MAX at most."""
         heap = self._heap
-        while heap and self.count < count_max and heap[0][0] <= confirmed_ms:
+        left = SORTED_MAX
+        while heap and left and heap[0][0] <= confirmed_ms:
             due_ms, _, entry = heapq.heappop(heap)
             if _stands(entry, due_ms):
                 self.add(entry)
+                left -= 1
 
     def add(self, entry: Entry) -> None:
         """Queue a due entry for its group's turn."""
         self._by_group.setdefault(entry.group, deque()).append(entry)
         self.count += 1
 
-    def next(self) -> Entry:
-        group = next(iter(self._by_group))
-        queue = self._by_group.pop(group)
-        entry = queue.popleft()
-        self.count -= 1
-        if queue:
-            self._by_group[group] = queue  # the last of the groups: its next turn comes last
-        return entry
+    def next(self, until_ms: int, shares: _Shares) -> Entry | None:
+        """Return the entry whose turn it is, of the groups with room; None if there is none.
+
+        Args:
+            until_ms: A later due time means that a queued entry was rescheduled meanwhile.
+            shares: Counts the returned entry.
+        """
+        for _ in range(len(self._by_group)):
+            group = next(iter(self._by_group))
+            queue = self._by_group.pop(group)
+            while queue and not _waits(queue[0], until_ms):
+                queue.popleft()
+                self.count -= 1
+            if not queue:
+                continue
+            if not shares.has_room(group):
+                self._by_group[group] = queue
+                continue
+            entry = queue.popleft()
+            self.count -= 1
+            if queue:
+                self._by_group[group] = queue  # the last of the groups: its next turn comes last
+            return entry
+        return None
+
+
+def _waits(entry: Entry, until_ms: int) -> bool:
+    """Tell whether a queued entry still waits for its turn."""
+    return entry.state is _UNDECIDED and entry.due_ms <= until_ms
 
 
 def _stands(entry: Entry, due_ms: int) -> bool:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from halfbridge.checker.loop import tracing
-from halfbridge.checker.loop.pacer import Pacer
+from halfbridge.checker.loop.pacer import Pacer, Unanswered
 from halfbridge.checker.loop.pair import in_turn
 from halfbridge.checker.loop.plan_bodies import restore_checks
 from halfbridge.checker.loop.report import TellNow
 from halfbridge.checker.loop.stamps import Stamps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.core.plan import Check
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.questions import Questions
     from halfbridge.checker.loop.topic_watch import TopicWatch
     from halfbridge.checker.metrics import Metrics
-
+    from halfbridge.serde.records import Op
 
 _log = logging.getLogger("halfbridge.checker")
 
@@ -54,6 +54,7 @@ class Asker:
     ) -> None:
         self._names = config.names
         self._pacer = Pacer(config.check_rate_max)
+        self._unanswered = Unanswered(config.check_interval_ms / _MS_PER_S)
         self._questions = questions
         self._barriers = barriers
         self._sender = sender
@@ -65,14 +66,15 @@ class Asker:
         self._told = TellNow()
 
     def ask(self, pairs: Mapping[int, Pair], now: float) -> None:
-        """Send the checks that are due, at most `check_rate_max`, and ask for the wanted ends."""
+        """Send the checks that are due and may be sent, and ask for the wanted ends."""
         waiting = len(pairs)
+        room = partial(self._unanswered.room, now=now)
         for pair in in_turn(pairs, self._last):
             now_ms = pair.now_ms(now)
             ledger = pair.ledger
             share = -(-self._pacer.allowance(now) // waiting)  # rounded up: at least one
             waiting -= 1
-            checks = ledger.checks(now_ms, share)
+            checks = ledger.checks(now_ms, share, room)
             if checks:
                 self._pacer.spend(len(checks))
                 self._last = pair.partition
@@ -88,6 +90,11 @@ class Asker:
         self._sender.serve()
         if self._sender.untimely is not None:
             self._stamps.refused(self._sender.untimely)
+
+    def answered(self, answers: Iterable[Op], now: float) -> None:
+        """Record answers of producer groups, which may be asked so much more."""
+        for op in answers:
+            self._unanswered.answered(op.producer_group, now)
 
     def take_answers(self, pairs: Mapping[int, Pair]) -> bool:
         """Hand the brokers' answers to the ledgers; tell whether there were any."""
@@ -123,6 +130,9 @@ class Asker:
                     tracing.check(check, pair.partition, topic=record.topic)
             else:
                 self._nobody_to_ask(check.half.metadata.producer_group, record.topic, now)
+        for group, count in sent.items():
+            if count:
+                self._unanswered.asked(group, count, now)
         self._metrics.checks_sent(sent)
 
     def _nobody_to_ask(self, group: str, topic: str, now: float) -> None:

@@ -207,6 +207,7 @@ class Worker:
         taken = take_records(messages, self._assignment.pairs, self._names.half, now)
         if taken.answers:
             self._reporter.answered(taken.answers, now)
+            self._asker.answered(taken.answers, now)
         if tracing.is_on():
             tracing.ops(messages, self._names.op)
         if taken.failure is not None:

@@ -20,6 +20,7 @@ from halfbridge.checker.process.slots import slot_ids
 if TYPE_CHECKING:
     import threading
 
+    from halfbridge.bridge.ports import Ports
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.status import Status
 
@@ -36,15 +37,29 @@ MALLOC_ARENA_MAX = -8
 MALLOC_ARENAS = 2
 
 
-def run_worker(config: CheckerConfig, *, slot: str, stop: threading.Event, status: Status) -> int:
+def run_worker(
+    config: CheckerConfig,
+    *,
+    slot: str,
+    stop: threading.Event,
+    status: Status,
+    ports: Ports | None = None,
+) -> int:
     """Serve as the worker on `slot` until `stop` is set; return the exit status.
+
+    Args:
+        config: The daemon's settings.
+        slot: Stable name of the worker.
+        stop: Ends the worker.
+        status: Health and metrics of the worker.
+        ports: None: the system's.
 
     Raises:
         ConfigError: the policy file cannot be used; the operator corrects it.
         SlotTakenError: another worker runs on this slot; the operator stops one of the two.
     """
     policy = load_policy(config.policy_file, names=config.names)
-    ids, ports = slot_ids(slot, topic_prefix=config.topic_prefix), system_ports()
+    ids, ports = slot_ids(slot, topic_prefix=config.topic_prefix), ports or system_ports()
     worker = Worker(config, policy, ids=ids, status=status, ports=ports)
     _log.info("worker on slot %s starts, process %d", slot, os.getpid())
     record = settings_record(config, slot, status, ports)

@@ -10,9 +10,9 @@ from halfbridge.checker.core import schedule as module
 from halfbridge.checker.core.entry import Entry
 from halfbridge.checker.core.events import HalfRead
 from halfbridge.checker.core.schedule import (
-    READY_MAX,
     REPEAT_SHARE,
     REST_MAX,
+    SORTED_MAX,
     CheckSchedule,
     backoff_ms,
     first_due_ms,
@@ -121,7 +121,7 @@ def test_an_entry_that_waits_its_turn_survives_a_clock_that_is_set_back() -> Non
 
 
 def test_a_million_due_at_once_are_sorted_out_in_parts() -> None:
-    """One call costs what READY_MAX entries cost, not what all of them do."""
+    """One call costs what SORTED_MAX entries cost, not what all of them do."""
     schedule = CheckSchedule()
     entry = _entry()
     for number in range(1_000_000):
@@ -133,14 +133,14 @@ def test_a_million_due_at_once_are_sorted_out_in_parts() -> None:
     began = process_time()
     assert schedule.take(10, 3) == [entry]
     assert process_time() - began < 1
-    assert schedule._first.count < 2 * READY_MAX
+    assert schedule._first.count < 2 * SORTED_MAX
     assert schedule._repeats.count == 0
 
 
 def test_first_checks_find_room_beside_a_million_repeats() -> None:
-    """Repeats fill their own waiting room only."""
+    """Repeats that wait for their turn delay no first check."""
     schedule = CheckSchedule()
-    for number in range(READY_MAX + 10):
+    for number in range(SORTED_MAX + 10):
         repeat = _entry()
         repeat.attempt = 1
         schedule.add(repeat, number)
@@ -184,13 +184,64 @@ def test_the_share_of_repeats_goes_from_group_to_group() -> None:
 
 
 def test_repeats_find_room_beside_a_million_first_checks() -> None:
-    """First checks with an immunity of their own fill their own waiting room only."""
+    """First checks with an immunity of their own that wait for their turn delay no repeat."""
     schedule = CheckSchedule()
-    for number in range(2 * READY_MAX + 10):
+    for number in range(2 * SORTED_MAX + 10):
         schedule.add(_entry(), number)
     repeat = _repeat()
     schedule.add(repeat, 1 << 39)
     assert repeat in schedule.take(1 << 40, REPEAT_SHARE)
+
+
+def test_a_group_without_room_delays_no_other_group() -> None:
+    """However many of its entries were due before; and they keep their turns."""
+    schedule = CheckSchedule()
+    slow = [_entry("slow") for _ in range(2 * SORTED_MAX)]
+    for entry in slow:
+        schedule.add_in_turn(entry, 5)
+    quick = _entry("quick")
+    schedule.add_in_turn(quick, 6)
+    room = {"slow": 1, "quick": 9}
+    taken = [schedule.take(10, 9, lambda group: room[group]) for _ in range(3)]
+    assert taken == [[slow[0]], [slow[1]], [slow[2], quick]]
+    room = {"slow": 2}
+    assert schedule.take(10, 9, lambda group: room[group]) == slow[3:5]
+
+
+def test_a_group_without_room_for_first_checks_has_none_for_repeats() -> None:
+    """Both are requests that the group has to answer."""
+    schedule = CheckSchedule()
+    for number in range(4):
+        schedule.add_in_turn(_entry("slow"), number)
+        schedule.add(_repeat("slow"), number)
+    assert len(schedule.take(10, 9, lambda _group: 3)) == 3
+    assert schedule.take(10, 9, lambda _group: 0) == []
+    assert len(schedule.take(10, 9)) == 5
+
+
+def test_what_waits_its_turn_does_not_hide_what_falls_due() -> None:
+    """The end of the op partition is asked for again, although entries wait for their turn."""
+    schedule = CheckSchedule()
+    for due_ms in (5, 5, 30):
+        schedule.add_in_turn(_entry(), due_ms)
+    assert len(schedule.take(10, 1)) == 1
+    assert schedule.next_due_ms() == 0
+    assert schedule.next_unsorted_ms() == 30
+
+
+def test_decided_entries_that_wait_their_turn_are_swept_out() -> None:
+    """A group that may not be asked for a day keeps no memory of what was decided since."""
+    schedule = CheckSchedule()
+    entries = [_entry() for _ in range(REST_MAX + 5)]
+    for entry in entries:
+        schedule.add_in_turn(entry, 5)
+    assert schedule.take(10, 9, lambda _group: 0) == []
+    for entry in entries[:-1]:
+        entry.state = State.COMMITTED
+    schedule.trim(1)
+    assert schedule._first.count == 1
+    assert schedule.take(10, 9) == entries[-1:]
+    assert schedule.next_due_ms() is None
 
 
 def test_decided_entries_are_swept_out() -> None:

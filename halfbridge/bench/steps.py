@@ -1,0 +1,156 @@
+"""Where the time of a transaction goes, step by step: `python -m halfbridge.bench.steps --help`.
+
+Client, worker and reader are processes of one machine, whose monotonic clock they share. Each notes
+when a transaction passes its steps, by transaction id. The worker is the shipped one, on ports that
+note the time of each call: the product has no switch for this, and pays nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from halfbridge.bench.result import percentile
+from halfbridge.bench.step_roles import GROUP, StepsRun
+from halfbridge.bridge.kafka.deletion import delete_groups, delete_topics
+from halfbridge.checker.admin.cluster import Cluster
+from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape
+from halfbridge.checker.admin.topics import create_topics, plan_layout
+from halfbridge.serde.topics import TopicNames
+from halfbridge.testkit.children import Children, Interrupts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halfbridge.bench.timed_ports import Noted
+    from halfbridge.testkit.children import Child
+
+# Each ends where the next begins; the first begins when the transaction is due.
+STEPS = (
+    "half message acknowledged",
+    "decision acknowledged",
+    "decision taken by the worker",
+    "kafka_txn begun",
+    "records handed over",
+    "offsets sent",
+    "records proven",
+    "committed",
+    "seen by a reader",
+)
+_NS_PER_MS = 1e6
+_START_S_MAX = 60.0
+
+
+def whole_ways(client: Noted, worker: Noted, reader: Noted) -> list[list[int]]:
+    """Return the times of each transaction that passed all steps, the due time first. Pure."""
+    whole = []
+    for transaction_id, sent in client.items():
+        times = [*sent, *worker.get(transaction_id, ()), *reader.get(transaction_id, ())]
+        if len(times) == len(STEPS) + 1 and all(times):
+            whole.append(times)
+    return whole
+
+
+def table(whole: Sequence[Sequence[int]]) -> str:
+    """Return p50 and p99 of each step, and of the whole way, milliseconds. Pure.
+
+    A worker may take a decision before its client has the acknowledgement: such a step is negative.
+    """
+    spans = [[row[at + 1] - row[at] for row in whole] for at in range(len(STEPS))]
+    rows = [*zip(STEPS, spans, strict=True), ("all", [row[-1] - row[0] for row in whole])]
+    lines = [f"{len(whole)} transactions", f"{'step, ms':<32}{'p50':>8}{'p99':>9}"]
+    for name, span in rows:
+        ordered = sorted(span)
+        p50, p99 = (percentile(ordered, each) / _NS_PER_MS for each in (50, 99))
+        lines.append(f"{name:<32}{p50:>8.2f}{p99:>9.2f}")
+    return "\n".join(lines)
+
+
+def measure(run: StepsRun) -> list[list[int]]:
+    """Run once in topics of its own, and return what `whole_ways` returns.
+
+    Raises:
+        ChildFailedError: a process ended by itself; its last output is in the message.
+    """
+    names = TopicNames(run.topic_prefix)
+    with ExitStack() as stack:
+        interrupts = stack.enter_context(Interrupts())
+        directory = Path(tempfile.mkdtemp(prefix="halfbridge-steps-"))
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        cluster = Cluster(run.bootstrap_servers)
+        layout = plan_layout(
+            cluster,
+            partitions=run.partitions,
+            replication_factor=None,
+            producer_groups=(GROUP,),
+            retention_ms=HALF_RETENTION_MS,
+        )
+        create_topics(cluster, names, layout)
+        cluster.create(
+            TopicShape(run.real_topic, run.partitions, ()),
+            replication_factor=layout.replication_factor,
+        )
+        stack.callback(delete_groups, run.bootstrap_servers, [names.daemon_group])
+        stack.callback(
+            delete_topics, run.bootstrap_servers, lambda name: name.startswith(run.topic_prefix)
+        )
+        children = stack.enter_context(Children(directory, interrupts=interrupts))
+        worker, reader, client = (
+            _start(children, role, run) for role in ("worker", "reader", "client")
+        )
+        children.wait_until(
+            lambda: client.process.poll() is not None,
+            what="the client's last transaction",
+            timeout_s=_START_S_MAX + 2 * (run.warmup_s + run.seconds),
+        )
+        for child in (worker, reader):
+            children.stop(child)
+        return whole_ways(*(_noted(child) for child in (client, worker, reader)))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure each rate, and print its table."""
+    parser = argparse.ArgumentParser(prog="python -m halfbridge.bench.steps", description=__doc__)
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--rates", type=float, nargs="+", default=[200.0, 2000.0])
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--warmup", type=float, default=4.0)
+    parser.add_argument("--partitions", type=int, default=4)
+    values = parser.parse_args(arguments)
+    for rate in values.rates:
+        prefix = f"steps-{uuid.uuid4().hex[:8]}."
+        run = StepsRun(
+            bootstrap_servers=values.bootstrap_servers,
+            topic_prefix=prefix,
+            real_topic=f"{prefix}orders",
+            partitions=values.partitions,
+            rate=rate,
+            seconds=values.seconds,
+            warmup_s=values.warmup,
+        )
+        sys.stdout.write(f"{rate:g} transactions/s: {table(measure(run))}\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _start(children: Children, role: str, run: StepsRun) -> Child:
+    command = (sys.executable, "-m", "halfbridge.bench.step_roles", role, run.to_json())
+    environ = {key: said for key, said in os.environ.items() if not key.startswith("HALFBRIDGE_")}
+    return children.start(role, command, environ=environ)
+
+
+def _noted(child: Child) -> Noted:
+    noted: Noted = json.loads(child.output.read_text())
+    return noted
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
