@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.bench.sizing import sizing_lines
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -17,6 +19,8 @@ Json = dict[str, Any]
 def report(found: Json) -> str:
     """Return the table of a suite's JSON, with where and when it was measured."""
     lines = list(_lines(found["rows"]))
+    if needed := found.get("sizing"):
+        lines += sizing_lines(needed)
     width = max(_NAME_CHARS, *(len(name) + 2 for name, _ in lines))
     loads = " then ".join(
         "/".join(f"{each:g}" for each in found[when]) for when in ("load_before", "load_after")

@@ -12,6 +12,7 @@ from halfbridge.bench.machine import load, now, this_machine
 from halfbridge.bench.rebuild import measure_rebuild
 from halfbridge.bench.rows import Kind
 from halfbridge.bench.run import measure
+from halfbridge.bench.sizing import sizing
 from halfbridge.bench.undecided import measure_undecided
 from halfbridge.testkit.children import Interrupts
 
@@ -85,13 +86,15 @@ class SuiteResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `--json` prints; its keys are stable."""
+        rows = {name: figures.to_json() for name, figures in self.rows.items()}
         return {
             "machine": self.machine.to_json(),
             "began": self.began,
             "command": self.command,
             "load_before": list(self.loads[0]),
             "load_after": list(self.loads[1]),
-            "rows": {name: figures.to_json() for name, figures in self.rows.items()},
+            "rows": rows,
+            "sizing": sizing(rows),
         }
 
 
