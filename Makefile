@@ -16,6 +16,10 @@ TOOLS := $(VENV)-tools
 EXTRAS := delta,dev,embedded,memory,spark,sql,testcontainers,web
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --messages 200000
+# Of make bench-suite, bench-scale and bench-rivals: --row, --json, --picture FILE, --rounds N (rivals).
+SUITE_ARGS ?=
+SCALE_ARGS ?=
+RIVALS_ARGS ?= --rounds 1
 # Tests at once, file by file (tests/conftest.py); 0: one after the other, with all they print. A lane
 # whose process ends is not started anew: xdist gives the new one nothing to do, and waits for it.
 # Spark computes in one of them; the others mostly wait, for brokers and for what times out.
@@ -40,6 +44,18 @@ demo: $(STAMP)  ## 2,000 orders on a real broker, crashes included; one verdict 
 .PHONY: bench
 bench: $(STAMP)  ## Throughput and latency, end to end (BENCH_ARGS='--rate 200 ...')
 	$(BIN)/halfbridge bench $(BENCH_ARGS)
+
+.PHONY: bench-suite
+bench-suite: $(STAMP)  ## A table of loads: latency, throughput, checks, idle (SUITE_ARGS='--picture bench.svg')
+	$(BIN)/halfbridge bench --suite $(SUITE_ARGS)
+
+.PHONY: bench-scale
+bench-scale: $(STAMP)  ## Workers, pairs, and a restart with a million undecided (SCALE_ARGS='--row rebuild')
+	$(BIN)/halfbridge bench --scale $(SCALE_ARGS)
+
+.PHONY: bench-rivals
+bench-rivals: $(STAMP)  ## Beside a real RocketMQ 5 and an outbox with a relay (RIVALS_ARGS='--rounds 3')
+	$(BIN)/python -m tests.rivals.compare $(RIVALS_ARGS)
 
 ##@ Containers
 .PHONY: image
@@ -156,7 +172,7 @@ clean:  ## Remove .venv, caches and build products (fetched jars stay in the use
 help:  ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} \
 	  /^##@/ {printf "\n%s\n", substr($$0, 5)} \
-	  /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # Build tools come first, pinned too: an isolated build would fetch whatever is newest. setuptools is
 # for pyspark, which comes as source only (70.1 and later need no `wheel`).

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 from halfbridge import Message, Resolution, TransactionProducer
 from halfbridge.bench.config import BenchConfig
 from halfbridge.bench.payload import make_keys, make_packer
+from halfbridge.bench.schedule import Turns, lead_in, scheduled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PRODUCER_GROUP = "bench"
-_NS_PER_S = 1_000_000_000
-_LEAD_S = 2.0  # the schedule runs this long before the measurement, so its start does not count
 _WARMUP_CHUNK = 2_000
 _TAIL_S_MAX = 60.0
 _TICK_S = 0.001
@@ -75,7 +74,7 @@ class Client:
             first_number: Number of the first lead-in message, below all numbers of the warm-up. The
                 lead-in counts down from it, and exists only at a given rate.
         """
-        lead = int(_LEAD_S * self._config.rate)
+        lead = lead_in(self._config.rate)
         numbers = itertools.chain(
             range(first_number, first_number - lead, -1), range(self._config.messages)
         )
@@ -95,14 +94,7 @@ class Client:
             yield number, clock()
 
     def _scheduled(self, numbers: Iterator[int]) -> Iterator[tuple[int, int]]:
-        """Yield each number at its due time, or at once if that has passed, with the due time."""
-        interval_ns = _NS_PER_S / self._config.rate
-        start_ns = time.monotonic_ns()
-        for place, number in enumerate(numbers):
-            due_ns = start_ns + int(place * interval_ns)
-            ahead_ns = due_ns - time.monotonic_ns()
-            if ahead_ns > 0:
-                time.sleep(ahead_ns / _NS_PER_S)
+        for number, due_ns in scheduled(numbers, self._config.rate):
             if number == 0:
                 self.first_send_ns = due_ns
             yield number, due_ns
@@ -136,7 +128,7 @@ class Client:
 
     def _run_threads(self, schedule: Iterator[tuple[int, int]]) -> None:
         """Run threads that take the next number, and block on send and on commit."""
-        turns = _Turns(schedule)
+        turns = Turns(schedule)
         with ThreadPoolExecutor(self._config.threads) as pool:
             work = [pool.submit(self._run_blocking, turns) for _ in range(self._config.threads)]
             self._began += sum(each.result() for each in work)
@@ -155,18 +147,6 @@ class Client:
         return count
 
 
-class _Turns:
-    """Gives the items of a schedule to many threads, one item at a time."""
-
-    def __init__(self, schedule: Iterator[tuple[int, int]]) -> None:
-        self._schedule = schedule
-        self._lock = threading.Lock()
-
-    def __call__(self) -> tuple[int, int] | None:
-        with self._lock:
-            return next(self._schedule, None)
-
-
 def main(arguments: list[str]) -> int:
     """Warm up, wait for the signal, measure; return 1 if a transaction failed."""
     config = BenchConfig.from_json(arguments[0])
@@ -178,7 +158,7 @@ def main(arguments: list[str]) -> int:
         producer_group=PRODUCER_GROUP,
         topics=[config.real_topic],
         in_flight_max=config.in_flight,
-        linger_ms=config.linger_ms,
+        **config.client_settings,
         checker=lambda _: Resolution.UNKNOWN,
     ) as producer:
         client = Client(config, producer)
@@ -190,6 +170,7 @@ def main(arguments: list[str]) -> int:
         _say(
             {
                 "committed": client.committed - before - lead,
+                "lead": lead,
                 "first_send_ns": client.first_send_ns,
                 "failed": len(client.failures),
             }

@@ -11,6 +11,8 @@ from halfbridge.bench.result import Usage
 _PROC = Path("/proc")
 _KIB_PER_MIB = 1024
 _PARENT, _UTIME, _STIME = 1, 11, 12  # fields of /proc/<pid>/stat after the name
+_ADDRESS, _STATE, _INODE = 1, 3, 9  # fields of /proc/net/tcp
+_LISTENING = "0A"
 
 
 def usage_of(pid: int) -> Usage:
@@ -26,6 +28,30 @@ def usage_of(pid: int) -> Usage:
             cpu_s += ticks / os.sysconf("SC_CLK_TCK")
             rss_mb = max(rss_mb, _peak_rss_mb(each))
     return Usage(cpu_s, rss_mb)
+
+
+def listening_pid(port: int) -> int | None:
+    """Return the process that listens on a TCP port; None if there is none, or without /proc."""
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port)}
+    if not sockets:
+        return None
+    for link in _PROC.glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if str(link.readlink()) in sockets:
+                return int(link.parts[2])
+    return None
+
+
+def _listening_inodes(port: int) -> list[str]:
+    found = []
+    for name in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in (_PROC / "net" / name).read_text().splitlines()[1:]:
+                fields = line.split()
+                listens = fields[_STATE] == _LISTENING
+                if listens and int(fields[_ADDRESS].rpartition(":")[2], 16) == port:
+                    found.append(fields[_INODE])
+    return found
 
 
 def _descendants(pid: int) -> list[int]:

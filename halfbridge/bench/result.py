@@ -7,21 +7,36 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from halfbridge.bench.config import BenchConfig
 
+# Of a distribution as a picture shows it: the tail in as many steps as the body.
+PERCENTS = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 100)
 _NS_PER_MS = 1e6
 _NS_PER_S = 1e9
+_US_PER_S = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Time from send (or due time) to visible, milliseconds."""
+    """Time from send (or due time) to visible, milliseconds.
+
+    Attributes:
+        p50: Median.
+        p99: Of 100 messages, one takes longer.
+        max: The slowest one.
+        quantiles: Percentile to milliseconds, for each of PERCENTS.
+    """
 
     p50: float
     p99: float
     max: float
+    quantiles: Mapping[str, float]
+
+    def to_json(self) -> dict[str, float]:
+        """Return the three figures that are printed."""
+        return {"p50": round(self.p50, 2), "p99": round(self.p99, 2), "max": round(self.max, 2)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +51,14 @@ class Usage:
     cpu_s: float
     rss_mb_max: float
 
+    def since(self, before: Usage) -> Usage:
+        """Return the time used since `before`, and the maximum of the memory."""
+        return Usage(self.cpu_s - before.cpu_s, self.rss_mb_max)
+
+    def us_each(self, count: int) -> float:
+        """Return the microseconds of processor time for each of `count` things; 0 for none."""
+        return self.cpu_s * _US_PER_S / count if count else 0.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
@@ -47,9 +70,14 @@ class BenchResult:
         latency: Latency of all measured messages.
         lost: Number of committed messages that were not seen.
         duplicates: Number of messages that were seen again.
-        plain_produce_per_s: Rate of a plain idempotent producer on this machine in this run.
+        plain_produce_per_s: Rate of a plain idempotent producer on this machine in this run; None
+            if not measured.
+        plain_latency: Latency of records of a plain idempotent producer, from send to read, on this
+            machine in this run; None if not measured.
+        transactions: Transactions that ended while usage was measured, with the lead-in.
         client: Usage of the client process.
-        checker: Usage of the daemon.
+        checker: Usage of the daemon, all workers together.
+        broker: Usage of the broker's process; None if the broker is not on this machine.
         config: Configuration of the run.
     """
 
@@ -57,9 +85,12 @@ class BenchResult:
     latency: Latency
     lost: int
     duplicates: int
-    plain_produce_per_s: float
+    plain_produce_per_s: float | None
+    plain_latency: Latency | None
+    transactions: int
     client: Usage
     checker: Usage
+    broker: Usage | None
     config: BenchConfig
 
     @property
@@ -68,16 +99,33 @@ class BenchResult:
         return not self.lost and not self.duplicates
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that `halfbridge bench --json` prints."""
+        """Return the object that `halfbridge bench --json` prints; its keys are stable.
+
+        `latency_ratio_to_plain` compares medians, where both were sent at the same rate.
+        """
+        plain = self.plain_latency
+        is_comparable = plain is not None and self.config.rate > 0
         return {
             "transactions_per_s": round(self.transactions_per_s, 1),
-            "latency_ms": {k: round(v, 2) for k, v in asdict(self.latency).items()},
+            "latency_ms": self.latency.to_json(),
+            "latency_quantiles_ms": dict(self.latency.quantiles),
             "lost": self.lost,
             "duplicates": self.duplicates,
-            "plain_produce_per_s": round(self.plain_produce_per_s, 1),
-            "ratio_to_plain": round(self.transactions_per_s / self.plain_produce_per_s, 4),
-            "client": {k: round(v, 2) for k, v in asdict(self.client).items()},
-            "checker": {k: round(v, 2) for k, v in asdict(self.checker).items()},
+            "plain_produce_per_s": _rounded(self.plain_produce_per_s, 1),
+            "ratio_to_plain": _ratio(self.transactions_per_s, self.plain_produce_per_s),
+            "plain_latency_ms": None if plain is None else plain.to_json(),
+            "plain_latency_quantiles_ms": None if plain is None else dict(plain.quantiles),
+            "latency_ratio_to_plain": (
+                _ratio(self.latency.p50, plain.p50) if plain is not None and is_comparable else None
+            ),
+            "cpu_us_per_tx": {
+                "client": round(self.client.us_each(self.transactions), 1),
+                "worker": round(self.checker.us_each(self.transactions), 1),
+                "broker": self.broker and round(self.broker.us_each(self.transactions), 1),
+            },
+            "client": _usage_json(self.client),
+            "checker": _usage_json(self.checker),
+            "broker": self.broker and _usage_json(self.broker),
             "config": asdict(self.config),
         }
 
@@ -85,12 +133,16 @@ class BenchResult:
 def latency_of(ages_ns: Sequence[int]) -> Latency:
     """Return the percentiles of ages; zeros without ages."""
     if not ages_ns:
-        return Latency(0.0, 0.0, 0.0)
+        return Latency(0.0, 0.0, 0.0, {})
     ordered = sorted(ages_ns)
+    quantiles = {
+        f"{percent:g}": round(percentile(ordered, percent) / _NS_PER_MS, 3) for percent in PERCENTS
+    }
     return Latency(
         percentile(ordered, 50) / _NS_PER_MS,
         percentile(ordered, 99) / _NS_PER_MS,
         ordered[-1] / _NS_PER_MS,
+        quantiles,
     )
 
 
@@ -103,3 +155,15 @@ def percentile(ordered: Sequence[int], percent: float) -> int:
 def per_second(count: int, first_ns: int, last_ns: int) -> float:
     """Return the rate a second; 0 without items or without elapsed time."""
     return count * _NS_PER_S / (last_ns - first_ns) if last_ns > first_ns else 0.0
+
+
+def _usage_json(usage: Usage) -> dict[str, float]:
+    return {"cpu_s": round(usage.cpu_s, 2), "rss_mb_max": round(usage.rss_mb_max, 2)}
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _ratio(value: float, plain: float | None) -> float | None:
+    return round(value / plain, 4) if plain else None

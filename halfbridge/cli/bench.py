@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from halfbridge.bench.config import HEAD_BYTES, BenchConfig
-from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bench.rows import REBUILT, UNDECIDED, chosen, scale_rows, suite_rows
 
 if TYPE_CHECKING:
-    from halfbridge.bench.result import BenchResult
+    from halfbridge.bench.rows import Row
 
 _MESSAGES_MAX = 10_000_000
-_LINGER_MS_FULL_SPEED = 5.0
-# Required settings, to read the client's defaults.
-_NAMED = {"bootstrap_servers": "127.0.0.1:9092", "producer_group": "bench"}
 _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
+# What the rows of a suite say themselves.
+_OF_ROWS = ("messages", "workers", "rate", "threads", "partitions")
 
 
 @click.command(context_settings={"show_default": True})
@@ -59,10 +61,32 @@ _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
     " speed, which halves the broker's work; else the client's own default]",
 )
 @click.option(
+    "--daemon-arguments",
+    default="",
+    show_default=False,
+    metavar="WORDS",
+    help="Further options of `halfbridge checker run`, in one argument.",
+)
+@click.option("--suite", is_flag=True, help="Measure a table of loads, one after the other.")
+@click.option("--scale", is_flag=True, help="Measure workers, pairs and a restart instead.")
+@click.option("--row", "names", multiple=True, metavar="NAME", help="Only this row of the table.")
+@click.option(
+    "--undecided",
+    type=click.IntRange(1, _MESSAGES_MAX),
+    default=None,
+    help=f"Undecided transactions of the row.  [default: {UNDECIDED}; with --scale {REBUILT}]",
+)
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="With --suite: write latency and throughput as an SVG file.",
+)
+@click.option(
     "--bootstrap-servers", default="", help="The cluster to use. Without it a broker is started."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, nothing else.")
-def bench(**values: Any) -> int:
+@click.pass_context
+def bench(context: click.Context, /, **values: Any) -> int:
     """Measure throughput and latency, end to end.
 
     Client, checker and a read_committed consumer are separate processes. The same run measures a
@@ -70,7 +94,6 @@ def bench(**values: Any) -> int:
     checker come from HALFBRIDGE_ variables. Exit status 0 only if nothing was lost or duplicated.
     """
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.bench.run import run_bench
     from halfbridge.spark_jobs.session.ivy import JarsError
     from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
     from halfbridge.testkit.children import (
@@ -79,6 +102,7 @@ def bench(**values: Any) -> int:
     )
     from halfbridge.testkit.node import BrokerStartError
 
+    rows = _rows(context, values)
     config = BenchConfig(
         messages=values["messages"],
         size_bytes=values["size"],
@@ -89,40 +113,69 @@ def bench(**values: Any) -> int:
         warmup_s=values["warmup"],
         partitions=values["partitions"],
         keys=values["keys"],
-        linger_ms=_linger_ms(values),
+        linger_ms=values["linger_ms"],
         bootstrap_servers=values["bootstrap_servers"],
+        daemon_arguments=tuple(shlex.split(values["daemon_arguments"])),
     )
     try:
-        result = run_bench(config, say=lambda text: click.echo(text, err=True))
+        found, is_ok = _suite(rows, config) if rows else _run(config.with_linger())
     except InterruptedRunError as error:
         raise click.Abort from error
     except (BrokerStartError, ChildFailedError, JarsError, JavaNotFoundError) as error:
         click.echo(str(error), err=True)
         raise click.ClickException(str(error).splitlines()[0]) from error
-    click.echo(json.dumps(result.to_json()) if values["as_json"] else _text(result))
-    return 0 if result.ok else 1
+    click.echo(_text(found, values, is_suite=bool(rows)))
+    return 0 if is_ok else 1
 
 
-def _linger_ms(values: dict[str, Any]) -> float:
-    if values["linger_ms"] is not None:
-        return float(values["linger_ms"])
-    full_speed = not values["rate"] and not values["threads"]
-    return (
-        _LINGER_MS_FULL_SPEED if full_speed else BridgeConfig.from_environ({}, **_NAMED).linger_ms
-    )
+def _rows(context: click.Context, values: dict[str, Any]) -> tuple[Row, ...]:
+    """Return the rows of the suite that is wanted; none for a single run."""
+    if not values["suite"] and not values["scale"]:
+        for name in ("names", "undecided", "picture"):
+            if values[name]:
+                raise click.UsageError("--row, --undecided and --picture want --suite or --scale")
+        return ()
+    if values["suite"] and values["scale"]:
+        raise click.UsageError("give --suite or --scale")
+    for name in _OF_ROWS:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} has no effect here: each row has its own")
+    if values["suite"]:
+        rows = suite_rows(values["undecided"] or UNDECIDED)
+    else:
+        rows = scale_rows(values["undecided"] or REBUILT)
+    try:
+        return chosen(rows, values["names"])
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--row") from error
 
 
-def _text(result: BenchResult) -> str:
-    found = result.to_json()
-    latency = found["latency_ms"]
-    lines = [
-        f"transactions/s      {found['transactions_per_s']:,.0f}",
-        f"plain produce/s     {found['plain_produce_per_s']:,.0f}",
-        f"ratio to plain      {found['ratio_to_plain']:.4f}",
-        f"latency ms          p50 {latency['p50']}, p99 {latency['p99']}, max {latency['max']}",
-        f"lost, duplicates    {found['lost']}, {found['duplicates']}",
-    ]
-    for name in ("client", "checker"):
-        used = found[name]
-        lines.append(f"{name:<20}{used['cpu_s']} CPU s, {used['rss_mb_max']} MiB at most")
-    return "\n".join(lines)
+def _run(config: BenchConfig) -> tuple[dict[str, Any], bool]:
+    from halfbridge.bench.run import run_bench
+
+    result = run_bench(config, say=_say)
+    return result.to_json(), result.ok
+
+
+def _suite(rows: tuple[Row, ...], config: BenchConfig) -> tuple[dict[str, Any], bool]:
+    from halfbridge.bench.suite import run_suite
+
+    command = shlex.join(["halfbridge", *sys.argv[1:]])
+    result = run_suite(rows, config, command=command, say=_say)
+    return result.to_json(), result.ok
+
+
+def _text(found: dict[str, Any], values: dict[str, Any], *, is_suite: bool) -> str:
+    """Return what is printed, and write the picture if it is wanted."""
+    from halfbridge.bench.picture import picture
+    from halfbridge.bench.report import report, run_report
+
+    if values["picture"]:
+        values["picture"].write_text(picture(found), "utf-8")
+    if values["as_json"]:
+        return json.dumps(found)
+    return report(found) if is_suite else run_report(found)
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

@@ -1,8 +1,9 @@
-"""Prints the lock file of a Kafka version, for `halfbridge.testkit.locked_jars`.
+"""Prints the lock file of a Kafka version, or of other jars, for `halfbridge.testkit.locked_jars`.
 
     python -m halfbridge.testkit.lock_jars 4.2.0 > halfbridge/testkit/kafka-4.2.0.lock
+    python -m halfbridge.testkit.lock_jars GROUP:ARTIFACT:VERSION...
 
-Ivy resolves the version with its dependencies, so pyspark, whose wheel carries Ivy, must be
+Ivy resolves what is named with its dependencies, so pyspark, whose wheel carries Ivy, must be
 installed; the checksums are those of the jars that it fetched. For maintainers.
 """
 
@@ -36,9 +37,10 @@ def lock_lines(jars: Iterable[Path]) -> list[str]:
 
 
 def main() -> None:
-    """Print the lock file of the version that the command line names."""
-    (version,) = sys.argv[1:]
-    jars = resolve(coordinates_of(version), transitive=True)
+    """Print the lock file of the Kafka version, or of the coordinates, on the command line."""
+    words = sys.argv[1:]
+    wanted = words if ":" in words[0] else coordinates_of(words[0])
+    jars = resolve(wanted, transitive=True)
     sys.stdout.write("\n".join(lock_lines(jars)) + "\n")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from halfbridge.bench.procfs import usage_of
+from halfbridge.bench.procfs import listening_pid, usage_of
 from halfbridge.bench.result import Usage
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
@@ -39,3 +40,13 @@ def test_process_that_is_gone() -> None:
         child.wait()
 
     assert usage_of(child.pid) == Usage(0.0, 0.0)
+
+
+def test_who_listens_on_a_port() -> None:
+    """A server of somebody else is found by its port; a client's port is no server's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert listening_pid(port) == os.getpid()
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            assert listening_pid(client.getsockname()[1]) is None
+    assert listening_pid(port) is None

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from halfbridge.bench.config import BenchConfig
-from halfbridge.bench.result import BenchResult, Latency, Usage, latency_of, per_second, percentile
+from halfbridge.bench.result import (
+    PERCENTS,
+    BenchResult,
+    Latency,
+    Usage,
+    latency_of,
+    per_second,
+    percentile,
+)
 
 CONFIG = BenchConfig(
     messages=10,
@@ -18,20 +29,26 @@ CONFIG = BenchConfig(
     partitions=4,
     linger_ms=0.5,
     keys=1,
+    daemon_arguments=("--slot", "a"),
 )
 
 
-def result_with(**figures: int) -> BenchResult:
+def result_with(**figures: Any) -> BenchResult:
     """Return a result that differs from a good one by `figures`."""
-    return BenchResult(
-        transactions_per_s=25_000.0,
-        latency=Latency(1.0, 2.0, 3.0),
-        plain_produce_per_s=100_000.0,
-        client=Usage(1.0, 50.0),
-        checker=Usage(2.0, 60.0),
-        config=CONFIG,
-        **{"lost": 0, "duplicates": 0, **figures},
-    )
+    given = {
+        "transactions_per_s": 25_000.0,
+        "latency": Latency(1.0, 2.0, 3.0, {"50": 1.0}),
+        "plain_produce_per_s": 100_000.0,
+        "plain_latency": Latency(0.5, 1.5, 2.5, {"50": 0.5}),
+        "transactions": 10_000,
+        "client": Usage(1.0, 50.0),
+        "checker": Usage(2.0, 60.0),
+        "broker": Usage(0.5, 900.0),
+        "config": CONFIG,
+        "lost": 0,
+        "duplicates": 0,
+    }
+    return BenchResult(**{**given, **figures})
 
 
 @pytest.mark.parametrize(
@@ -43,9 +60,12 @@ def test_percentile_is_nearest_rank(percent: float, expected: int) -> None:
 
 
 def test_latency_is_in_milliseconds() -> None:
-    """Ages in nanoseconds become milliseconds; no ages, zeros."""
-    assert latency_of([3_000_000, 1_000_000, 2_000_000]) == Latency(2.0, 3.0, 3.0)
-    assert latency_of([]) == Latency(0.0, 0.0, 0.0)
+    """Ages in nanoseconds become milliseconds, in any order; no ages, zeros."""
+    found = latency_of([3_000_000, 1_000_000, 2_000_000])
+    assert (found.p50, found.p99, found.max) == (2.0, 3.0, 3.0)
+    assert list(found.quantiles) == [f"{each:g}" for each in PERCENTS]
+    assert (found.quantiles["1"], found.quantiles["50"], found.quantiles["100"]) == (1.0, 2.0, 3.0)
+    assert latency_of([]) == Latency(0.0, 0.0, 0.0, {})
 
 
 def test_per_second() -> None:
@@ -55,23 +75,51 @@ def test_per_second() -> None:
 
 
 def test_json_has_the_promised_keys() -> None:
-    """The JSON holds every promised key, and the ratio of the two rates."""
-    found = result_with().to_json()
+    """The JSON holds every promised key, the ratios, and the processor time of a transaction."""
+    found = result_with(config=replace(CONFIG, rate=200.0)).to_json()
 
     assert list(found) == [
         "transactions_per_s",
         "latency_ms",
+        "latency_quantiles_ms",
         "lost",
         "duplicates",
         "plain_produce_per_s",
         "ratio_to_plain",
+        "plain_latency_ms",
+        "plain_latency_quantiles_ms",
+        "latency_ratio_to_plain",
+        "cpu_us_per_tx",
         "client",
         "checker",
+        "broker",
         "config",
     ]
     assert found["latency_ms"] == {"p50": 1.0, "p99": 2.0, "max": 3.0}
+    assert found["plain_latency_ms"] == {"p50": 0.5, "p99": 1.5, "max": 2.5}
     assert found["client"] == {"cpu_s": 1.0, "rss_mb_max": 50.0}
     assert found["ratio_to_plain"] == 0.25
+    assert found["latency_ratio_to_plain"] == 2.0
+    assert found["cpu_us_per_tx"] == {"client": 100.0, "worker": 200.0, "broker": 50.0}
+
+
+def test_what_was_not_measured_is_null() -> None:
+    """Keys stay: a broker elsewhere, no baselines, and no ratio of latencies without a rate."""
+    bare = result_with(broker=None, plain_latency=None, plain_produce_per_s=None).to_json()
+
+    assert list(bare) == list(result_with().to_json())
+    assert bare["broker"] is None
+    assert bare["cpu_us_per_tx"]["broker"] is None
+    assert (bare["plain_produce_per_s"], bare["ratio_to_plain"]) == (None, None)
+    assert (bare["plain_latency_ms"], bare["plain_latency_quantiles_ms"]) == (None, None)
+    assert result_with().to_json()["latency_ratio_to_plain"] is None
+
+
+def test_usage_between_two_moments() -> None:
+    """Time is what was used in between; memory is the maximum, which knows no beginning."""
+    assert Usage(3.0, 70.0).since(Usage(1.0, 60.0)) == Usage(2.0, 70.0)
+    assert Usage(0.5, 1.0).us_each(1_000) == 500.0
+    assert Usage(0.5, 1.0).us_each(0) == 0.0
 
 
 @pytest.mark.parametrize(("figures", "ok"), [({}, True), ({"lost": 1}, False)])
@@ -84,3 +132,12 @@ def test_ok(figures: dict[str, int], ok: bool) -> None:
 def test_config_round_trip() -> None:
     """A process gets its config whole."""
     assert BenchConfig.from_json(CONFIG.to_json()) == CONFIG
+
+
+def test_a_pipelined_client_lingers() -> None:
+    """Where no linger is given: 5 ms at full speed, else the client's own default."""
+    free = replace(CONFIG, linger_ms=None)
+    assert free.with_linger().client_settings == {"linger_ms": 5.0}
+    assert replace(free, threads=4).with_linger().client_settings == {}
+    assert replace(free, rate=10.0).with_linger().client_settings == {}
+    assert CONFIG.with_linger().client_settings == {"linger_ms": 0.5}
