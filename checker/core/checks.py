@@ -9,10 +9,9 @@ from halfbridge.checker.core.schedule import backoff_ms
 from halfbridge.serde.protocol import REASON_AGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from halfbridge.checker.core.book import Book
     from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.schedule import Room
 
 
 class Checks:
@@ -47,7 +46,7 @@ class Checks:
             self._confirmed_ms = max(self._confirmed_ms, self._claim[1])
             self._claim = None
 
-    def due(self, now_ms: int, limit: int, room: Callable[[str], int] | None = None) -> list[Check]:
+    def due(self, now_ms: int, limit: int, room: Room | None = None) -> list[Check]:
         """Return at most `limit` checks to send now; add discards for age to the draft.
 
         Args:

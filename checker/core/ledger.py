@@ -29,10 +29,11 @@ from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from halfbridge.checker.core.entry import Entry
     from halfbridge.checker.core.events import HalfRead
+    from halfbridge.checker.core.schedule import Room
     from halfbridge.checker.core.settings import LedgerSettings
 
 
@@ -66,8 +67,7 @@ class Ledger:
             entries_max=settings.entries_bytes_max,
         )
         self._half_end = HalfEnd()
-        # The offsets of the plan that was returned last. More records may be read before that plan
-        # is committed.
+        # Offsets of the plan that was returned last: more may be read before that plan commits.
         self._covered = (committed.position, committed.op)
         self._rebuild_to = committed.rebuild_to
         self.waits_full_ms = committed.waits_full_ms
@@ -127,15 +127,13 @@ class Ledger:
     def half_end(self, end: int, token: int) -> None:
         """Record that half p ended at `end`, as proven after `wants_half_end` returned `token`.
 
-        Rule 1: no half message will come for an op that names a half offset beyond the end. For
-        example, `end` is 80, and a COMMIT names half offset 90. The COMMIT is noted, and applied as
-        if it named 79. The COMMIT must take effect, because a rebuild takes it for a decision.
+        Rule 1: no half message will come for an op beyond `end`. With `end` 80, a COMMIT that names
+        half offset 90 is applied as if it named 79: a rebuild takes the COMMIT for a decision.
         """
         is_beyond = bool(self._waiting) and half_offset_of(self._waiting[0]) >= end
         if self._half_end.is_answer(token, is_beyond=is_beyond):
-            self._waiting = deque(
-                self._ops.ended(self._waiting, end, read_to=self._half_end.read_to)
-            )
+            ended = self._ops.ended(self._waiting, end, read_to=self._half_end.read_to)
+            self._waiting = deque(ended)
 
     # --- what to do ------------------------------------------------------------------------
 
@@ -178,7 +176,7 @@ class Ledger:
         return self._half_end.question(self._waiting[0].offset, self._op_position, now_ms)
 
     def next_due_ms(self) -> int | None:
-        """Return when the next check or discard falls due; None when nothing is scheduled."""
+        """Return when the next check or discard falls due; None: nothing is scheduled."""
         return None if self._rebuild is not None else self._book.schedule.next_due_ms()
 
     def oldest_undecided_ms(self) -> int | None:
@@ -189,8 +187,7 @@ class Ledger:
     def oldest_needed_ms(self) -> tuple[int | None, int | None]:
         """Return the append times of the oldest undecided half record and the oldest unapplied op.
 
-        Each is None when there is no such record, or when its append time is not known. The
-        retention of half and op topic must not delete these records.
+        None: no such record, or no append time. Retention must not delete these records.
         """
         half_ms = self._book.held.oldest_append_ms()
         op_ms = self._waiting[0].append_ms if self._waiting else -1
@@ -214,15 +211,10 @@ class Ledger:
         """Yield the readable ops that were read and not applied yet, in op order."""
         return (read for read in self._waiting if not isinstance(read, JunkRead))
 
-    def checks(
-        self, now_ms: int, limit: int, room: Callable[[str], int] | None = None
-    ) -> list[Check]:
+    def checks(self, now_ms: int, limit: int, room: Room | None = None) -> list[Check]:
         """Return at most `limit` checks to send now; discards that are due join the next plan.
 
-        Args:
-            now_ms: Partition time.
-            limit: Most checks.
-            room: Producer group -> most checks of the group; None: no limit.
+        `room` tells how many checks a producer group may have; None: no limit.
         """
         if self._rebuild is not None or limit < 1:
             return []

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.core.entry import Entry
 
+    Room = Callable[[str], int]  # producer group -> most checks that may be sent to the group now
+
 # Due entries that one call sorts by group, of each queue: bounds the call when a million entries
 # fall due at once. All of them are sorted by and by, so that a group that may not be asked at
 # present (`take`) has no other group's entries behind its own.
@@ -108,9 +110,7 @@ class CheckSchedule:
             dues.append(self._in_turn_due[0])
         return min(dues, default=None)
 
-    def take(
-        self, confirmed_ms: int, limit: int, room: Callable[[str], int] | None = None
-    ) -> list[Entry]:
+    def take(self, confirmed_ms: int, limit: int, room: Room | None = None) -> list[Entry]:
         """Return at most `limit` undecided entries that were due at `confirmed_ms`.
 
         First checks come before repeats, but one in REPEAT_SHARE is a repeat while any is due.
@@ -165,7 +165,7 @@ class CheckSchedule:
 class _Shares:
     """How many more entries of each group one call of `take` may return."""
 
-    def __init__(self, room: Callable[[str], int] | None) -> None:
+    def __init__(self, room: Room | None) -> None:
         self._room = room
         self._left: dict[str, int] = {}
 

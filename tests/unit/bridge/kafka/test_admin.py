@@ -146,12 +146,12 @@ def test_what_a_broker_refuses_is_a_failure() -> None:
 
 def test_topics_that_cannot_be_seen_are_left_out() -> None:
     """One with an error, and one whose partitions the broker has not heard of."""
-    partition = SimpleNamespace(replicas=(1, 2), leader=1)
-    behind = SimpleNamespace(replicas=(1,), leader=-1)
+    partition = SimpleNamespace(replicas=(1, 2), isrs=(1,), leader=1)
+    behind = SimpleNamespace(replicas=(1,), isrs=(1,), leader=-1)
     topics = {
         "orders": SimpleNamespace(error=None, partitions={0: partition, 1: behind}),
         "secret": SimpleNamespace(error=KafkaError(29), partitions={0: partition}),
         "new": SimpleNamespace(error=None, partitions={}),
     }
     seen = admin.seen_topics(SimpleNamespace(topics=topics))
-    assert seen == {"orders": (2, 1, False)}
+    assert seen == {"orders": (2, 1, False, 1)}
