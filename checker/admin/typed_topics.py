@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.shape import TopicShape
 from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.serde.errors import SerdeError
 from halfbridge.serde.records import ActionOutcome
-from halfbridge.serde.topic_types import TopicType, TopicTypeRecord, encode_type, type_key
+from halfbridge.serde.topic_types import (
+    TopicType,
+    TopicTypeRecord,
+    decode_type,
+    encode_type,
+    type_key,
+)
 
 if TYPE_CHECKING:
     from halfbridge.checker.admin.appending import Appender
@@ -27,10 +34,22 @@ class RealTopic(NamedTuple):
     replicas: int
 
 
+class Typed(NamedTuple):
+    """What became of a real topic.
+
+    Attributes:
+        is_new: It was made; False: it was there.
+        before: Its type until now; None: it had none.
+    """
+
+    is_new: bool
+    before: TopicType | None
+
+
 def create_real_topic(
     cluster: Cluster, names: TopicNames, log: OperatorLog, appender: Appender, wanted: RealTopic
-) -> bool:
-    """Make the topic unless it exists, and tell clients its type; return whether it is new.
+) -> Typed:
+    """Make the topic unless it exists, and tell clients its type.
 
     Repeating it is harmless: the last record of a topic holds.
 
@@ -45,7 +64,9 @@ def create_real_topic(
             f"topic {names.settings} is missing, by which clients learn of types; run halfbridge"
             " topics create without NAME first"
         )
-    before = "there" if cluster.partition_count(wanted.name) else "not there"
+    type_before = _type_of(cluster, names, wanted.name)
+    there = "there" if cluster.partition_count(wanted.name) else "not there"
+    before = f"{there}, {'no type' if type_before is None else type_before.value}"
     intended = log.record(
         "topics create", wanted.name, why="", before=before, after=wanted.type.value
     )
@@ -61,4 +82,17 @@ def create_real_topic(
         log.conclude(intended, outcome, after=str(error))
         raise
     log.conclude(intended, ActionOutcome.DONE, after=wanted.type.value)
-    return is_new
+    return Typed(is_new, type_before)
+
+
+def _type_of(cluster: Cluster, names: TopicNames, topic: str) -> TopicType | None:
+    """Return the type that clients go by; None: none, or one that cannot be read."""
+    found: TopicType | None = None
+    start, end = cluster.watermarks(names.settings, _PARTITION)
+    for record in cluster.read(names.settings, _PARTITION, start=start, end=end):
+        if record.key == type_key(topic):
+            try:
+                found = None if record.value is None else decode_type(record.value).type
+            except SerdeError:
+                found = None
+    return found

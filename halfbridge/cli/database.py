@@ -43,12 +43,13 @@ def database_options(default_name: str) -> Callable[[F], F]:
 
 
 @contextmanager
-def opened(url: str, *, bounds: Bounds | None = None) -> Iterator[Engine]:
+def opened(url: str, *, bounds: Bounds | None = None, option: str = "--url") -> Iterator[Engine]:
     """Yield an engine; an error of the database becomes one line.
 
     Args:
         url: SQLAlchemy URL of the database.
         bounds: For a long-running command; see engine_of.
+        option: The option that gave the URL, for errors.
 
     Raises:
         ClickException: The extra `sql` is not installed, or the database refuses; status 1.
@@ -62,7 +63,7 @@ def opened(url: str, *, bounds: Bounds | None = None) -> Iterator[Engine]:
         from halfbridge.sql import HINT
 
         raise click.ClickException(HINT) from error
-    engine = engine_of(url, bounds=bounds)
+    engine = engine_of(url, bounds=bounds, option=option)
     try:
         yield engine
     except DBAPIError as error:  # without the statement, and SQLAlchemy's link

@@ -182,7 +182,7 @@ def purge(**values: Any) -> int:
     has_names = bool(values["names"]) or values["is_all"]
 
     def agrees(meant: Purged) -> bool:
-        print_purge(meant, err=True)
+        print_purge(meant, is_done=False, err=True)
         return confirm("do this?", yes=values["yes"])
 
     done = purge_letters(letters, order, agrees, gives_up=has_names)
@@ -191,7 +191,7 @@ def purge(**values: Any) -> int:
     elif done is None:
         click.echo("nothing was done")
     else:
-        print_purge(done, err=False)
+        print_purge(done, is_done=not order.dry_run, err=False)
     return 0 if done is not None else 1
 
 
@@ -205,7 +205,7 @@ def _redo(values: dict[str, Any], remedy: str) -> int:
     asked: list[bool] = []
 
     def agrees(meant: Sequence[Told]) -> bool:
-        print_told(meant, "would be", err=True)
+        print_told(meant, "would be ", err=True)
         asked.append(confirm(f"{remedy} these transactions?", yes=values["yes"]))
         return asked[-1]
 
@@ -217,7 +217,7 @@ def _redo(values: dict[str, Any], remedy: str) -> int:
         name = "done" if is_done else "would_be_done"
         click.echo(json.dumps({name: able, "refused": [told_json(each) for each in refused]}))
     else:
-        print_told(told, "is" if is_done else "would be", err=False)
+        print_told(told, "" if is_done else "would be ", err=False)
     missing = set(values["names"]) - {each.transaction.name for each in told}
     for each in sorted(missing):
         click.echo(f"{each}: no open dead letter", err=True)

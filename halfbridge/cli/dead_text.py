@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from halfbridge.bridge.log_text import one_line
+from halfbridge.checker.admin.words import counted
+from halfbridge.cli.bytes_text import CARRIED, bytes_text
+from halfbridge.cli.table import table
 from halfbridge.cli.times import shown_time
 
 if TYPE_CHECKING:
@@ -17,8 +20,8 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.dead.redoing import Told
     from halfbridge.checker.admin.dead.transactions import DeadTransaction
 
+_HEADINGS = ("ID", "STATE", "LIFE", "REMEDY", "MESSAGES", "STORED", "GROUP", "REASONS")
 _SHOWN_MAX = 20
-_VALUE_CHARS_MAX = 200
 
 
 def print_table(found: Sequence[DeadTransaction]) -> None:
@@ -26,23 +29,26 @@ def print_table(found: Sequence[DeadTransaction]) -> None:
     if not found:
         click.echo("no dead letters")
         return
-    row = "{:<32}  {:<9}  {:<8}  {:<9}  {:>8}  {:<20}  {:<24}  {}"
-    click.echo(
-        row.format("ID", "STATE", "LIFE", "REMEDY", "MESSAGES", "STORED", "GROUP", "REASONS")
-    )
-    for each in found:
-        reasons = ",".join(reason.value for reason in each.reasons)
-        words = (
-            one_line(each.name),
+    rows = [
+        (
+            each.name,
             each.state,
             each.key.resume_count if each.key.transaction_id else "-",
             each.remedy.value,
             len(each.letters),
             shown_time(each.stored_ms),
-            one_line(each.key.producer_group) if each.key.transaction_id else "-",
-            f"{reasons} to {one_line(','.join(each.topics)) or '-'}",
+            each.key.producer_group if each.key.transaction_id else "-",
+            _reasons(each),
         )
-        click.echo(row.format(*words).rstrip())
+        for each in found
+    ]
+    for line in table(_HEADINGS, rows):
+        click.echo(line)
+
+
+def _reasons(each: DeadTransaction) -> str:
+    reasons = ",".join(reason.value for reason in each.reasons)
+    return f"{reasons} to {','.join(each.topics) or '-'}"
 
 
 def print_life(each: DeadTransaction, looked: Sequence[Looked]) -> None:
@@ -78,14 +84,11 @@ def _print_body(looked: Looked) -> None:
     if looked.body is None:
         click.echo("    payload  deleted with the half topic's retention")
         return
-    click.echo(f"    key      {_shown(looked.body.key)}")
-    click.echo(f"    value    {_shown(looked.body.value)}")
+    click.echo(f"    key      {bytes_text(looked.body.key)}")
+    click.echo(f"    value    {bytes_text(looked.body.value)}")
     for name, value in looked.body.headers:
-        click.echo(f"    header   {one_line(name)}: {_shown(value)}")
-
-
-def _shown(data: bytes | None) -> str:
-    return "null" if data is None else one_line(repr(data)[1:])[:_VALUE_CHARS_MAX]
+        if name not in CARRIED:
+            click.echo(f"    header   {one_line(name)}: {bytes_text(value)}")
 
 
 def print_told(told: Sequence[Told], verb: str, *, err: bool) -> None:
@@ -103,17 +106,20 @@ def print_told(told: Sequence[Told], verb: str, *, err: bool) -> None:
         write(f"... and {len(able) - _SHOWN_MAX} more")
     for each in refused[:_SHOWN_MAX]:
         write(f"{one_line(each.transaction.name)} refused: {one_line(each.refusal)}")
-    write(f"{len(able)} transactions, which {verb} stored again; {len(refused)} refused")
+    write(f"{counted(len(able), 'transaction')} {verb}stored again; {len(refused)} refused")
 
 
-def print_purge(meant: Purged, *, err: bool) -> None:
-    """Print what a purge does."""
+def print_purge(meant: Purged, *, is_done: bool, err: bool) -> None:
+    """Print what a purge did, or would do."""
+    prefix = "" if is_done else "would be "
     for each in meant.given_up[:_SHOWN_MAX]:
         reasons = ", ".join(reason.value for reason in each.reasons)
         count = len(each.open_letters)
-        click.echo(f"given up: {one_line(each.name)}, {count} dead letters, {reasons}", err=err)
+        told = f"{one_line(each.name)}, {counted(count, 'dead letter')}, {reasons}"
+        click.echo(f"{prefix}given up: {told}", err=err)
     if len(meant.given_up) > _SHOWN_MAX:
-        click.echo(f"given up: {len(meant.given_up) - _SHOWN_MAX} more", err=err)
+        click.echo(f"{prefix}given up: {len(meant.given_up) - _SHOWN_MAX} more", err=err)
     for partition, at in sorted(meant.upto.items()):
-        click.echo(f"deleted: records of partition {partition} below offset {at}", err=err)
-    click.echo(f"{meant.letters} dead letters are deleted", err=err)
+        told = f"records of partition {partition} below offset {at}"
+        click.echo(f"{prefix}deleted: {told}", err=err)
+    click.echo(f"{counted(meant.letters, 'dead letter')} {prefix}deleted", err=err)

@@ -93,7 +93,11 @@ def doctor(**values: Any) -> int:
     facts = gather(config, policy, request, host=host_facts(), ports=system_ports())
     found = judge(facts, config)
     if values["bundle"] is not None:
-        write_bundle(values["bundle"], facts, found, config, version=__version__)
+        try:
+            write_bundle(values["bundle"], facts, found, config, version=__version__)
+        except OSError as error:
+            why = f"{values['bundle']} cannot be written: {error.strerror}"
+            raise click.BadParameter(why, param_hint="--bundle") from error
         click.echo(f"written: {values['bundle']}", err=True)
     if values["as_json"]:
         click.echo(json.dumps(finding_body(found)))

@@ -217,7 +217,7 @@ def _written(
             batch = chosen[at : at + _BATCH]
             decided += decider.decide(batch, considered.ends, pause_s=1.0 / values["rate"])
             if values["is_all"]:
-                click.echo(f"{len(decided)} of {len(chosen)} decided", err=True)
+                click.echo(f"{len(decided)} of {len(chosen)} tried", err=True)
     return decided
 
 
@@ -226,7 +226,7 @@ def _fence(values: dict[str, Any]) -> Iterator[FencePort | None]:
     if values["fence_url"] is None:
         yield None
         return
-    with opened(values["fence_url"]) as engine:
+    with opened(values["fence_url"], option="--fence-url") as engine:
         from halfbridge.sql.fence_operator import OperatorFence
 
         yield OperatorFence(engine, name=values["fence_name"], schema=values["fence_schema"])

@@ -8,6 +8,8 @@ import click
 
 from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.admin.transactions.explain import span_text, time_text
+from halfbridge.checker.admin.words import counted
+from halfbridge.cli.bytes_text import CARRIED, bytes_text
 from halfbridge.cli.table import table
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ def show_list(found: Listing, wanted: Filter) -> None:
     shown = len(found.transactions)
     more = f", {shown} of them shown" if shown < found.undecided else ""
     chosen = " that match" if wanted.group or wanted.topic or wanted.older_than_ms else ""
-    click.echo(f"{found.undecided} undecided transactions{chosen}{more}")
+    click.echo(f"{counted(found.undecided, 'undecided transaction')}{chosen}{more}")
 
 
 def _row(each: Undecided, at_ms: int) -> tuple[object, ...]:
@@ -61,7 +63,8 @@ def show_life(life: Life) -> None:
         for each in life.events
     ]
     heading, *lines = table(("AT", "EVENT", "WHERE", "WHAT"), rows)
-    click.echo(heading)
+    if lines:
+        click.echo(heading)
     for each, line in zip(life.events, lines, strict=True):
         click.echo(line)
         _show_payload(each)
@@ -75,13 +78,10 @@ def _show_payload(each: Event) -> None:
     if each.payload is None:
         return
     for name, value in (("key", each.payload.key), ("value", each.payload.value)):
-        click.echo(f"    {name:<6} {_bytes_text(value)}")
+        click.echo(f"    {name:<6} {bytes_text(value)}")
     for name, value in each.payload.headers:
-        click.echo(f"    header {one_line(name)}: {_bytes_text(value)}")
-
-
-def _bytes_text(value: bytes | None) -> str:
-    return "null" if value is None else one_line(value.decode("utf-8", "backslashreplace"))
+        if name not in CARRIED:
+            click.echo(f"    header {one_line(name)}: {bytes_text(value)}")
 
 
 def _what(each: Event) -> str:
@@ -92,7 +92,7 @@ def _what(each: Event) -> str:
     if each.real_topic is not None:
         words.append(f"for {each.real_topic}")
     if each.bytes is not None:
-        words.append(f"{each.bytes} bytes")
+        words.append(counted(each.bytes, "byte"))
     if each.check_number is not None:
         attempt = f" attempt {each.attempt}" if each.attempt else ""
         words.append(f"check {each.check_number}{attempt}")

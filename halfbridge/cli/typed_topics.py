@@ -40,15 +40,19 @@ def create_typed(values: dict[str, Any]) -> int:
     )
     with appending(cluster) as appender:
         log = OperatorLog(cluster, config.names, appender, who=who(values))
-        is_new = create_real_topic(cluster, config.names, log, appender, wanted)
+        is_new, before = create_real_topic(cluster, config.names, log, appender, wanted)
     policy = load_policy(config.policy_file, names=config.names)
     line = f'"{wanted.name}" = "{values["topic_type"]}"'
     is_told = policy.type_of(wanted.name) is kind
     if values["as_json"]:
-        body = {"name": wanted.name, "type": kind.value, "created": is_new, "in_policy": is_told}
-        click.echo(json.dumps({**body, "policy_line": line}))
+        was = None if before is None else before.value
+        body = {"name": wanted.name, "type": kind.value, "was": was, "created": is_new}
+        click.echo(json.dumps({**body, "in_policy": is_told, "policy_line": line}))
     else:
-        click.echo(f"{'created' if is_new else 'exists':<9} {wanted.name}, {values['topic_type']}")
+        is_other = before not in (None, kind)
+        word = "changed" if is_other else "created" if is_new else "exists"
+        was = f", was {before.value.lower()}" if before is not None and is_other else ""
+        click.echo(f"{word:<9} {wanted.name}, {values['topic_type']}{was}")
         if not is_told:
             where = config.policy_file or "the policy file of all workers"
             click.echo(f"policy    add below [topics] in {where}: {line}")

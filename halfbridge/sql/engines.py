@@ -32,13 +32,14 @@ _ALLOWED = (
 )
 
 
-def engine_of(url: str, *, bounds: Bounds | None = None) -> Engine:
+def engine_of(url: str, *, bounds: Bounds | None = None, option: str = "--url") -> Engine:
     """Return an engine with a bounded wait for a connection.
 
     Args:
         url: SQLAlchemy URL of the database.
         bounds: For a long-running command: connections are pooled, and every wait is bounded. None:
             each use opens a new connection, and statements are not bounded.
+        option: The option that gave the URL, for errors.
 
     Raises:
         ConfigError: The URL is not of a supported database, or the driver is not installed. The
@@ -48,18 +49,18 @@ def engine_of(url: str, *, bounds: Bounds | None = None) -> Engine:
         parsed = make_url(url)
         name = database_of(parsed.get_backend_name()).name
     except (ArgumentError, NoSuchModuleError) as error:
-        raise ConfigError(field="url", value="***", origin="--url", allowed=_ALLOWED) from error
+        raise ConfigError(field="url", value="***", origin=option, allowed=_ALLOWED) from error
     try:
         if bounds is None:
-            option = "timeout" if name == "sqlite" else "connect_timeout"
-            options = {option: Bounds().connect_s}
+            wait = "timeout" if name == "sqlite" else "connect_timeout"
+            options = {wait: Bounds().connect_s}
             return create_engine(parsed, poolclass=NullPool, connect_args=options)
         return _bounded(parsed, name, bounds)
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise ConfigError(
             field="url",
             value=parsed.drivername,
-            origin="--url",
+            origin=option,
             allowed="a driver that is installed; pip install 'halfbridge[sql]' brings psycopg and"
             " PyMySQL",
         ) from error

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from halfbridge.checker.admin.transactions.explain import span_text
 from halfbridge.checker.admin.transactions.waits import Wait
+from halfbridge.checker.admin.words import counted
 from halfbridge.serde.records import COUNT_UNKNOWN, OpKind
 
 if TYPE_CHECKING:
@@ -61,13 +63,15 @@ def effect_text(undecided: Undecided, wish: Wish) -> str:
     """Return what a decision would do, as a sentence."""
     there, count = undecided.messages, wish.message_count
     if wish.kind is OpKind.ROLLBACK:
-        return f"ROLLBACK delivers nothing: {there} messages are forgotten"
+        return f"ROLLBACK delivers nothing of its {counted(there, 'message')}"
     if count > there:
-        return f"COMMIT of {count} messages: {there} are there and become dead letters (INCOMPLETE)"
+        wanted = counted(count, "message")
+        return f"COMMIT of {wanted}: what is there, {there}, becomes dead letters (INCOMPLETE)"
     if COUNT_UNKNOWN < count < there:
-        return f"COMMIT delivers {count} messages; {there - count} become dead letters (EXTRA)"
+        extra = counted(there - count, "dead letter")
+        return f"COMMIT delivers {counted(count, 'message')}; the rest makes {extra} (EXTRA)"
     whole = "" if count == there else ", whether these are all or not"
-    return f"COMMIT delivers the {there} messages that are there{whole}"
+    return f"COMMIT delivers what is there, {counted(there, 'message')}{whole}"
 
 
 def standing_text(life: Life) -> str:
@@ -82,9 +86,9 @@ def standing_text(life: Life) -> str:
 
 def before_text(undecided: Undecided) -> str:
     """Return how a transaction was found, for the audit topic."""
-    age = "of unknown age" if undecided.age_ms is None else f"{undecided.age_ms} ms old"
+    age = "of unknown age" if undecided.age_ms is None else f"{span_text(undecided.age_ms)} old"
     return (
-        f"{undecided.state}, {age}, {undecided.messages} messages of group"
+        f"{undecided.state}, {age}, {counted(undecided.messages, 'message')} of group"
         f" {undecided.producer_group}, pair {undecided.partition}, {undecided.wait.value}"
     )
 

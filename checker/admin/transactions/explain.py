@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.checker.admin.transactions.life import NOT_FOUND, Kind, Verdict
 from halfbridge.checker.admin.transactions.waits import PREPARED, Wait
+from halfbridge.checker.admin.words import counted
 
 if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.life import Event, Life
@@ -21,8 +22,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
 
 _DECIDE = (
-    "To decide it by hand: halfbridge tx commit {id} --reason TEXT, or halfbridge tx rollback {id}"
-    " --reason TEXT. Find out first how its local transaction ended."
+    "To decide it by hand: halfbridge tx commit {id} --messages {messages} --reason TEXT, or"
+    " halfbridge tx rollback {id} --reason TEXT. Find out first how its local transaction ended."
 )
 # What comes next, and what an operator can do, for each reason.
 _NEXT: dict[Wait, tuple[str, str]] = {
@@ -143,7 +144,7 @@ def _not_found(life: Life) -> tuple[str, ...]:
 
 
 def _begin(life: Life) -> list[str]:
-    halves = [each for each in life.events if each.kind is Kind.HALF]
+    halves = _of_this_life(life, Kind.HALF)
     group = f"producer group {life.producer_group}, pair {life.partition}"
     text = f"Transaction {life.id} ({group}) is {life.state}"
     if life.resume_count:
@@ -154,7 +155,8 @@ def _begin(life: Life) -> list[str]:
     topics = ", ".join(dict.fromkeys(each.real_topic or "" for each in halves[:TOLD_MAX]))
     return [
         (
-            f"{text}; it has {len(halves)} half messages for {topics}, the first one stored at"
+            f"{text}; it has {counted(len(halves), 'half message')} for {topics}, the first one"
+            " stored at"
             f" {time_text(first.at_ms)} at half offset {first.offset}."
         )
     ]
@@ -168,7 +170,7 @@ def _undecided(found: Undecided, now_ms: int) -> list[str]:
         when = f"in {span_text(left_ms)}" if left_ms > 0 else f"since {span_text(-left_ms)}"
         sentences.append(f"Its next check is due {when}, at {time_text(found.next_check_at_ms)}.")
     sentences.append(to_do.format(group=found.producer_group))
-    sentences.append(_DECIDE.format(id=found.id))
+    sentences.append(_DECIDE.format(id=found.id, messages=found.messages))
     return sentences
 
 
@@ -197,19 +199,26 @@ def _decided(life: Life) -> list[str]:
 
 
 def _dead(life: Life) -> list[str]:
-    letters = [each for each in life.events if each.kind is Kind.DEAD_LETTER]
+    letters = _of_this_life(life, Kind.DEAD_LETTER)
     if not letters:
         return []
     reasons = ", ".join(sorted({each.reason or "a reason that cannot be read" for each in letters}))
     detail = f": {letters[0].why}" if letters[0].why else ""
     verb = "redeliver" if life.state == "COMMITTED" else "resume"
+    command = f"halfbridge dead {verb} {life.id} --reason TEXT"
     return [
         (
             f"{len(letters)} of its messages are dead letters, for {reasons}{detail} (rule 4); the"
             f" first one is {_place(letters[0])}."
         ),
-        f"To bring them back once the cause is gone: halfbridge dead {verb} {life.id}.",
+        f"To bring them back once the cause is gone: {command}.",
     ]
+
+
+def _of_this_life(life: Life, kind: Kind) -> list[Event]:
+    """Return the records of a kind that do not belong to an earlier life."""
+    lives = (None, life.resume_count)
+    return [each for each in life.events if each.kind is kind and each.resume_count in lives]
 
 
 def _lost(life: Life) -> list[str]:

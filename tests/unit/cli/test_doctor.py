@@ -47,6 +47,14 @@ def test_a_bundle_holds_no_secret(tmp_path: Path) -> None:
     assert json.loads(texts["findings.json"])["findings"][0]["code"] == "unreachable"
 
 
+def test_a_bundle_that_cannot_be_written_is_an_error_of_its_flag(tmp_path: Path) -> None:
+    """One line, and no traceback."""
+    result = run("--bundle", str(tmp_path / "nowhere" / "out.zip"))
+    assert result.exit_code == 2
+    assert "--bundle" in result.output
+    assert "cannot be written: No such file or directory" in result.output
+
+
 def test_findings_are_lines_with_their_commands(capsys: pytest.CaptureFixture[str]) -> None:
     """And how many there are; the exit status goes by the worst."""
     found = (finding("no-worker", "nobody", "run it"), finding("memory", "little", "export A=1"))

@@ -11,7 +11,7 @@ from halfbridge.bridge.daemon_settings import FOLLOW_S
 from halfbridge.checker.admin.appending import appending
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.operator_log import OperatorLog
-from halfbridge.checker.admin.typed_topics import RealTopic, create_real_topic
+from halfbridge.checker.admin.typed_topics import RealTopic, Typed, create_real_topic
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.records import DeadReason
 from halfbridge.serde.topic_types import TopicType, type_key
@@ -31,7 +31,7 @@ def _cluster(stack: MemoryStack) -> Cluster:
     return Cluster("memory", ports=stack.machine.ports(stack.machine.process("operator")))
 
 
-def _create(stack: MemoryStack, name: str, kind: TopicType) -> bool:
+def _create(stack: MemoryStack, name: str, kind: TopicType) -> Typed:
     cluster, names = _cluster(stack), stack.config.names
     with appending(cluster) as appender:
         log = OperatorLog(cluster, names, appender, who="ada@h")
@@ -51,7 +51,7 @@ def test_what_is_no_message_is_refused_as_such_beside_a_plain_topic() -> None:
 def test_running_clients_learn_of_a_type_and_of_its_change() -> None:
     """A plain topic is refused by send and, where it is bound, by begin; others are not."""
     with MemoryStack() as stack, stack.producer("g", checker=_never) as producer:
-        assert _create(stack, "clicks", TopicType.PLAIN)
+        assert _create(stack, "clicks", TopicType.PLAIN) == (True, None)
         assert _create(stack, "orders", TopicType.TRANSACTION)
         stack.advance(FOLLOW_S)
         transaction = producer.begin()
@@ -63,7 +63,7 @@ def test_running_clients_learn_of_a_type_and_of_its_change() -> None:
         with bound, pytest.raises(TopicSetupError, match="topic clicks is plain"):
             bound.begin()
 
-        assert not _create(stack, "clicks", TopicType.TRANSACTION)
+        assert _create(stack, "clicks", TopicType.TRANSACTION) == (False, TopicType.PLAIN)
         stack.advance(FOLLOW_S)
         with producer.begin() as transaction:
             transaction.send(Message("clicks", value=b"2"))

@@ -48,16 +48,16 @@ def _found(**changes: Any) -> Undecided:
 @pytest.mark.parametrize(
     ("wish", "wanted"),
     [
-        (ROLLBACK, "ROLLBACK delivers nothing: 2 messages are forgotten"),
-        (_commit(2), "COMMIT delivers the 2 messages that are there"),
+        (ROLLBACK, "ROLLBACK delivers nothing of its 2 messages"),
+        (_commit(2), "COMMIT delivers what is there, 2 messages"),
         (
             _commit(COUNT_UNKNOWN),
-            "COMMIT delivers the 2 messages that are there, whether these are all or not",
+            "COMMIT delivers what is there, 2 messages, whether these are all or not",
         ),
-        (_commit(1), "COMMIT delivers 1 messages; 1 become dead letters (EXTRA)"),
+        (_commit(1), "COMMIT delivers 1 message; the rest makes 1 dead letter (EXTRA)"),
         (
             _commit(3),
-            "COMMIT of 3 messages: 2 are there and become dead letters (INCOMPLETE)",
+            "COMMIT of 3 messages: what is there, 2, becomes dead letters (INCOMPLETE)",
         ),
     ],
 )
@@ -82,7 +82,7 @@ def test_refusals() -> None:
 
 def test_what_the_audit_topic_is_told() -> None:
     """Before: state, age, group and pair. After: which decision is the first, and whose."""
-    assert before_text(FOUND) == "PREPARED, 12000 ms old, 2 messages of group g, pair 3, ASKED"
+    assert before_text(FOUND) == "PREPARED, 12s old, 2 messages of group g, pair 3, ASKED"
     assert "of unknown age" in before_text(_found(age_ms=None))
     first = First(9, State.COMMITTED, AN_OP)
     assert first_text(first) == "COMMIT by PRODUCER someone at op offset 9"

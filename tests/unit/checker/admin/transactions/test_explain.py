@@ -55,6 +55,7 @@ def test_each_reason_says_what_comes_next_and_what_can_be_done(wait: Wait) -> No
     assert f"It waits because of a reason ({wait.value})." in told
     assert "Its next check is due in 1m30s" in text
     assert "halfbridge tx rollback id --reason TEXT" in text
+    assert f"halfbridge tx commit id --messages {found.messages} --reason TEXT" in text
     assert wait is Wait.NO_DAEMON or "(rule" in text or "(C" in text
 
 
@@ -88,6 +89,17 @@ def test_dead_letters_and_losers_are_told() -> None:
     assert "changed nothing: it contradicts." in text
     discarded = replace(LIFE, state="DISCARDED", events=(HALF, WON, letter))
     assert "halfbridge dead resume id" in " ".join(explain(discarded))
+
+
+def test_records_of_an_earlier_life_are_not_counted() -> None:
+    """What was redelivered once has no more messages than before, and no dead letter is left."""
+    letter = Event(kind=Kind.DEAD_LETTER, at_ms=NOW, topic="dead", partition=0, offset=3)
+    lives = [replace(each, resume_count=0) for each in (HALF, letter)]
+    events = (*lives, replace(HALF, offset=11, resume_count=1), WON)
+    text = " ".join(explain(replace(LIFE, resume_count=1, events=events)))
+    assert "it has 1 half message for orders" in text
+    assert "half offset 11" in text
+    assert "dead letters" not in text
 
 
 def test_what_is_not_found_or_not_applied_is_said() -> None:
