@@ -96,21 +96,16 @@ class Asker:
         for op in answers:
             self._unanswered.answered(op.producer_group, now)
 
-    def take_answers(self, pairs: Mapping[int, Pair]) -> bool:
-        """Hand the brokers' answers to the ledgers; tell whether there were any."""
-        any_came = False
+    def take_answers(self, pairs: Mapping[int, Pair]) -> None:
+        """Hand the brokers' answers to the ledgers."""
         for answer in self._questions.answers():
-            any_came = True
             pair = pairs.get(answer.partition)
-            if pair is None:
-                continue
-            pair.ledger.op_end(answer.end, answer.token)
+            if pair is not None:
+                pair.ledger.op_end(answer.end, answer.token)
         for proof in self._barriers.answers():
-            any_came = True
             pair = pairs.get(proof.partition)
             if pair is not None:
                 pair.ledger.half_end(proof.end, proof.token)
-        return any_came
 
     def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
         sent: Counter[str] = Counter()

@@ -192,19 +192,6 @@ class Assignment:
         """Return in words which pair has nearly spent its budget of entries; empty for none."""
         return self._throttle.trouble(self.pairs.values())
 
-    def doze(self) -> None:
-        """Let the bell watch if every ledger has applied all that it has read."""
-        offsets: dict[tuple[str, int], int] = {}
-        for number, pair in self.pairs.items():
-            ledger = pair.ledger
-            waiting = ledger.ops_waiting or ledger.letters_waiting
-            if not ledger.is_rebuilt or waiting or pair.held or pair.paused:
-                return
-            progress = ledger.progress()
-            offsets[self._half, number] = progress.position
-            offsets[self._op, number] = progress.op
-        self._input.doze(offsets)
-
     def _to_ask(self, numbers: Collection[int], now: float) -> Collection[int]:
         """Return the pairs to begin with: all but waiting ones, or those if there are no others.
 

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 # Time-out of one question to a broker. After that the broker is down, and the loop tries again.
 QUESTION_S = 10.0
-# Large minimum, short wait: with a minimum of one byte each record is a fetch of its own, and the
-# broker runs out of CPU. A wait of 3 ms cost 1.4 ms per transaction (docs/benchmarks.md).
+# A broker answers at the first byte, so a record waits for nothing, and an idle worker makes ten
+# fetches a second to each broker (ADR 3). Under load records pile up between two fetches.
 FETCHING = {
-    "fetch.min.bytes": 1_000_000,
-    "fetch.wait.max.ms": 1,
+    "fetch.min.bytes": 1,
+    "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 50,
     "fetch.queue.backoff.ms": 5,
     # Half records are eight times as large as ops. With larger fetches, half records would be read

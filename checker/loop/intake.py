@@ -14,7 +14,6 @@ from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.trouble import Troubles
-from halfbridge.checker.loop.bell import Bell
 from halfbridge.checker.loop.clients import QUESTION_S, client_config, joined
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.member_failures import MemberFailures
@@ -41,14 +40,9 @@ class Input:
     An assignment alone starts no reading. `assigned` holds the assigned partitions, and `read_from`
     starts them after a check of their committed offsets.
 
-    Fetches wait only a few milliseconds, which keeps batches large and latency low. On an idle
-    topic that would mean hundreds of empty fetches a second. So when no record comes, `doze` pauses
-    the member and lets the bell watch; `fetch` resumes the member when the bell rings.
-
     Attributes:
         assigned: (topic, partition) pairs of the current generation.
         changed: The assignment has changed since the caller last cleared this.
-        dozing: Only the bell fetches.
         reading: How far partitions were read, and since when.
         group_trouble: Errors of the group or a topic, which come among the records only.
         is_member: The group has assigned partitions to this member, perhaps none.
@@ -64,7 +58,6 @@ class Input:
         self.assigned: frozenset[Place] = frozenset()
         self.changed = False
         self.membership: object = None
-        self.dozing = False
         self._served: list[Place] = []
         self.reading = Reading()
         self._paused: set[Place] = set()
@@ -74,7 +67,6 @@ class Input:
         self._troubles = Troubles(_log, ports.clock)
         self._failures = MemberFailures(ports.clock)
         self._member = self._open()
-        self._bell = Bell(config, ports.kafka)
 
     def fetch(self, wait_s: float) -> list[Record]:
         """Return fetched records, waiting `wait_s` for the first one.
@@ -86,10 +78,6 @@ class Input:
         self._replace_if_broken()
         self.reading.takes(self._monotonic())
         try:
-            if self.dozing:
-                if self._bell.rings(wait_s):
-                    self.wake()
-                wait_s = 0
             first = self._member.poll(wait_s)
             # Wait for the first record only: a call for many records waits for all of them.
             records = [] if first is None else [first, *self._member.take(FETCH_MAX)]
@@ -113,13 +101,6 @@ class Input:
             for place, position in self._member.positions(fetched).items()
         }
 
-    def renew_bell(self) -> None:
-        """Wake up, and replace the bell, which did not ring."""
-        with suppress(ConfigError):  # not possible now: the old bell is kept
-            old, self._bell = self._bell, Bell(self._config, self._ports.kafka)
-            self._ports.run.let_go(old)
-        self.wake()
-
     def renew(self, why: str) -> NoReturn:
         """Replace the member by a new one.
 
@@ -142,26 +123,10 @@ class Input:
 
     def read_from(self, offsets: Mapping[Place, int]) -> None:
         """Read exactly these partitions, from these offsets."""
-        self.wake()
         self._lift_pauses()
         self._served = list(offsets)
         self.reading.begin(offsets, self._monotonic())
         self._member.read_from(offsets)
-
-    def doze(self, offsets: Mapping[Place, int]) -> None:
-        """Let the bell watch from `offsets`, the positions, until a record comes."""
-        if not self._served or self.dozing:
-            return
-        self.dozing = True
-        self._member.pause(self._served)
-        self._bell.listen(offsets)
-
-    def wake(self) -> None:
-        """Fetch again."""
-        if self.dozing:
-            self.dozing = False
-            self._bell.rest()
-            self._member.resume(self._served)
 
     def pause(self, topic: str, partition: int) -> None:
         """Stop fetching a partition until `resume` or `read_from`; drops its fetched records."""
@@ -175,14 +140,13 @@ class Input:
 
     def close(self, *, leave: bool) -> None:
         """Close; with `leave`, also leave the group: closing alone does not, in a static member."""
-        self.wake()  # closing revokes the partitions, which cannot be resumed then
         if leave:
             with suppress(RuntimeError):  # closed already, and no new member could be made
                 self._member.leave()
             deadline = self._monotonic() + _LEAVE_S
             while self.assigned and self._monotonic() < deadline:
                 self._member.poll(_LEAVE_S / 10)
-        self._ports.run.let_go(self._bell, self._member)
+        self._ports.run.let_go(self._member)
 
     # Callbacks run inside poll() and take(). If one raised, the client would drop the records that
     # it has fetched. So callbacks only take notes. A replaced member may still call them.
@@ -191,7 +155,6 @@ class Input:
         if generation != self._generation:
             return
         try:
-            self.wake()
             self._served = []
             self.assigned = places
             self.membership = member.membership()
@@ -206,7 +169,6 @@ class Input:
         if generation != self._generation:
             return
         try:
-            self.wake()
             self._lift_pauses()
             self._served = []
             self.assigned, self.is_member = frozenset(), False
@@ -252,13 +214,13 @@ class Input:
 
     def _renew(self, why: str) -> NoReturn:
         self._generation += 1
-        self._ports.run.let_go(self._member, self._bell)
+        self._ports.run.let_go(self._member)
         self._served = []
         self._paused.clear()
-        self.assigned, self.is_member, self.dozing = frozenset(), False, False
+        self.assigned, self.is_member = frozenset(), False
         self.changed = True
         try:
-            self._bell, self._member = Bell(self._config, self._ports.kafka), self._open()
+            self._member = self._open()
         except ConfigError as error:  # for example while a certificate is being replaced
             raise InputLostError(f"no new consumer can be made yet: {error}") from error
         self._failures.replaced()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.questions import Questions
     from halfbridge.checker.metrics import Metrics
 
-# The interval while there is more to read, because an idle worker stays awake for it.
+# The interval while there is more to read.
 LOOK_BEHIND_S = 2.0
 # Twice the time in which a client reports that nobody answers. After it the question is dropped.
 FORGOTTEN_S = 2 * QUESTION_S
@@ -38,13 +38,12 @@ class StallWatch:
         self._question: Ends | None = None
         self._behind: dict[Place, Behind] = {}
 
-    def look(self, now: float) -> bool:
-        """Tell whether logs go on beyond the positions; never waits.
+    def look(self, now: float) -> None:
+        """Find out whether logs go on beyond the positions; never waits.
 
         Raises:
             InputLostError: a log went on for STALLED_S, and none of its records came. A new
-            consumer
-                replaces the old one. A pair that stalls again is left out for a while.
+                consumer replaces the old one. A pair that stalls again is left out for a while.
         """
         if self._question is None:
             pause_s = LOOK_BEHIND_S if self._behind else LOOK_S
@@ -56,12 +55,9 @@ class StallWatch:
             self._take(ends, now)
         elif now - self._asked_at > FORGOTTEN_S:
             self._question, self._behind = None, {}
-        return bool(self._behind)
 
     def _take(self, ends: Mapping[Place, int], now: float) -> None:
         self._behind = compare(self._behind, self._input.reached(), ends, now)
-        if self._behind and self._input.dozing:
-            self._input.renew_bell()
         read_since = self._input.reading.since(now)
         stand = {place: max(each.since, read_since) for place, each in self._behind.items()}
         if stalled := {place: since for place, since in stand.items() if now - since >= STALLED_S}:

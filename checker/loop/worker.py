@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from halfbridge.checker.policy import Policy
     from halfbridge.checker.status import Status
 
-# After this time without records the bell watches.
-DOZE_S = 1.0
 # How long the loop waits for records during a commit, before it checks the commit again.
 UNDER_WAY_S = 0.002
 # Gauges are set at this pace.
@@ -73,7 +71,7 @@ class Worker:
         self._routes = Routes(config.topic_gone_ms, policy.partitioner)
         self._failures = FailureCount(status)
         self._stamps = Stamps()
-        self._gauges_at = self._last_record_at = 0.0
+        self._gauges_at = 0.0
         self._work: list[Work] = []
         self._turns = Turns(config, ids.transactional_id_prefix, status.metrics, ports=ports)
         self._checks = CheckSender(config, ports)
@@ -159,21 +157,15 @@ class Worker:
         if not self._turns.are_ready:
             self._topics.look(self._monotonic())  # finds brokers down sooner than a producer does
             self._turns.start()
-        dozed = self._input.dozing
         messages = self._fetch()
         now = self._monotonic()
-        if dozed and not self._input.dozing:
-            self._stay_awake(now)  # the bell rang, and the records arrive with the next fetch
         if self._input.changed:
             self._begin_anew(now)
             return
         if messages:
-            self._last_record_at = now
             self._ingest(messages, now)
-        # The log may end with markers, which only the consumer's position passes.
-        goes_on = self._stall_watch.look(now)
-        if self._asker.take_answers(self._assignment.pairs) or goes_on:
-            self._stay_awake(now)
+        self._stall_watch.look(now)
+        self._asker.take_answers(self._assignment.pairs)
         self._look_around(now)
         self._asker.ask(self._assignment.pairs, now)
         if self._turns.is_under_way:
@@ -228,12 +220,6 @@ class Worker:
             self._ills.tell(now, self._assignment, self._barriers)
             self._reporter.state(self._assignment.pairs.values(), now, self._topics.retention_ms)
             self._assignment.pause_or_resume()
-        if now - self._last_record_at >= DOZE_S and not self._input.dozing:
-            self._assignment.doze()
-
-    def _stay_awake(self, now: float) -> None:
-        self._last_record_at = now
-        self._input.wake()
 
     # --- kafka_txns ------------------------------------------------------------------------
 

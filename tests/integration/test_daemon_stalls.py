@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from halfbridge.bridge.kafka import system_ports
-from halfbridge.checker.loop import bodies, stall_watch, waits, worker
-from halfbridge.checker.loop.bell import Bell
+from halfbridge.checker.loop import bodies, stall_watch, waits
 from halfbridge.checker.loop.bodies import BodyReader
 from halfbridge.checker.loop.failures import InputLostError
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
 from tests.kit.cluster import ProxiedCluster
 from tests.kit.proxy import Act, Api, Rule
-from tests.kit.waiting import CALL_S, SETTLED_S, until
+from tests.kit.waiting import CALL_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +66,6 @@ def test_a_consumer_that_stands_still_is_replaced(
     cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon was well, and delivered nothing of a partition until it was started again."""
-    monkeypatch.setattr(worker, "DOZE_S", NEVER_MS / 1000)  # the bell's fetches are not meant
     daemon = proxied.start(kafka={"client.id": WATCHED})
     orders = proxied.topic("orders")
     proxied.pass_through(orders)
@@ -102,31 +99,6 @@ def test_a_pair_that_new_consumers_read_no_better_is_left_out(
     daemon.counts("halfbridge_partitions_waiting", 0)
 
 
-def test_a_bell_that_does_not_ring_is_replaced(
-    cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What comes while the daemon dozes is found all the same, and the consumer stays."""
-    monkeypatch.setattr(worker, "DOZE_S", 0.2)
-    dozes = threading.Event()
-    listen = Bell.listen
-
-    def watched(bell: Bell, offsets: Any) -> None:
-        dozes.set()
-        listen(bell, offsets)
-
-    monkeypatch.setattr(Bell, "listen", watched)
-    daemon = proxied.start(kafka={"client.id": WATCHED})
-    orders = proxied.topic("orders")
-    assert dozes.wait(SETTLED_S)
-
-    _hold_fetches(cluster, times=1)
-    for count in range(1, 4):
-        proxied.pass_through(orders)
-        proxied.tail(orders).until(count)
-
-    assert daemon.metric("halfbridge_consumer_stalls_total") == 0
-
-
 def test_a_reader_of_bodies_that_stands_still_is_replaced(
     cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +120,7 @@ def test_a_reader_of_bodies_that_stands_still_is_replaced(
 def test_a_daemon_that_has_read_all_keeps_its_consumer(
     installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Awake and dozing; what lies behind the last record of its partitions are markers."""
+    """What lies behind the last record of its partitions are markers."""
     found: list[dict[tuple[str, int], Behind]] = []
     compare = stall_watch.compare
 
@@ -158,7 +130,6 @@ def test_a_daemon_that_has_read_all_keeps_its_consumer(
 
     monkeypatch.setattr(stall_watch, "compare", watched)
     monkeypatch.setattr(stall_watch, "LOOK_S", 0.02)
-    monkeypatch.setattr(worker, "DOZE_S", 0.2)
     installation.make()
     daemon = installation.start(republish_window_records=WINDOW, batch_records_max=WINDOW)
     orders = installation.topic("orders")

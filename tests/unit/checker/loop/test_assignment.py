@@ -30,7 +30,6 @@ class Paused:
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
-        self.dozes = 0
 
     def pause(self, topic: str, partition: int) -> None:
         """Take note; who pauses twice has lost count."""
@@ -40,10 +39,6 @@ class Paused:
     def resume(self, topic: str, _partition: int) -> None:
         """Take note."""
         self.topics.remove(topic)
-
-    def doze(self, _offsets: object) -> None:
-        """Count it."""
-        self.dozes += 1
 
 
 @pytest.fixture
@@ -106,17 +101,6 @@ def test_letters_stop_the_reading_until_none_is_left(served: Assignment, intake:
         assert bool(served.pairs[0].ledger.letters_waiting) is is_left
     served.pause_or_resume()
     assert not intake.topics
-
-
-def test_nobody_dozes_while_letters_wait(served: Assignment, intake: Paused) -> None:
-    """The next plan is due, whether records come or not."""
-    read_junk(served, 2)
-    plan(served, 1)
-    served.doze()
-    assert intake.dozes == 0
-    plan(served)
-    served.doze()
-    assert intake.dozes == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The group's member: generations, fences, and the bell that listens in its place."""
+"""The group's member: generations, fences and pauses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FENCED = KafkaFailure(Code.FENCED_INSTANCE_ID, "fenced", is_fatal=True)
 
 
 class _Reader:
-    """A member of the group, or the bell: what a test has it hand over, and what it was told."""
+    """A member of the group: what a test has it hand over, and what it was told."""
 
     def __init__(self, properties: Mapping[str, Any], on_lost: Any = None) -> None:
         self.error_cb = properties.get("error_cb")
@@ -69,7 +69,7 @@ class _Reader:
 
 
 class _Kafka:
-    """Makes readers, and keeps them.
+    """Makes members, and keeps them.
 
     Attributes:
         refuses: The client takes its properties no more.
@@ -77,7 +77,6 @@ class _Kafka:
 
     def __init__(self) -> None:
         self.members: list[_Reader] = []
-        self.bells: list[_Reader] = []
         self.refuses = False
 
     def member(self, properties: Mapping[str, Any], *, on_lost: Any) -> _Reader:
@@ -85,10 +84,6 @@ class _Kafka:
             raise ConfigError(field="kafka", value="", origin="Kafka client", allowed="")
         self.members.append(_Reader(properties, on_lost))
         return self.members[-1]
-
-    def reader(self, properties: Mapping[str, Any]) -> _Reader:
-        self.bells.append(_Reader(properties))
-        return self.bells[-1]
 
 
 class _Scene:
@@ -157,7 +152,6 @@ def test_a_member_that_fenced_itself_is_replaced(scene: _Scene) -> None:
     with pytest.raises(InputLostError, match="a new one joins"):
         scene.input.fetch(0)
     assert old.is_closed
-    assert scene.kafka.bells[0].is_closed
     assert (scene.input.assigned, scene.input.changed) == (frozenset(), True)
 
     scene.input.changed = False
@@ -211,19 +205,6 @@ def test_what_the_group_says_is_kept(scene: _Scene) -> None:
     assert scene.input.group_trouble.text(scene.clock.now) == "no right"
     scene.member.assigned(scene.member, PAIR)
     assert scene.input.group_trouble.text(scene.clock.now) == ""
-
-
-def test_while_it_dozes_the_bell_listens(scene: _Scene) -> None:
-    """A record, and no error, wakes the member; the bell rests then."""
-    scene.input.doze({HALF: 3, OP: 4})
-    (bell,) = scene.kafka.bells
-    assert (bell.reads, scene.member.paused) == ({HALF: 3, OP: 4}, PAIR)
-    bell.waiting = [_failure(KafkaFailure(Code.TRANSPORT))]
-    scene.input.fetch(0)
-    assert scene.input.dozing
-    bell.waiting = [_record(OP, 4)]
-    scene.input.fetch(0)
-    assert (scene.input.dozing, bell.reads, scene.member.paused) == (False, {}, set())
 
 
 def test_a_pause_ends_with_the_assignment(scene: _Scene) -> None:
