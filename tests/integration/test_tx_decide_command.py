@@ -72,7 +72,7 @@ def test_one_transaction_is_committed_and_another_rolled_back(
     }
     result = _invoke(installation, "tx", "rollback", second.transaction_id, *ACTING, "--force")
     assert result.exit_code == 0, result.stderr
-    assert "ROLLBACK delivers nothing: 1 messages are forgotten" in result.stderr
+    assert "ROLLBACK delivers nothing of its 1 message" in result.stderr
     assert "won; ROLLBACK by OPERATOR ada@h" in result.stdout
 
     (real,) = installation.delivered(orders)

@@ -64,6 +64,10 @@ MEANINGS: dict[str, tuple[Severity, str]] = {
         Severity.WARNING,
         "a real topic that is named here or in the policy does not exist",
     ),
+    "plain-writer": (
+        Severity.WARNING,
+        "somebody beside the daemon writes to a transaction topic of the policy",
+    ),
     "package": (Severity.ERROR, "another package or directory stands in for halfbridge"),
     "client-library": (Severity.ERROR, "the Kafka client library skips records"),
     "memory": (Severity.WARNING, "the memory budgets do not fit into this machine's memory"),

@@ -44,6 +44,20 @@ class BornClock(NamedTuple):
     records: int
 
 
+class PlainRecords(NamedTuple):
+    """Records of a transaction topic that the daemon did not write.
+
+    Attributes:
+        partition, offset: Of the last one that was seen.
+        records: How many of the records that were looked at.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    records: int
+
+
 class Host(NamedTuple):
     """This machine and this Python.
 
@@ -78,6 +92,7 @@ class Facts:
         workers: Live members of the daemon's group.
         responders: Producer group -> live members of its check group.
         stalls: Partitions whose readers are held back.
+        plain: Transaction topics to which somebody else writes.
         clocks: Clients' clocks, by producer group.
         newest_ms: Newest append time of half and op topic; -1: none.
         record: Limits that the daemon published last.
@@ -98,6 +113,7 @@ class Facts:
     workers: tuple[str, ...] | None = None
     responders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stalls: tuple[Stall, ...] = ()
+    plain: tuple[PlainRecords, ...] = ()
     clocks: tuple[BornClock, ...] = ()
     newest_ms: int = -1
     record: DaemonSettings | None = None

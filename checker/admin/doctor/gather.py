@@ -15,13 +15,14 @@ from halfbridge.bridge.settings_topic import READING, read_settings
 from halfbridge.checker.admin.acls import daemon_acls, producer_acls
 from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, REACH_TIMEOUT_S, Cluster
 from halfbridge.checker.admin.doctor.facts import Facts
-from halfbridge.checker.admin.doctor.logs import born_clocks, open_txns
+from halfbridge.checker.admin.doctor.logs import born_clocks, open_txns, plain_records
 from halfbridge.checker.admin.doctor.questions import Questions
 from halfbridge.checker.admin.doctor.rights import lacking
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS
 from halfbridge.checker.admin.topic_flaws import RETENTION_AGES
 from halfbridge.checker.admin.topics import check_topics, plan_layout
 from halfbridge.checker.policy import may_deliver
+from halfbridge.serde.topic_types import TopicType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,6 +80,14 @@ def gather(
         and (topic in request.real_topics or may_deliver(policy, topic))
     ][:REAL_TOPICS_MAX]
     questions = Questions(ports, request.timeout_s)
+    typed = [
+        (topic, number)
+        for topic, seen in facts.topics.items()
+        if policy.type_of(topic) is TopicType.TRANSACTION and not config.names.is_internal(topic)
+        for number in range(seen.partitions)
+    ]
+    if typed:
+        questions.ask("records of transaction topics", partial(plain_records, typed, ports, common))
     _Asker(config, request, facts, real, admin=admin, ports=ports, common=common).ask(questions)
     questions.wait()
     return _filled(facts, questions)
@@ -224,6 +233,7 @@ def _filled(facts: Facts, questions: Questions) -> Facts:
     facts.workers = answer("workers", None)
     facts.responders = answer("check responders", {})
     facts.stalls = answer("ends of logs", ())
+    facts.plain = answer("records of transaction topics", ())
     facts.clocks, facts.newest_ms = answer("clocks", ((), -1))
     facts.record = answer("settings record", None)
     return facts

@@ -44,6 +44,7 @@ def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
         _settings(facts, config),
         _clocks(facts),
         _real_topics(facts, config),
+        _plain_writers(facts, config),
         judge_host(facts.host, config),
     )
     found = [each for part in parts for each in part]
@@ -222,3 +223,17 @@ def _real_topics(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
             f" --topic {shlex.quote(topic)}"
         )
         yield finding("real-topic", what, mend)
+
+
+def _plain_writers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    for topic, partition, offset, records in facts.plain:
+        what = (
+            f"transaction topic {topic}: {records} of its newest records were not written by the"
+            f" daemon, the last one at offset {offset} of partition {partition}. The command shows"
+            " who may write; remove all but the daemon"
+        )
+        mend = (
+            f"kafka-acls.sh --bootstrap-server {config.bootstrap_servers} --list"
+            f" --topic {shlex.quote(topic)}"
+        )
+        yield finding("plain-writer", what, mend)

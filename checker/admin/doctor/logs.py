@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.ports import Edge
-from halfbridge.checker.admin.doctor.facts import BornClock, Stall
+from halfbridge.checker.admin.doctor.facts import BornClock, PlainRecords, Stall
 from halfbridge.checker.core.events import append_ms_of
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError
@@ -32,6 +32,7 @@ READ_S = 5.0
 # Newest half records of each partition that show what clients' clocks say.
 RECORDS_MAX = 200
 CLOCK_PLACES_MAX = 16
+PLAIN_PLACES_MAX = 64
 GROUPS_MAX = 1_000
 
 
@@ -86,6 +87,36 @@ def born_clocks(
                 lags.setdefault(half.producer_group, []).append(append_ms - half.born_timestamp)
     clocks = tuple(BornClock(group, min(all_ms), len(all_ms)) for group, all_ms in lags.items())
     return clocks, newest_ms
+
+
+def plain_records(
+    places: Sequence[Place], ports: Ports, common: Mapping[str, Any]
+) -> tuple[PlainRecords, ...]:
+    """Return the topics in which newest records were not written by the daemon.
+
+    Args:
+        places: Partitions of transaction topics.
+        ports: To read with.
+        common: Properties of Kafka clients.
+
+    Raises:
+        KafkaFailure: ends are not told, or a topic cannot be read.
+    """
+    admin = ports.kafka.admin(common)
+    asked = places[:PLAIN_PLACES_MAX]
+    firsts = _ends(admin, asked, Edge.START)
+    ends = {place: end for place, end in _ends(admin, asked, Edge.END).items() if end > 0}
+    starts = {place: max(firsts[place], end - RECORDS_MAX) for place, end in ends.items()}
+    found: dict[str, PlainRecords] = {}
+    with _reader(ports, common) as reader:
+        for record in _records(reader, starts, ports):
+            if TRANSACTION_ID in dict(headers_of(record) or ()):
+                continue
+            before = found.get(record.topic())
+            count = 1 if before is None else before.records + 1
+            place = (record.topic(), record.partition(), record.offset())
+            found[record.topic()] = PlainRecords(*place, count)
+    return tuple(found.values())
 
 
 def _held(admin: Admin, places: Sequence[Place]) -> dict[Place, int]:

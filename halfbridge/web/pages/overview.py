@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # The overview of a browser that stays open asks doctor so often.
 _AGAIN_S = 60.0
+# Of what doctor found the page names so many; the page of doctor has all.
+FINDINGS_MAX = 5
 
 
 async def look(visit: Visit) -> dict[str, Any]:
@@ -27,6 +29,7 @@ async def look(visit: Visit) -> dict[str, Any]:
         for (partition, letter), records in sorted(found.now.lags.items()):
             lags.setdefault(partition, {})[letter] = records
     return {
+        "findings_max": FINDINGS_MAX,
         "findings": await _findings(visit) if watch.has_daemons else None,
         "overview": found,
         "health": watch.health,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime, timezone
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _KIB = 1024
@@ -87,12 +87,20 @@ def sparkline(values: tuple[float, ...]) -> Markup:
         for index, value in enumerate(values)
     )
     return Markup(  # noqa: S704 (numbers only)
-        f'<svg class="spark" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}" aria-hidden="true">'
+        f'<svg class="spark" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}"'
+        ' preserveAspectRatio="none" aria-hidden="true">'
         f'<polyline points="{points}"/></svg>'
     )
 
 
+def command(text: str) -> Markup:
+    """Return a command whose words are not broken: a browser breaks `--name` behind its hyphens."""
+    words = (f'<span class="word">{escape(word)}</span>' for word in text.split(" "))
+    return Markup(" ".join(words))  # noqa: S704 (each word is escaped)
+
+
 FILTERS = {
+    "command": command,
     "duration": duration,
     "milliseconds": milliseconds,
     "moment": moment,

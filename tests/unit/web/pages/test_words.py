@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from halfbridge.web.pages.words import duration, milliseconds, moment, number, size, sparkline
+from halfbridge.web.pages.words import (
+    command,
+    duration,
+    milliseconds,
+    moment,
+    number,
+    size,
+    sparkline,
+)
 
 
 @pytest.mark.parametrize(
@@ -63,3 +71,10 @@ def test_a_sparkline_needs_two_values() -> None:
     assert sparkline((1.0,)) == ""
     assert sparkline((0.0, 0.0)).count(",26.0") == 2
     assert "120.0,2.0" in sparkline((0.0, 5.0))
+
+
+def test_words_of_a_command_are_whole_and_escaped() -> None:
+    """What is copied from the page is the command."""
+    shown = command("kafka --topic <x>")
+    spans = '<span class="word">kafka</span> <span class="word">--topic</span>'
+    assert shown == f'{spans} <span class="word">&lt;x&gt;</span>'

@@ -8,7 +8,7 @@ from halfbridge.checker.admin.doctor.codes import Finding
 from halfbridge.checker.admin.doctor.facts import Facts, Host
 from halfbridge.checker.admin.doctor.gather import Request, gather
 from halfbridge.checker.admin.doctor.judge import judge
-from halfbridge.checker.policy import Policy
+from halfbridge.checker.policy import load_policy
 from halfbridge.testkit.memory import MemoryStack
 
 PROCESS = "doctor"
@@ -17,7 +17,7 @@ PROCESS = "doctor"
 def facts_of(stack: MemoryStack, **request: Any) -> Facts:
     """Return what is gathered by a process of its own."""
     ports = stack.machine.ports(stack.machine.process(PROCESS))
-    policy = Policy(stack.config.names)
+    policy = load_policy(stack.config.policy_file, names=stack.config.names)
     return gather(stack.config, policy, Request(**request), host=Host(), ports=ports)
 
 

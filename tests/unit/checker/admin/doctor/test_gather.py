@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,27 @@ def test_no_worker_and_nobody_who_answers(stack: MemoryStack) -> None:
     found = found_by(stack)
     assert found["no-worker"].mend == "halfbridge checker run --bootstrap-servers memory"
     assert GROUP in found["no-responder"].what
+
+
+def test_a_plain_writer_of_a_transaction_topic(tmp_path: Path) -> None:
+    """The daemon's records are not taken for such, nor are plain ones in topics without a type."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text('default = "allow"\n[topics]\n"orders" = "transaction"\n', "utf-8")
+    with MemoryStack(policy_file=policy) as stack:
+        for topic in ("orders", "clicks"):
+            stack.create_topic(topic)
+        with stack.producer(GROUP, checker=unknown) as producer, producer.begin() as tx:
+            tx.send(Message("orders", value=b"v"))
+        stack.advance(10)
+        assert facts_of(stack).plain == ()
+        ports = stack.machine.ports(stack.machine.process("somebody"))
+        writer = ports.kafka.writer({})
+        for topic in ("orders", "orders", "clicks"):
+            writer.produce(topic, b"plain", None, 0, lambda *_: None)
+        writer.flush(10)
+        (plain,) = facts_of(stack).plain
+        assert (plain.topic, plain.records) == ("orders", 2)
+        assert "transaction topic orders: 2" in found_by(stack)["plain-writer"].what
 
 
 def test_a_topic_that_is_missing(stack: MemoryStack) -> None:

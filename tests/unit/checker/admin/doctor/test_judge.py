@@ -10,7 +10,7 @@ import pytest
 from halfbridge.bridge.ports import SeenTopic
 from halfbridge.checker.admin.acls import Acl
 from halfbridge.checker.admin.doctor.codes import MEANINGS, Finding, Severity
-from halfbridge.checker.admin.doctor.facts import BornClock, Facts, Host, Stall
+from halfbridge.checker.admin.doctor.facts import BornClock, Facts, Host, PlainRecords, Stall
 from halfbridge.checker.admin.doctor.judge import CLOCK_MS_MAX, KAFKA_TXN_MS_MAX, judge
 from halfbridge.checker.admin.shape import Problem
 from halfbridge.checker.admin.topics import Report
@@ -86,6 +86,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "clock-broker": ({"newest_ms": NOW_MS + CLOCK_MS_MAX + 1}, "timedatectl"),
     "clock-client": ({"clocks": (BornClock("g", -CLOCK_MS_MAX - 1, 3),)}, "timedatectl"),
     "real-topic": ({"named_topics": ("none",)}, "--create --topic none"),
+    "plain-writer": ({"plain": (PlainRecords("orders", 2, 17, 3),)}, "--list --topic orders"),
     "package": (host(foreign={"halfbridge.serde": "/x/serde"}), "pip install"),
     "client-library": (host(kafka_client=("2.13.1", "2.13.1")), "confluent-kafka>=2.15"),
     "memory": (host(memory_bytes=1 << 30), "HALFBRIDGE_ENTRIES_BYTES_MAX="),
