@@ -38,14 +38,6 @@ class Machine:
         """Return the machine as JSON; its keys are stable."""
         return asdict(self)
 
-    @property
-    def line(self) -> str:
-        """The machine in one line."""
-        return (
-            f"{self.cores} cores of {self.cpu}, {self.memory_gib:g} GiB, {self.system}, "
-            f"Python {self.python}"
-        )
-
 
 def this_machine() -> Machine:
     """Return what there is here."""

@@ -80,20 +80,25 @@ def run_report(found: Json) -> str:
     return "\n".join(f"{name:<{_NAME_CHARS}}{figures}" for name, figures in run_lines(found))
 
 
+def row_lines(name: str, found: Json) -> Iterator[tuple[str, str]]:
+    """Yield the lines of one row of a suite: what it is, and its figures."""
+    if "first_check_s" in found:
+        yield from _undecided_lines(found)
+    elif "worker_percent" in found:
+        broker = found["broker_percent"]
+        beside = "" if broker is None else f", its broker {broker:g} %"
+        yield "idle worker", f"{found['worker_percent']:g} % of a core{beside}"
+    elif "rebuild_s" in found:
+        yield _rebuild_line(found)
+    else:
+        yield name, _run_figures(found)
+        if name == "pipelined":
+            yield "worker's peak memory", f"{found['checker']['rss_mb_max']:.0f} MiB"
+
+
 def _lines(rows: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     for name, found in rows.items():
-        if "first_check_s" in found:
-            yield from _undecided_lines(found)
-        elif "worker_percent" in found:
-            broker = found["broker_percent"]
-            beside = "" if broker is None else f", its broker {broker:g} %"
-            yield "idle worker", f"{found['worker_percent']:g} % of a core{beside}"
-        elif "rebuild_s" in found:
-            yield _rebuild_line(found)
-        else:
-            yield name, _run_figures(found)
-            if name == "pipelined":
-                yield "worker's peak memory", f"{found['checker']['rss_mb_max']:.0f} MiB"
+        yield from row_lines(name, found)
     lost = sum(found.get("lost", 0) for found in rows.values())
     duplicates = sum(found.get("duplicates", 0) for found in rows.values())
     yield "lost, duplicates", f"{lost}, {duplicates}"

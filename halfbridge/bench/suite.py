@@ -10,6 +10,7 @@ from halfbridge.bench.brokers import open_brokers
 from halfbridge.bench.idle import measure_idle
 from halfbridge.bench.machine import load, now, this_machine
 from halfbridge.bench.rebuild import measure_rebuild
+from halfbridge.bench.report import row_lines
 from halfbridge.bench.rows import Kind
 from halfbridge.bench.run import measure
 from halfbridge.bench.sizing import sizing
@@ -125,6 +126,9 @@ def run_suite(
             found[row.name] = _MEASURES[row.kind](
                 row.config(shared), brokers, interrupts=interrupts, say=tell
             )
+            # What has been measured is not lost if a later row fails.
+            for what, figures in row_lines(row.name, found[row.name].to_json()):
+                tell(f"{what}: {figures}")
     return SuiteResult(
         machine=this_machine(), began=began, command=command, loads=(before, load()), rows=found
     )

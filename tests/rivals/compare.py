@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from halfbridge.bench.machine import load, now, this_machine
+from halfbridge.bench.report import machine_line
 from halfbridge.testkit.children import Children, Interrupts
 from tests.rivals.comparison import comparison
 from tests.rivals.itself import Halfbridge
@@ -97,7 +98,7 @@ def main() -> int:
             [
                 *comparison(medians),
                 "",
-                f"machine  {this_machine().line}",
+                f"machine  {machine_line(facts['machine'])}",
                 f"began    {began}, load averages {before} then {load()}",
                 f"command  {command}",
             ]
