@@ -17,6 +17,7 @@ from confluent_kafka.admin import NewTopic
 from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.testkit.broker import BrokerStartError, EmbeddedBroker
 from halfbridge.testkit.cluster import EmbeddedCluster
+from tests.kit.caches import ARCHIVE_S_MAX, archives, maps, own_cache
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -188,6 +189,21 @@ def test_owner_that_dies_leaves_nothing(number: signal.Signals) -> None:
         # The last thing that the watchdog does.
         until("the directory is gone", lambda: not Path(directory).exists(), within_s=LIMIT_S)
     assert group_is_gone(int(process_id)) or is_zombie(int(process_id))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_broker_maps_the_archive_of_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kafka_bootstrap_servers: str
+) -> None:
+    """The first broker's classes are in an archive soon, which the next broker's JVM maps."""
+    monkeypatch.setenv("HALFBRIDGE_CACHE_DIR", str(own_cache(tmp_path)))
+    with EmbeddedBroker():
+        until("the archive is made", lambda: archives(tmp_path), within_s=ARCHIVE_S_MAX)
+    (archive,) = archives(tmp_path)
+    with EmbeddedBroker() as broker:
+        assert broker.process_id is not None
+        assert maps(broker.process_id, archive)
 
 
 def is_zombie(process_id: int) -> bool:
