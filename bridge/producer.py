@@ -22,7 +22,6 @@ from halfbridge.bridge.shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
 
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.futures import DecisionFuture
@@ -283,12 +282,7 @@ class TransactionProducer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _started(self) -> Shared:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import BridgeError
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_OK
-from halfbridge.serde.settings import load
-from halfbridge.web.config import WebConfig, beside, to_plain
+from halfbridge.serde.settings import load, to_plain
+from halfbridge.web.config import WebConfig, beside
 from halfbridge.web.server import listen, serve
 
 if TYPE_CHECKING:

@@ -97,6 +97,7 @@ def _not_whole(
 def _gap(
     messages: Mapping[int, Message], looked: Sequence[Looked], choice: Choice, op: Op | None
 ) -> str:
+    """Return which messages an INCOMPLETE transaction lacks; empty if the operator accepts that."""
     letters = [each.letter for each in looked]
     indices = [one.message_index for one in letters if one.reason is DeadReason.INCOMPLETE]
     if not indices or choice.accept_partial or choice.messages:

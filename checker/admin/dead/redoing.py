@@ -73,6 +73,7 @@ def redo(
 def _redo(
     letters: DeadLetters, rest: Sequence[DeadTransaction], choice: Choice, acting: Acting
 ) -> list[Told]:
+    """Write the transactions batch by batch, at the order's rate; return what became of each."""
     done: list[Told] = []
     planning = _Planning(letters, choice)
     for batch in _batches(rest, acting.order):

@@ -61,9 +61,11 @@ def open_txns(
 def born_clocks(
     places: Sequence[Place], ports: Ports, common: Mapping[str, Any]
 ) -> tuple[tuple[BornClock, ...], int]:
-    """Return what the newest half records say of their clients' clocks, and the newest append time.
+    """Return how clients' clocks differ from brokers' clocks, and the newest append time; -1: none.
 
-    Copies are left out: the daemon wrote them later.
+    Of each producer group's newest half records the one that came soonest counts: the time from
+    `born_timestamp` to append is the clock's error and the delay of the send, and the delay is
+    least there. Copies are left out: the daemon wrote them later.
 
     Raises:
         KafkaFailure: the half topic cannot be read.

@@ -108,7 +108,7 @@ class _SqlDatabases:
             commit(raw)
             self._crashes.reach(Step.AFTER_LOCAL_COMMIT)
 
-        dialect.do_commit = do_commit  # type: ignore[assignment]
+        dialect.do_commit = do_commit  # type: ignore[assignment]  # a method, put in place
 
 
 def _is_in_memory(connection: Connection) -> bool:
