@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Ports
 
 _LOG = logging.getLogger("halfbridge.bridge")
-_CLOSE_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 10.0  # as send_timeout_ms: what was sent last has its time too
 _MS_PER_S = 1_000
 
 

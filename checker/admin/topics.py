@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.read import CommittedOffset
     from halfbridge.serde.topics import TopicNames
 
-PARTITIONS = 4
+PARTITIONS = 4  # pairs: as many workers as may share the load without a change
 
 
 def _none(_topic: str) -> bool:

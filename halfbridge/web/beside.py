@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
 
 COMMAND = (sys.executable, "-m", "halfbridge.web.beside")
-LINE_BYTES_MAX = 1024 * 1024
+LINE_BYTES_MAX = 1024 * 1024  # settings as JSON; `kafka` may hold certificates
 # After a death; the daemon delivers in the meantime.
 AGAIN_S = 5.0
 END_S = 5.0

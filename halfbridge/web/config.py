@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 9465
 _PORT_MAX = 65535
-_METRICS_URLS_MAX = 64
+_METRICS_URLS_MAX = 64  # each is asked in every SAMPLE_S, and may take FETCH_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -161,7 +161,7 @@ def _parsed(offsets: list[str]) -> list[Any]:
 
 
 def _by_the_driver(query_id: str, batch_id: int, address: DriverAddress) -> BatchPlan:
-    from py4j.java_gateway import (  # type: ignore[import-untyped]  # noqa: PLC0415
+    from py4j.java_gateway import (  # type: ignore[import-untyped]  # noqa: PLC0415  (needs a JVM)
         GatewayParameters,
         JavaGateway,
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NOTHING_DELIVERED = frozenset(
     (DeadReason.UNDELIVERABLE, DeadReason.NOT_ALLOWED, DeadReason.INCOMPLETE)
 )
-_SHOWN_MAX = 10
+_SHOWN_MAX = 10  # of up to 1,000 indices: the text stays one line
 _PARTIAL = " --accept-partial delivers what is there"
 _TWICE = " purge it, or --accept-duplicates"
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import Admin, Place, Ports, Reader
 
-ENDS_S = 10.0
+ENDS_S = 10.0  # a partition without a leader is a finding, and not waited for longer
 # Between two looks at the last stable offsets: kafka_txns of a worker under load take far less.
 STILL_S = 2.0
 # Partitions whose ends are asked for; of those that stand still, so many are looked into.

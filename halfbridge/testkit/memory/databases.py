@@ -63,7 +63,7 @@ class _SqlDatabases:
         """Watch no more."""
         if not self._is_watching:
             return
-        from sqlalchemy import Engine, event  # noqa: PLC0415
+        from sqlalchemy import Engine, event  # noqa: PLC0415  (SQLAlchemy is optional)
 
         for name, handler in self._handlers.items():
             event.remove(Engine, name, handler)
@@ -88,7 +88,7 @@ class _SqlDatabases:
         self._crashes.check_alive()
 
     def _on_commit(self, connection: Connection) -> None:
-        from halfbridge.sql.fence_guard import commits_fence_row  # noqa: PLC0415
+        from halfbridge.sql.fence_guard import commits_fence_row  # noqa: PLC0415  (SQLAlchemy is optional)
 
         self._crashes.check_alive()
         if commits_fence_row(connection):
