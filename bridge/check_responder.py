@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from halfbridge.serde.records import CheckRequest, Op
 
 _LOG = logging.getLogger("halfbridge.bridge")
-_OVERDUE_PAUSE_S = 0.1
-_BACK_OFF_S = 1.0
-_STOP_S = 2.0
+_OVERDUE_PAUSE_S = 0.1  # how late it is noticed that a checker is overdue
+_BACK_OFF_S = 1.0  # after an error, so that a broker that is down costs one line a second
+_STOP_S = 2.0  # checkers that run may end; the daemon asks again about the others
 _MS_PER_S = 1_000
 
 

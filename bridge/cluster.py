@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Admin, Ports, Writer
     from halfbridge.serde.topic_shapes import HalfShape
 
-_ADMIN_TIMEOUT_S = 10.0
+_ADMIN_TIMEOUT_S = 10.0  # start() and send() wait so long at most for one answer
 
 
 def check_installation(config: BridgeConfig, ports: Ports) -> HalfShape:

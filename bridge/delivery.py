@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Ports, Running, Waker, Writer
 
 _LOG = logging.getLogger("halfbridge.bridge")
-POLL_EVERY = 32
-INLINE_GRACE_S = 0.005
+POLL_EVERY = 32  # sends that share the cost of one poll
+INLINE_GRACE_S = 0.005  # several inline polls of a dense sender fall into it
 # A thread that sends at this rate hardly ever releases the GIL to the background thread. A slower
 # sender pauses, and the background thread serves it sooner.
 DENSE_PER_S = 8_000

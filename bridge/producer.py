@@ -22,7 +22,6 @@ from halfbridge.bridge.shared import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
 
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.futures import DecisionFuture
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Ports
 
 _LOG = logging.getLogger("halfbridge.bridge")
-_CLOSE_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 10.0  # as send_timeout_ms: what was sent last has its time too
 _MS_PER_S = 1_000
 
 
@@ -283,12 +282,7 @@ class TransactionProducer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _started(self) -> Shared:

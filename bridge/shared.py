@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from halfbridge.serde.topic_shapes import HalfShape
 
 _MS_PER_S = 1_000
-_ROOM_SLICE_S = 0.004
-_PURGE_S = 1.0
+_ROOM_SLICE_S = 0.004  # below delivery.INLINE_GRACE_S, as there
+_PURGE_S = 1.0  # callbacks of purged records only: no broker is waited for
 
 # Told of a fork, in the child process.
 _alive: weakref.WeakSet[Shared] = weakref.WeakSet()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping  # noqa: TC003 (the loader asks for the hints)
+from dataclasses import dataclass
+from pathlib import Path  # noqa: TC003 (as above)
 
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.log_format import LOG_FORMATS, LOG_LEVELS
@@ -170,17 +169,6 @@ class CheckerConfig:
     def names(self) -> TopicNames:
         """Names of the installation's topics and groups."""
         return TopicNames(self.topic_prefix)
-
-
-def to_plain(config: CheckerConfig) -> dict[str, Any]:
-    """Return `config` as values for JSON, which `settings.load` accepts as flags."""
-    plain: dict[str, Any] = {}
-    for each in fields(config):
-        value = getattr(config, each.name)
-        if isinstance(value, Path):
-            value = str(value)
-        plain[each.name] = dict(value) if isinstance(value, Mapping) else value
-    return plain
 
 
 def _check_texts(config: CheckerConfig) -> None:

@@ -59,7 +59,7 @@ def observe_many(histogram: Histogram, values: Iterable[float]) -> None:
     # prometheus-client has no bulk call; these three attributes have stood since 0.4, and
     # test_metrics compares the outcome with plain observe().
     bounds: list[float] = histogram._upper_bounds  # noqa: SLF001
-    buckets: list[Any] = histogram._buckets  # noqa: SLF001
+    buckets: list[Any] = histogram._buckets  # noqa: SLF001  (see above)
     counts = [0] * len(bounds)
     total = 0.0
     for value in values:
@@ -67,7 +67,7 @@ def observe_many(histogram: Histogram, values: Iterable[float]) -> None:
         total += value
     if not any(counts):
         return
-    histogram._sum.inc(total)  # noqa: SLF001
+    histogram._sum.inc(total)  # noqa: SLF001  (see above)
     for bucket, count in zip(buckets, counts, strict=True):
         if count:
             bucket.inc(count)

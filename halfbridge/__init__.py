@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge import bridge
 
 if TYPE_CHECKING:
-    from halfbridge.bridge import *  # noqa: F403
+    from halfbridge.bridge import *  # noqa: F403  (the same names)
 
 __version__ = "0.1.0"
 __all__ = bridge.__all__

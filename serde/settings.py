@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from halfbridge.serde.setting_values import KINDS, PARSERS, is_kind
@@ -220,6 +221,17 @@ def check(config: Any) -> None:
         value = getattr(config, each.name)
         if not (each.takes(value) or (value is None and each.optional)):
             raise each.error(value, "argument")
+
+
+def to_plain(config: Any) -> dict[str, Any]:
+    """Return a settings dataclass as values for JSON, which `load` accepts as flags."""
+    plain: dict[str, Any] = {}
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if isinstance(value, Path):
+            value = str(value)
+        plain[each.name] = dict(value) if isinstance(value, Mapping) else value
+    return plain
 
 
 def _describe(each: Field[Any], hint: Any, refusal: Callable[..., Exception]) -> Setting:

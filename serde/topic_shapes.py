@@ -12,7 +12,7 @@ from halfbridge.serde.operator_actions import ACTION_BYTES_MAX
 from halfbridge.serde.topics import MANIFEST_BYTES_MAX
 
 _HOUR_MS = 3_600_000
-CHECK_PARTITIONS = 4
+CHECK_PARTITIONS = 4  # so many members of a group answer at once
 CHECK_RETENTION_MS = _HOUR_MS
 # One partition: operators' actions have one order.
 AUDIT_PARTITIONS = 1

@@ -333,6 +333,20 @@ def test_the_core_is_pure() -> None:
     assert wrong == []
 
 
+def test_every_exception_to_a_rule_has_its_reason() -> None:
+    """Behind `noqa` and `type: ignore`, or in a comment above; packages without types need none."""
+    bare = re.compile(r"# (?:noqa: [A-Z0-9, ]+|type: ignore\[(?!import-untyped)[\w-]+\])\s*$")
+    silent = []
+    for path in _files(*PACKAGES):
+        above = ""
+        for line in path.read_text("utf-8").splitlines():
+            if bare.search(line) and not above.startswith("#"):
+                silent.append(f"{_name(path)}: {line}")
+            if not line.strip().startswith("from "):  # a comment is about all imports below it
+                above = line.strip()
+    assert silent == []
+
+
 def test_one_oracle_is_independent() -> None:
     """The model of the property tests says the rules itself: it takes records and limits only."""
     imported = _imported(_tree(ROOT / "tests" / "property" / "model.py"))

@@ -115,25 +115,11 @@ class KafkaAdmin:
 
     def ask_rights(self, topics: Iterable[str], timeout_s: float) -> dict[str, KafkaAnswer]:
         """Ask whether this client may write to topics; None: the broker does not say."""
-        futures = self._client.describe_topics(
-            TopicCollection(list(topics)),
-            include_authorized_operations=True,
-            request_timeout=timeout_s,
-        )
-        return {
-            topic: KafkaAnswer(future, _may_write, timeout_s) for topic, future in futures.items()
-        }
+        return self._ask_topics(topics, _may_write, timeout_s)
 
     def ask_operations(self, topics: Iterable[str], timeout_s: float) -> dict[str, KafkaAnswer]:
         """Ask what this client may do to topics."""
-        futures = self._client.describe_topics(
-            TopicCollection(list(topics)),
-            include_authorized_operations=True,
-            request_timeout=timeout_s,
-        )
-        return {
-            topic: KafkaAnswer(future, _operations, timeout_s) for topic, future in futures.items()
-        }
+        return self._ask_topics(topics, _operations, timeout_s)
 
     def ask_cluster(self, timeout_s: float) -> KafkaAnswer:
         """Ask which brokers there are."""
@@ -180,6 +166,16 @@ class KafkaAdmin:
         wanted = [NewPartitions(topic, partitions)]
         futures = self._client.create_partitions(wanted, request_timeout=timeout_s)
         return KafkaAnswer(futures[topic], _nothing, timeout_s)
+
+    def _ask_topics(
+        self, topics: Iterable[str], read: Callable[[Any], Any], timeout_s: float
+    ) -> dict[str, KafkaAnswer]:
+        futures = self._client.describe_topics(
+            TopicCollection(list(topics)),
+            include_authorized_operations=True,
+            request_timeout=timeout_s,
+        )
+        return {topic: KafkaAnswer(each, read, timeout_s) for topic, each in futures.items()}
 
     def _metadata(self, timeout_s: float) -> Any:
         try:

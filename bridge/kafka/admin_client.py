@@ -18,7 +18,7 @@ _closer: Thread | None = None
 _is_ending = False
 
 
-class AdminClient(admin.AdminClient):  # type: ignore[misc]
+class AdminClient(admin.AdminClient):  # type: ignore[misc]  # it has no types
     """The client library's AdminClient; may be dropped at any moment, in any thread.
 
     librdkafka hands over answers in a thread of its own, and this thread makes Python objects of

@@ -37,7 +37,7 @@ class Event(Protocol):
 class Waker(Protocol):
     """A lock that one thread acquires twice and another releases; `_thread.lock` is one."""
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002  (as threading and queue have it)
         """Acquire the lock, waiting for it; tell whether it was acquired."""
 
     def release(self) -> None:
@@ -50,7 +50,7 @@ class Line(Protocol):
     def put_nowait(self, item: Any) -> None:
         """Add an item; raises queue.Full."""
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002  (as threading and queue have it)
         """Take an item, waiting for it; raises queue.Empty."""
 
     def get_nowait(self) -> Any:

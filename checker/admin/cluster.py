@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CALL_TIMEOUT_S = 20.0
+CALL_TIMEOUT_S = 20.0  # an operator waits; brokers elect a leader in less
 REACH_TIMEOUT_S = 8.0  # an operator waits for it; a typo in the address is the usual cause
 # A topic just made is not known to every broker at once.
 SETTLE_TIMEOUT_S = 30.0

@@ -7,16 +7,17 @@ the two leaves the first; whoever repeats the command makes another action.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from halfbridge.checker.errors import AdminError
+from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.operator_actions import FIELD_BYTES_MAX, decode_action, encode_action
 from halfbridge.serde.records import ActionOutcome, OperatorAction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from halfbridge.checker.admin.appending import Appender
     from halfbridge.checker.admin.cluster import Cluster
@@ -97,6 +98,22 @@ class OperatorLog:
         )
         self._append(concluded)
         return concluded
+
+    @contextmanager
+    def telling_failure(self, *intended: OperatorAction) -> Iterator[None]:
+        """Store that actions failed, or are in doubt, if the block raises AdminError.
+
+        Raises:
+            AdminError: as the block raised, or not stored.
+        """
+        try:
+            yield
+        except AdminError as error:
+            in_doubt = isinstance(error, InDoubtError)
+            outcome = ActionOutcome.IN_DOUBT if in_doubt else ActionOutcome.FAILED
+            for each in intended:
+                self.conclude(each, outcome, after=str(error))
+            raise
 
     def _append(self, action: OperatorAction) -> None:
         place = (self._names.audit, _PARTITION)

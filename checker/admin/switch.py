@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.checker.errors import AdminError
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.records import ActionOutcome
 from halfbridge.serde.transactions_switch import (
@@ -73,15 +73,10 @@ def turn_switch(
         after="rejecting" if is_rejecting else "accepting",
     )
     switch = TransactionsSwitch(is_rejecting, intended.at_ms, log.who, reason)
-    try:
+    with log.telling_failure(intended):
         place = (names.settings, _PARTITION)
         offset, _ = appender.append(place, encode_switch(switch), SWITCH_KEY)
         last, after = _last(cluster, names)
-    except AdminError as error:
-        in_doubt = isinstance(error, InDoubtError)
-        outcome = ActionOutcome.IN_DOUBT if in_doubt else ActionOutcome.FAILED
-        log.conclude(intended, outcome, after=str(error))
-        raise
     holds = last == offset
     outcome = ActionOutcome.DONE if holds else ActionOutcome.OVERRULED
     log.conclude(intended, outcome, after=switch_word(after))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.read import CommittedOffset
     from halfbridge.serde.topics import TopicNames
 
-PARTITIONS = 4
+PARTITIONS = 4  # pairs: as many workers as may share the load without a change
 
 
 def _none(_topic: str) -> bool:
@@ -189,7 +189,12 @@ def _grow(cluster: Cluster, names: TopicNames, layout: Layout) -> tuple[str, ...
 
 
 def _commit_first_offsets(cluster: Cluster, names: TopicNames) -> tuple[int, ...]:
-    """Commit the start for every partition that never had an op; return which."""
+    """Commit the start for every pair that was never used and has no offsets; return which.
+
+    Raises:
+        AdminError: a daemon runs, and its group takes offsets from nobody else; the operator stops
+            the daemon first.
+    """
     new = [
         number
         for number, half, op in _offsets(cluster, names)

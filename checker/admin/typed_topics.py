@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.shape import TopicShape
-from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.checker.errors import AdminError
 from halfbridge.serde.errors import SerdeError
 from halfbridge.serde.records import ActionOutcome
 from halfbridge.serde.topic_types import (
@@ -70,17 +70,12 @@ def create_real_topic(
     intended = log.record(
         "topics create", wanted.name, why="", before=before, after=wanted.type.value
     )
-    try:
+    with log.telling_failure(intended):
         shape = TopicShape(wanted.name, wanted.partitions, ())
         is_new = cluster.create(shape, replication_factor=wanted.replicas)
         record = TopicTypeRecord(wanted.type, intended.at_ms, log.who)
         place = (names.settings, _PARTITION)
         appender.append(place, encode_type(record), type_key(wanted.name))
-    except AdminError as error:
-        in_doubt = isinstance(error, InDoubtError)
-        outcome = ActionOutcome.IN_DOUBT if in_doubt else ActionOutcome.FAILED
-        log.conclude(intended, outcome, after=str(error))
-        raise
     log.conclude(intended, ActionOutcome.DONE, after=wanted.type.value)
     return Typed(is_new, type_before)
 

@@ -153,7 +153,7 @@ class Ops:
         """Ignore an answer or a discard that came after the decision."""
         self._book.remember(entry, read, now_ms)
 
-    def _refuse(self, entry: Entry, read: OpRead, now_ms: int) -> None:  # noqa: ARG002
+    def _refuse(self, entry: Entry, read: OpRead, now_ms: int) -> None:  # noqa: ARG002  (as all of `_do`)
         text = f"{named(read)}: {read.op.source.value} may not write this kind of op"
         self._book.draft.note(Count.INVALID_OP, text)
 

@@ -117,6 +117,7 @@ class Barriers:
         self._thread.leave()
 
     def _note(self, error: BaseException | None, now: float) -> None:
+        """Keep how a round ended, for `trouble`; a failure is logged at a limited pace."""
         if error is None:
             self._failing_since = None
             return

@@ -132,7 +132,11 @@ class Blame:
             yield record
 
     def _takes_less(self, topic: str, now_ms: int) -> bool:
-        """Send less at once, or learn the topic's limit; tell whether either may help."""
+        """Change one thing about the next batch of a refused size; tell whether that may help.
+
+        The client sends less at once: 32 KiB, then one record. Once one record alone was refused,
+        the topic's limit is learned from it, and the client sends as much as before.
+        """
         if self.batch is not Batch.ONE_RECORD:
             # Perhaps no single record is too large, but several records that were sent at once.
             self.batch = Batch.SMALL if self.batch is Batch.USUAL else Batch.ONE_RECORD

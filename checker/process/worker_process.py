@@ -22,13 +22,13 @@ from prometheus_client import GCCollector, ProcessCollector
 
 from halfbridge.bridge.errors import BridgeError
 from halfbridge.bridge.log_format import LevelSwitch, log_to_stderr
-from halfbridge.checker.config import CheckerConfig, to_plain
+from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK
 from halfbridge.checker.process.http import serve
 from halfbridge.checker.process.process_end import end_process
 from halfbridge.checker.process.signals import LEVEL_SIGNAL, STOP_SIGNALS, on_signals
 from halfbridge.checker.status import Status
-from halfbridge.serde.settings import load
+from halfbridge.serde.settings import load, to_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -95,7 +95,7 @@ def print_told(told: Sequence[Told], verb: str, *, err: bool) -> None:
     """Print what was done about transactions, or would be."""
     able = [each for each in told if not each.refusal]
     refused = [each for each in told if each.refusal]
-    write: Callable[[str], None] = lambda line: click.echo(line, err=err)  # noqa: E731
+    write: Callable[[str], None] = lambda line: click.echo(line, err=err)  # noqa: E731  (of one type with the other)
     for each in able[:_SHOWN_MAX]:
         indices = ", ".join(map(str, each.indices[:_SHOWN_MAX]))
         more = ", ..." if len(each.indices) > _SHOWN_MAX else ""

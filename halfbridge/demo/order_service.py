@@ -141,11 +141,11 @@ class OrderService:
 
 _WAYS = {
     Kind.COMMITTED: OrderService._place_in_block,  # noqa: SLF001  # its own table
-    Kind.MULTI: OrderService._place_in_block,  # noqa: SLF001
-    Kind.ROLLED_BACK: OrderService._place_in_block,  # noqa: SLF001
-    Kind.KILLED: OrderService._place_until_killed,  # noqa: SLF001
-    Kind.ABANDONED: OrderService._abandon,  # noqa: SLF001
-    Kind.UNKNOWN: OrderService._abandon_without_fence,  # noqa: SLF001
+    Kind.MULTI: OrderService._place_in_block,  # noqa: SLF001  (its own table)
+    Kind.ROLLED_BACK: OrderService._place_in_block,  # noqa: SLF001  (its own table)
+    Kind.KILLED: OrderService._place_until_killed,  # noqa: SLF001  (its own table)
+    Kind.ABANDONED: OrderService._abandon,  # noqa: SLF001  (its own table)
+    Kind.UNKNOWN: OrderService._abandon_without_fence,  # noqa: SLF001  (its own table)
 }
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerStartError", "EmbeddedBroker"]
 
-_HEAP_MIB = 1024
+_HEAP_MIB = 1024  # Kafka's own default (KAFKA_HEAP_OPTS)
 _NODE_ID = 1
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _PORT_TRIES_MAX = 3  # a port found free can be gone a second later, when the JVM binds it
 _PORT_TAKEN = "address already in use"
-_HEAP_MIB = 512
+_HEAP_MIB = 512  # each of three nodes: half of what a broker alone has
 
 
 class EmbeddedCluster:

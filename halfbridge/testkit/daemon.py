@@ -16,7 +16,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.config import to_plain
+from halfbridge.serde.settings import to_plain
 from halfbridge.testkit.ports import HOST
 from halfbridge.testkit.ready import READY_S_MAX
 from halfbridge.testkit.watchdog import Watchdog

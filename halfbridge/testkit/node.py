@@ -177,7 +177,11 @@ class KafkaNode:
             self.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open, nothing answers. Returns when every thread stands."""
+        """SIGSTOP: connections stay open, nothing answers. Returns when every thread stands.
+
+        Raises:
+            TimeoutError: the system does not stop the process in time.
+        """
         self._signal(signal.SIGSTOP)
         self._paused = True
         deadline = time.monotonic() + _PAUSE_S_MAX

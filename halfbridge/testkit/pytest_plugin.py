@@ -43,7 +43,7 @@ def kafka_bootstrap_servers(request: pytest.FixtureRequest) -> Iterator[str]:
     answers, else the embedded broker. When none can be had, tests are skipped; with CI=true they
     fail.
     """
-    from halfbridge.testkit.source import open_kafka  # noqa: PLC0415
+    from halfbridge.testkit.source import open_kafka  # noqa: PLC0415  (pytest loads the plugin always)
 
     with _opened(open_kafka(os.environ)) as source:
         request.config.stash[_SOURCE] = source
@@ -81,8 +81,8 @@ def halfbridge_stack(request: pytest.FixtureRequest) -> Iterator[HalfbridgeStack
         with _memory() as in_memory:
             yield in_memory
         return
-    from halfbridge.testkit.source import open_kafka_of  # noqa: PLC0415
-    from halfbridge.testkit.stack import HalfbridgeStack  # noqa: PLC0415
+    from halfbridge.testkit.source import open_kafka_of  # noqa: PLC0415  (pytest loads the plugin always)
+    from halfbridge.testkit.stack import HalfbridgeStack  # noqa: PLC0415  (pytest loads the plugin always)
 
     with ExitStack() as opened:
         if kind:
@@ -98,7 +98,7 @@ def halfbridge_topics(
     halfbridge_stack: HalfbridgeStack | MemoryStack, topic_prefix: str
 ) -> OwnTopics:
     """Return a maker of topics that no other test has: `halfbridge_topics.create("orders")`."""
-    from halfbridge.testkit.own_topics import OwnTopics  # noqa: PLC0415
+    from halfbridge.testkit.own_topics import OwnTopics  # noqa: PLC0415  (pytest loads the plugin always)
 
     return OwnTopics(halfbridge_stack, topic_prefix)
 
@@ -140,7 +140,7 @@ def _memory() -> MemoryStack:
 @contextmanager
 def _opened(opened: AbstractContextManager[KafkaSource]) -> Iterator[KafkaSource]:
     """Open a Kafka; where none can be had, leave the test out."""
-    from halfbridge.testkit.source import KafkaMissingError  # noqa: PLC0415
+    from halfbridge.testkit.source import KafkaMissingError  # noqa: PLC0415  (pytest loads the plugin always)
 
     try:
         source = opened.__enter__()

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import BridgeError
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_OK
-from halfbridge.serde.settings import load
-from halfbridge.web.config import WebConfig, beside, to_plain
+from halfbridge.serde.settings import load, to_plain
+from halfbridge.web.config import WebConfig, beside
 from halfbridge.web.server import listen, serve
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
 
 COMMAND = (sys.executable, "-m", "halfbridge.web.beside")
-LINE_BYTES_MAX = 1024 * 1024
+LINE_BYTES_MAX = 1024 * 1024  # settings as JSON; `kafka` may hold certificates
 # After a death; the daemon delivers in the meantime.
 AGAIN_S = 5.0
 END_S = 5.0

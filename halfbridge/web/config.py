@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping  # noqa: TC003 (the loader asks for the hints)
 from dataclasses import dataclass, fields
 from ipaddress import ip_address
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path  # noqa: TC003 (as above)
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from halfbridge.bridge.errors import ConfigError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 9465
 _PORT_MAX = 65535
-_METRICS_URLS_MAX = 64
+_METRICS_URLS_MAX = 64  # each is asked in every SAMPLE_S, and may take FETCH_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,17 +101,6 @@ def beside(config: CheckerConfig) -> WebConfig:
         metrics_urls=(f"http://{host}:{config.metrics_port}",),
         **{name: getattr(config, name) for name in shared},
     )
-
-
-def to_plain(config: WebConfig) -> dict[str, Any]:
-    """Return `config` as JSON-able values, which `settings.load` takes back as flags."""
-    plain: dict[str, Any] = {}
-    for each in fields(config):
-        value = getattr(config, each.name)
-        if isinstance(value, Path):
-            value = str(value)
-        plain[each.name] = dict(value) if isinstance(value, Mapping) else value
-    return plain
 
 
 def _check_files(config: WebConfig) -> None:

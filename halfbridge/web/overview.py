@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from halfbridge.web.readings import Reading
 
-RATE_S = 60.0
+RATE_S = 60.0  # six readings: one that is missing changes little
 QUANTILES = (0.5, 0.99)
 
 

@@ -45,7 +45,7 @@ class PatientProtocol(H11Protocol):
     _head_timer: asyncio.TimerHandle | None = None
     _last_seen: Any = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's is looser
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self._head_timer = self.loop.call_later(HEAD_S_MAX, self._look_again)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from halfbridge.web.config import WebConfig
 
 
-CHANGE_WAIT_S = 5.0
+CHANGE_WAIT_S = 5.0  # a browser waits; most changes take less than a second
 
 
 class Services:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from halfbridge.web.tokens import Principal
 
-SESSIONS_MAX = 1000
+SESSIONS_MAX = 1000  # the one that was used longest ago makes room
 # Of one token. Otherwise a token with the role read could end all sessions of operators.
 SESSIONS_OF_ONE_MAX = 50
 IDLE_S_MAX = 3600.0

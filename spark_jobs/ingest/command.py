@@ -92,7 +92,7 @@ def main(**values: Any) -> int:
     effect only with a new checkpoint.
     """
     job = _job(values)
-    say: Callable[[str], None] = lambda line: click.echo(line, err=True)  # noqa: E731
+    say: Callable[[str], None] = lambda line: click.echo(line, err=True)  # noqa: E731  (of one type with others)
     with ExitStack() as stack:
         spark = stack.enter_context(
             spark_session("halfbridge-ingest", options=values["spark_options"])

@@ -94,8 +94,8 @@ def _is_sparks(error: Exception) -> bool:
     """Tell whether PySpark raised `error`, without importing it for a command that did not."""
     if "pyspark" not in sys.modules:
         return False
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415
-    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # noqa: PLC0415  (--help needs no Spark)
+    from pyspark.errors import PySparkException  # noqa: PLC0415  (--help needs no Spark)
 
     return isinstance(error, (PySparkException, Py4JError))
 

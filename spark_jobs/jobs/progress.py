@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 OBSERVED = "rows"
-_POLL_S = 1
+_POLL_S = 1  # how late a signal ends the query; PySpark takes whole seconds here
 # Spark keeps the newest 100 reports; reading them takes some hundred calls into its JVM.
 _LOOK_S = 5.0
 _FAILED_REPORT = ("NullPointerException", "KafkaMicroBatchStream", "ProgressContext.finishTrigger")

@@ -13,7 +13,6 @@ import click
 _AGO = re.compile(r"-(\d{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _EARLIEST = -2  # what Spark's JSON says for it
-_LATEST = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 RESOLVE_S_MAX = 900.0  # 45 jars, 110 MB take 40 s on a fast line
 LOCK_S_MAX = RESOLVE_S_MAX + 60.0  # another process may be resolving for all of its time
-_LOCK_POLL_S = 0.1
+_LOCK_POLL_S = 0.1  # little beside the seconds that a download takes
 _CAUSES_MAX = 3
 _COORDINATE = re.compile(r"[^\s:]+:[^\s:]+:[^\s:]+")
 _CAUSE = re.compile(r"not found|unresolved|server error|unknown ?host|refused|timed out|exception")
@@ -137,7 +137,11 @@ def _remember(record: Path, cache: Path, jars: Sequence[Path]) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[int]:
-    """Hold an exclusive lock; the system releases it when the last process that has it ends."""
+    """Hold an exclusive lock; the system releases it when the last process that has it ends.
+
+    Raises:
+        JarsError: another process held the lock for LOCK_S_MAX; the user ends that process.
+    """
     deadline = time.monotonic() + LOCK_S_MAX
     with path.open("a", encoding="utf-8") as file:
         while True:

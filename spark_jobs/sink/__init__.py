@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Let a session write with `format("txn_half")`; a second call does no harm."""
     from halfbridge.spark_jobs.sink.checkpoint import address_of  # noqa: PLC0415 (pyspark takes a second)
-    from halfbridge.spark_jobs.sink.datasource import TxnHalf  # noqa: PLC0415
+    from halfbridge.spark_jobs.sink.datasource import TxnHalf  # noqa: PLC0415  (needs pyspark)
 
     # A new class is pickled with its attributes, not by its name.
     spark.dataSource.register(type("TxnHalf", (TxnHalf,), {"driver": address_of(spark)}))

@@ -72,7 +72,8 @@ class Files(Protocol):
 def address_of(spark: SparkSession) -> DriverAddress | None:
     """Return the address of the session's JVM; None in a Spark Connect client."""
     try:
-        given: Any = spark.sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]  # noqa: SLF001
+        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001  # Spark tells it nowhere else
+        given = gateway.gateway_parameters
         return DriverAddress(int(given.port), str(given.auth_token))
     except Exception as error:  # noqa: BLE001  # Spark Connect has no context; it raises its own
         LOG.info("the driver's JVM cannot be asked about the checkpoint: %r", error)
@@ -160,7 +161,7 @@ def _parsed(offsets: list[str]) -> list[Any]:
 
 
 def _by_the_driver(query_id: str, batch_id: int, address: DriverAddress) -> BatchPlan:
-    from py4j.java_gateway import (  # type: ignore[import-untyped]  # noqa: PLC0415
+    from py4j.java_gateway import (  # type: ignore[import-untyped]  # noqa: PLC0415  (needs a JVM)
         GatewayParameters,
         JavaGateway,
     )

@@ -49,7 +49,7 @@ class TxnHalf(DataSource):
         """Return the name of the format."""
         return FORMAT
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: FBT001, N802  (Spark's signature)
         """Return the writer of micro-batches; Spark calls this many times in a query.
 
         Raises:
@@ -59,7 +59,7 @@ class TxnHalf(DataSource):
         self._refuse("batch.id", "is of batch writes: a stream has Spark's own")
         return StreamWriter(self._checked(schema), self.driver)
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:  # noqa: FBT001  (Spark's signature)
         """Return the writer of a batch write.
 
         Raises:
@@ -123,14 +123,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
             process=self.process,
         )
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's signature)
         """Publish the batch, or find it published (on the driver)."""
         reports = _all_reports(messages, batchId)
         query_id = next((each.query_id for each in reports), "")
         plan = plan_of(query_id, batchId, address=self.driver, location=self.options.checkpoint)
         self.committer().commit(batchId, reports, plan)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's signature)
         """Roll the batch back, unless it is published already (on the driver)."""
         _abort(self.committer(), messages, batchId)
 

@@ -242,7 +242,11 @@ class Search:
         return max(low, self._read_from - self._records), self._read_from
 
     def feed(self, entries: Sequence[Entry]) -> None:
-        """Take the app's records in the present window, and step back."""
+        """Take the app's records in the present window, and step back.
+
+        Raises:
+            ValueError: the search is over; a bug in the caller.
+        """
         window = self.window()
         if window is None:
             raise ValueError("the search is over")  # a bug in the caller

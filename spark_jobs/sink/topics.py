@@ -69,7 +69,8 @@ def manifest_bytes_max(topics: Topics, options: SinkOptions) -> int:
     """Check the manifest topic, and return its max.message.bytes.
 
     Raises:
-        SinkSetupError: it is missing, or may delete records; the text names the command.
+        SinkSetupError: the topic is missing or has too few partitions, a setting lets it forget
+            records, or brokers do not answer; the text names the command.
     """
     topic = options.names.manifest
     with failing_as(SinkSetupError, NO_ANSWER):

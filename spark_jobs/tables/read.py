@@ -71,7 +71,7 @@ def _read_delta(spark: SparkSession, path: str) -> DataFrame | None:
     if importlib.util.find_spec("deltalake") is None:
         raise JobError("Delta needs the package deltalake: pip install 'halfbridge[delta]'")
     from deltalake import DeltaTable  # noqa: PLC0415  # an extra
-    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415  (deltalake is optional)
 
     try:
         table = DeltaTable(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from concurrent.futures import Executor, Future
 from typing import TYPE_CHECKING, Any
 
@@ -87,13 +86,6 @@ def stage(directory: Path, **settings: Any) -> WebStage:
 def post(browser: TestClient, path: str, **fields: str) -> Response:
     """Send a form, as a browser does from a page of the server."""
     return browser.post(path, data=fields, headers={"Origin": "http://127.0.0.1"})
-
-
-def csrf_of(page: str) -> str:
-    """Return the CSRF token in a page's first form that has one."""
-    found = re.search(r'name="csrf" value="([^"]+)"', page)
-    assert found, "the page has no form that changes anything"
-    return found.group(1)
 
 
 class Here(Executor):

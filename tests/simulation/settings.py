@@ -49,7 +49,6 @@ LEDGER = replace(
 )
 # Transactional producers of a worker.
 PRODUCERS = (2, 3, 1)
-BATCH_BYTES = 1 << 20
 SESSION_MS = 3_000
 SEND_TIMEOUT_MS = 3_000
 DECISION_TIMEOUT_MS = 3_000

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _NOTHING_DELIVERED = frozenset(
     (DeadReason.UNDELIVERABLE, DeadReason.NOT_ALLOWED, DeadReason.INCOMPLETE)
 )
-_SHOWN_MAX = 10
+_SHOWN_MAX = 10  # of up to 1,000 indices: the text stays one line
 _PARTIAL = " --accept-partial delivers what is there"
 _TWICE = " purge it, or --accept-duplicates"
 
@@ -97,6 +97,7 @@ def _not_whole(
 def _gap(
     messages: Mapping[int, Message], looked: Sequence[Looked], choice: Choice, op: Op | None
 ) -> str:
+    """Return which messages an INCOMPLETE transaction lacks; empty if the operator accepts that."""
     letters = [each.letter for each in looked]
     indices = [one.message_index for one in letters if one.reason is DeadReason.INCOMPLETE]
     if not indices or choice.accept_partial or choice.messages:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from halfbridge.checker.admin.dead.actions import Acting, DeadLetters, Order, standing_before
 from halfbridge.checker.admin.dead.plans import NewLife, Refusal, chosen_letters, plan_life
 from halfbridge.checker.admin.dead.writing import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
-from halfbridge.checker.errors import AdminError, InDoubtError
 from halfbridge.serde.records import ActionOutcome
 
 if TYPE_CHECKING:
@@ -73,6 +72,7 @@ def redo(
 def _redo(
     letters: DeadLetters, rest: Sequence[DeadTransaction], choice: Choice, acting: Acting
 ) -> list[Told]:
+    """Write the transactions batch by batch, at the order's rate; return what became of each."""
     done: list[Told] = []
     planning = _Planning(letters, choice)
     for batch in _batches(rest, acting.order):
@@ -138,14 +138,8 @@ def _logged(
         for transaction, life in planned
         if isinstance(life, NewLife)
     ]
-    try:
+    with acting.log.telling_failure(*intended):
         yield
-    except AdminError as error:
-        in_doubt = isinstance(error, InDoubtError)
-        outcome = ActionOutcome.IN_DOUBT if in_doubt else ActionOutcome.FAILED
-        for each in intended:
-            acting.log.conclude(each, outcome, after=str(error))
-        raise
     for each in intended:
         acting.log.conclude(each, ActionOutcome.DONE, after=each.after)
 

@@ -220,6 +220,7 @@ class Found:
         )
 
     def _add_letter(self, letter: Letter) -> None:
+        """Add a letter to its transaction; beyond LETTERS_MAX leave the whole transaction out."""
         half, source = letter.half, letter.dead
         if half is None:  # one letter each: nothing says which others belong to it
             nobody = f"{source.source_topic}:{source.source_offset}:{letter.place.partition}"

@@ -8,7 +8,7 @@ import platform
 import zipfile
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.config import to_plain
+from halfbridge.serde.settings import to_plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import Admin, Place, Ports, Reader
 
-ENDS_S = 10.0
+ENDS_S = 10.0  # a partition without a leader is a finding, and not waited for longer
 # Between two looks at the last stable offsets: kafka_txns of a worker under load take far less.
 STILL_S = 2.0
 # Partitions whose ends are asked for; of those that stand still, so many are looked into.
@@ -62,9 +62,11 @@ def open_txns(
 def born_clocks(
     places: Sequence[Place], ports: Ports, common: Mapping[str, Any]
 ) -> tuple[tuple[BornClock, ...], int]:
-    """Return what the newest half records say of their clients' clocks, and the newest append time.
+    """Return how clients' clocks differ from brokers' clocks, and the newest append time; -1: none.
 
-    Copies are left out: the daemon wrote them later.
+    Of each producer group's newest half records the one that came soonest counts: the time from
+    `born_timestamp` to append is the clock's error and the delay of the send, and the delay is
+    least there. Copies are left out: the daemon wrote them later.
 
     Raises:
         KafkaFailure: the half topic cannot be read.

@@ -68,7 +68,7 @@ class Database(ABC):
     def begin(self, connection: Connection) -> None:  # noqa: B027  (most need nothing)
         """Begin the transaction in the database, for drivers that delay BEGIN."""
 
-    def make_durable(self, connection: Connection) -> None:  # noqa: B027
+    def make_durable(self, connection: Connection) -> None:  # noqa: B027  (most need nothing)
         """Make the commit of the open transaction durable, if that is a transaction's setting."""
 
     @abstractmethod

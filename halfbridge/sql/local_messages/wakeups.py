@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("halfbridge.sql")
 _LISTEN_SLICE_S = 0.5  # how soon a listener notices that it must stop
-_RECONNECT_S = 1.0
+_RECONNECT_S = 1.0  # meanwhile the clock wakes the relay
 # After this time without a notification the connection is tested: through a dead connection no
 # notification would ever come.
 _PROBE_S = 10.0

@@ -77,7 +77,7 @@ def cut(connection: Any) -> None:
     if socket is not None:
         with suppress(OSError):  # the server was first
             socket.shutdown(SHUT_RDWR)
-    connection._force_close()  # noqa: SLF001
+    connection._force_close()  # noqa: SLF001  (no call for it)
 
 
 def query(connection: Any, statement: str, arguments: tuple[object, ...] = ()) -> list[Any]:

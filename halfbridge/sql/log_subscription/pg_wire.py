@@ -155,7 +155,11 @@ class ReplicationConnection:
                     self._send_status()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for data, at most `timeout_s`; send the server a status if one is due."""
+        """Wait for data, at most `timeout_s`; send the server a status if one is due.
+
+        Raises:
+            LogUnavailableError: the stream ended, or the server is silent; connect again.
+        """
         if monotonic() >= self._status_due_s:
             self._send_status()
         try:

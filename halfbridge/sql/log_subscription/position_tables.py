@@ -8,6 +8,7 @@ from sqlalchemy.dialects import mysql
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.sql.tables import GROUP_CHARS_MAX, ID_CHARS, ascii_text, transactional
 
+# With `halfbridge_` before it 61 of the 63 that PostgreSQL gives a slot's name.
 SUBSCRIPTION_CHARS_MAX = 50
 OWNER_CHARS_MAX = 200
 _POSITION_CHARS_MAX = 1_000  # a GTID of 42 characters for each of 23 domains

@@ -48,7 +48,7 @@ def log_source(engine: Engine, *, name: str, table: str, schema: str | None = No
         parameters = _parameters(engine.url, "postgresql+psycopg")
         return PostgresqlLog(parameters, name=name, table=table, schema=schema or "public")
     if kind in _MARIADB:
-        from halfbridge.sql.log_subscription.mariadb import MariadbLog  # noqa: PLC0415
+        from halfbridge.sql.log_subscription.mariadb import MariadbLog  # noqa: PLC0415  (needs its driver only)
 
         parameters = _parameters(engine.url, "mysql+pymysql")
         return MariadbLog(parameters, table=table, schema=schema or "")

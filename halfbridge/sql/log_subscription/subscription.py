@@ -171,7 +171,7 @@ class LogSubscription:
         self._progress_due_s = monotonic() + self._progress_interval_s
 
     def _begin(self, stop: Event) -> Stored:
-        is_wanted = lambda: not stop.is_set()  # noqa: E731
+        is_wanted = lambda: not stop.is_set()  # noqa: E731  (used twice here)
         self.progress.note("beginning")
         with self._positions.beginning(self._name):
             stored = self._positions.read(self._name)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from halfbridge.sql.log_subscription.changes import LogSource
 
 _LOG = logging.getLogger("halfbridge.sql")
-_READ_MAX = 1_000
+_READ_MAX = 1_000  # changes; they only wake, so nothing is kept of them
 _READ_SLICE_S = 0.5  # how soon a stop is noticed
 # The log reports a commit shortly before the rows become visible to other transactions.
 _LOOK_AGAIN_S = 0.02

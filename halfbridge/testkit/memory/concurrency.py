@@ -151,7 +151,7 @@ class Waker:
         self._wait = wait
         self._is_taken = False
 
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002  (as threading and queue have it)
         """Take the lock, waiting for it; tell whether it was taken."""
         if self._is_taken:
             if not blocking:
@@ -196,7 +196,7 @@ class Line:
             raise queue.Full
         self._items.append(item)
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # noqa: FBT001, FBT002  (as threading and queue have it)
         """Take an item, waiting for it; raises queue.Empty."""
         if not self._items and (not block or not self._wait(lambda: bool(self._items), timeout)):
             raise queue.Empty

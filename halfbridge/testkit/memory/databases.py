@@ -63,7 +63,7 @@ class _SqlDatabases:
         """Watch no more."""
         if not self._is_watching:
             return
-        from sqlalchemy import Engine, event  # noqa: PLC0415
+        from sqlalchemy import Engine, event  # noqa: PLC0415  (SQLAlchemy is optional)
 
         for name, handler in self._handlers.items():
             event.remove(Engine, name, handler)
@@ -88,7 +88,7 @@ class _SqlDatabases:
         self._crashes.check_alive()
 
     def _on_commit(self, connection: Connection) -> None:
-        from halfbridge.sql.fence_guard import commits_fence_row  # noqa: PLC0415
+        from halfbridge.sql.fence_guard import commits_fence_row  # noqa: PLC0415  (SQLAlchemy is optional)
 
         self._crashes.check_alive()
         if commits_fence_row(connection):
@@ -108,7 +108,7 @@ class _SqlDatabases:
             commit(raw)
             self._crashes.reach(Step.AFTER_LOCAL_COMMIT)
 
-        dialect.do_commit = do_commit  # type: ignore[assignment]
+        dialect.do_commit = do_commit  # type: ignore[assignment]  # a method, put in place
 
 
 def _is_in_memory(connection: Connection) -> bool:

@@ -61,9 +61,11 @@ class MemoryMember(MemoryReader):
         on_assigned: Callable[[Any, frozenset[Place]], None],
         on_revoked: Callable[[Any], None],
     ) -> None:
-        """Take part in the group; what is assigned is read from the committed offsets on, unless
-        `on_assigned` calls `read_from`.
-        """  # noqa: D205
+        """Take part in the group.
+
+        What is assigned is read from the committed offsets on, unless `on_assigned` calls
+        `read_from`.
+        """
         self.join_and_read(topics)
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
 

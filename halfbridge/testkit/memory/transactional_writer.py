@@ -106,7 +106,7 @@ class MemoryTransactionalWriter(MemoryWriter):
     ) -> None:
         """Have (topic, partition, offset, metadata) committed with the kafka_txn."""
         self._require(_State.IN_TXN)
-        who: Membership = member  # type: ignore[assignment]
+        who: Membership = member  # type: ignore[assignment]  # our own, opaque to users
         deadline_ns = self._deadline(timeout_s)
         staged: Offsets = {
             (topic, number): (offset, text) for topic, number, offset, text in offsets

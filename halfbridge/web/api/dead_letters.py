@@ -93,8 +93,8 @@ def bring_back(
     """Resume or redeliver transactions, at most `BULK_MAX`; return what became of each.
 
     Raises:
-        Refusal: 404 without an open letter; 409 where nothing can be done, or while another change
-            is under way.
+        Refusal: 400 for more transactions; 404 without an open letter; 409 where nothing can be
+            done, or while another change is under way.
         AdminError: it could not be done, or not be noted in the audit topic; the operator acts.
     """
     if not 1 <= len(names) <= BULK_MAX:

@@ -46,7 +46,11 @@ async def groups(call: Call) -> dict[str, Any]:
 
 
 async def group(call: Call) -> dict[str, Any]:
-    """Return one producer group."""
+    """Return one producer group.
+
+    Raises:
+        Refusal: 404, no such group was seen.
+    """
     services, values = call.services, call.values
     found = await services.work.run(lambda: look(services, values, only=values["name"]))
     if not found.groups:

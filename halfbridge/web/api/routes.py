@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PREFIX = "/api/v1"
 LIMIT_DEFAULT = 50
-LIMIT_MAX = 500
+LIMIT_MAX = 500  # items: more of them come by the next page
 TEXT_CHARS_MAX = 3000
 REASON_CHARS_MAX = 500
 _WORDS = {"true": True, "1": True, "false": False, "0": False}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FIELDS_MAX = 200
+FIELDS_MAX = 200  # a bulk resume has an id for each of 100 transactions, and options
 SIGN_IN = "/sign-in"
 # A page does not wait for the log to be read: it shows the answer of before, or says that the first
 # one is being made, and asks again.

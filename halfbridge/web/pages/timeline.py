@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.admin.transactions.life import Event
 
-MARKS_MAX = 300
+MARKS_MAX = 300  # on 960 points of width more would be one line
 WIDTH = 960
 LANE_HEIGHT = 46
 LEFT, RIGHT, TOP, BOTTOM = 130, 30, 14, 34

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from halfbridge.web.services import Services
     from halfbridge.web.tokens import Principal
 
-EVENTS_MAX = 500
+EVENTS_MAX = 500  # rows of the page; the API returns all
 _SEARCH = (*LISTED_BY, Argument("id", str, "A transaction's id.", default=""))
 
 

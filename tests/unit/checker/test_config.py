@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.checker.config import OWNED_KAFKA_KEYS, UNSAFE_KAFKA_KEYS, CheckerConfig, to_plain
-from halfbridge.serde.settings import load
+from halfbridge.checker.config import OWNED_KAFKA_KEYS, UNSAFE_KAFKA_KEYS, CheckerConfig
+from halfbridge.serde.settings import load, to_plain
 
 
 def test_defaults_are_the_designs() -> None:

@@ -42,12 +42,14 @@ def test_a_lane_holds_only_so_much_and_forgets_when_closed() -> None:
 
     async def run() -> list[bytes]:
         written: list[bytes] = []
-        lane = Lane(asyncio.get_running_loop(), written.append)
+        loop, was_due = asyncio.get_running_loop(), asyncio.Event()
+        lane = Lane(loop, written.append)
         lane.put(bytes(LANE_BYTES_MAX), 0.01)
         with pytest.raises(LaneFullError):
             lane.put(b"1")
         lane.close()
-        await asyncio.sleep(0.03)
+        loop.call_later(0.01, was_due.set)  # a loop calls in the order of due times
+        await was_due.wait()
         return written
 
     assert asyncio.run(run()) == []

@@ -9,8 +9,8 @@ import pytest
 
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.serde.settings import load
-from halfbridge.web.config import WebConfig, beside, is_loopback, to_plain
+from halfbridge.serde.settings import load, to_plain
+from halfbridge.web.config import WebConfig, beside, is_loopback
 
 
 @pytest.mark.parametrize(
