@@ -8,6 +8,7 @@ from pathlib import Path  # noqa: TC003 (as above)
 
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.log_format import LOG_FORMATS, LOG_LEVELS
+from halfbridge.serde.delivery import DELIVERIES, Delivery
 from halfbridge.serde.kafka_properties import GUARANTEED, under_all_names
 from halfbridge.serde.settings import check, setting
 from halfbridge.serde.topics import TopicNames, holds_internal_name
@@ -65,6 +66,11 @@ class CheckerConfig:
 
     bootstrap_servers: str = setting("localhost:9092", doc="Kafka brokers, host:port,host:port.")
     topic_prefix: str = setting("", doc="Prefix of all internal topics, groups and ids.")
+    delivery: str = setting(
+        Delivery.EXACTLY_ONCE.value,
+        words=DELIVERIES,
+        doc="How often a message may be delivered; the same in all workers.",
+    )
     transaction_timeout_ms: int = setting(
         6 * _SECOND_MS, doc="Age of a half message at its first check, ms.", minimum=1
     )

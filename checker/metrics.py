@@ -132,6 +132,9 @@ class Metrics:
         self.consumer_stalled = self._counter(
             "halfbridge_consumer_stalls", "Consumers that fetched nothing more, and were replaced."
         ).inc
+        self._delivery = self._gauge(
+            "halfbridge_delivery_mode", "1 for the mode in which the worker delivers.", "delivery"
+        )
         self.settings_disagree = self._gauge(
             "halfbridge_settings_disagree", "1 while another worker runs with other limits."
         ).set
@@ -200,6 +203,10 @@ class Metrics:
             child = self._lag.labels(str(partition), offset)
             self._lags[partition, offset] = child
         child.set(records)
+
+    def delivers(self, mode: str) -> None:
+        """Set the mode in which the worker delivers."""
+        self._delivery.labels(mode).set(1)
 
     def retention_left_s(self, partition: int, seconds: float) -> None:
         """Set how long retention keeps the oldest needed record; infinite if none is needed."""

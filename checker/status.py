@@ -21,12 +21,15 @@ class Health:
         healthy: Whether nothing needs an operator, apart from `partition_errors`.
         reason: Why the process is not ready or not healthy; empty otherwise.
         partition_errors: Partition -> why the partition is stopped, or has been waiting for long.
+        delivery: The mode of delivery; of several workers with different modes, all modes; empty
+            where nothing is delivered.
     """
 
     ready: bool = False
     healthy: bool = True
     reason: str = "starting"
     partition_errors: dict[int, str] = field(default_factory=dict)
+    delivery: str = ""
 
     @property
     def all_well(self) -> bool:
@@ -46,6 +49,13 @@ class Status:
         self._ready, self._not_ready_reason = False, "starting"
         self._ills: dict[str, str] = {}
         self._partition_errors: dict[int, str] = {}
+        self._delivery = ""
+
+    def set_delivery(self, delivery: str) -> None:
+        """Set the mode of delivery, for health and metrics."""
+        with self._lock:
+            self._delivery = delivery
+        self.metrics.delivers(delivery)
 
     def set_ready(self, *, ready: bool, reason: str = "") -> None:
         """Set whether the process works; `reason` says why not."""
@@ -81,15 +91,17 @@ class Status:
         """Return the present health."""
         with self._lock:
             reason = "; ".join(self._ills.values()) or self._not_ready_reason
-            return Health(self._ready, not self._ills, reason, dict(self._partition_errors))
+            errors = dict(self._partition_errors)
+            return Health(self._ready, not self._ills, reason, errors, self._delivery)
 
 
 def health_body(health: Health) -> dict[str, Any]:
     """Return `health` as the JSON object of /healthz and /readyz."""
     errors = {str(key): text for key, text in sorted(health.partition_errors.items())}
-    return {
+    body = {
         "ready": health.ready,
         "healthy": health.all_well,
         "reason": health.reason,
         "partition_errors": errors,
     }
+    return {**body, "delivery": health.delivery} if health.delivery else body

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, TopicPartition
 
+from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.kafka.closed import Closed
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.ports import Committed
@@ -136,6 +137,21 @@ class KafkaReader:
     def membership(self) -> object:
         """Return the member's id and generation."""
         return self._call(self._consumer.consumer_group_metadata)
+
+    def commit_as(self, offsets: Mapping[Place, tuple[int, str]], membership: object) -> None:
+        """Commit offsets as the member that `membership` names, or raise.
+
+        The client names its present generation in the request, so the generation is compared
+        first. It cannot change between the comparison and the request: the client takes part in a
+        new generation only after the caller has served the revocation, and only when no commit is
+        outstanding. But its session may end. Then the request names no generation, and the broker
+        accepts such a request while the group has no members.
+        """
+        if self.membership() != membership:
+            raise KafkaFailure(
+                Code.ILLEGAL_GENERATION, "the member takes part in another generation by now"
+            )
+        self.commit(offsets)
 
     def leave(self) -> None:
         """Leave the group; closing a static member does not leave the group."""

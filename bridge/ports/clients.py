@@ -128,7 +128,20 @@ class Member(Reader, Protocol):
         """Join the group, and read the assigned partitions from the committed offsets on."""
 
     def membership(self) -> object:
-        """Return the member's id and generation, for `TransactionalWriter.send_offsets`."""
+        """Return the member's id and generation, for `send_offsets` and `commit_as`."""
+
+    def commit_as(self, offsets: Mapping[Place, tuple[int, str]], membership: object) -> None:
+        """Commit offsets outside any kafka_txn, as the member that `membership` names; waits.
+
+        Args:
+            offsets: Place -> offset and metadata; all are committed, or none is.
+            membership: From `membership`, as it was when the offsets were this member's to commit.
+
+        Raises:
+            KafkaFailure: with ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or FATAL
+                nothing is committed, because the group has gone on without this member. After a
+                retriable failure the outcome is unknown, and the same call may be repeated.
+        """
 
     def leave(self) -> None:
         """Leave the group (unsubscribe); closing a static member does not leave the group."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.serde.progress import Progress
 from halfbridge.serde.protocol import State, state_after
+from halfbridge.serde.records import COUNT_UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -83,13 +84,14 @@ class _Transaction:
     """What the log says of one transaction."""
 
     __slots__ = (
+        "count",
         "decided_at",
         "decided_ms",
         "decided_to",
         "first_append_ms",
         "halves",
-        "indices",
         "last_copy",
+        "messages",
         "state",
         "topics",
     )
@@ -97,13 +99,14 @@ class _Transaction:
     def __init__(self, half: HalfRead) -> None:
         self.first_append_ms = half.first_append_ms
         self.halves: list[int] = []
-        self.indices: set[int] = set()
+        self.messages: dict[int, tuple[int, str]] = {}  # index -> original's offset, real topic
         self.last_copy = -1
         self.topics: set[str] = set()
         self.state = State.UNDECIDED
         self.decided_at = -1
         self.decided_ms = -1
         self.decided_to = -1  # half offset up to which the decision looked
+        self.count = COUNT_UNKNOWN  # of the messages that the decision covers
 
 
 def new_offsets(
@@ -161,7 +164,7 @@ def _judge(halves: Sequence[HalfRead], ops: Sequence[OpRead]) -> dict[Key, _Tran
         key = (metadata.transaction_id, metadata.resume_count, metadata.producer_group)
         entry = transactions.setdefault(key, _Transaction(half))
         entry.halves.append(half.offset)
-        entry.indices.add(metadata.message_index)
+        entry.messages.setdefault(metadata.message_index, (half.origin, metadata.real_topic))
         if metadata.origin_offset >= 0:
             entry.last_copy = half.offset
         entry.topics.add(metadata.real_topic)
@@ -178,15 +181,33 @@ def _judge(halves: Sequence[HalfRead], ops: Sequence[OpRead]) -> dict[Key, _Tran
             known.decided_at = read.offset
             known.decided_ms = read.append_ms
             known.decided_to = op.half_offset
+            known.count = op.message_count
     return transactions
 
 
 def _is_found(key: Key, transaction: _Transaction, evidence: Evidence) -> bool:
+    """Tell whether a transaction was applied, all of it.
+
+    One of which only a part was delivered counts as not applied: where the daemon delivers at least
+    once, it may have died while it wrote the messages. A message whose topic has lost records since
+    says nothing.
+    """
     if key[:2] in evidence.dead:
         return True
-    return transaction.state is State.COMMITTED and any(
-        (key[0], index) in evidence.delivered for index in transaction.indices
+    if transaction.state is not State.COMMITTED:
+        return False
+    lacking = [index for index in transaction.messages if (key[0], index) not in evidence.delivered]
+    is_any_there = len(lacking) < len(transaction.messages)
+    return is_any_there and not any(_is_lost(transaction, index, evidence) for index in lacking)
+
+
+def _is_lost(transaction: _Transaction, index: int, evidence: Evidence) -> bool:
+    """Tell whether message `index` would be in its real topic, had its decision been applied."""
+    offset, topic = transaction.messages[index]
+    is_covered = offset <= transaction.decided_to and (
+        transaction.count == COUNT_UNKNOWN or index < transaction.count
     )
+    return is_covered and transaction.decided_ms >= evidence.expired_before_ms.get(topic, -1)
 
 
 def _may_have_expired(transaction: _Transaction, evidence: Evidence) -> bool:

@@ -14,6 +14,7 @@ from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.trouble import Troubles
+from halfbridge.checker.loop.at_least_once import BoundMember, commits_with
 from halfbridge.checker.loop.clients import QUESTION_S, client_config, joined
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.member_failures import MemberFailures
@@ -157,7 +158,7 @@ class Input:
         try:
             self._served = []
             self.assigned = places
-            self.membership = member.membership()
+            self.membership = commits_with(member, self._config.delivery)
             self.is_member = True
             self.group_trouble.end()
             member.read_from({})
@@ -192,6 +193,8 @@ class Input:
     def _on_lost(self, generation: int) -> None:
         if generation == self._generation:
             self._failures.connection_lost()
+            if isinstance(self.membership, BoundMember):
+                self.membership.connection_lost()
 
     def _note_not_a_record(self, record: Any) -> None:
         failure = failure_of(record.error())
@@ -209,6 +212,9 @@ class Input:
             InputLostError: a new member joins; read again from the committed offsets.
             SlotTakenError: another worker runs on this slot.
         """
+        bound = self.membership
+        if self.assigned and isinstance(bound, BoundMember) and bound.is_worn:
+            self._failures.give_up("a commit of offsets may arrive late")
         if why := self._failures.why_replace():
             self._renew(why)
 

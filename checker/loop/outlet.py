@@ -6,7 +6,7 @@ Each guard against a trap of Kafka's protocol names the trap.
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.failure import (
     INFERRED,
@@ -75,21 +75,9 @@ class Transactor:
         self._told = Told()
         self._writer = ports.kafka.transactional_writer(
             {
-                "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,  # the user may override it
-                **client_config(config),
+                **shared_properties(config, self._told, batch),
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": config.kafka_txn_timeout_ms,
-                # The Java partitioner, so that Java and Python producers agree on keys.
-                "partitioner": "murmur2_random",
-                # The broker checks sizes, by the limit of each topic.
-                "message.max.bytes": 1_000_000_000,
-                "error_cb": self._told.on_error,
-                # All records of a kafka_txn are handed over at once, so waiting gains nothing.
-                "linger.ms": 0,
-                # A topic is looked up before anything is written to it. A topic that is missing
-                # nevertheless was deleted, and is not worth the default of 30 s.
-                "topic.metadata.propagation.max.ms": 5000,
-                **_BATCHES[batch],
             },
             on_lost=self._told.on_lost,
         )
@@ -274,6 +262,25 @@ class Transactor:
         if named.code not in PERMANENT or cause.code == Code.INVALID_TIMESTAMP or is_vague:
             named, topic = cause, ""
         return _failed(named, topic=topic, fenced=cause.code in _FENCED)
+
+
+def shared_properties(config: CheckerConfig, told: Told, batch: Batch) -> dict[str, Any]:
+    """Return the properties of a producer that writes whole batches."""
+    return {
+        "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,  # the user may override it
+        **client_config(config),
+        # The Java partitioner, so that Java and Python producers agree on keys.
+        "partitioner": "murmur2_random",
+        # The broker checks sizes, by the limit of each topic.
+        "message.max.bytes": 1_000_000_000,
+        "error_cb": told.on_error,
+        # All records of a batch are handed over at once, so waiting gains nothing.
+        "linger.ms": 0,
+        # A topic is looked up before anything is written to it. A topic that is missing
+        # nevertheless was deleted, and is not worth the default of 30 s.
+        "topic.metadata.propagation.max.ms": 5000,
+        **_BATCHES[batch],
+    }
 
 
 def _failed(failure: KafkaFailure, *, topic: str = "", fenced: bool = False) -> KafkaTxnFailedError:

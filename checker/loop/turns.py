@@ -11,9 +11,11 @@ from concurrent.futures import TimeoutError as NotDoneError  # its own on 3.10
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import ConfigError
+from halfbridge.checker.loop.at_least_once import AtLeastOnce
 from halfbridge.checker.loop.blame import Batch
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
+from halfbridge.serde.delivery import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -45,12 +47,12 @@ class Turns:
         self._id_prefix = id_prefix
         self._metrics = metrics
         self._ports = ports
-        self._transactors: list[Transactor] = []
+        self._transactors: list[Transactor | AtLeastOnce] = []
         self.batch = Batch.USUAL
         self._were_ready = False
         self._turn = 0
         self._under_way: Call | None = None
-        self._committing: Transactor | None = None
+        self._committing: Transactor | AtLeastOnce | None = None
         self._thread = self._new_thread()
 
     @property
@@ -169,10 +171,12 @@ class Turns:
         self._metrics.producer_replaced()
         raise KafkaTxnFailedError("sending offsets does not return: left behind with its producer")
 
-    def _new(self, turn: int) -> Transactor:
+    def _new(self, turn: int) -> Transactor | AtLeastOnce:
         name = f"{self._id_prefix}-{turn}"
+        is_exact = self._config.delivery == Delivery.EXACTLY_ONCE
+        outlet = Transactor if is_exact else AtLeastOnce
         try:
-            transactor = Transactor(self._config, name, ports=self._ports, batch=self.batch)
+            transactor = outlet(self._config, name, ports=self._ports, batch=self.batch)
         except ConfigError as error:
             if not self._were_ready:
                 raise
@@ -181,7 +185,7 @@ class Turns:
         transactor.start()
         return transactor
 
-    def _replace(self, turn: int) -> Transactor:
+    def _replace(self, turn: int) -> Transactor | AtLeastOnce:
         self._metrics.producer_replaced()
         self._transactors[turn].close()
         self._transactors[turn] = self._new(turn)

@@ -67,6 +67,7 @@ class Worker:
         self._names = config.names
         self._ids = ids
         self._status = status
+        status.set_delivery(config.delivery)
         self._reporter = Reporter(status.metrics, ports.clock)
         self._routes = Routes(config.topic_gone_ms, policy.partitioner)
         self._failures = FailureCount(status)

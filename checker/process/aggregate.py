@@ -84,6 +84,7 @@ def fleet_health(workers: Sequence[WorkerView]) -> Health:
     ready, healthy = True, True
     reasons: list[str] = []
     errors: dict[int, str] = {}
+    modes: set[str] = set()
     for worker, text in zip(workers, _fetch_all(workers, "/readyz"), strict=True):
         if text is None:
             ready = False
@@ -92,12 +93,13 @@ def fleet_health(workers: Sequence[WorkerView]) -> Health:
             continue
         body: dict[str, Any] = json.loads(text)
         ready = ready and body["ready"]
+        modes.update(filter(None, (body.get("delivery"),)))
         errors.update({int(key): text for key, text in body["partition_errors"].items()})
         # A worker's `healthy` includes its partitions, which are reported separately here.
         healthy = healthy and (body["healthy"] or bool(body["partition_errors"]))
         if body["reason"]:
             reasons.append(f"{worker.slot}: {body['reason']}")
-    return Health(ready, healthy, "; ".join(reasons), errors)
+    return Health(ready, healthy, "; ".join(reasons), errors, ", ".join(sorted(modes)))
 
 
 def _merge(families: dict[str, Metric], text: str, *, worker: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from halfbridge.bridge.errors import BridgeError, TopicSetupError
 from halfbridge.checker.process.settings_topic import SettingsTopic
+from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.records import DaemonSettings
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def limits_of(config: CheckerConfig, slot: str) -> DaemonSettings:
         check_interval_ms=config.check_interval_ms,
         check_count_max=config.check_count_max,
         transaction_age_ms_max=config.transaction_age_ms_max,
+        further={DELIVERY_LIMIT: Delivery(config.delivery).number},
     )
 
 
@@ -174,7 +176,7 @@ def disagreement(mine: DaemonSettings, said: Sequence[Said]) -> str:
             continue
         there = other.limits()
         told = [
-            f"{name} {there[name]} (here {limit})"
+            f"{name} {_in_words(name, there[name])} (here {_in_words(name, limit)})"
             for name, limit in here.items()
             if there.get(name, limit) != limit
         ]
@@ -185,6 +187,11 @@ def disagreement(mine: DaemonSettings, said: Sequence[Said]) -> str:
                 " restart those that differ"
             )
     return ""
+
+
+def _in_words(name: str, limit: int) -> str:
+    mode = Delivery.of_number(limit) if name == DELIVERY_LIMIT else None
+    return str(limit) if mode is None else mode.value
 
 
 def _says(last: Said, mine: DaemonSettings) -> bool:

@@ -52,7 +52,9 @@ def show_life(life: Life) -> None:
     click.echo(f"{one_line(life.id)}  {life.state}{applied}")
     if life.partition is not None:
         resumed = f", resume count {life.resume_count}" if life.resume_count else ""
-        click.echo(f"group {one_line(life.producer_group or '-')}, pair {life.partition}{resumed}")
+        mode = f", delivery {life.delivery.value}" if life.delivery is not None else ""
+        group = one_line(life.producer_group or "-")
+        click.echo(f"group {group}, pair {life.partition}{resumed}{mode}")
     rows = [
         (
             time_text(each.at_ms),

@@ -123,11 +123,14 @@ class Verdict:
         findings: All that is wrong, in no particular order.
         delivered: Distinct messages in real topics, by transaction id.
         dead_lettered: Distinct messages in the dead-letter topic, by transaction id.
+        repeats: Records of messages that stand in their real topic already, where an installation
+            that delivers at least once may write them.
     """
 
     findings: tuple[Finding, ...]
     delivered: Mapping[str, int] = field(repr=False)
     dead_lettered: Mapping[str, int] = field(repr=False)
+    repeats: int = 0
 
     @property
     def ok(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.serde import headers as header_names
 from halfbridge.serde.avro import DEAD_LETTER
+from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.records import COUNT_UNKNOWN, PARTITION_BY_KEY, DeadReason, OpKind
 from halfbridge.testkit.history import Anomaly, Finding, Outcome, Verdict, digest_of
@@ -39,6 +40,7 @@ def judge(
     dead: Iterable[ReadRecord] = (),
     ops: Iterable[ReadOp] | None = None,
     accepted_dead: frozenset[DeadReason] = frozenset(),
+    delivery: Delivery = Delivery.EXACTLY_ONCE,
 ) -> Verdict:
     """Return what is wrong with a history.
 
@@ -50,9 +52,11 @@ def judge(
         ops: Every readable op of the op topic; None where it could not be read, and then
             what clients were told is all that binds.
         accepted_dead: Reasons for which a committed transaction may be dead-lettered whole.
+        delivery: The installation's mode. At least once, a message may stand in its real topic
+            again; its first record must stand where the order wants it.
     """
     known = {tx.transaction_id: tx for tx in clients}
-    trial = _Trial(known, accepted_dead)
+    trial = _Trial(known, accepted_dead, may_repeat=delivery is Delivery.AT_LEAST_ONCE)
     for record in _positions(real, trial):
         trial.deliver(record)
     for record in _positions(dead, trial):
@@ -70,6 +74,7 @@ def judge(
         tuple(trial.findings),
         {tid: len(found) for tid, found in trial.landed.items()},
         {tid: len(found) for tid, found in trial.buried.items()},
+        trial.repeats,
     )
 
 
@@ -77,8 +82,16 @@ class _Trial:
     """Collects what came out of each transaction, then the findings."""
 
     def __init__(
-        self, known: Mapping[str, ClientTransaction], accepted_dead: frozenset[DeadReason]
+        self,
+        known: Mapping[str, ClientTransaction],
+        accepted_dead: frozenset[DeadReason],
+        *,
+        may_repeat: bool,
     ) -> None:
+        self._may_repeat = may_repeat
+        self.repeats = 0
+        # Messages without a key that were repeated in another partition: none tells their place.
+        self._moved: set[tuple[str, int]] = set()
         self.findings: list[Finding] = []
         self.landed: dict[str, dict[int, ReadRecord]] = defaultdict(dict)
         self.buried: dict[str, dict[int, DeadReason]] = defaultdict(dict)
@@ -115,6 +128,12 @@ class _Trial:
             self.find(Anomaly.CORRUPTED, tid, f"{_at(record)}: {flaw} differs")
         if message.outcome is Outcome.FAILED:
             self.find(Anomaly.PHANTOM, tid, f"{_at(record)}: its send had failed")
+        if message.index in found and self._may_repeat:
+            self.repeats += 1
+            first = found[message.index]
+            if (first.topic, first.partition) != (record.topic, record.partition):
+                self._moved.add((tid, message.index))
+            return None
         if message.index in found:
             where = _at(found[message.index])
             return self.find(Anomaly.DUPLICATED, tid, f"{_at(record)}: also at {where}")
@@ -198,6 +217,8 @@ class _Trial:
         for tid, found in self.landed.items():
             highest: dict[tuple[str, int], int] = {}
             for index in sorted(found):
+                if (tid, index) in self._moved:
+                    continue
                 record = found[index]
                 place = (record.topic, record.partition)
                 if record.offset < highest.get(place, -1):

@@ -32,10 +32,13 @@ class Bounds:
         snapshot: The offsets that were read.
         grace_ms: Where O is known, a decision of this age that is not applied is shown as overdue.
             Where O is not known, a decision of this age counts as applied.
+        may_repeat: The installation delivers at least once: a message that was delivered before is
+            a notice, and no violation.
     """
 
     snapshot: Snapshot
     grace_ms: int = GRACE_MS
+    may_repeat: bool = False
 
     def is_applied(self, pair: Column, op_at: Column, op_ms: Column) -> Column:
         """Tell whether an op was applied, and its effect visible, before the snapshot."""

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
+from halfbridge.serde.delivery import DELIVERIES, Delivery
 from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.audit.bounds import GRACE_MS, Bounds
 from halfbridge.spark_jobs.audit.facts import (
@@ -86,6 +87,13 @@ _APP_NAME = "halfbridge-audit"
     help="How long to wait for the end of kafka_txns that are open on real topics.",
 )
 @click.option(
+    "--delivery",
+    type=click.Choice(DELIVERIES),
+    default=Delivery.EXACTLY_ONCE.value,
+    show_default=True,
+    help="The daemon's setting. at-least-once: a message that was delivered before is a notice.",
+)
+@click.option(
     "--other-prefix",
     "other_prefixes",
     multiple=True,
@@ -112,6 +120,7 @@ def main(
     findings: str | None,
     grace_s: float,
     settle_s: float,
+    delivery: str,
     other_prefixes: tuple[str, ...],
     no_others: bool,
 ) -> int:
@@ -141,7 +150,8 @@ def main(
             topics=topics,
             settle_s=settle_s,
         )
-        bounds = Bounds(snapshot, round(grace_s * 1000))
+        may_repeat = delivery == Delivery.AT_LEAST_ONCE
+        bounds = Bounds(snapshot, round(grace_s * 1000), may_repeat)
 
         def find_others() -> Others:
             ranges = snapshot.others

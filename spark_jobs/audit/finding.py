@@ -22,7 +22,8 @@ VIOLATIONS = (LOST, TORN, PHANTOM, DUPLICATE, MISMATCH, REORDERED, CONFLICT)
 LATE = "late"
 OVERDUE = "overdue"
 GONE = "expired"
-NOTICES = (LATE, OVERDUE, GONE)
+REPEATED = "repeated"
+NOTICES = (LATE, OVERDUE, GONE, REPEATED)
 
 # Columns of every frame of findings.
 FINDINGS = {

@@ -17,6 +17,7 @@ from halfbridge.spark_jobs.audit.finding import (
     LOST,
     PHANTOM,
     REORDERED,
+    REPEATED,
     findings_of,
     tell,
 )
@@ -104,9 +105,10 @@ def _too_many(surplus: DataFrame, bounds: Bounds) -> DataFrame:
     oldest_ms = F.least("ms", F.coalesce("first_ms", "ms"))
     may_be_deleted = bounds.half_may_be_deleted(oldest_ms)
     others_may_be_deleted = bounds.other_half_may_be_deleted(oldest_ms)
+    again = REPEATED if bounds.may_repeat else DUPLICATE
     told = (
         F.when(F.col("is_blind"), tell(GONE, F.lit("messages of the transaction were deleted")))
-        .when(F.col("is_known"), tell(DUPLICATE, F.lit("the message was delivered before")))
+        .when(F.col("is_known"), tell(again, F.lit("the message was delivered before")))
         .when(may_be_deleted, tell(GONE, F.lit("the half message was deleted")))
         .when(F.col("has_life"), tell(PHANTOM, F.lit("differs from all of its messages")))
         .when(

@@ -67,7 +67,7 @@ def make_report(
         "hidden_by_open_kafka_txn": list(bounds.snapshot.hidden),
         "missing_real_topics": list(bounds.snapshot.gone),
         "deleted_until_ms": _deleted_until(bounds.snapshot),
-        "settings": {"grace_ms": bounds.grace_ms},
+        "settings": {"grace_ms": bounds.grace_ms, "may_repeat": bounds.may_repeat},
         "seconds": round(seconds, 1),
         "snapshot": bounds.snapshot.as_json(),
     }

@@ -27,6 +27,7 @@ from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
 from halfbridge.checker.admin.topics import create_topics
+from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.client_log import read_client_logs
 from halfbridge.testkit.history import Outcome
@@ -148,6 +149,7 @@ class Stage:
         recovered_s: How long deliveries took to go on after each healed fault, seconds.
         judged: What the judge saw, once there is a verdict.
         seed: Of the clients.
+        delivery: The mode of its daemons.
     """
 
     servers: str
@@ -161,6 +163,7 @@ class Stage:
     recovered_s: list[float] = field(default_factory=list)
     judged: dict[str, int] = field(default_factory=dict)
     seed: int | None = None
+    delivery: Delivery = Delivery.EXACTLY_ONCE
     _records: list[ReadRecord] = field(default_factory=list)
     _read_to: int = 0
     _names: Counter[str] = field(default_factory=Counter)
@@ -216,6 +219,7 @@ class Stage:
                 name,
                 ("-m", "halfbridge", "checker", "run", "--bootstrap-servers", self.servers),
                 ("--topic-prefix", self.prefix, "--state-dir", str(self.directory / "state")),
+                ("--delivery", self.delivery.value),
                 flags,
             )
         )
@@ -423,11 +427,13 @@ class Stage:
             real=[record for record in final if record.topic != self.names.dead],
             dead=[record for record in final if record.topic == self.names.dead],
             ops=ops,
+            delivery=self.delivery,
         )
         self.judged = {
             "transactions": len(clients),
             "messages": sum(len(tx.messages) for tx in clients),
             "delivered": len(final) - sum(record.topic == self.names.dead for record in final),
+            "repeats": verdict.repeats,
             "violations": len(verdict.findings),
         }
         kinds = self.kinds = _count_kinds(clients, verdict)

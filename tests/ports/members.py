@@ -137,6 +137,49 @@ def who_takes_a_place_fences(world: World) -> None:
     assert new.member.poll(4 * SLICE_S) is None
 
 
+def commits_are_of_a_generation(world: World) -> None:
+    """Outside a kafka_txn too: as of a generation that is over nothing is committed."""
+    topic = world.topic(partitions=2)
+    place = topic, 0
+    one = Joined(world, [topic], **_ONE).wait()
+    one.member.commit_as({place: (1, "first")}, one.memberships[0])
+    assert world.committed(topic) == (1, "first")
+    two = Joined(world, [topic], **_TWO).wait(1, one)
+    one.wait(2, two)
+    failure = refused(one.member.commit_as, {place: (2, "late")}, one.memberships[0])
+    assert failure.code == Code.ILLEGAL_GENERATION
+    assert world.committed(topic) == (1, "first")
+    one.member.commit_as({place: (3, "now")}, one.memberships[-1])
+    assert world.committed(topic) == (3, "now")
+
+
+def a_fenced_member_commits_nothing(world: World) -> None:
+    """Whether it has heard of its successor or not."""
+    topic = world.topic()
+    old = Joined(world, [topic], **_ONE).wait()
+    new = Joined(world, [topic], **_ONE).wait()
+    failure = refused(old.member.commit_as, {(topic, 0): (1, "")}, old.memberships[-1])
+    assert failure.code in {Code.FENCED_INSTANCE_ID, Code.FATAL}
+    world.next_error(old.member)
+    failure = refused(old.member.commit_as, {(topic, 0): (1, "")}, old.memberships[-1])
+    assert failure.code == Code.FATAL
+    new.member.commit_as({(topic, 0): (2, "")}, new.memberships[-1])
+    assert world.committed(topic) == (2, "")
+
+
+def the_newer_commit_stands(world: World) -> None:
+    """Of one in a kafka_txn and one behind it: also before the first one's marker has arrived."""
+    topic = world.topic()
+    joined = Joined(world, [topic], **_ONE).wait()
+    writer = world.transactional()
+    for offset in range(0, 40, 2):
+        writer.begin()
+        writer.send_offsets([(topic, 0, offset, "")], joined.memberships[-1], LIMIT_S)
+        writer.commit(LIMIT_S)
+        joined.member.commit_as({(topic, 0): (offset + 1, "")}, joined.memberships[-1])
+        assert world.committed(topic) == (offset + 1, "")
+
+
 def before_it_joins_a_member_is_nobody(world: World) -> None:
     """Without a generation, offsets are taken by an empty group, and fenced by other members."""
     topic = world.topic()
@@ -243,6 +286,9 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     what_callbacks_read_from_is_read,
     a_restarted_member_has_its_place,
     who_takes_a_place_fences,
+    commits_are_of_a_generation,
+    a_fenced_member_commits_nothing,
+    the_newer_commit_stands,
     before_it_joins_a_member_is_nobody,
     a_member_leaves,
     a_dynamic_member_leaves_when_closed,

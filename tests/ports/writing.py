@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from halfbridge.bridge.failure import PURGED, Code, KafkaFailure
 from halfbridge.bridge.ports import SeenTopic
 from halfbridge.serde.partitioner import partition_by_crc, partition_of
-from tests.ports.world import LIMIT_S, SLICE_S, World
+from tests.ports.world import LIMIT_S, SLICE_S, World, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,31 @@ def acknowledgements_have_the_brokers_time(world: World) -> None:
     reader = world.reader()
     reader.read_from({(topic, 0): 0})
     assert told.timestamp() == reader.poll(LIMIT_S).timestamp()
+
+
+def nothing_is_sent_behind_a_lost_record(world: World) -> None:
+    """With enable.gapless.guarantee a record that is refused for good leaves no gap."""
+    topic = world.topic(max_message_bytes="500")
+    writer = world.writer(
+        enable_gapless_guarantee=True, batch_num_messages=1, message_max_bytes=1_000_000
+    )
+    assert world.send(writer, topic, b"first")[0] is None
+    told: list[tuple[KafkaFailure | None, Any]] = []
+    for value in (b"large" * 400, b"behind", b"more"):
+        world.produce(writer, topic, value, told)
+    world.until(lambda: _polled(writer) or told)
+    assert _code(told[0]) == Code.MSG_SIZE_TOO_LARGE
+    writer.purge()
+    world.until(lambda: _polled(writer) or len(told) == 3)
+    assert all(error is not None for error, _ in told)
+    assert [value for _, value in world.read(topic)] == [b"first"]
+    assert refused(world.produce, writer, topic, b"later", told).code == Code.FATAL
+
+
+def _polled(writer: Any) -> None:
+    """Serve acknowledgements; a fatal error is none."""
+    with suppress(KafkaFailure):
+        writer.poll(SLICE_S)
 
 
 def callbacks_come_in_poll(world: World) -> None:
@@ -204,6 +230,7 @@ def a_writer_sees_topics(world: World) -> None:
 CHECKS: tuple[Callable[[World], None], ...] = (
     acknowledgements_tell_where_records_stand,
     acknowledgements_have_the_brokers_time,
+    nothing_is_sent_behind_a_lost_record,
     callbacks_come_in_poll,
     keys_are_placed_as_java_does,
     keys_are_placed_by_crc_by_default,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead
 from halfbridge.serde.avro import DEAD_LETTER
+from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.headers import (
     BORN_TIMESTAMP,
     DEAD,
@@ -26,6 +27,7 @@ from tests.ledger_log import Log
 from tests.property.model import Truth, key_of, line
 from tests.simulation.asked import judge_discards
 from tests.simulation.reading import read_log, visible
+from tests.simulation.repeats import repeats_in, without_repeats
 from tests.simulation.settings import (
     LEDGER,
     NAMES,
@@ -81,10 +83,15 @@ class Rulings(Truth):
 
 
 class Judge:
-    """Watches the real topics during a run, and rules at its end."""
+    """Watches the real topics during a run, and rules at its end.
+
+    Attributes:
+        repeats: Records of messages that stood in a real topic before, as often as it ruled.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.repeats = 0
         self._places = [
             (topic, number) for topic, count in REAL_TOPICS.items() for number in range(count)
         ]
@@ -128,6 +135,10 @@ class Judge:
         for number, (log, truth) in enumerate(zip(logs, truths, strict=True)):
             expected, undeliverable = _split(truth, world.profile, world.shut, dead[number])
             truth.dead.update(undeliverable)
+            if world.delivery is Delivery.AT_LEAST_ONCE:
+                self.repeats += repeats_in(delivered[number])
+                known = set(truth.delivered)
+                delivered[number] = without_repeats(delivered[number], known, set(expected))
             _compare_deliveries(expected, delivered[number], is_final=is_final)
             _compare_dead(truth, dead[number], is_final=is_final)
             _compare_junk(log, junk[number], is_final=is_final)

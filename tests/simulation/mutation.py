@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from halfbridge.serde.delivery import Delivery
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -20,6 +22,7 @@ class Mutation:
         seeds: Within how many seeds the defect must be noticed.
         begin: The first of these seeds. A defect that shows in one of 100 runs is looked for from a
             seed near such a run on, so that the test is quick.
+        delivery: The mode in which the defect shows.
         patches: (class or module, name, what replaces it).
     """
 
@@ -27,6 +30,7 @@ class Mutation:
     seeds: int
     patches: tuple[tuple[Any, str, Any], ...]
     begin: int = 0
+    delivery: Delivery = Delivery.EXACTLY_ONCE
 
     @contextmanager
     def planted(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import logging
 import os
 import traceback
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from hashlib import blake2b
 from itertools import chain
 from multiprocessing import get_context
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 from halfbridge.checker.core import forget, half_end
-from halfbridge.checker.loop import stall_watch, work_at_hand
+from halfbridge.checker.loop import at_least_once, stall_watch, work_at_hand
+from halfbridge.serde.delivery import Delivery
 from tests.simulation.choices import Choices, shrink
 from tests.simulation.workers import NotedWorker
 from tests.simulation.world import STEPS, World
@@ -32,6 +34,8 @@ OP_WAIT_MS = 50
 # So that a run comes to what a stalled consumer is replaced for.
 STALLED_S = 5.0
 LOOK_S = 1.0
+# So that most batches of a short run at least once are written without a kafka_txn.
+FIRST_KAFKA_TXNS = 1
 
 
 class Outcome(NamedTuple):
@@ -65,11 +69,12 @@ def run(
     *,
     steps: int = STEPS,
     worker: type[Worker] = NotedWorker,
+    delivery: Delivery = Delivery.EXACTLY_ONCE,
     is_verbose: bool = False,
 ) -> Outcome:
     """Run once, whatever happens; nothing is logged."""
     logging.disable()
-    world = World(choices, worker_type=worker)
+    world = World(choices, worker_type=worker, delivery=delivery)
     world.is_verbose = is_verbose
     failure = place = ""
     try:
@@ -78,6 +83,7 @@ def run(
             patch.object(half_end, "OP_WAIT_MS", OP_WAIT_MS),
             patch.object(stall_watch, "STALLED_S", STALLED_S),
             patch.object(stall_watch, "LOOK_S", LOOK_S),
+            patch.object(at_least_once, "FIRST_KAFKA_TXNS", FIRST_KAFKA_TXNS),
             patch.object(work_at_hand, "BACKGROUND_RECORDS", world.profile.background_records),
         ):
             world.run(steps)
@@ -92,22 +98,29 @@ def run(
     return Outcome(failure, place, world.steps, digest, world)
 
 
-def report(seed: int, *, worker: type[Worker] = NotedWorker) -> str:
+def report(
+    seed: int,
+    *,
+    worker: type[Worker] = NotedWorker,
+    delivery: Delivery = Delivery.EXACTLY_ONCE,
+) -> str:
     """Return what a failing seed shows, in a run as simple as can be; empty when it is fine."""
     first = Choices(seed)
-    outcome = run(first, worker=worker)
+    outcome = run(first, worker=worker, delivery=delivery)
     if not outcome.failure:
         return ""
 
     def fails(script: Sequence[int]) -> bool:
         # The same promise: else a smaller run shows another defect than the one it was found by.
-        return run(Choices(script=script), worker=worker).place == outcome.place
+        smaller = run(Choices(script=script), worker=worker, delivery=delivery)
+        return smaller.place == outcome.place
 
     script = shrink(first.made, fails)
-    small = run(Choices(script=script), worker=worker, is_verbose=True)
+    small = run(Choices(script=script), worker=worker, delivery=delivery, is_verbose=True)
     lines = [
         f"seed {seed}: {outcome.failure}",
         f"replay: {SEED_VARIABLE}={seed} .venv/bin/pytest tests/simulation/test_simulation.py",
+        f"mode: {delivery.value}",
         f"choices that are not 0: {_faults(first.made)}, and {_faults(script)} when made smaller",
         "step, ms, what happened:",
         *(" ".join(map(str, happened)) for happened in small.world.trace),
@@ -116,22 +129,26 @@ def report(seed: int, *, worker: type[Worker] = NotedWorker) -> str:
     return "\n".join(lines)
 
 
-def failing(numbers: Sequence[int]) -> tuple[list[int], int]:
+def failing(
+    numbers: Sequence[int], delivery: Delivery = Delivery.EXACTLY_ONCE
+) -> tuple[list[int], int]:
     """Return which seeds fail, and how many steps all of them took."""
     failed, steps = [], 0
     for seed in numbers:
-        outcome = run(Choices(seed))
+        outcome = run(Choices(seed), delivery=delivery)
         steps += outcome.steps
         if outcome.failure:
             failed.append(seed)
     return failed, steps
 
 
-def failing_in_parallel(numbers: range) -> tuple[list[int], int]:
+def failing_in_parallel(
+    numbers: range, delivery: Delivery = Delivery.EXACTLY_ONCE
+) -> tuple[list[int], int]:
     """Return the same, from one process for each core."""
     chunks = [numbers[at : at + CHUNK] for at in range(0, len(numbers), CHUNK)]
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        parts = list(pool.map(failing, chunks))
+        parts = list(pool.map(partial(failing, delivery=delivery), chunks))
     return list(chain.from_iterable(failed for failed, _ in parts)), sum(n for _, n in parts)
 
 

@@ -10,6 +10,7 @@ from halfbridge.bridge.ports import NewTopic
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.core.settings import LedgerSettings
 from halfbridge.checker.policy import Policy
+from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.topics import TopicNames
 from tests.ledger_log import SETTINGS
 
@@ -132,11 +133,14 @@ def new_topics(profile: Profile) -> list[NewTopic]:
     ]
 
 
-def daemon_config(profile: Profile, *, batch_records: int, producers: int) -> CheckerConfig:
+def daemon_config(
+    profile: Profile, *, batch_records: int, producers: int, delivery: Delivery
+) -> CheckerConfig:
     """Return a worker's settings, some of them below what an operator may set."""
     ledger = profile.ledger
     config = CheckerConfig(
         bootstrap_servers="memory",
+        delivery=delivery.value,
         transaction_timeout_ms=ledger.transaction_timeout_ms,
         check_interval_ms=ledger.check_interval_ms,
         check_count_max=ledger.check_count_max,

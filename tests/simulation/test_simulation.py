@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from halfbridge.serde.delivery import Delivery
 from tests.simulation.choices import Choices, shrink
 from tests.simulation.run import failing, failing_in_parallel, happened, report, run, seeds
 from tests.simulation.world import STEPS
@@ -19,6 +20,8 @@ from tests.simulation.world import STEPS
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 120
 LONG_SEEDS = 10_000
+AT_LEAST_ONCE = Delivery.AT_LEAST_ONCE
+SEEDS_AT_LEAST_ONCE = 40
 # How many failing seeds are told in full.
 REPORTS_MAX = 2
 # Seeds in which each kind of thing must happen at least once. 796 has a commit whose outcome stays
@@ -80,8 +83,8 @@ HAPPENINGS = (
 )
 
 
-def _tell(failed: list[int]) -> str:
-    told = [report(seed) for seed in failed[:REPORTS_MAX]]
+def _tell(failed: list[int], delivery: Delivery = Delivery.EXACTLY_ONCE) -> str:
+    told = [report(seed, delivery=delivery) for seed in failed[:REPORTS_MAX]]
     return "\n\n".join([f"{len(failed)} seeds fail: {failed[:20]}", *told])
 
 
@@ -90,6 +93,32 @@ def test_no_promise_is_broken() -> None:
     failed, steps = failing(seeds(SEEDS))
     assert not failed, _tell(failed)
     assert steps >= STEPS
+
+
+def test_no_promise_is_broken_at_least_once() -> None:
+    """In the other mode messages may be repeated; all else is promised all the same."""
+    failed, steps = failing(seeds(SEEDS_AT_LEAST_ONCE), AT_LEAST_ONCE)
+    assert not failed, _tell(failed, AT_LEAST_ONCE)
+    assert steps >= STEPS
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_no_promise_is_broken_in_thousands_of_runs_at_least_once() -> None:
+    """The same, with as many runs as a minute or two allow."""
+    numbers = seeds(LONG_SEEDS // 4)
+    failed, steps = failing_in_parallel(numbers, AT_LEAST_ONCE)
+    assert not failed, _tell(failed, AT_LEAST_ONCE)
+    assert steps >= STEPS * len(numbers)
+
+
+def test_messages_are_repeated_at_least_once() -> None:
+    """Within a few seeds: else the mode was not tried."""
+    for seed in range(SEEDS_AT_LEAST_ONCE):
+        world = run(Choices(seed), delivery=AT_LEAST_ONCE).world
+        if world.judge.repeats:
+            return
+    raise AssertionError("no message was repeated")
 
 
 @pytest.mark.long

@@ -69,6 +69,7 @@ class WorkerProcess:
             world.profile,
             batch_records=batches[choices.below(len(batches))],
             producers=PRODUCERS[choices.below(len(PRODUCERS))],
+            delivery=world.delivery,
         )
         self._ports.run.start(self._run, "worker")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.core.settings import RECENT_MS
+from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.progress import START
 from halfbridge.testkit.memory.machine import Machine
 from tests.simulation import stranger, trouble
@@ -60,6 +61,8 @@ class World:
     Args:
         choices: What is drawn.
         worker_type: The class of the workers.
+        delivery: The mode of the installation. Nothing is drawn for it, so that a seed draws the
+            same in both modes as far as they go alike.
 
     Attributes:
         profile: What the run is like all along.
@@ -80,8 +83,15 @@ class World:
             message, its half partition, its acknowledged half offsets.
     """
 
-    def __init__(self, choices: Choices, *, worker_type: type[Worker] = NotedWorker) -> None:
+    def __init__(
+        self,
+        choices: Choices,
+        *,
+        worker_type: type[Worker] = NotedWorker,
+        delivery: Delivery = Delivery.EXACTLY_ONCE,
+    ) -> None:
         self.choices = choices
+        self.delivery = delivery
         self.profile = PROFILES[choices.below(len(PROFILES))]
         self.worker_type = worker_type
         self.rate = RATES[choices.below(len(RATES))]

@@ -46,3 +46,17 @@ def test_scene(found: dict[str, list[str]], scene: Scene) -> None:
 def test_nothing_is_found_outside_of_the_scenes(found: dict[str, list[str]]) -> None:
     """No finding names a transaction that there is none of."""
     assert "" not in found
+
+
+@pytest.mark.spark_long
+def test_a_repeat_is_a_notice_where_messages_may_be_repeated(
+    spark: SparkSession, interpreted: None
+) -> None:
+    """At least once, what was delivered before is `repeated`; two dead letters stay wrong."""
+    wanted = ("delivered_twice", "delivered_and_buried", "buried_twice")
+    tape = Tape()
+    scenes = {each.play(tape).txn: each.name for each in SCENES if each.name in wanted}
+    with audited(tape.facts(spark), Bounds(tape.snapshot(), may_repeat=True)) as audit:
+        kinds = {scenes[row["transaction_id"]]: row["kind"] for row in audit.findings.collect()}
+        assert audit.violations == 2
+    assert kinds == dict(zip(wanted, ("repeated", "duplicate", "duplicate"), strict=True))

@@ -160,16 +160,28 @@ class InboxScene:
                 self._database.kill()  # type: ignore[attr-defined]  # an OwnDatabase
                 self._database.restart()  # type: ignore[attr-defined]
             else:
-                name = self._random.choice(sorted(self._running))
-                self._children.kill(self._running[name])
-                self._run(name)
+                self.kill_one()
             self.killed += 1
+
+    def kill_one(self) -> None:
+        """Kill a consumer, and start it again."""
+        name = self._random.choice(sorted(self._running))
+        self._children.kill(self._running[name])
+        self._run(name)
 
     def finish(self) -> None:
         """Return once all groups have stored the offsets of all that was sent."""
-        self._until("all is done", lambda: self.count(GROUP) >= len(self.sent))
+        self.await_count(GROUP, len(self.sent))
         for group in (GROUP, NAIVE):
-            self._until(f"{group} is at the end", lambda group=group: self._is_at_end(group))
+            self.await_end(group)
+
+    def await_count(self, group: str, count: int) -> None:
+        """Return once so much was done."""
+        self._until("all is done", lambda: self.count(group) >= count)
+
+    def await_end(self, group: str) -> None:
+        """Return once a group has stored the offsets of all that is there."""
+        self._until(f"{group} is at the end", lambda: self._is_at_end(group))
 
     def count(self, group: str) -> int:
         """Return how much was done; -1 while the database does not say."""

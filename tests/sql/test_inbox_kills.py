@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halfbridge import Message, Resolution
+from halfbridge.serde.delivery import Delivery
 from halfbridge.testkit.children import Children, Interrupts
+from halfbridge.testkit.stack import HalfbridgeStack
 from tests.integration.installation import Installation
 from tests.kit.waiting import until
 from tests.sql.inbox_scene import GROUP, NAIVE, InboxScene, reference_consumer
@@ -18,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from halfbridge.testkit.stack import HalfbridgeStack
     from tests.sql.databases import Database
 
 pytestmark = pytest.mark.broker
 
 LINES_MAX = 27  # with imports and settings; twenty for the rest
 KILLS = 3
+DAEMON_KILLS = 15
 BURST = 25
 SEED = 20261123
 
@@ -72,6 +75,42 @@ def test_the_reference_consumer_as_it_stands(
     until("all was read", lambda: last in scene.done(GROUP))
     expected = [f"{number}/{index}" for number in range(4) for index in range(3)]
     assert scene.done(GROUP) == Counter([*expected, last])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_daemon_that_delivers_at_least_once_and_an_inbox_are_exactly_once(
+    scene: InboxScene, kafka_bootstrap_servers: str
+) -> None:
+    """Daemon and consumers are killed at random: the effects are the messages, each once."""
+    draw = random.Random(SEED)
+    scene.start((GROUP, "one"), (GROUP, "two"))
+    expected: list[str] = []
+    delivery = Delivery.AT_LEAST_ONCE.value
+    with (
+        HalfbridgeStack(kafka_bootstrap_servers, delivery=delivery) as stack,
+        stack.producer(
+            "order-service", checker=lambda _: Resolution.UNKNOWN, topics=[scene.topic]
+        ) as producer,
+    ):
+        for round_number in range(DAEMON_KILLS):
+            for number in range(draw.randint(1, 4 * BURST)):
+                with producer.begin() as tx:
+                    for index in range(draw.choice((1, 1, 2, 3))):
+                        item = f"{round_number}/{number}/{index}"
+                        key = b"%d" % draw.randrange(100)
+                        tx.send(Message(scene.topic, key=key, value=item.encode()))
+                        expected.append(item)
+            stack.daemon.kill()
+            scene.kill_one()
+            stack.daemon.start()
+        stack.wait_until_decided()
+        scene.await_count(GROUP, len(expected))
+        records = stack.read_committed(scene.topic, count=len(expected))
+        scene.await_end(GROUP)
+    assert {each.value.decode() for each in records if each.value} == set(expected)
+    assert scene.done(GROUP) == Counter(expected)
 
 
 def test_the_reference_consumer_is_short() -> None:

@@ -13,6 +13,7 @@ from halfbridge.checker.admin.transactions.records import headers_or_none
 from halfbridge.checker.admin.transactions.waits import CHECK_BACKOFF_MS_MAX, Asked, Limits
 from halfbridge.checker.errors import AdminError
 from halfbridge.serde.avro import CHECK_REQUEST
+from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import CHECK
 from halfbridge.serde.records import DaemonSettings
@@ -62,6 +63,7 @@ def daemon_limits(cluster: Cluster, names: TopicNames) -> Limits:
         check_count_max=settings.check_count_max,
         transaction_age_ms_max=settings.transaction_age_ms_max,
         check_backoff_ms_max=max(backoff_ms, settings.check_interval_ms),
+        delivery=Delivery.of_number(settings.further.get(DELIVERY_LIMIT)),
     )
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead, OpRead
     from halfbridge.checker.core.plan import Plan
     from halfbridge.checker.core.settings import LedgerSettings
+    from halfbridge.serde.delivery import Delivery
     from halfbridge.serde.records import DeadReason, Op
 
 NOT_FOUND = "NOT_FOUND"
@@ -127,6 +128,8 @@ class Life:
         undecided: Why the transaction waits; None once it is decided.
         read_from_ms, read_until_ms: The range of time that was read; None: to the end of the logs.
         at_ms: When this was found, by the operator's clock.
+        delivery: The mode in which the daemon delivers, as its settings record says; None: it does
+            not say.
         notes: What else an operator should know, one sentence each.
     """
 
@@ -142,6 +145,7 @@ class Life:
     read_from_ms: int | None = None
     read_until_ms: int | None = None
     at_ms: int = 0
+    delivery: Delivery | None = None
     notes: tuple[str, ...] = ()
 
 

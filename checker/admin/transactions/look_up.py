@@ -235,6 +235,7 @@ class _LookUp:
             read_from_ms=time.from_ms,
             read_until_ms=time.until_ms,
             at_ms=self._cluster.ports.clock.time_ms(),
+            delivery=limits.delivery,
             notes=(*self._notes, *notes),
         )
         if judged.entry is None:

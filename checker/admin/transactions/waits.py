@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from halfbridge.checker.core.entry import Entry
+    from halfbridge.serde.delivery import Delivery
     from halfbridge.serde.records import CheckRequest, Op
 
 PREPARED = "PREPARED"
@@ -48,13 +49,18 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The daemon's limits that say when it asks and when it gives up, in milliseconds."""
+    """The daemon's limits that say when it asks and when it gives up, in milliseconds.
+
+    Attributes:
+        delivery: The mode in which it delivers; None: its settings record does not say.
+    """
 
     transaction_timeout_ms: int
     check_interval_ms: int
     check_count_max: int
     transaction_age_ms_max: int
     check_backoff_ms_max: int = CHECK_BACKOFF_MS_MAX
+    delivery: Delivery | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,10 @@ class GroupOffsets(Client):
     def commit(self, offsets: Mapping[Place, tuple[int, str | None]]) -> None:
         """Commit offsets of the group outside any kafka_txn, in one request; waits for it."""
         self._check_open()
-        member, wanted = self._who_commits(), dict(offsets)
+        self._commit(self._who_commits(), offsets)
+
+    def _commit(self, member: Membership, offsets: Mapping[Place, tuple[int, str | None]]) -> None:
+        wanted = dict(offsets)
         self._request(
             Kind.COMMIT_OFFSETS,
             self._group,

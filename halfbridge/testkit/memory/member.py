@@ -93,6 +93,16 @@ class MemoryMember(MemoryReader):
             raise KafkaFailure(Code.FATAL, "Commit failed: Local: Fatal error")
         super().commit(offsets)
 
+    def commit_as(
+        self, offsets: Mapping[Place, tuple[int, str | None]], membership: object
+    ) -> None:
+        """Commit offsets of the group as the member of a generation; waits for it."""
+        if self._fatal is not None:
+            raise KafkaFailure(Code.FATAL, "Commit failed: Local: Fatal error")
+        self._check_open()
+        who: Membership = membership  # type: ignore[assignment]
+        self._commit(who, offsets)
+
     def close(self) -> None:
         """Close; a dynamic member leaves its group."""
         if self.is_closed:

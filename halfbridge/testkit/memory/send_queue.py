@@ -49,6 +49,8 @@ class SendQueue(Client):
         )
         self._is_java = "murmur2" in self.text("partitioner", "consistent_random")
         self._is_idempotent = self.flag("enable.idempotence", default=False)
+        self._is_gapless = self.flag("enable.gapless.guarantee", default=False)
+        self._has_gap = False
         self._producer_id, self._epoch = 0, 0
         self._next_numbers: dict[Place, int] = {}
         self._known: dict[str, tuple[int, int]] = {}  # topic -> partitions, when it was looked at
@@ -202,7 +204,7 @@ class SendQueue(Client):
     def _send(self, place: Place) -> None:
         """Send what waits for a partition, batch by batch."""
         queue = self._waiting[place]
-        while queue:
+        while queue and not self._has_gap:
             batch = self._next_batch(queue)
             self._in_flight[place] = batch
             offset, failure = None, None
@@ -218,7 +220,14 @@ class SendQueue(Client):
             elif failure.code in {Code.MSG_TIMED_OUT, _OUT_OF_ORDER_SEQUENCE}:
                 self._begin_new_epoch()
             self._report(batch, failure)
-        del self._waiting[place]
+            if failure is not None and self._is_gapless and failure.code != Code.MSG_TIMED_OUT:
+                self._stop_behind_gap()
+        if not self._has_gap:
+            del self._waiting[place]
+
+    def _stop_behind_gap(self) -> None:
+        """Send nothing more, until `purge`: with enable.gapless.guarantee a gap is fatal."""
+        self._has_gap = True
 
     def _next_batch(self, queue: deque[Sent]) -> list[Sent]:
         batch = [queue.popleft()]

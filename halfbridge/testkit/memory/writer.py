@@ -50,6 +50,8 @@ class MemoryWriter(SendQueue):
     ) -> None:
         """Hand a record over."""
         self._check_open()
+        if self._has_gap:
+            raise KafkaFailure(Code.FATAL, "Unable to produce message: Local: Fatal error")
         row = Row(key, value, list(headers) if headers else None, timestamp_ms or self._now_ms())
         size = len(key or b"") + len(value or b"")
         if size > self._bytes_max:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -153,7 +154,7 @@ class History:
         self.real[where[0]] = replace(other, offset=one.offset)
         self.real[where[1]] = replace(one, offset=other.offset)
 
-    def verdict(self, **options: frozenset[DeadReason]) -> Verdict:
+    def verdict(self, **options: Any) -> Verdict:
         """Return the judge's verdict."""
         return judge(self.clients, real=self.real, dead=self.dead, ops=self.ops, **options)
 

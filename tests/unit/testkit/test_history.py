@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 
+from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.records import DeadReason, OpKind
 from halfbridge.testkit.history import Anomaly, Claim, Finding, Outcome, ReadRecord, digest_of
 from halfbridge.testkit.judge import judge
@@ -37,6 +38,21 @@ def test_planted_fault(fault: Callable[[History], Anomaly], history: History) ->
     if fault is deliver_the_dead:
         found.discard(Anomaly.DUPLICATED)  # it is both, and both are said
     assert found == {expected}
+
+
+def test_repeats_are_allowed_at_least_once() -> None:
+    """A repeat counts and is no finding; the first record must stand where the order wants it."""
+    history = History()
+    first = history.add("COMMIT", key=b"a")
+    history.add("COMMIT", key=b"a")  # the other op partition
+    third = history.add("COMMIT", key=b"a")
+    history.deliver(first, history.client(first).messages[0])
+    assert Anomaly.DUPLICATED in history.found()
+    verdict = history.verdict(delivery=Delivery.AT_LEAST_ONCE)
+    assert (verdict.findings, verdict.repeats) == ((), 1)
+    history.swap(history.records_of(first)[0], history.records_of(third)[0])
+    found = history.verdict(delivery=Delivery.AT_LEAST_ONCE).findings
+    assert [each.anomaly for each in found] == [Anomaly.REORDERED]
 
 
 def test_key_order() -> None:

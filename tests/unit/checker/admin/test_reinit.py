@@ -60,6 +60,7 @@ class Log:
         group: str = GROUP,
         append_ms: int = 0,
         half_offset: int | None = None,
+        count: int = 1,
         **more: Any,
     ) -> int:
         """Append an op; return its offset."""
@@ -69,7 +70,7 @@ class Log:
             half_offset=len(self.halves) - 1 if half_offset is None else half_offset,
             producer_group=group,
             kind=kind,
-            message_count=1,
+            message_count=count,
             **more,
         )
         self.ops.append(OpRead(offset, append_ms, op))
@@ -132,6 +133,37 @@ def test_a_redelivery_is_no_part_of_the_life_before(log: Log) -> None:
     assert found.exact
     assert (found.applied, found.to_apply) == (("a",), ("a",))
     assert found.progress.op == 1
+
+
+def test_a_part_is_not_all(log: Log) -> None:
+    """A daemon that delivers at least once died after message 0 of two: both are to be delivered.
+
+    Were it enough to find one message, O would pass the COMMIT, and message 1 would be lost.
+    """
+    log.half("a")
+    log.half("a", topic="bills", index=1)
+    log.op("a", count=2)
+
+    found = log.plan(Evidence(delivered={("a", 0)}))
+    assert (found.applied, found.to_apply, found.progress.op) == ((), ("a",), 0)
+
+    found = log.plan(Evidence(delivered={("a", 0)}, expired_before_ms={"bills": 1}))
+    assert (found.applied, found.to_apply, found.progress.op) == (("a",), (), 1)
+
+
+def test_what_no_decision_covers_need_not_be_there(log: Log) -> None:
+    """Message 1 came after the COMMIT, or beyond its count: a dead letter, and no gap."""
+    log.half("a")
+    log.half("a", index=1)
+    log.op("a", count=1)
+    log.half("b")
+    log.op("b", count=-1)
+    log.half("b", index=1)
+
+    found = log.plan(Evidence(delivered={("a", 0), ("b", 0)}))
+
+    assert found.exact
+    assert found.applied == ("a", "b")
 
 
 def test_undelivered_tail_is_applied(log: Log) -> None:

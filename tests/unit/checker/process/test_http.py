@@ -65,6 +65,14 @@ def test_readiness_follows_the_status(server: HttpServer, status: Status) -> Non
     assert (code, body["reason"]) == (503, "rebalance")
 
 
+def test_the_mode_of_delivery_is_shown(server: HttpServer, status: Status) -> None:
+    """In /healthz and in the metrics."""
+    status.set_delivery("at-least-once")
+    assert _get_json(server.port, "/healthz")[1]["delivery"] == "at-least-once"
+    _, shown = _get(server.port, "/metrics")
+    assert 'halfbridge_delivery_mode{delivery="at-least-once"} 1.0' in shown
+
+
 def test_stopped_partition_turns_health_red_until_it_is_cleared(
     server: HttpServer, status: Status
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -61,9 +61,9 @@ class Log:
 class Worker:
     """One worker's side, looked at step by step."""
 
-    def __init__(self, log: Log, slot: str, **settings: int) -> None:
+    def __init__(self, log: Log, slot: str, **settings: Any) -> None:
         self.status = Status()
-        self.mine = limits_of(CheckerConfig(**settings), slot)  # type: ignore[arg-type]
+        self.mine = limits_of(CheckerConfig(**settings), slot)
         self._record = SettingsRecord(
             self.mine, log, self.status, ports=fake_ports(), create=CREATE
         )
@@ -85,7 +85,7 @@ def test_the_first_look_writes_the_limits() -> None:
         assert (first.look(), second.look()) == ("", "")
     (said,) = log.said
     assert said.settings is not None
-    assert said.settings.limits() == DaemonSettings().limits()
+    assert said.settings.limits() == {**DaemonSettings().limits(), "delivery": 1}
     assert (said.settings.worker, said.settings.timestamp > 0) == ("w-0", True)
 
 
@@ -115,6 +115,22 @@ def test_workers_that_disagree_both_say_so(caplog: pytest.LogCaptureFixture) -> 
     corrected.look()
     here.look()  # reads what the other wrote before its restart
     assert (corrected.look(), here.look()) == ("", "")
+
+
+def test_workers_with_different_modes_both_say_so() -> None:
+    """By the names that the setting has, in either worker."""
+    log = Log()
+    here, there = Worker(log, "w-0"), Worker(log, "w-1", delivery="at-least-once")
+    assert (here.look(), there.look()) == ("", "")
+    assert "'w-1' runs with other limits: delivery at-least-once (here exactly-once)" in here.look()
+    assert "delivery exactly-once (here at-least-once)" in there.look()
+
+
+def test_a_mode_that_is_not_known_is_told_as_it_stands() -> None:
+    """A later version may have a third one."""
+    said = Said(0, DaemonSettings(worker="w-1", further={"delivery": 3}))
+    mine = limits_of(CheckerConfig(), "w-0")
+    assert "delivery 3 (here exactly-once)" in disagreement(mine, [said])
 
 
 def test_a_third_worker_sees_both_sides() -> None:
@@ -187,7 +203,7 @@ def test_limits_that_this_version_does_not_know_are_left_alone() -> None:
     log = Log()
     older = Worker(log, "w-0")
     older.look()
-    log.append(older.mine._replace(worker="w-1", further={"answers_max": 7}))
+    log.append(older.mine._replace(worker="w-1", further={**older.mine.further, "answers_max": 7}))
     assert (older.look(), older.look()) == ("", "")
     assert log.workers() == ["w-0", "w-1"]
 

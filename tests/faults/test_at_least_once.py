@@ -1,0 +1,93 @@
+"""Workers that deliver at least once die by SIGKILL: nothing is lost, and repeats are repeats."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfbridge import Message, Resolution
+from halfbridge.serde.delivery import Delivery
+from halfbridge.serde.headers import real_identity
+from halfbridge.testkit.stack import HalfbridgeStack
+from tests.faults.stage import seed_of_run
+from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from halfbridge.testkit.history import ReadRecord
+    from tests.faults.stage import Stage
+
+pytestmark = pytest.mark.broker
+
+KILLS_LONG = 60
+TRANSACTIONS = 240
+KILL_AT = (80, 160)
+KEYS = 5
+
+
+@pytest.fixture
+def stack(kafka_bootstrap_servers: str) -> Iterator[HalfbridgeStack]:
+    """An installation that delivers at least once."""
+    with HalfbridgeStack(kafka_bootstrap_servers, delivery=Delivery.AT_LEAST_ONCE.value) as made:
+        yield made
+
+
+def test_what_is_taken_once_is_all_of_it_in_order(stack: HalfbridgeStack) -> None:
+    """The daemon dies while it delivers: each message comes, and in the order of its key."""
+    topic = stack.create_topic("orders", partitions=3)
+    sent: dict[bytes, list[bytes]] = defaultdict(list)
+    with stack.producer("orders", checker=lambda _: Resolution.UNKNOWN, topics=[topic]) as producer:
+        for number in range(TRANSACTIONS):
+            if number in KILL_AT:
+                stack.daemon.kill()
+                stack.daemon.start()
+            key = b"%d" % (number % KEYS)
+            with producer.begin() as tx:
+                for index in range(2):
+                    value = b"%d/%d" % (number, index)
+                    tx.send(Message(topic, key=key, value=value))
+                    sent[key].append(value)
+        stack.wait_until_decided()
+    assert _taken(stack.read_committed(topic)) == sent
+
+
+def _taken(records: list[ReadRecord]) -> dict[bytes, list[bytes]]:
+    """Return the values by key, each message once, by transaction id and index."""
+    seen = set()
+    taken: dict[bytes, list[bytes]] = defaultdict(list)
+    for record in sorted(records, key=lambda each: (each.partition, each.offset)):
+        identity = real_identity(list(record.headers))
+        if identity not in seen:
+            seen.add(identity)
+            taken[record.key or b""].append(record.value or b"")
+    return taken
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_sigkills_under_load_repeat_and_lose_nothing(stage: Stage) -> None:
+    """Many SIGKILLs of two workers: a clean history but for repeats, and there are some."""
+    seed = seed_of_run()
+    draw = random.Random(seed)
+    stage.delivery = Delivery.AT_LEAST_ONCE
+    stage.make()
+    daemon = stage.daemon("--workers", "2")
+    lasting = stage.usual_clients(seed=seed, pipelined=200, blocking=100)
+    for _ in range(KILLS_LONG):
+        stage.await_more(draw.randrange(1, 40))
+        victim = draw.choice(daemon.await_workers(2))
+        os.kill(victim, signal.SIGKILL)
+        until("a worker is gone", lambda victim=victim: victim not in daemon.workers())
+        stage.injected["worker killed"] += 1
+    stage.await_more(100)
+    daemon.await_workers(2)
+    stage.end_judged(lasting)
+    assert stage.verdict is not None
+    assert stage.verdict.repeats > 0
+    assert stage.stop(daemon) == 0

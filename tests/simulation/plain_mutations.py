@@ -1,0 +1,83 @@
+"""Planted defects of the mode at-least-once: offsets too early, or batches without kafka_txns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halfbridge.checker.loop.at_least_once import AtLeastOnce, BoundMember, PlainOutlet
+from halfbridge.serde.delivery import Delivery
+from halfbridge.testkit.memory.send_queue import SendQueue
+from tests.simulation.mutation import Mutation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from halfbridge.checker.loop.publish import Outgoing
+
+_commit = PlainOutlet.commit
+_commit_offsets = PlainOutlet._commit_offsets
+
+
+def _commit_first(self: PlainOutlet, offsets: Any, membership: Any) -> None:
+    _commit_offsets(self, offsets, membership)
+    _commit(self, offsets, membership)
+
+
+def _believe_the_client(self: PlainOutlet, offsets: Any, membership: Any) -> None:
+    self._writer.flush(self._timeout_s)
+    _commit_offsets(self, offsets, membership)
+
+
+def _commit_as_anybody(
+    self: BoundMember, offsets: Sequence[tuple[str, int, int, str]], **_given: Any
+) -> None:
+    member: Any = self._member
+    group = member._broker.group(member._group)
+    wanted = {(topic, number): (offset, text) for topic, number, offset, text in offsets}
+    group.store(group.next_commit(), wanted)
+
+
+def _all_are_plain(self: AtLeastOnce, batch: Sequence[Outgoing]) -> bool:
+    return not (batch and self._kafka_txns_left)
+
+
+def _letters_are_plain(self: AtLeastOnce, batch: Sequence[Outgoing]) -> bool:
+    own = self._own - {self._config.names.dead}
+    return _all_are_plain(self, batch) and not any(record.topic in own for record in batch)
+
+
+def _write_in_reverse(self: PlainOutlet, records: Iterable[Outgoing]) -> bool:
+    return _produce(self, reversed([*records]))
+
+
+_produce = PlainOutlet._produce
+
+
+def _planted(name: str, seeds: int, *patches: tuple[Any, str, Any], begin: int = 0) -> Mutation:
+    return Mutation(name, seeds, patches, begin=begin, delivery=Delivery.AT_LEAST_ONCE)
+
+
+PLAIN = (
+    _planted(
+        "offsets committed before records are proven",
+        300,
+        (PlainOutlet, "commit", _commit_first),
+        begin=50,
+    ),
+    _planted(
+        "offsets committed by an older generation", 100, (BoundMember, "commit", _commit_as_anybody)
+    ),
+    _planted("refused record passed over", 1000, (PlainOutlet, "commit", _believe_the_client)),
+    _planted(
+        "copies written without a kafka_txn", 1000, (AtLeastOnce, "_may_be_plain", _all_are_plain)
+    ),
+    _planted(
+        "dead letters written without a kafka_txn",
+        1000,
+        (AtLeastOnce, "_may_be_plain", _letters_are_plain),
+    ),
+    _planted(
+        "records sent behind a refused one", 1000, (SendQueue, "_stop_behind_gap", lambda _: None)
+    ),
+    _planted("real records written in reverse", 300, (PlainOutlet, "_produce", _write_in_reverse)),
+)

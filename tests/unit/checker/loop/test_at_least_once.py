@@ -1,0 +1,201 @@
+"""The outlet of the mode at-least-once, on the broker in memory: what goes how, in what order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import pytest
+
+from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.loop import at_least_once
+from halfbridge.checker.loop.at_least_once import AtLeastOnce, BoundMember, commits_with
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
+from halfbridge.checker.loop.publish import Outgoing
+from halfbridge.serde.delivery import Delivery
+from halfbridge.testkit.memory.machine import Machine
+from tests.ports.world import Joined, World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONFIG = CheckerConfig(
+    bootstrap_servers="memory",
+    delivery=Delivery.AT_LEAST_ONCE.value,
+    kafka_txn_timeout_ms=2_000,
+)
+NAMES = CONFIG.names
+
+
+class Scene:
+    """An outlet, and a member of the group that is assigned half and op topic.
+
+    Attributes:
+        outlet: The outlet, started.
+        world: Kafka.
+        joined: The member.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        for topic in (NAMES.half, NAMES.op, NAMES.dead, "orders"):
+            world.topic(topic)
+        world.topic("small", max_message_bytes="300")
+        self.joined = Joined(world, [NAMES.half, NAMES.op], group_instance_id="one").wait()
+        with patch.object(at_least_once, "FIRST_KAFKA_TXNS", 0):
+            self.outlet = AtLeastOnce(CONFIG, "id-0", ports=world.ports)
+        self.outlet.start()
+
+    @property
+    def bound(self) -> BoundMember:
+        """The member in the generation of its last assignment."""
+        return BoundMember(self.joined.member, self.joined.memberships[-1])
+
+    def write(self, *records: Outgoing, op: int = 1, bound: BoundMember | None = None) -> None:
+        """Write a batch, with op offset `op` behind it."""
+        self.outlet.write(records)
+        offsets = [(NAMES.half, 0, 0, ""), (NAMES.op, 0, op, "metadata")]
+        self.outlet.commit(offsets, bound or self.bound)
+
+    def values(self, topic: str) -> list[bytes | None]:
+        """Return what a read_committed reader sees."""
+        return [value for _, value in self.world.read(topic)]
+
+    @property
+    def committed(self) -> tuple[int, str | None]:
+        """The group's op offset."""
+        return self.world.committed(NAMES.op)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    """An installation in memory."""
+    with Machine() as machine:
+        ports = machine.ports(machine.process("worker"))
+        world = World(ports, {}, "", machine.broker.delete_records)
+        world.group = NAMES.daemon_group
+        yield Scene(world)
+
+
+def _real(value: bytes, topic: str = "orders") -> Outgoing:
+    return Outgoing(topic, 0, b"k", value, [], 1)
+
+
+LETTER = Outgoing(NAMES.dead, 0, None, b"letter", [], 1)
+
+
+def test_real_records_are_there_before_their_offsets(scene: Scene) -> None:
+    """They wait for no commit; the offsets follow, with their metadata."""
+    scene.outlet.write([_real(b"1"), _real(b"2")])
+    scene.world.until(lambda: scene.values("orders") == [b"1", b"2"])
+    assert scene.committed == (-1001, None)
+    scene.outlet.commit([(NAMES.op, 0, 7, "metadata")], scene.bound)
+    assert scene.committed == (7, "metadata")
+
+
+@pytest.mark.parametrize("own", [NAMES.half, NAMES.op, NAMES.dead])
+def test_what_the_daemon_reads_again_is_a_kafka_txn(scene: Scene, own: str) -> None:
+    """A batch with a copy, a DISCARD or a dead letter comes with its offsets, or never."""
+    scene.outlet.write([_real(b"1"), LETTER._replace(topic=own, is_copy=own == NAMES.half)])
+    scene.outlet._transactor._writer.flush(1.0)
+    assert scene.values("orders") == []
+    scene.outlet.commit([(NAMES.op, 0, 7, "metadata")], scene.bound)
+    scene.world.settle("orders")
+    assert scene.values("orders") == [b"1"]
+    assert scene.committed == (7, "metadata")
+
+
+def test_the_first_batches_are_kafka_txns(scene: Scene) -> None:
+    """A new outlet may be one behind a failure: what is refused is looked for without repeats."""
+    outlet = AtLeastOnce(CONFIG, "id-1", ports=scene.world.ports)
+    outlet.start()
+    kinds = []
+    for number in range(at_least_once.FIRST_KAFKA_TXNS + 1):
+        outlet.write([_real(b"%d" % number)])
+        kinds.append(outlet._is_plain)
+        outlet.commit([(NAMES.op, 0, number, "")], scene.bound)
+    assert kinds == [False] * at_least_once.FIRST_KAFKA_TXNS + [True]
+
+
+def test_a_refused_record_leaves_no_gap_and_no_offsets(scene: Scene) -> None:
+    """What stands of a batch is a beginning of it; nobody is blamed for its end yet."""
+    scene.write(_real(b"first", "small"))
+    with pytest.raises(KafkaTxnFailedError, match="small was not stored") as caught:
+        scene.write(_real(b"x" * 400, "small"), _real(b"behind", "small"), op=2)
+    assert not caught.value.permanent
+    assert scene.committed == (1, "metadata")
+    scene.outlet.close()
+    assert b"x" * 400 not in scene.values("small")
+
+
+def test_a_member_of_an_older_generation_commits_nothing(scene: Scene) -> None:
+    """Its records are repeated by whoever has the partition now."""
+    before = scene.bound
+    two = Joined(scene.world, [NAMES.half, NAMES.op], group_instance_id="two").wait(1, scene.joined)
+    scene.joined.wait(2, two)
+    with pytest.raises(KafkaTxnFailedError, match="offsets were not committed") as caught:
+        scene.write(_real(b"1"), bound=before)
+    assert not caught.value.fenced
+    assert scene.values("orders") == [b"1"]
+    assert scene.committed == (-1001, None)
+
+
+def test_a_predecessor_on_the_slot_commits_nothing(scene: Scene) -> None:
+    """It is fenced, as a kafka_txn of it would be, and told so."""
+    before = scene.bound
+    Joined(scene.world, [NAMES.half, NAMES.op], group_instance_id="one").wait()
+    with pytest.raises(KafkaTxnFailedError) as caught:
+        scene.write(_real(b"1"), bound=before)
+    assert caught.value.fenced
+    assert scene.committed == (-1001, None)
+
+
+class _Doubtful:
+    """A member whose first commits are done without an answer."""
+
+    def __init__(self, member: Any, failures: int) -> None:
+        self._member = member
+        self.failures = failures
+
+    def commit_as(self, offsets: Any, membership: object) -> None:
+        self._member.commit_as(offsets, membership)
+        if self.failures:
+            self.failures -= 1
+            raise KafkaFailure(Code.REQUEST_TIMED_OUT, "timed out")
+
+
+def test_a_commit_in_doubt_is_repeated(scene: Scene) -> None:
+    """To commit the same offsets again changes nothing; so no records are repeated for it."""
+    member: Any = _Doubtful(scene.joined.member, 3)
+    bound = BoundMember(member, scene.joined.memberships[-1])
+    scene.write(_real(b"1"), bound=bound)
+    assert (member.failures, scene.committed) == (0, (1, "metadata"))
+    assert bound.is_worn, "one of the three may still arrive"
+
+
+def test_a_member_that_lost_a_connection_in_a_commit_is_worn(scene: Scene) -> None:
+    """The client repeats requests by itself then; outside of a commit nothing can come late."""
+    bound = scene.bound
+    bound.connection_lost()
+    scene.write(_real(b"1"), bound=bound)
+    assert not bound.is_worn
+    losing: Any = _Doubtful(scene.joined.member, 0)
+    losing.commit_as = lambda _offsets, _membership: bound.connection_lost()
+    bound._member = losing
+    scene.write(_real(b"2"), bound=bound)
+    assert bound.is_worn
+
+
+def test_a_commit_that_stays_in_doubt_fails(scene: Scene) -> None:
+    """After the time of a batch: then the group's offsets say whether it stands."""
+    member: Any = _Doubtful(scene.joined.member, 1_000_000)
+    with pytest.raises(KafkaTxnFailedError, match="timed out"):
+        scene.write(_real(b"1"), bound=BoundMember(member, scene.joined.memberships[-1]))
+
+
+def test_the_mode_says_what_offsets_are_committed_with(scene: Scene) -> None:
+    """A kafka_txn is given id and generation alone."""
+    member = scene.joined.member
+    assert commits_with(member, Delivery.EXACTLY_ONCE.value) == member.membership()
+    assert isinstance(commits_with(member, Delivery.AT_LEAST_ONCE.value), BoundMember)
