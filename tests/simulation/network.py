@@ -159,6 +159,8 @@ class ChosenNetwork(Network):
         """Have a process lose its connections."""
         world = self._world
         processes = [each.process for each in (*world.workers, *world.shops) if each is not None]
+        if world.feed is not None:
+            processes += world.feed.processes
         process = processes[world.choices.below(len(processes))]
         for client in process.clients:
             client.connection_lost()  # type: ignore[attr-defined]  # the network's own clients

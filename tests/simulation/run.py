@@ -101,10 +101,10 @@ def report(seed: int, *, worker: type[Worker] = NotedWorker) -> str:
 
     def fails(script: Sequence[int]) -> bool:
         # The same promise: else a smaller run shows another defect than the one it was found by.
-        return run(Choices(script=script), worker=worker).place == outcome.place
+        return run(Choices(seed, script), worker=worker).place == outcome.place
 
     script = shrink(first.made, fails)
-    small = run(Choices(script=script), worker=worker, is_verbose=True)
+    small = run(Choices(seed, script), worker=worker, is_verbose=True)
     lines = [
         f"seed {seed}: {outcome.failure}",
         f"replay: {SEED_VARIABLE}={seed} .venv/bin/pytest tests/simulation/test_simulation.py",
