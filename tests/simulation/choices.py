@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 # How many runs the search for a smaller list may take.
 RUNS_MAX = 250
+# Every so many-th seed has a Spark query beside the clients. The seed says so, and no choice does:
+# the runs of the other seeds are the same, whatever the query draws.
+FEED_EVERY = 8
 
 
 class Choices:
@@ -22,9 +25,13 @@ class Choices:
     Args:
         seed: Of the random numbers.
         script: Replayed instead; what it lacks is 0.
+
+    Attributes:
+        has_feed: The run has a Spark query; so has a replay with the same seed.
     """
 
     def __init__(self, seed: int = 0, script: Sequence[int] | None = None) -> None:
+        self.has_feed = seed % FEED_EVERY == FEED_EVERY - 1
         self.made: list[int] = []
         self._random = Random(seed).random
         self._script = script

@@ -26,6 +26,7 @@ from halfbridge.serde.records import DeadReason, OpKind, OpSource
 from tests.ledger_log import Log
 from tests.property.model import Truth, key_of, line
 from tests.simulation.asked import judge_discards
+from tests.simulation.feed_judge import FEED_PLACES
 from tests.simulation.reading import read_log, visible
 from tests.simulation.repeats import repeats_in, without_repeats
 from tests.simulation.settings import (
@@ -95,6 +96,8 @@ class Judge:
         self._places = [
             (topic, number) for topic, count in REAL_TOPICS.items() for number in range(count)
         ]
+        if world.feed is not None:
+            self._places += FEED_PLACES
         self._positions = dict.fromkeys(self._places, 0)
         self._deaf = frozenset(world.deaf)
         self._seen: dict[Place, list[Record]] = {place: [] for place in self._places}
@@ -131,6 +134,9 @@ class Judge:
         age_ms_max = world.profile.ledger.transaction_age_ms_max
         truths = [Rulings(log, UNLIMITED, age_ms_max=age_ms_max) for log in logs]
         delivered = self._delivered()
+        if world.feed is not None:
+            world.feed.judge.add_deliveries(delivered)
+            world.feed.judge.rule(logs, is_final=is_final)
         dead, junk = self._dead(logs, truths)
         for number, (log, truth) in enumerate(zip(logs, truths, strict=True)):
             expected, undeliverable = _split(truth, world.profile, world.shut, dead[number])
@@ -155,6 +161,8 @@ class Judge:
         world = self._world
         found: list[dict[Place, list[str]]] = [{} for _ in range(PARTITIONS)]
         for place in self._there:
+            if place in FEED_PLACES:
+                continue
             for record in visible(world.partition(place)):
                 sent = world.sent.get(record.value() or b"")
                 if sent is None:

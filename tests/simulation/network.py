@@ -32,6 +32,8 @@ SLOW_S = (0.1, 0.5, 3.0)
 MOVED_S = 6.0
 # A client notices a lost connection at once, or a silent broker within so long.
 SILENT_S_MAX = 6.0
+# How long a fetch of a stalled client waits for nothing, once everything is healed.
+STALLED_S = 0.1
 # Requests whose repetition, or late arrival, changes nothing that anybody relies on: a fault is
 # only that no answer comes.
 _QUESTIONS = frozenset(
@@ -90,6 +92,9 @@ class ChosenNetwork(Network):
         self.scheduler.give_way(client.process)
         if self.late and kind is Kind.TXN_OFFSETS and world.choices.fault(OVERTAKEN_RATE):
             self.step_late()
+        if kind is Kind.FETCH and client in self.stalled and world.choices.is_calm:
+            # A poll would ask again and again, and the time stands still until it ends.
+            self.scheduler.wait(client.process, None, STALLED_S)
         fate = self._fate(client.process, kind, place)
         if fate is Fate.DONE:
             return do()
@@ -153,6 +158,8 @@ class ChosenNetwork(Network):
         """Have a process lose its connections."""
         world = self._world
         processes = [each.process for each in (*world.workers, *world.shops) if each is not None]
+        if world.feed is not None:
+            processes += world.feed.processes
         process = processes[world.choices.below(len(processes))]
         for client in process.clients:
             client.connection_lost()

@@ -112,11 +112,11 @@ def report(
 
     def fails(script: Sequence[int]) -> bool:
         # The same promise: else a smaller run shows another defect than the one it was found by.
-        smaller = run(Choices(script=script), worker=worker, delivery=delivery)
+        smaller = run(Choices(seed, script), worker=worker, delivery=delivery)
         return smaller.place == outcome.place
 
     script = shrink(first.made, fails)
-    small = run(Choices(script=script), worker=worker, delivery=delivery, is_verbose=True)
+    small = run(Choices(seed, script), worker=worker, delivery=delivery, is_verbose=True)
     lines = [
         f"seed {seed}: {outcome.failure}",
         f"replay: {SEED_VARIABLE}={seed} .venv/bin/pytest tests/simulation/test_simulation.py",

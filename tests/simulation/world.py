@@ -1,12 +1,13 @@
 """A run: one thread, one clock, and one seed that draws who goes on and what fails.
 
-Workers and clients are the shipped ones, on the broker in memory. A run has two phases. While
-anything may fail, nothing wrong may ever be seen. Then everything is healed, and within a bounded
-number of rounds all must be decided and have had its effect.
+Workers, clients and the Spark sink are the shipped ones, on the broker in memory. A run has two
+phases. While anything may fail, nothing wrong may ever be seen. Then everything is healed, and
+within a bounded number of rounds all must be decided and have had its effect.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.core.settings import RECENT_MS
@@ -14,6 +15,7 @@ from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.progress import START
 from halfbridge.testkit.memory.machine import Machine
 from tests.simulation import stranger, trouble
+from tests.simulation.feed import DAEMON_AGE_MS_MAX, Feed
 from tests.simulation.judge import Judge
 from tests.simulation.network import ChosenNetwork
 from tests.simulation.settings import (
@@ -77,6 +79,7 @@ class World:
         closed: Those that somebody decided, maybe before all their messages were sent.
         alive: Transactions whose client may still decide.
         contested: Those about which somebody lied.
+        feed: The Spark query; None: the run has none.
         deaf: Producer groups whose checkers hang.
         shut: Real topics that were missing, or to which rights were missing, for a while.
         known, keys, partitions, offsets: Of a transaction: its client process, the key of its first
@@ -93,6 +96,10 @@ class World:
         self.choices = choices
         self.delivery = delivery
         self.profile = PROFILES[choices.below(len(PROFILES))]
+        if choices.has_feed:
+            ledger = replace(self.profile.ledger, transaction_age_ms_max=DAEMON_AGE_MS_MAX)
+            self.profile = self.profile._replace(ledger=ledger)
+        self._actors = FEED_ACTORS if choices.has_feed else ACTORS
         self.worker_type = worker_type
         self.rate = RATES[choices.below(len(RATES))]
         self.lies = choices.below(2) == 1
@@ -127,6 +134,7 @@ class World:
             WorkerProcess(self, slot) for slot in range(self.profile.workers)
         ]
         self.zombies: list[WorkerProcess] = []
+        self.feed = Feed(self) if choices.has_feed else None
         trouble.begin(self)
         self.judge = Judge(self)
 
@@ -193,7 +201,7 @@ class World:
         self.steps += 1
         choices = self.choices
         self.pass_time(PASSED_MS[choices.below(len(PASSED_MS))])
-        ACTORS[choices.below(len(ACTORS))](self)
+        self._actors[choices.below(len(self._actors))](self)
 
     def pass_time(self, ms: int) -> None:
         """Let time pass."""
@@ -201,6 +209,8 @@ class World:
         for worker in self.workers:
             if worker is not None:
                 worker.process.is_frozen = worker.paused_until_ms > self.now_ms
+        if self.feed is not None:
+            self.feed.thaw()
 
     def go_on(self, process: Process, steps: tuple[int, ...]) -> None:
         """Let some tasks of a process go on, one after the other."""
@@ -255,11 +265,18 @@ class World:
         for which, shop in enumerate(self.shops):
             if shop.process is process:
                 self.replace_shop(which)
+        if self.feed is not None:
+            self.feed.lost(process)
         for slot, worker in enumerate(self.workers):
             if worker is not None and worker.process is process:
                 self.workers[slot] = None
                 worker.die()
         self.scheduler.kill(process)  # a zombie
+
+    def step_feed(self) -> None:
+        """Let the Spark query go on."""
+        assert self.feed is not None
+        self.feed.step()
 
     def step_marker(self) -> None:
         """Have one marker arrive."""
@@ -287,6 +304,8 @@ class World:
                 self.start(slot)
             else:
                 worker.paused_until_ms = 0
+        if self.feed is not None:
+            self.feed.heal()
 
     def _round(self) -> None:
         self.steps += 1
@@ -303,12 +322,14 @@ class World:
         for slot, worker in enumerate(self.workers):
             if worker is None or worker.has_ended:
                 self.start(slot)
+        if self.feed is not None:
+            self.feed.revive()
 
     def _is_settled(self) -> bool:
         """Tell whether all is applied, nothing is held any more, and no reader waits."""
         if any(shop.open for shop in self.shops) or self.network.late:
             return False
-        if self.broker.coordinator.markers:
+        if self.broker.coordinator.markers or not (self.feed is None or self.feed.is_settled):
             return False
         committed = self.broker.group(NAMES.daemon_group).committed
         for number in range(PARTITIONS):
@@ -333,3 +354,4 @@ ACTORS: tuple[Callable[[World], None], ...] = (
     *[trouble.strike] * 2,
     *[stranger.speak] * 2,
 )
+FEED_ACTORS = (*ACTORS, *[World.step_feed] * 14)
