@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-_QUEUE_CHECKS_MAX = 20_000  # ten seconds of checks at the default check_rate_max
+_QUEUE_CHECKS_MAX = 20_000  # a second of checks at the default check_rate_max
 # Bytes of the requests in the queue, which contain half messages: one batch of a kafka_txn.
 _QUEUE_KIB_MAX = 16_384
 # A refused timestamp. If a batch has several records with refused timestamps, librdkafka reports

@@ -80,8 +80,9 @@ def _give_up(transactions: Sequence[DeadTransaction], acting: Acting) -> None:
             before=standing_before(each),
             after="given up; may be deleted",
         )
-        for at in range(0, len(places), BATCH_MAX):
-            acting.writer.purge(places[at : at + BATCH_MAX])
+        with acting.log.telling_failure(intended):
+            for at in range(0, len(places), BATCH_MAX):
+                acting.writer.purge(places[at : at + BATCH_MAX])
         acting.log.conclude(intended, ActionOutcome.DONE, after="marked as given up")
 
 
@@ -97,7 +98,8 @@ def _delete(letters: DeadLetters, done: Purged, acting: Acting) -> None:
         before=f"{done.letters} dead letters that are dealt with",
         after=f"records deleted below {offsets}",
     )
-    letters.cluster.delete_before({(topic, partition): at for partition, at in done.upto.items()})
+    with acting.log.telling_failure(intended):
+        letters.cluster.delete_before({(topic, number): at for number, at in done.upto.items()})
     acting.log.conclude(intended, ActionOutcome.DONE, after=intended.after)
 
 
