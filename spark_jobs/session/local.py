@@ -172,7 +172,7 @@ def _driver_archive(java: Java, options: Mapping[str, str]) -> ClassArchive:
 
     What is overlooked makes an archive that does not fit, and a JVM that reads its classes itself.
     """
-    home = Path(_find_spark_home())  # type: ignore[no-untyped-call]
+    home = Path(_find_spark_home())  # type: ignore[no-untyped-call]  # it has no types
     given = options.get(_CLASS_PATH, "")
     jars = [*map(Path, given.split(os.pathsep)), *sorted(home.glob("jars/*.jar"))]
     others = [os.environ.get(name, "") for name in _CLASS_PATH_VARIABLES]
