@@ -214,7 +214,7 @@ class PlainOutlet(Transactor):
         self._timeout_s = config.kafka_txn_timeout_ms / 1000
         self._sending_since: float | None = None
         self._told = Told()
-        self._writer = ports.kafka.writer(  # type: ignore[assignment]
+        self._writer = ports.kafka.writer(  # type: ignore[assignment]  # no transactional one
             {
                 **shared_properties(config, self._told, batch),
                 "enable.idempotence": True,

@@ -100,7 +100,7 @@ class MemoryMember(MemoryReader):
         if self._fatal is not None:
             raise KafkaFailure(Code.FATAL, "Commit failed: Local: Fatal error")
         self._check_open()
-        who: Membership = membership  # type: ignore[assignment]
+        who: Membership = membership  # type: ignore[assignment]  # our own, opaque to users
         self._commit(who, offsets)
 
     def close(self) -> None:
