@@ -22,6 +22,7 @@ from halfbridge.cli.dead_options import (
 from halfbridge.cli.dead_text import print_life, print_purge, print_table, print_told
 from halfbridge.cli.operators import confirm
 from halfbridge.cli.options import CONNECTION, json_option, settings_options
+from halfbridge.cli.schema_registry import SchemaRegistry, registry_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,12 +71,15 @@ def list_(**values: Any) -> int:
 @dead.command()
 @click.argument("transaction", metavar="ID")
 @click.option("--payload", is_flag=True, help="Show keys, values and headers too.")
+@registry_option
 @json_option
 @_connection
 def show(**values: Any) -> int:
     """Show the dead letters of a transaction, with what was done about each."""
     from halfbridge.checker.admin.dead.describe import as_json, exported
 
+    url = values["schema_registry"]
+    registry = None if url is None else SchemaRegistry(url)
     letters = letters_of(values)
     found = letters.find(wanted_of({"names": (values["transaction"],)}))
     if not found:
@@ -92,7 +96,7 @@ def show(**values: Any) -> int:
         click.echo(json.dumps({"id": values["transaction"], "lives": lives}))
         return 0
     for each, some in zip(found, bodies, strict=True):
-        print_life(each, some)
+        print_life(each, some, registry)
     return 0
 
 

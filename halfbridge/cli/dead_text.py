@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.dead.purging import Purged
     from halfbridge.checker.admin.dead.redoing import Told
     from halfbridge.checker.admin.dead.transactions import DeadTransaction
+    from halfbridge.cli.schema_registry import SchemaRegistry
 
 _HEADINGS = ("ID", "STATE", "LIFE", "REMEDY", "MESSAGES", "STORED", "GROUP", "REASONS")
 _SHOWN_MAX = 20
@@ -51,7 +52,9 @@ def _reasons(each: DeadTransaction) -> str:
     return f"{reasons} to {','.join(each.topics) or '-'}"
 
 
-def print_life(each: DeadTransaction, looked: Sequence[Looked]) -> None:
+def print_life(
+    each: DeadTransaction, looked: Sequence[Looked], registry: SchemaRegistry | None = None
+) -> None:
     """Print the letters of one life of a transaction, with the payloads that were looked at."""
     head = (
         f"{one_line(each.name)} life {each.key.resume_count} of {one_line(each.key.producer_group)}"
@@ -76,16 +79,17 @@ def print_life(each: DeadTransaction, looked: Sequence[Looked]) -> None:
                 f" {shown_time(mark.timestamp)}: {one_line(mark.reason)}"
             )
         if letter.place in bodies:
-            _print_body(bodies[letter.place])
+            _print_body(bodies[letter.place], registry)
 
 
-def _print_body(looked: Looked) -> None:
+def _print_body(looked: Looked, registry: SchemaRegistry | None) -> None:
     click.echo(f"    standing {looked.standing.name}")
     if looked.body is None:
         click.echo("    payload  deleted with the half topic's retention")
         return
-    click.echo(f"    key      {bytes_text(looked.body.key)}")
-    click.echo(f"    value    {bytes_text(looked.body.value)}")
+    for name, data in (("key", looked.body.key), ("value", looked.body.value)):
+        decoded = None if registry is None else registry.text_of(data)
+        click.echo(f"    {name:<8} {bytes_text(data) if decoded is None else one_line(decoded)}")
     for name, value in looked.body.headers:
         if name not in CARRIED:
             click.echo(f"    header   {one_line(name)}: {bytes_text(value)}")

@@ -13,6 +13,7 @@ import click
 from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
+from halfbridge.cli.schema_registry import SchemaRegistry, registry_option
 from halfbridge.cli.times import moment_ms, span_ms
 from halfbridge.cli.tx_decide import commit, rollback
 
@@ -141,9 +142,10 @@ def look_up_options(command: F) -> F:
 @tx.command()
 @look_up_options
 @click.option("--payload", is_flag=True, help="Show keys, values and headers too.")
+@registry_option
 @json_option
 @settings_options(CheckerConfig, only=CONNECTION)
-def show(*, as_json: bool, **values: Any) -> int:
+def show(*, as_json: bool, schema_registry: str | None, **values: Any) -> int:
     """Show the whole life of one transaction, in order, with times and places.
 
     Exit status 1: no record of it was found.
@@ -151,11 +153,18 @@ def show(*, as_json: bool, **values: Any) -> int:
     from halfbridge.checker.admin.transactions import plain
     from halfbridge.cli.tx_display import show_life
 
+    registry = None if schema_registry is None else SchemaRegistry(schema_registry)
     life = _life(values)
     if as_json:
-        click.echo(json.dumps(plain.life(life)))
+        body = plain.life(life)
+        for each, event in zip(life.events, body["events"], strict=True):
+            if registry is not None and each.payload is not None:
+                decoded = {"key": each.payload.key, "value": each.payload.value}
+                texts = {name: registry.text_of(data) for name, data in decoded.items()}
+                event["payload"]["decoded"] = texts
+        click.echo(json.dumps(body))
     else:
-        show_life(life)
+        show_life(life, registry)
     return _status(life)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.life import Event, Life
     from halfbridge.checker.admin.transactions.listing import Filter, Listing
     from halfbridge.checker.admin.transactions.waits import Undecided
+    from halfbridge.cli.schema_registry import SchemaRegistry
 
 _HEADINGS = (
     *("ID", "AGE", "GROUP", "TOPIC", "CHECKS", "NEXT", "MESSAGES", "BYTES", "PAIR"),
@@ -46,8 +47,13 @@ def _row(each: Undecided, at_ms: int) -> tuple[object, ...]:
     )
 
 
-def show_life(life: Life) -> None:
-    """Print the life of a transaction, one event a line."""
+def show_life(life: Life, registry: SchemaRegistry | None = None) -> None:
+    """Print the life of a transaction, one event a line.
+
+    Args:
+        life: What was found.
+        registry: Decodes payloads; None: bytes are shown as text.
+    """
     applied = {None: "", True: ", applied", False: ", not applied yet"}[life.is_applied]
     click.echo(f"{one_line(life.id)}  {life.state}{applied}")
     if life.partition is not None:
@@ -69,18 +75,19 @@ def show_life(life: Life) -> None:
         click.echo(heading)
     for each, line in zip(life.events, lines, strict=True):
         click.echo(line)
-        _show_payload(each)
+        _show_payload(each, registry)
     if life.undecided is not None:
         click.echo(f"waits: {life.undecided.wait.value}: {one_line(life.undecided.why)}")
     for note in life.notes:
         click.echo(f"note: {one_line(note)}")
 
 
-def _show_payload(each: Event) -> None:
+def _show_payload(each: Event, registry: SchemaRegistry | None) -> None:
     if each.payload is None:
         return
     for name, value in (("key", each.payload.key), ("value", each.payload.value)):
-        click.echo(f"    {name:<6} {bytes_text(value)}")
+        decoded = None if registry is None else registry.text_of(value)
+        click.echo(f"    {name:<6} {bytes_text(value) if decoded is None else one_line(decoded)}")
     for name, value in each.payload.headers:
         if name not in CARRIED:
             click.echo(f"    header {one_line(name)}: {bytes_text(value)}")
