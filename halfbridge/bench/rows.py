@@ -76,7 +76,7 @@ def suite_rows(undecided: int = UNDECIDED) -> tuple[Row, ...]:
         _at_rate(200),
         _at_rate(2_000),
         _by_threads(32, 40_000),
-        _by_threads(1, 5_000),
+        _by_threads(1, 4_000),
         Row(name="pipelined", what="pipelined", changes={"messages": 200_000}),
         Row(
             name="undecided",
