@@ -127,7 +127,7 @@ CLIENT = (
     Mutation(
         "answer of the check before", 100, ((CheckPool, "_next_batch", _report_the_answer_before),)
     ),
-    Mutation("busy for ever", 300, ((CheckResponder, "_answer", _stay_busy),), begin=70),
+    Mutation("busy for ever", 300, ((CheckResponder, "_answer", _stay_busy),), begin=40),
     Mutation("answer below what its checker saw", 300, ((Shared, "half_end", _end_as_requested),)),
     # Of the client.
     Mutation("failed send believed", 300, ((SendFuture, "on_delivery", _believe_every_send),)),
