@@ -10,9 +10,9 @@ from halfbridge.bridge.check_answers import answer_to
 from halfbridge.bridge.check_pool import CheckPool
 from halfbridge.bridge.check_responder import CheckResponder
 from halfbridge.bridge.delivery import Delivery
+from halfbridge.bridge.end_asker import EndAsker
 from halfbridge.bridge.futures import SendFuture
 from halfbridge.bridge.message import Resolution
-from halfbridge.bridge.shared import Shared
 from halfbridge.bridge.transaction_records import half_partition
 from halfbridge.bridge.transaction_writes import TransactionWrites
 from halfbridge.serde.records import NO_OFFSET
@@ -58,11 +58,11 @@ def _stay_busy(self: CheckResponder) -> None:
         self._write(batch)
 
 
-def _end_as_requested(self: Shared, partition: int, *, at_least: int = NO_OFFSET) -> int:
+def _end_as_requested(self: EndAsker, partition: int, *, at_least: int = NO_OFFSET) -> int:
     return at_least if at_least != NO_OFFSET else _half_end(self, partition)
 
 
-_half_end = Shared.half_end
+_half_end = EndAsker.half_end
 
 # --- client --------------------------------------------------------------------------------
 
@@ -127,8 +127,10 @@ CLIENT = (
     Mutation(
         "answer of the check before", 100, ((CheckPool, "_next_batch", _report_the_answer_before),)
     ),
-    Mutation("busy for ever", 300, ((CheckResponder, "_answer", _stay_busy),), begin=70),
-    Mutation("answer below what its checker saw", 300, ((Shared, "half_end", _end_as_requested),)),
+    Mutation("busy for ever", 300, ((CheckResponder, "_answer", _stay_busy),), begin=40),
+    Mutation(
+        "answer below what its checker saw", 300, ((EndAsker, "half_end", _end_as_requested),)
+    ),
     # Of the client.
     Mutation("failed send believed", 300, ((SendFuture, "on_delivery", _believe_every_send),)),
     Mutation("waiting ends too soon", 300, ((Delivery, "wait", _is_done_too_soon),)),

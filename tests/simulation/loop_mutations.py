@@ -149,7 +149,10 @@ LOOP = (
     Mutation("plan written again", 100, ((Worker, "_committed", _keep_what_is_written),)),
     # Of the collector.
     Mutation(
-        "plan taken and left out of the batch", 100, ((Collector, "collect", _leave_the_last_out),)
+        "plan taken and left out of the batch",
+        300,
+        ((Collector, "collect", _leave_the_last_out),),
+        begin=180,
     ),
     Mutation("offsets moved only with records", 100, ((collector, "_must_move", _never_move),)),
     # Of the assignment.

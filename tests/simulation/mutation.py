@@ -19,11 +19,12 @@ class Mutation:
 
     Attributes:
         name: What is wrong.
-        seeds: Within how many seeds the defect must be noticed.
+        seeds: Within how many of its seeds the defect must be noticed.
         begin: The first of these seeds. A defect that shows in one of 100 runs is looked for from a
             seed near such a run on, so that the test is quick.
         delivery: The mode in which the defect shows.
         patches: (class or module, name, what replaces it).
+        every: Only every so many-th seed is run.
     """
 
     name: str
@@ -31,6 +32,12 @@ class Mutation:
     patches: tuple[tuple[Any, str, Any], ...]
     begin: int = 0
     delivery: Delivery = Delivery.EXACTLY_ONCE
+    every: int = 1
+
+    @property
+    def numbers(self) -> range:
+        """The seeds to run, until one of them notices the defect."""
+        return range(self.begin, self.begin + self.seeds * self.every, self.every)
 
     @contextmanager
     def planted(self) -> Iterator[None]:

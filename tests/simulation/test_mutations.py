@@ -12,36 +12,12 @@ from tests.simulation.run import report, run
 # A mutation that needs more seeds than this is left to `make simulate`.
 SEEDS_QUICK = 300
 BROKEN = "BrokenPromiseError: "
-# Not seen to be noticed since the client looks at the operators' switch before its first
-# transaction, which moved all runs. Two were not noticed within their seeds, the others not tried:
-# `make simulate` tells.
-MOVED = frozenset(
-    (
-        "R one too low",
-        "plan taken and left out of the batch",
-        "producer reused after a timed-out commit",
-        "keys placed anew",
-        "whole batch blamed",
-        "last refusal of a kafka_txn believed",
-        "refused clock kept",
-        "no answer counts as ROLLBACK",
-        "UNKNOWN counts as COMMIT",
-        "answer of the check before",
-        "busy for ever",
-        "answer below what its checker saw",
-        "failed send believed",
-        "waiting ends too soon",
-        "COMMIT below the last message",
-        "messages of one transaction scattered",
-        "generation not checked",
-    )
-)
 
 
 def _caught_at(mutation: Mutation) -> int | None:
     """Return the first seed in which a mutation is noticed."""
     with mutation.planted():
-        for seed in range(mutation.begin, mutation.begin + mutation.seeds):
+        for seed in mutation.numbers:
             failure = run(Choices(seed), delivery=mutation.delivery).failure
             # A defect that the product trips over shows nothing of what the judge can tell.
             assert not failure or failure.startswith(BROKEN), failure
@@ -51,8 +27,7 @@ def _caught_at(mutation: Mutation) -> int | None:
 
 
 def _with_marks(mutation: Mutation) -> object:
-    is_long = mutation.seeds > SEEDS_QUICK or mutation.name in MOVED
-    marks = [pytest.mark.long] if is_long else []
+    marks = [pytest.mark.long] if mutation.seeds > SEEDS_QUICK else []
     return pytest.param(mutation, id=mutation.name, marks=marks)
 
 
