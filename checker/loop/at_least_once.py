@@ -82,6 +82,8 @@ class BoundMember:
             while True:
                 try:
                     self._member.commit_as(wanted, self.membership)
+                except RuntimeError as error:  # the loop has replaced the member meanwhile
+                    raise KafkaFailure(Code.STATE, "the consumer is closed") from error
                 except KafkaFailure as failure:
                     if not isinstance(bridge_error(failure), RetriableError):
                         raise

@@ -135,7 +135,7 @@ class FeedJudge:
             if name not in listed:
                 raise BrokenPromiseError(f"{place}@{record.offset()}: row {number} is a phantom")
             if number in delivered and self._world.delivery is Delivery.AT_LEAST_ONCE:
-                continue
+                continue  # whoever takes each row once passes it over
             if number in delivered:
                 raise BrokenPromiseError(f"{place}@{record.offset()}: row {number} twice")
             delivered.add(number)

@@ -183,6 +183,18 @@ class InboxScene:
         """Return once a group has stored the offsets of all that is there."""
         self._until(f"{group} is at the end", lambda: self._is_at_end(group))
 
+    def await_records(self, group: str, records: Sequence[ReadRecord]) -> None:
+        """Return once a group has stored offsets behind `records`; markers may follow these."""
+        ends: dict[int, int] = {}
+        for each in records:
+            ends[each.partition] = max(each.offset + 1, ends.get(each.partition, 0))
+
+        def is_behind() -> bool:
+            stored = self._stored(group)
+            return all(stored.get(number, -1) >= end for number, end in ends.items())
+
+        self._until(f"{group} has read all", is_behind)
+
     def count(self, group: str) -> int:
         """Return how much was done; -1 while the database does not say."""
         with suppress(DBAPIError), self._engine.begin() as connection:
@@ -212,6 +224,17 @@ class InboxScene:
             return bool(condition())  # type: ignore[operator]
 
         until(what, is_so, within_s=_COMES_S)
+
+    def _stored(self, group: str) -> dict[int, int]:
+        asked = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
+        consumer = Consumer(
+            {"bootstrap.servers": self._installation.servers, "group.id": self.group(group)}
+        )
+        try:
+            found = consumer.committed(asked, timeout=CALL_S)
+            return {each.partition: each.offset for each in found}
+        finally:
+            consumer.close()
 
     def _is_at_end(self, group: str) -> bool:
         asked = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]

@@ -108,7 +108,7 @@ def test_a_daemon_that_delivers_at_least_once_and_an_inbox_are_exactly_once(
         stack.wait_until_decided()
         scene.await_count(GROUP, len(expected))
         records = stack.read_committed(scene.topic, count=len(expected))
-        scene.await_end(GROUP)
+        scene.await_records(GROUP, records)
     assert {each.value.decode() for each in records if each.value} == set(expected)
     assert scene.done(GROUP) == Counter(expected)
 

@@ -187,6 +187,14 @@ def test_a_member_that_lost_a_connection_in_a_commit_is_worn(scene: Scene) -> No
     assert bound.is_worn
 
 
+def test_a_member_that_was_closed_commits_nothing(scene: Scene) -> None:
+    """The loop may replace it while a batch commits in the background: no crash of the worker."""
+    bound = scene.bound
+    scene.joined.member.close()
+    with pytest.raises(KafkaTxnFailedError, match="consumer is closed"):
+        scene.write(_real(b"1"), bound=bound)
+
+
 def test_a_commit_that_stays_in_doubt_fails(scene: Scene) -> None:
     """After the time of a batch: then the group's offsets say whether it stands."""
     member: Any = _Doubtful(scene.joined.member, 1_000_000)
