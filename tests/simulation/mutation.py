@@ -20,6 +20,7 @@ class Mutation:
     Attributes:
         name: What is wrong.
         seeds: Within how many seeds the defect must be noticed.
+        is_signed: It is looked for in runs where signatures are demanded.
         begin: The first of these seeds. A defect that shows in one of 100 runs is looked for from a
             seed near such a run on, so that the test is quick.
         delivery: The mode in which the defect shows.
@@ -31,6 +32,7 @@ class Mutation:
     patches: tuple[tuple[Any, str, Any], ...]
     begin: int = 0
     delivery: Delivery = Delivery.EXACTLY_ONCE
+    is_signed: bool = False
 
     @contextmanager
     def planted(self) -> Iterator[None]:
