@@ -13,7 +13,8 @@ from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import CONTEXT, HALF, parse_half, real_identity
 from halfbridge.serde.manifest import BATCH_MANIFEST
-from halfbridge.serde.records import ManifestKind, OpKind
+from halfbridge.serde.manifest_records import ManifestKind
+from halfbridge.serde.records import OpKind
 from halfbridge.serde.topics import MANIFEST_PARTITIONS
 from tests.property.model import line
 from tests.simulation.feed_files import FEED_TOPICS
