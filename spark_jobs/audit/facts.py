@@ -104,11 +104,7 @@ FACTS = {
 
 
 def decoded_halves(records: DataFrame, judge: Believed | None = None) -> DataFrame:
-    """Return rows of the half topic with RMQ_HALF decoded.
-
-    Args:
-        records: In Kafka's columns.
-        judge: Judges signatures; None: every record is believed.
+    """Return rows of the half topic with RMQ_HALF decoded, signatures judged by `judge`, if any.
 
     Returns:
         topic, partition, offset, timestamp, timestampType, key, value, headers; data binary:
@@ -127,11 +123,7 @@ def decoded_halves(records: DataFrame, judge: Believed | None = None) -> DataFra
 
 
 def decoded_ops(records: DataFrame, judge: Believed | None = None) -> DataFrame:
-    """Return rows of the op topic decoded.
-
-    Args:
-        records: In Kafka's columns.
-        judge: As in `decoded_halves`.
+    """Return rows of the op topic decoded, signatures judged by `judge`, if any.
 
     Returns:
         topic, partition, offset, timestamp, timestampType, value; op struct: the op decoded; unread
