@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Programs that look at packages, apart from the packages that they look at.
 TOOLS := $(VENV)-tools
-EXTRAS := delta,dev,embedded,memory,spark,sql,testcontainers,web
+EXTRAS := delta,dev,embedded,memory,signing,spark,sql,testcontainers,web
 PYTEST_ARGS ?=
 BENCH_ARGS ?= --messages 200000
 # Of make bench-suite, bench-scale and bench-rivals: --row, --json, --picture FILE, --rounds N (rivals).

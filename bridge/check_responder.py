@@ -263,14 +263,17 @@ class CheckResponder:
 
     def _produce(self, op: Op, partition: int) -> None:
         shared = self._shared
+        key, value = op.transaction_id.encode(), OP.encode(op)
         try:
+            signer = shared.signer
+            headers = None if signer is None else signer.op(partition, key, value, op.timestamp)
             shared.produce(
                 shared.op_topic,
-                OP.encode(op),
-                op.transaction_id.encode(),
+                value,
+                key,
                 partition,
                 self._written,
-                headers=None,
+                headers=headers,
                 pipelined=False,
             )
         except BridgeError as error:

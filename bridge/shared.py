@@ -21,6 +21,7 @@ from halfbridge.bridge.errors import (
 from halfbridge.bridge.failure import INFERRED, KafkaFailure, bridge_error
 from halfbridge.bridge.message import Message
 from halfbridge.bridge.message_checks import check_whole_number, not_a_message
+from halfbridge.bridge.signatures import client_signer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +49,9 @@ class Shared:
         ports: The ports that made the writer.
         half: Shape of the half topic.
         real_topics: The topics to which messages can be sent.
+
+    Raises:
+        ConfigError: the key file cannot be used; its owner corrects it.
     """
 
     def __init__(
@@ -67,6 +71,7 @@ class Shared:
         self.half_topic = config.names.half
         self.op_topic = config.names.op
         self.partitions = half.partitions
+        self.signer = client_signer(config, self.time_ms())
         self.actor = f"{socket.gethostname()}:{os.getpid()}"
         self.server = DeliveryServer(writer, ports, in_flight_max=config.in_flight_max)
         self.daemon_limits = DaemonLimits(config, ports)

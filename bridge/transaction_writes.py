@@ -115,16 +115,25 @@ class TransactionWrites:
             future.transaction = self
             future.index = index
             self._sends.append(future)
+        now_ms = shared.time_ms()
         headers = half_headers(
             message,
             transaction_id=self.id,
-            now_ms=shared.time_ms(),
+            now_ms=now_ms,
             producer_group=shared.producer_group,
             index=index,
             immunity_ms=immunity_of(message, self._immunity_on_wire),
             context=None if index else self._context,
         )
         try:
+            if shared.signer is not None:
+                headers = shared.signer.half(
+                    self.half_partition,
+                    headers,
+                    key=message.key,
+                    value=message.value,
+                    now_ms=now_ms,
+                )
             shared.produce(
                 shared.half_topic,
                 message.value,
@@ -169,23 +178,26 @@ class TransactionWrites:
                 return future
             self._state = after
             self._decision = future
+        now_ms, key = shared.time_ms(), self.id.encode()
         op = decision(
             _KINDS[event],
             transaction_id=self.id,
-            now_ms=shared.time_ms(),
+            now_ms=now_ms,
             producer_group=shared.producer_group,
             half_offset=half_offset,
             message_count=self._count,
             actor=shared.actor,
         )
         try:
+            signer, partition = shared.signer, self.half_partition
+            headers = None if signer is None else signer.op(partition, key, op, now_ms)
             shared.produce(
                 shared.op_topic,
                 op,
-                self.id.encode(),
-                self.half_partition,
+                key,
+                partition,
                 future.on_delivery,
-                headers=None,
+                headers=headers,
                 pipelined=pipelined,
             )
         except Exception as error:  # noqa: BLE001  (in doubt covers it; the future carries it)

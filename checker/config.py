@@ -156,6 +156,9 @@ class CheckerConfig:
     policy_file: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)
         None, doc="TOML file: which group may deliver to which topics."
     )
+    key_file: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)
+        None, doc="TOML file: keys that sign records, and of whom signatures are demanded."
+    )
     leave: bool = setting(
         default=False, doc="Leave the group on SIGTERM: for good, not for a restart."
     )

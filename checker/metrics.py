@@ -68,6 +68,10 @@ class Metrics:
         self.invalid_ops = self._counter(
             "halfbridge_invalid_ops", "Ops without effect: wrong group, offset or source, broken."
         ).inc
+        # The record is `half` or `op`.
+        self.not_believed = self._counters(
+            "halfbridge_not_believed", "Records without the signature demanded.", "record"
+        ).add_all
         self.orphan_ops = self._counter(
             "halfbridge_orphan_ops", "Decisions for transactions that are not known (any more)."
         ).inc

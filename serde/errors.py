@@ -2,7 +2,10 @@
 
 SerdeError (ValueError)
 ├─ DecodeError           the bytes are not what they should be; whoever wrote them must act
-└─ UnknownSchemaError    written by a newer halfbridge; whoever runs this reader must upgrade
+│  ├─ UnknownSchemaError     written by a newer halfbridge; whoever runs this reader must upgrade
+│  └─ NotBelievedError       a signature is demanded, and the record has none that holds
+├─ KeyFileError          a key file is wrong; its owner corrects it
+└─ NoSigningKeyError     no key to sign with; whoever keeps the key file adds one
 """
 
 from __future__ import annotations
@@ -27,3 +30,15 @@ class UnknownSchemaError(DecodeError):
     def __init__(self, reason: str, data: bytes, fingerprint: str) -> None:
         super().__init__(reason, data)
         self.fingerprint = fingerprint
+
+
+class NotBelievedError(DecodeError):
+    """A record has no signature that holds, and one is demanded: what it says has no effect."""
+
+
+class KeyFileError(SerdeError):
+    """A key file cannot be read, or says what is not allowed."""
+
+
+class NoSigningKeyError(SerdeError):
+    """A record must be signed, and no key may sign it now."""

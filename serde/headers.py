@@ -11,6 +11,7 @@ from halfbridge.serde.limits import (
     IDENTITY_BYTES_MAX,
     METADATA_BYTES_MAX,
     ORIGINAL_METADATA_BYTES_MAX,
+    SIGNATURE_BYTES_MAX,
 )
 from halfbridge.serde.topics import holds_internal_name
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 HALF = "RMQ_HALF"
 CONTEXT = "RMQ_CONTEXT"
 CHECK = "RMQ_CHECK"
+# Of a half or op record: who vouches for the record (halfbridge.serde.signatures).
+SIGN = "RMQ_SIGN"
 DEAD = "RMQ_DEAD"
 # The last header of a record that is about a dead letter, and is none itself. The name may stand in
 # a user's headers: the last header of a dead letter is RMQ_DEAD.
@@ -30,13 +33,16 @@ TRANSACTION_ID = "__transactionId__"
 BORN_TIMESTAMP = "__bornTimestamp__"
 # Only where the index is above 0: most transactions have one message, whose record needs no more.
 MESSAGE_INDEX = "__messageIndex__"
-# What a client may add to a half record, each once: what the daemon has to know, and what the
-# sender leaves for whoever answers a check. Neither is delivered.
-INTERNAL = (HALF, CONTEXT)
+# What a client may add to a half record, each once: what the daemon has to know, what the sender
+# leaves for whoever answers a check, and a signature. None of them is delivered.
+INTERNAL = (HALF, CONTEXT, SIGN)
 RESERVED = frozenset((*INTERNAL, CHECK, DEAD, TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX))
 
 # Of an int of 32 bits, which is what RMQ_HALF has room for; the daemon writes no index above 999.
 _INDEX_DIGITS_MAX = 10
+
+# Bytes of what a copy takes over beside RMQ_HALF.
+_LIMITS = {CONTEXT: METADATA_BYTES_MAX, SIGN: SIGNATURE_BYTES_MAX}
 
 # For a name that is not UTF-8 the client returns a broken list and an error at once. Python's own
 # call of a method stops looking for that once it is warm; methodcaller looks every time.
@@ -68,8 +74,8 @@ def parse_half(headers: Sequence[Header] | None) -> tuple[HalfMetadata, str]:
         the user's headers, a second RMQ_HALF or RMQ_CONTEXT); empty when all is well.
 
     Raises:
-        DecodeError: no RMQ_HALF, or one that cannot be read, or a RMQ_CONTEXT that is too long;
-            the record's writer must act.
+        DecodeError: no RMQ_HALF, or one that cannot be read, or a RMQ_CONTEXT or RMQ_SIGN that is
+            too long, or more than one RMQ_SIGN; the record's writer must act.
     """
     if not headers:
         raise DecodeError(f"no {HALF} header", None)
@@ -108,12 +114,22 @@ def user_bytes(
 
 
 def without_half(headers: Sequence[Header]) -> Headers:
-    """Return the headers without the RMQ_HALF that `parse_half` reads.
+    """Return the headers without the RMQ_HALF that `parse_half` reads, and without signatures.
 
-    A second one stays: what is flawed must not be without flaw once it was copied.
+    A second RMQ_HALF stays: what is flawed must not be without flaw once it was copied. A signature
+    covers the record as it stands, and nothing that is made from it.
     """
     mine = _half_at(headers)
-    return [header for number, header in enumerate(headers) if number != mine]
+    return [header for number, header in enumerate(headers) if number != mine and header[0] != SIGN]
+
+
+def half_value(headers: Sequence[Header]) -> bytes:
+    """Return the RMQ_HALF that `parse_half` reads, as it stands; empty where it has no value.
+
+    Raises:
+        DecodeError: there is none.
+    """
+    return headers[_half_at(headers)][1] or b""
 
 
 def user_headers(headers: Sequence[Header]) -> Headers:
@@ -197,11 +213,12 @@ def _check_room(metadata: HalfMetadata, encoded: bytes) -> None:
 
 def _flaw(headers: Sequence[Header]) -> str:
     for name, value in headers:
-        if name == CONTEXT and len(value or b"") > METADATA_BYTES_MAX:
-            raise DecodeError(
-                f"{CONTEXT}: {len(value or b'')} bytes, at most {METADATA_BYTES_MAX}", None
-            )
+        limit = _LIMITS.get(name)
+        if limit is not None and len(value or b"") > limit:
+            raise DecodeError(f"{name}: {len(value or b'')} bytes, at most {limit}", None)
     names = [name for name, _ in headers]
+    if names.count(SIGN) > 1:
+        raise DecodeError(f"more than one {SIGN} header", None)
     for internal in INTERNAL:
         if names.count(internal) > 1:
             return f"more than one {internal} header"

@@ -12,6 +12,8 @@ from __future__ import annotations
 METADATA_BYTES_MAX = 4096
 # Bytes of RMQ_HALF of an original: a copy of it adds up to 26 bytes of numbers.
 ORIGINAL_METADATA_BYTES_MAX = METADATA_BYTES_MAX - 64
+# Bytes of the value of RMQ_SIGN: a key id of 64 characters, a time, and 64 bytes of signature.
+SIGNATURE_BYTES_MAX = 256
 # Bytes in UTF-8 of transaction id and producer group together. The daemon repeats them in a DISCARD
 # of at most OP_BYTES_MAX, with its own name, a reason and numbers.
 IDENTITY_BYTES_MAX = 3_000

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import Place, Writer
     from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.serde.headers import Headers
 
 # The client library retries for so long; an operator waits for it.
 APPEND_TIMEOUT_S = 10.0
@@ -42,7 +43,9 @@ class Appender:
         self._writer = writer
         self._proofs = Acknowledgements(cluster.ports.run.current)
 
-    def append(self, place: Place, value: bytes, key: bytes) -> tuple[int, int]:
+    def append(
+        self, place: Place, value: bytes, key: bytes, headers: Headers | None = None
+    ) -> tuple[int, int]:
         """Return the offset and the timestamp (ms since 1970) of the record, which is stored.
 
         Raises:
@@ -53,7 +56,13 @@ class Appender:
         acks: list[tuple[Any, Any]] = []
         with self._cluster.errors(f"write to {topic}"):
             self._writer.produce(
-                topic, value, key, partition, lambda error, record: acks.append((error, record))
+                topic,
+                value,
+                key,
+                partition,
+                lambda error, record: acks.append((error, record)),
+                0,
+                headers,
             )
             self._writer.flush(APPEND_TIMEOUT_S + _GRACE_S)
         if not acks:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from halfbridge.bridge.failure import PASSING, Code, KafkaFailure
 from halfbridge.bridge.kafka import system_ports
 from halfbridge.bridge.ports import NO_COMMITTED_OFFSET, Edge, NewTopic
+from halfbridge.bridge.signatures import NO_SIGNATURES, Signatures
 from halfbridge.bridge.trouble import Reasons
 from halfbridge.checker.admin.read import CommittedOffset, records_between
 from halfbridge.checker.admin.shape import SeenTopic, TopicShape
@@ -26,8 +27,7 @@ T = TypeVar("T")
 
 CALL_TIMEOUT_S = 20.0  # an operator waits; brokers elect a leader in less
 REACH_TIMEOUT_S = 8.0  # an operator waits for it; a typo in the address is the usual cause
-# A topic just made is not known to every broker at once.
-SETTLE_TIMEOUT_S = 30.0
+SETTLE_TIMEOUT_S = 30.0  # a topic just made is not known to every broker at once
 SETTLE_POLL_S = 0.05
 NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
 
@@ -39,9 +39,10 @@ class Cluster:
         bootstrap_servers: Brokers.
         kafka: More client properties.
         ports: All of the outside; None: the system's.
+        signatures: Judges what is read, signs what is written.
 
     Attributes:
-        ports: The same.
+        ports, signatures: The same.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class Cluster:
         *,
         kafka: Mapping[str, str] | None = None,
         ports: Ports | None = None,
+        signatures: Signatures = NO_SIGNATURES,
     ) -> None:
         self.ports = self._ports = ports or system_ports()
+        self.signatures = signatures
         self.bootstrap_servers = bootstrap_servers
         self._common: dict[str, Any] = {
             **(kafka or {}),
@@ -174,10 +177,7 @@ class Cluster:
         """
         if start >= end:
             return
-        with (
-            self.errors(f"read {topic} {partition}"),
-            self.reader() as reader,
-        ):
+        with self.errors(f"read {topic} {partition}"), self.reader() as reader:
             clock, place = self._ports.clock, (topic, partition)
             yield from records_between(
                 reader, place, start, end, clock=clock, patience_s=CALL_TIMEOUT_S

@@ -10,9 +10,9 @@ from halfbridge.checker.admin.reinit import Choice, Evidence, NewOffsets, new_of
 from halfbridge.checker.admin.topics import common_partitions
 from halfbridge.checker.core.events import HalfRead, OpRead
 from halfbridge.checker.errors import AdminError
-from halfbridge.serde.avro import DEAD_LETTER, OP
+from halfbridge.serde.avro import DEAD_LETTER
 from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.headers import DEAD, parse_half, real_identity
+from halfbridge.serde.headers import DEAD, real_identity
 from halfbridge.serde.records import DeadDecision, DeadReason
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.read import LogRecord
     from halfbridge.serde.topics import TopicNames
+    from halfbridge.serde.verifier import Verifier
 
 # Beyond every timestamp: nothing about such a topic is proof of "not delivered".
 _ALL_MAY_BE_GONE = sys.maxsize
@@ -83,8 +84,10 @@ def find_offsets(cluster: Cluster, names: TopicNames, request: InitRequest) -> N
     op_low, op_end = cluster.watermarks(names.op, partition)
     half_start = half_low if request.half_start == _LOG_START else request.half_start
     op_start = op_low if request.op_start == _LOG_START else request.op_start
-    halves = list(_halves(cluster.read(names.half, partition, start=half_start, end=half_end)))
-    ops = list(_ops(cluster.read(names.op, partition, start=op_start, end=op_end)))
+    verifier = cluster.signatures.verifier
+    half_records = cluster.read(names.half, partition, start=half_start, end=half_end)
+    op_records = cluster.read(names.op, partition, start=op_start, end=op_end)
+    halves, ops = list(_halves(half_records, verifier)), list(_ops(op_records, verifier))
     return new_offsets(
         halves,
         ops,
@@ -126,19 +129,19 @@ def _refuse_while_running(cluster: Cluster, names: TopicNames) -> None:
         )
 
 
-def _halves(records: Iterable[LogRecord]) -> Iterable[HalfRead]:
+def _halves(records: Iterable[LogRecord], verifier: Verifier | None) -> Iterable[HalfRead]:
     for record in records:
         try:
-            metadata, flaw = parse_half(record.headers)
+            metadata, flaw = record.half(verifier)
         except DecodeError:
             continue  # the daemon dead-letters it by itself
         yield HalfRead(record.offset, record.append_ms, metadata, flaw, 0, None)
 
 
-def _ops(records: Iterable[LogRecord]) -> Iterable[OpRead]:
+def _ops(records: Iterable[LogRecord], verifier: Verifier | None) -> Iterable[OpRead]:
     for record in records:
         try:
-            op = OP.decode(record.value or b"")
+            op = record.op(verifier)
         except DecodeError:
             continue
         yield OpRead(record.offset, record.append_ms, op)
@@ -193,7 +196,8 @@ def _dead(cluster: Cluster, names: TopicNames, wanted: set[str]) -> set[tuple[st
     for partition in range(cluster.partition_count(names.dead)):
         low, end = cluster.watermarks(names.dead, partition)
         letters = cluster.read(names.dead, partition, start=low, end=end)
-        for half in _halves(each for each in letters if _says_of_a_decision(each)):
+        # A dead letter has the signature of its half record, which holds in the half topic only.
+        for half in _halves((each for each in letters if _says_of_a_decision(each)), None):
             if half.metadata.transaction_id in wanted:
                 found.add((half.metadata.transaction_id, half.metadata.resume_count))
     return found

@@ -9,13 +9,16 @@ from halfbridge.bridge.failure import Code
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.checker.core.events import append_ms_of
 from halfbridge.checker.errors import AdminError
+from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError
-from halfbridge.serde.headers import headers_of
+from halfbridge.serde.headers import headers_of, parse_half
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halfbridge.bridge.ports import Clock, Place, Reader
+    from halfbridge.serde.records import HalfMetadata, Op
+    from halfbridge.serde.verifier import Verifier
 
 READ_BATCH = 10_000
 _READ_WAIT_S = 0.5  # how late it is noticed that nothing comes any more
@@ -48,6 +51,42 @@ class LogRecord:
     def append_ms(self) -> int:
         """The broker's append time, or NO_APPEND_MS."""
         return append_ms_of(*self.timestamp)
+
+    def half(self, verifier: Verifier | None) -> tuple[HalfMetadata, str]:
+        """Return what `parse_half` says of a half record that is believed.
+
+        Args:
+            verifier: Judges signatures, as the daemon's does; None: every record is believed.
+
+        Raises:
+            DecodeError: it cannot be read, or is not believed.
+        """
+        metadata, flaw = parse_half(self.headers)
+        if verifier is not None:
+            verifier.check_half(
+                self.partition,
+                self.append_ms,
+                metadata,
+                headers=self.headers,
+                key=self.key,
+                value=self.value,
+            )
+        return metadata, flaw
+
+    def op(self, verifier: Verifier | None) -> Op:
+        """Return an op that is believed; raises as `half`."""
+        value = self.value or b""
+        op = OP.decode(value)
+        if verifier is not None:
+            verifier.check_op(
+                self.partition,
+                self.append_ms,
+                op,
+                headers=lambda: self.headers,
+                key=self.key,
+                value=value,
+            )
+        return op
 
 
 def records_between(

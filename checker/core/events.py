@@ -83,8 +83,11 @@ class OpRead(NamedTuple):
 class JunkRead(NamedTuple):
     """A half or op record that cannot be read: metadata missing or broken, or schema unknown.
 
+    A record that is not believed, for want of a signature, is one too.
+
     Attributes:
         size_bytes, body: As in HalfRead; the body of an op is never released.
+        is_doubted: It could be read, and is not believed.
     """
 
     offset: int
@@ -92,6 +95,7 @@ class JunkRead(NamedTuple):
     detail: str
     size_bytes: int
     body: object | None
+    is_doubted: bool = False
 
     @property
     def body_bytes(self) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.questions import Questions, Ranges
     from halfbridge.checker.loop.topic_guard import TopicGuard
     from halfbridge.checker.status import Status
+    from halfbridge.serde.verifier import Verifier
 
 _log = logging.getLogger("halfbridge.checker")
 
@@ -45,6 +46,7 @@ class Assignment:
         guard: TopicGuard,
         status: Status,
         clock: Clock,
+        verifier: Verifier | None = None,
     ) -> None:
         self.pairs: dict[int, Pair] = {}
         self._config = config
@@ -54,6 +56,7 @@ class Assignment:
         self._input = intake
         self._questions = questions
         self._new_publisher = new_publisher
+        self._verifier = verifier
         self._guard = guard
         self._status = status
         self._clock = clock
@@ -221,7 +224,9 @@ class Assignment:
                 self._stop(number, str(progress))
                 continue
             publisher = self._new_publisher(number)
-            self.pairs[number] = Pair(number, settings, progress, publisher, began=began)
+            self.pairs[number] = Pair(
+                number, settings, progress, publisher, began=began, verifier=self._verifier
+            )
             offsets[self._half, number] = progress.half
             offsets[self._op, number] = progress.ops_from
         self._status.metrics.partitions_stopped(len(found) - len(self.pairs))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.settings import LedgerSettings
-from halfbridge.checker.loop.sizes import COPY_GROWTH_BYTES
+from halfbridge.checker.loop.sizes import COPY_GROWTH_BYTES, SIGNATURE_GROWTH_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ _CODEC_PROPERTIES = ("compression.type", "compression.codec")
 
 
 def ledger_settings(
-    config: CheckerConfig, policy: Policy, sizes: Sizes, *, actor: str
+    config: CheckerConfig, policy: Policy, sizes: Sizes, *, actor: str, signs: bool = False
 ) -> LedgerSettings:
     """Return the settings of a worker's ledgers; `LedgerSettings.shared_by` divides the budgets.
 
@@ -28,10 +28,12 @@ def ledger_settings(
         policy: Which group may deliver to which topics.
         sizes: The size limits of topics.
         actor: Name of the worker in its discards.
+        signs: Whether copies are signed, which makes them longer.
     """
+    growth_bytes = COPY_GROWTH_BYTES + (SIGNATURE_GROWTH_BYTES if signs else 0)
 
     def copy_fits(half: HalfRead) -> bool:
-        return sizes.fits(config.names.half, half.size_bytes + COPY_GROWTH_BYTES)
+        return sizes.fits(config.names.half, half.size_bytes + growth_bytes)
 
     return LedgerSettings(
         transaction_timeout_ms=config.transaction_timeout_ms,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of
@@ -11,7 +12,7 @@ from halfbridge.checker.core.weights import message_bytes
 from halfbridge.checker.loop.plan_bodies import WithoutHeaders, let_go_plan, whole_or_bare
 from halfbridge.checker.loop.sizes import bytes_at_most
 from halfbridge.serde.avro import OP
-from halfbridge.serde.errors import DecodeError
+from halfbridge.serde.errors import DecodeError, NotBelievedError
 from halfbridge.serde.headers import headers_of, parse_half, user_bytes
 from halfbridge.serde.limits import shortened
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.headers import Headers
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.records import Op
+    from halfbridge.serde.verifier import Verifier
 
 # Memory of a record beyond its size in a log: about 290 bytes for the objects of key and value, and
 # 146 for those of each header (`sys.getsizeof`).
@@ -71,8 +73,10 @@ class Pair:
         publisher: Publisher,
         *,
         began: float,
+        verifier: Verifier | None = None,
     ) -> None:
         self.partition = partition
+        self._verifier = verifier
         self.ledger = Ledger(settings, committed)
         self.publisher = publisher
         self.held: Plan | None = None
@@ -106,12 +110,16 @@ class Pair:
         except DecodeError as error:
             self.ledger.junk_half(_junk(WithoutHeaders(message), message, error))
             return
+        key, value = message.key(), message.value()
         try:
             metadata, flaw = parse_half(headers)
+            if self._verifier is not None:
+                self._verifier.check_half(
+                    self.partition, append_ms, metadata, headers=headers or (), key=key, value=value
+                )
         except DecodeError as error:
             self.ledger.junk_half(_junk(message, message, error))
             return
-        key, value = message.key(), message.value()
         size_bytes = bytes_at_most(key, value, headers)
         self.ledger.half(
             HalfRead(
@@ -130,8 +138,18 @@ class Pair:
     def take_op(self, message: Any, monotonic_s: float) -> Op | None:
         """Take a consumed op record; return the op, or None if it cannot be read."""
         append_ms = self._take_time(message, monotonic_s)
+        value = message.value() or b""
         try:
-            op = OP.decode(message.value() or b"")
+            op = OP.decode(value)
+            if self._verifier is not None:
+                self._verifier.check_op(
+                    self.partition,
+                    append_ms,
+                    op,
+                    headers=partial(headers_of, message),
+                    key=message.key(),
+                    value=value,
+                )
         except DecodeError as error:
             self.ledger.junk_op(_junk(whole_or_bare(message), message, error))
             return None
@@ -219,7 +237,10 @@ def _junk(body: Any, message: Any, error: DecodeError) -> JunkRead:
     append_ms = append_ms_of(*message.timestamp())
     headers = body.headers()
     size_bytes = bytes_at_most(body.key(), body.value(), headers) + _overhead_bytes(headers)
-    return JunkRead(message.offset(), append_ms, shortened(error.reason), size_bytes, body)
+    is_doubted = isinstance(error, NotBelievedError)
+    return JunkRead(
+        message.offset(), append_ms, shortened(error.reason), size_bytes, body, is_doubted
+    )
 
 
 def _overhead_bytes(headers: Headers | None) -> int:

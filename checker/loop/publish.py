@@ -10,9 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from halfbridge.checker.core.plan import Check, DeadHalf, DeadJunk, Delivery, Plan, PutBack
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.sizes import bytes_alone, bytes_at_most
 from halfbridge.serde import headers as names
 from halfbridge.serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
+from halfbridge.serde.errors import NoSigningKeyError
 from halfbridge.serde.limits import shortened
 from halfbridge.serde.records import (
     NO_OFFSET,
@@ -22,6 +24,7 @@ from halfbridge.serde.records import (
     DeadLetter,
     DeadReason,
     HalfMetadata,
+    Op,
 )
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.loop.routes import Routes
     from halfbridge.checker.loop.sizes import Sizes
+    from halfbridge.serde.signer import Signer
     from halfbridge.serde.topics import TopicNames
 
 ANY_PARTITION = -1
@@ -59,13 +63,22 @@ class Publisher:
         partition: Number of the pair.
         routes: Where deliveries go, and which are refused.
         sizes: The size limits of topics.
+        signer: Signs copies and discards; None: they are written without signatures.
 
     Attributes:
         refused: Messages of the plan at hand that became dead letters here, without their bodies.
         stubs: Dead letters of the plan at hand that only refer to their records.
     """
 
-    def __init__(self, topics: TopicNames, partition: int, routes: Routes, sizes: Sizes) -> None:
+    def __init__(
+        self,
+        topics: TopicNames,
+        partition: int,
+        routes: Routes,
+        sizes: Sizes,
+        signer: Signer | None = None,
+    ) -> None:
+        self._signer = signer
         self._topics = topics
         self._partition = partition
         self._routes = routes
@@ -73,12 +86,22 @@ class Publisher:
         self.refused: list[DeadHalf] = []
         self.stubs = 0
 
-    def records(self, plan: Plan, now_ms: int) -> Iterator[Outgoing]:
+    def records(
+        self, plan: Plan, now_ms: int, partition_ms: int | None = None
+    ) -> Iterator[Outgoing]:
         """Yield the records of `plan`, in order: deliveries, dead letters, copies, discards.
 
-        Timestamps are partition time, which comes from the brokers, unless brokers refuse it
-        (`Stamps`). A worker's wall clock decides nothing.
+        Args:
+            plan: What to write.
+            now_ms: Timestamps: partition time, which comes from the brokers, unless brokers refuse
+                it (`Stamps`). A worker's wall clock decides nothing.
+            partition_ms: Partition time, of signatures; None: `now_ms`.
+
+        Raises:
+            KafkaTxnFailedError: no key may sign a copy or a discard now. Nothing is written then,
+                and nothing lost: a copy without a signature would not be believed.
         """
+        signed_ms = now_ms if partition_ms is None else partition_ms
         self.refused, self.stubs = [], 0
         for delivery in plan.deliveries:
             refused = self._routes.refusal(delivery) or self._too_large(delivery)
@@ -91,10 +114,9 @@ class Publisher:
         for junk in plan.junk:
             yield self._bury_junk(junk, now_ms)
         for put_back in plan.put_backs:
-            yield self._put_back(put_back, now_ms)
+            yield self._put_back(put_back, now_ms, signed_ms)
         for op in plan.discards:
-            key = op.transaction_id.encode()
-            yield Outgoing(self._topics.op, self._partition, key, OP.encode(op), [], now_ms)
+            yield self._discard(op, now_ms, signed_ms)
 
     def check(self, check: Check, now_ms: int) -> Outgoing:
         """Return the request of a check."""
@@ -222,17 +244,34 @@ class Publisher:
         headers.append((names.DEAD, DEAD_LETTER.encode(letter._replace(is_stub=True))))
         return Outgoing(self._topics.dead, ANY_PARTITION, None, None, headers, now_ms)
 
-    def _put_back(self, put_back: PutBack, now_ms: int) -> Outgoing:
+    def _put_back(self, put_back: PutBack, now_ms: int, signed_ms: int) -> Outgoing:
         body: Any = put_back.half.body
+        key, value, metadata = body.key(), body.value(), put_back.metadata
+        headers = [
+            *names.without_half(body.headers()),
+            (names.HALF, HALF_METADATA.encode(metadata)),
+        ]
+        if self._signer is not None:
+            group = metadata.producer_group
+            try:
+                headers = self._signer.half(
+                    group, self._partition, headers, key=key, value=value, now_ms=signed_ms
+                )
+            except NoSigningKeyError as error:
+                raise KafkaTxnFailedError(str(error)) from error
         return Outgoing(
-            self._topics.half,
-            self._partition,
-            body.key(),
-            body.value(),
-            [
-                *names.without_half(body.headers()),
-                (names.HALF, HALF_METADATA.encode(put_back.metadata)),
-            ],
-            now_ms,
-            is_copy=True,
+            self._topics.half, self._partition, key, value, headers, now_ms, is_copy=True
         )
+
+    def _discard(self, op: Op, now_ms: int, signed_ms: int) -> Outgoing:
+        key, value = op.transaction_id.encode(), OP.encode(op)
+        headers: names.Headers = []
+        if self._signer is not None:
+            group = op.producer_group
+            try:
+                headers = self._signer.op(
+                    group, self._partition, key=key, value=value, now_ms=signed_ms
+                )
+            except NoSigningKeyError as error:
+                raise KafkaTxnFailedError(str(error)) from error
+        return Outgoing(self._topics.op, self._partition, key, value, headers, now_ms)

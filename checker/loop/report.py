@@ -213,18 +213,22 @@ class Reporter:
             self._dead_letter(dead, pair.partition)
         if plan.junk:
             reasons["INVALID"] += len(plan.junk)
+        doubted: Counter[str] = Counter()
         for junk in plan.junk:
             name, record = "op" if junk.is_op else "half", junk.record
+            doubted[name] += record.is_doubted
             self._lines.warn(
-                "dead letter, INVALID: the record at offset %d of %s partition %d cannot be read:"
-                " %s",
-                *(record.offset, name, pair.partition, record.detail),
+                "dead letter, INVALID: the record at offset %d of %s partition %d %s: %s",
+                *(record.offset, name, pair.partition),
+                "is not believed" if record.is_doubted else "cannot be read",
+                record.detail,
                 reason="INVALID",
                 detail=record.detail,
                 partition=pair.partition,
                 offset=record.offset,
             )
         self._metrics.dead_letters(reasons)
+        self._metrics.not_believed(+doubted)
 
     def _dead_letter(self, dead: DeadHalf, partition: int) -> None:
         told, reason = dead.half.metadata, dead.reason.value

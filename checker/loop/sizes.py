@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfbridge.serde.limits import SIGNATURE_BYTES_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -20,6 +22,8 @@ _NULL_LENGTH = -1
 # By how much a copy may be longer than its original: 4 bytes for check times, 8 for the time, 8 for
 # the offset, and one for each length around them.
 COPY_GROWTH_BYTES = 32
+# By how much a signature may make it longer: the name RMQ_SIGN, the value, and both lengths.
+SIGNATURE_GROWTH_BYTES = 8 + SIGNATURE_BYTES_MAX + _HEADER_FRAME_BYTES_MAX
 # How long a learned limit counts; an operator may have raised the topic's limit since.
 LEARNED_MS = 600_000
 # Topics whose limit is remembered; a new one replaces the oldest.

@@ -82,8 +82,9 @@ class WorkAtHand:
         for pair, plan in work:
             restore_plan(plan, partial(self._bodies.read, pair.partition))
         records = chain.from_iterable(
-            pair.publisher.records(plan, self._stamps.ms(pair.now_ms(now), pair.latest_ms))
+            pair.publisher.records(plan, self._stamps.ms(now_ms, pair.latest_ms), now_ms)
             for pair, plan in work
+            for now_ms in (pair.now_ms(now),)
         )
         in_background = sum(plan.records for _, plan in work) >= BACKGROUND_RECORDS
         copies_end = self._turns.write(self._blame.watched(records))

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.bridge.signatures import NO_SIGNATURES
 from halfbridge.checker.loop import tracing
 from halfbridge.checker.loop.asking import Asker
 from halfbridge.checker.loop.assignment import Assignment
@@ -38,7 +39,8 @@ from halfbridge.checker.loop.turns import Turns
 from halfbridge.checker.loop.work_at_hand import WorkAtHand
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.ports import Event, Ports
+    from halfbridge.bridge.ports import Clock, Event, Ports
+    from halfbridge.bridge.signatures import Signatures
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.clients import SlotIds
     from halfbridge.checker.loop.collector import Work
@@ -60,7 +62,14 @@ class Worker:
     """
 
     def __init__(
-        self, config: CheckerConfig, policy: Policy, *, ids: SlotIds, status: Status, ports: Ports
+        self,
+        config: CheckerConfig,
+        policy: Policy,
+        *,
+        ids: SlotIds,
+        status: Status,
+        ports: Ports,
+        signatures: Signatures = NO_SIGNATURES,
     ) -> None:
         self._monotonic = ports.clock.monotonic
         self._config = config
@@ -100,16 +109,7 @@ class Worker:
         self._collector = Collector(
             config, blame=self._blame, topics=self._topics, reporter=self._reporter
         )
-        self._assignment = Assignment(
-            config,
-            ledger_settings(config, policy, self._sizes, actor=ids.group_instance_id),
-            intake=self._input,
-            questions=questions,
-            new_publisher=partial(Publisher, config.names, routes=self._routes, sizes=self._sizes),
-            guard=self._topics.guard,
-            status=status,
-            clock=ports.clock,
-        )
+        self._assignment = self._new_assignment(policy, questions, ports.clock, signatures)
         self._stall_watch = StallWatch(questions, self._input, self._assignment, status.metrics)
         self._asker = Asker(
             config,
@@ -122,6 +122,25 @@ class Worker:
         )
         self._ills = Ills(
             config, status, topics=self._topics, intake=self._input, reporter=self._reporter
+        )
+
+    def _new_assignment(
+        self, policy: Policy, questions: Questions, clock: Clock, signatures: Signatures
+    ) -> Assignment:
+        config, sizes, signer = self._config, self._sizes, signatures.signer
+        actor = self._ids.group_instance_id
+        return Assignment(
+            config,
+            ledger_settings(config, policy, sizes, actor=actor, signs=signer is not None),
+            intake=self._input,
+            questions=questions,
+            new_publisher=partial(
+                Publisher, config.names, routes=self._routes, sizes=sizes, signer=signer
+            ),
+            guard=self._topics.guard,
+            status=self._status,
+            clock=clock,
+            verifier=signatures.verifier,
         )
 
     def run(self, stop: Event) -> None:

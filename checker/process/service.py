@@ -16,6 +16,7 @@ from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.policy import load_policy
 from halfbridge.checker.process.settings_record import settings_record
 from halfbridge.checker.process.slots import slot_ids
+from halfbridge.checker.signatures import daemon_signatures
 
 if TYPE_CHECKING:
     import threading
@@ -55,12 +56,13 @@ def run_worker(
         ports: None: the system's.
 
     Raises:
-        ConfigError: the policy file cannot be used; the operator corrects it.
+        ConfigError: the policy or key file cannot be used; the operator corrects it.
         SlotTakenError: another worker runs on this slot; the operator stops one of the two.
     """
     policy = load_policy(config.policy_file, names=config.names)
+    signatures = daemon_signatures(config)
     ids, ports = slot_ids(slot, topic_prefix=config.topic_prefix), ports or system_ports()
-    worker = Worker(config, policy, ids=ids, status=status, ports=ports)
+    worker = Worker(config, policy, ids=ids, status=status, ports=ports, signatures=signatures)
     _log.info("worker on slot %s starts, process %d", slot, os.getpid())
     record = settings_record(config, slot, status, ports)
     record.start()

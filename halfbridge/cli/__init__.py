@@ -38,6 +38,7 @@ COMMANDS = {
     "fence": "Create, show and purge the table of a fence.",
     "groups": "See producer groups, and who answers checks.",
     "inbox": "Create, show and purge the table of an inbox.",
+    "keys": "Make and check keys that sign records.",
     "local-messages": "Create, list, show, retry and purge a local message table.",
     "relay": "Send the messages of a local message table.",
     "spark": "Read, audit and copy topics with Spark.",

@@ -12,7 +12,8 @@ import click
 from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.policy import load_policy
-from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
+from halfbridge.checker.signatures import daemon_signatures
+from halfbridge.cli.options import JUDGING, json_option, load_settings, settings_options
 from halfbridge.cli.web import require_extra
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ def run(**values: Any) -> int:
     from halfbridge.checker.process import supervisor
 
     config = load_settings(CheckerConfig, values)
-    # Each worker reads the policy file again. A mistake should end the command, not N workers.
+    # Each worker reads these files again. A mistake should end the command, not N workers.
     load_policy(config.policy_file, names=config.names)
+    daemon_signatures(config)
     if not config.admin_port:
         return supervisor.run(config, environ=os.environ)
     require_extra()
@@ -62,7 +64,7 @@ def run(**values: Any) -> int:
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be committed; commit nothing.")
 @json_option
-@settings_options(CheckerConfig, only=CONNECTION)
+@settings_options(CheckerConfig, only=JUDGING)
 def init(**values: Any) -> int:
     """Reset a stopped partition, so that it continues where it ended.
 
@@ -70,8 +72,8 @@ def init(**values: Any) -> int:
     out what was delivered, and commits the offsets after that. All workers must be stopped.
     """
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.init import InitRequest, init_partition
+    from halfbridge.checker.admin.judging import judging_cluster
     from halfbridge.checker.admin.reinit import Choice
 
     twice, never = values["accept_duplicates"], values["skip_undelivered"]
@@ -88,7 +90,7 @@ def init(**values: Any) -> int:
         choice=Choice.ACCEPT_DUPLICATES if twice else choice,
         dry_run=values["dry_run"],
     )
-    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
+    cluster = judging_cluster(config)
     found = init_partition(cluster, config.names, request)
     show_offsets(found, values)
     return 0

@@ -21,7 +21,7 @@ from halfbridge.cli.dead_options import (
 )
 from halfbridge.cli.dead_text import print_life, print_purge, print_table, print_told
 from halfbridge.cli.operators import confirm
-from halfbridge.cli.options import CONNECTION, json_option, settings_options
+from halfbridge.cli.options import JUDGING, json_option, settings_options
 from halfbridge.cli.schema_registry import SchemaRegistry, registry_option
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.dead.redoing import Told
 
 _BATCH = 100
-_connection = settings_options(CheckerConfig, only=CONNECTION)
+_connection = settings_options(CheckerConfig, only=JUDGING)
 
 
 @click.group()

@@ -105,11 +105,11 @@ def _filters(reason_flag: str) -> Callable[[Callable[..., Any]], Callable[..., A
 def letters_of(values: dict[str, Any]) -> DeadLetters:
     """Return the dead letters of the installation that the options name."""
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.dead.actions import DeadLetters
+    from halfbridge.checker.admin.judging import judging_cluster
 
     config = load_settings(CheckerConfig, values)
-    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
+    cluster = judging_cluster(config)
     return DeadLetters(cluster, config.names, progress)
 
 

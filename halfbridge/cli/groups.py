@@ -9,7 +9,7 @@ import click
 
 from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
+from halfbridge.cli.options import JUDGING, json_option, load_settings, settings_options
 from halfbridge.cli.table import table
 from halfbridge.cli.times import moment_ms
 
@@ -40,7 +40,7 @@ def groups() -> None:
 @groups.command(name="list")
 @_since_option
 @json_option
-@settings_options(CheckerConfig, only=CONNECTION)
+@settings_options(CheckerConfig, only=JUDGING)
 def list_(*, as_json: bool, **values: Any) -> int:
     """List producer groups, those with the most undecided transactions first.
 
@@ -64,7 +64,7 @@ def list_(*, as_json: bool, **values: Any) -> int:
 @click.argument("group")
 @_since_option
 @json_option
-@settings_options(CheckerConfig, only=CONNECTION)
+@settings_options(CheckerConfig, only=JUDGING)
 def show(*, group: str, as_json: bool, **values: Any) -> int:
     """Show one producer group: members, ops, and why its undecided transactions wait.
 
@@ -89,11 +89,11 @@ def show(*, group: str, as_json: bool, **values: Any) -> int:
 
 def _read(values: dict[str, Any], *, only: str = "") -> Groups:
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.judging import judging_cluster
     from halfbridge.checker.admin.transactions.groups import read_groups
 
     config = load_settings(CheckerConfig, values)
-    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
+    cluster = judging_cluster(config)
     return read_groups(cluster, config.names, since_ms=values["since_ms"], only=only)
 
 

@@ -20,6 +20,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 CONFIG_VARIABLE = "HALFBRIDGE_CONFIG"
 CONNECTION = ("bootstrap_servers", "topic_prefix", "kafka")
+# Of commands that judge half and op records, or write some.
+JUDGING = (*CONNECTION, "key_file")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _log_level = click.option(
     "--log-level",

@@ -12,7 +12,7 @@ import click
 
 from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
+from halfbridge.cli.options import JUDGING, json_option, load_settings, settings_options
 from halfbridge.cli.schema_registry import SchemaRegistry, registry_option
 from halfbridge.cli.times import moment_ms, span_ms
 from halfbridge.cli.tx_decide import commit, rollback
@@ -64,7 +64,7 @@ tx.add_command(rollback)
 @click.option("--limit", type=click.IntRange(1), default=None, help="Most rows. [default: all]")
 @click.option("--watch", is_flag=True, help="Show the list again and again, until Ctrl-C.")
 @json_option
-@settings_options(CheckerConfig, only=CONNECTION)
+@settings_options(CheckerConfig, only=JUDGING)
 def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
     """List undecided transactions, the oldest first.
 
@@ -144,7 +144,7 @@ def look_up_options(command: F) -> F:
 @click.option("--payload", is_flag=True, help="Show keys, values and headers too.")
 @registry_option
 @json_option
-@settings_options(CheckerConfig, only=CONNECTION)
+@settings_options(CheckerConfig, only=JUDGING)
 def show(*, as_json: bool, schema_registry: str | None, **values: Any) -> int:
     """Show the whole life of one transaction, in order, with times and places.
 
@@ -171,7 +171,7 @@ def show(*, as_json: bool, schema_registry: str | None, **values: Any) -> int:
 @tx.command()
 @look_up_options
 @json_option
-@settings_options(CheckerConfig, only=CONNECTION)
+@settings_options(CheckerConfig, only=JUDGING)
 def explain(*, as_json: bool, **values: Any) -> int:
     """Say why a transaction is where it is, what happens next, and what can be done.
 
@@ -223,9 +223,9 @@ def _status(life: Life) -> int:
 
 
 def _cluster(config: CheckerConfig) -> Cluster:
-    from halfbridge.checker.admin.cluster import Cluster
+    from halfbridge.checker.admin.judging import judging_cluster
 
-    return Cluster(config.bootstrap_servers, kafka=config.kafka)
+    return judging_cluster(config)
 
 
 @contextmanager

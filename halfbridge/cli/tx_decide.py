@@ -11,7 +11,7 @@ from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli import tx_decide_display as display
 from halfbridge.cli.database import opened
 from halfbridge.cli.operators import acting, confirm, who
-from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
+from halfbridge.cli.options import JUDGING, json_option, load_settings, settings_options
 from halfbridge.cli.times import moment_ms, span_ms
 from halfbridge.serde.records import COUNT_UNKNOWN, ActionOutcome, OpKind
 
@@ -95,7 +95,7 @@ _OPTIONS = (
 
 def _decision(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument and the options of both commands."""
-    command = settings_options(CheckerConfig, only=CONNECTION)(json_option(acting(command)))
+    command = settings_options(CheckerConfig, only=JUDGING)(json_option(acting(command)))
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -139,14 +139,14 @@ def rollback(**values: Any) -> int:
 
 def _decide(kind: OpKind, values: dict[str, Any]) -> int:
     # Imported here: --help does not need the Kafka client.
-    from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.checker.admin.decisions.wish import Wish, refusal_of
+    from halfbridge.checker.admin.judging import judging_cluster
 
     _check_usage(values)
     config = load_settings(CheckerConfig, values)
     count = COUNT_UNKNOWN if values["messages"] is None else values["messages"]
     wish = Wish(kind=kind, reason=values["reason"], message_count=count)
-    cluster = Cluster(config.bootstrap_servers, kafka=config.kafka)
+    cluster = judging_cluster(config)
     considered = _considered(cluster, config, values)
     judged = [
         (each, refusal_of(each, wish, force=values["force"])) for each in considered.transactions

@@ -49,6 +49,9 @@ class WebConfig:
     allow_changes: bool = setting(
         default=False, doc="Let the web page make changes, for who has the role operate."
     )
+    key_file: Path | None = setting(  # noqa: RUF009 (a field, not a shared default)
+        None, doc="TOML file: keys that sign records, and of whom signatures are demanded."
+    )
     metrics_urls: tuple[str, ...] = setting(
         (), doc="Metrics port of a daemon, http://HOST:PORT; for the overview."
     )

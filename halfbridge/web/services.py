@@ -7,7 +7,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from halfbridge.bridge.signatures import load_signatures
 from halfbridge.checker.admin.cluster import Cluster
+from halfbridge.serde.signing_keys import Role
 from halfbridge.web.gate import Gate
 from halfbridge.web.refusals import Refusal
 from halfbridge.web.watch import Watch
@@ -34,7 +36,7 @@ class Services:
         monotonic: Tells the time, seconds.
 
     Raises:
-        ConfigError: the token file cannot be used; the operator corrects it.
+        ConfigError: the token or key file cannot be used; the operator corrects it.
     """
 
     def __init__(
@@ -75,6 +77,9 @@ class Services:
             if self._cluster is None:
                 config = self.config
                 self._cluster = Cluster(
-                    config.bootstrap_servers, kafka=config.kafka, ports=self.ports
+                    config.bootstrap_servers,
+                    kafka=config.kafka,
+                    ports=self.ports,
+                    signatures=load_signatures(config.key_file, Role.OPERATOR, config.names),
                 )
             return self._cluster

@@ -26,6 +26,7 @@ from halfbridge.spark_jobs.audit.report import make_report, text_lines
 from halfbridge.spark_jobs.audit.run import audited
 from halfbridge.spark_jobs.jobs import options
 from halfbridge.spark_jobs.jobs.errors import JobError
+from halfbridge.spark_jobs.reading.believed import believed
 from halfbridge.spark_jobs.reading.snapshot import Snapshot, read_snapshot
 from halfbridge.spark_jobs.reading.take_snapshot import (
     SETTLE_S,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from halfbridge.spark_jobs.reading.believed import Believed
     from halfbridge.spark_jobs.reading.snapshot import Range
 
 FINDINGS_SHOWN = 100  # in text and report; a table holds them all
@@ -52,6 +54,7 @@ _APP_NAME = "halfbridge-audit"
 @options.common_options
 @options.prefix_option
 @options.topics_option
+@options.key_file_option
 @options.report_option
 @click.option(
     "--snapshot",
@@ -115,6 +118,7 @@ def main(
     as_json: bool,
     topic_prefix: str,
     topics: tuple[str, ...],
+    key_file: Path | None,
     report: Path | None,
     snapshot_file: Path | None,
     findings: str | None,
@@ -136,6 +140,7 @@ def main(
     if no_others and other_prefixes:
         raise click.UsageError("--other-prefix names others, and --no-others says there are none")
     source = options.reading_options(bootstrap_servers, kafka)
+    judge = believed(key_file, TopicNames(topic_prefix))
     given = read_snapshot(snapshot_file.read_text("utf-8")) if snapshot_file else None
     with spark_session(_APP_NAME, options=spark_options) as spark:
         if findings is not None and Storage(spark).exists(findings):
@@ -161,7 +166,7 @@ def main(
             return _others(spark, ranges, source)
 
         _say(f"reading {snapshot.records():,} offsets of {len(snapshot.topics)} topics")
-        facts = facts_of(spark, snapshot, source)
+        facts = facts_of(spark, snapshot, source, judge)
         with audited(facts, bounds, told=_say, find_others=find_others) as audit:
             shown = [row.asDict() for row in audit.findings.limit(FINDINGS_SHOWN).collect()]
             made = make_report(audit, shown, seconds=monotonic() - started_s)
@@ -173,20 +178,26 @@ def main(
     return options.EXIT_DONE if made["clean"] else options.EXIT_FINDINGS
 
 
-def facts_of(spark: SparkSession, snapshot: Snapshot, source: Mapping[str, str]) -> DataFrame:
+def facts_of(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    source: Mapping[str, str],
+    judge: Believed | None = None,
+) -> DataFrame:
     """Return the facts of all records of a snapshot.
 
     Args:
         spark: A session with the Kafka connector.
         snapshot: The offsets to read.
         source: `io.cluster_options`.
+        judge: Judges signatures; None: every record is believed.
     """
     names = snapshot.names
     return all_facts(
-        facts_of_halves(read_ranges(spark, snapshot.ranges(names.half), source)),
-        facts_of_ops(read_ranges(spark, snapshot.ranges(names.op), source)),
+        facts_of_halves(read_ranges(spark, snapshot.ranges(names.half), source), judge),
+        facts_of_ops(read_ranges(spark, snapshot.ranges(names.op), source), judge),
         facts_of_reals(read_ranges(spark, snapshot.ranges(*snapshot.real_topics), source)),
-        facts_of_letters(read_ranges(spark, snapshot.ranges(names.dead), source)),
+        facts_of_letters(read_ranges(spark, snapshot.ranges(names.dead), source), judge),
     )
 
 

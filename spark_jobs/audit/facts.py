@@ -49,6 +49,8 @@ from halfbridge.spark_jobs.reading.wire import (
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+    from halfbridge.spark_jobs.reading.believed import Believed
+
 # The kind of record that a fact is about. Numbers, because millions of them are compared.
 IS_HALF = 0
 IS_OP = 1
@@ -101,8 +103,8 @@ FACTS = {
 }
 
 
-def decoded_halves(records: DataFrame) -> DataFrame:
-    """Return rows of the half topic with RMQ_HALF decoded.
+def decoded_halves(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+    """Return rows of the half topic with RMQ_HALF decoded, signatures judged by `judge`, if any.
 
     Returns:
         topic, partition, offset, timestamp, timestampType, key, value, headers; data binary:
@@ -114,23 +116,30 @@ def decoded_halves(records: DataFrame) -> DataFrame:
     )
     encoded = Encoded(F.col("data"), HALF_SCHEMAS, METADATA_BYTES_MAX)
     decoded = prepared.select("*", encoded.decoded().alias("meta"))
-    return decoded.select("*", unread_half(encoded, F.col("meta")).alias("unread"))
+    unread = unread_half(encoded, F.col("meta"))
+    if judge is not None:
+        unread = F.coalesce(unread, judge.half_doubt(append_ms()))
+    return decoded.select("*", unread.alias("unread"))
 
 
-def decoded_ops(records: DataFrame) -> DataFrame:
-    """Return rows of the op topic decoded.
+def decoded_ops(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+    """Return rows of the op topic decoded, signatures judged by `judge`, if any.
 
     Returns:
         topic, partition, offset, timestamp, timestampType, value; op struct: the op decoded; unread
         string: why the record cannot be read (null: readable).
     """
     encoded = Encoded(F.col("value"), OP_SCHEMAS, OP_BYTES_MAX)
-    decoded = records.select(*_PLACE, "value", encoded.decoded().alias("op"))
-    return decoded.select("*", encoded.unread(F.col("op"), "transaction_id").alias("unread"))
+    more = () if judge is None else ("key", "headers")
+    decoded = records.select(*_PLACE, *more, "value", encoded.decoded().alias("op"))
+    unread = encoded.unread(F.col("op"), "transaction_id")
+    if judge is not None:
+        unread = F.coalesce(unread, judge.op_doubt(append_ms()))
+    return decoded.select("*", unread.alias("unread"))
 
 
-def facts_of_halves(records: DataFrame) -> DataFrame:
-    """Return FACTS about the rows of the half topic (in Kafka's columns)."""
+def facts_of_halves(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+    """Return FACTS about the rows of the half topic; arguments as of `decoded_halves`."""
     meta = F.col("meta")
     has_flaw = is_flawed(F.col("headers"))
     size_bytes = user_bytes(F.col("key"), F.col("value"), F.col("headers"), has_flaw)
@@ -139,7 +148,7 @@ def facts_of_halves(records: DataFrame) -> DataFrame:
     )
     is_copy = meta["origin_offset"] >= 0
     return _facts(
-        decoded_halves(records),
+        decoded_halves(records, judge),
         what=F.when(F.col("unread").isNull(), IS_HALF).otherwise(IS_JUNK_HALF),
         txn=_if_read(meta["transaction_id"]),
         ident=_if_read(_identity(F.col("partition"), meta)),
@@ -158,11 +167,11 @@ def facts_of_halves(records: DataFrame) -> DataFrame:
     )
 
 
-def facts_of_ops(records: DataFrame) -> DataFrame:
-    """Return FACTS about the rows of the op topic (in Kafka's columns)."""
+def facts_of_ops(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+    """Return FACTS about the rows of the op topic; arguments as of `decoded_ops`."""
     op = F.col("op")
     return _facts(
-        decoded_ops(records),
+        decoded_ops(records, judge),
         what=F.when(F.col("unread").isNull(), IS_OP).otherwise(IS_JUNK_OP),
         txn=_if_read(op["transaction_id"]),
         ident=_if_read(_identity(F.col("partition"), op)),
@@ -204,8 +213,11 @@ def facts_of_reals(records: DataFrame) -> DataFrame:
     )
 
 
-def facts_of_letters(records: DataFrame) -> DataFrame:
+def facts_of_letters(records: DataFrame, judge: Believed | None = None) -> DataFrame:
     """Return FACTS about the rows of the dead-letter topic, which have Kafka's columns.
+
+    Where records are judged (`judge`), a dead letter INVALID may be of a half record that can be
+    read, and is not believed: it is a dead letter of an unreadable record too.
 
     A row is a dead letter (IS_LETTER), a dead letter of an unreadable record (IS_JUNK_COPY), a mark
     that an operator set (IS_MARK), or a row that is none of these (IS_JUNK_LETTER).
@@ -234,12 +246,15 @@ def facts_of_letters(records: DataFrame) -> DataFrame:
         unread_half(encoded, meta).alias("unread"),
     )
     is_letter = F.col("no_letter").isNull()
+    is_invalid = letter["reason"] == DeadReason.INVALID.value
     about_half = is_letter & F.col("unread").isNull()
+    if judge is not None:
+        about_half = about_half & ~is_invalid
     return _facts(
         judged,
         what=F.when(F.col("is_mark"), IS_MARK)
         .when(about_half, IS_LETTER)
-        .when(is_letter & (letter["reason"] == DeadReason.INVALID.value), IS_JUNK_COPY)
+        .when(is_letter & is_invalid, IS_JUNK_COPY)
         .otherwise(IS_JUNK_LETTER),
         txn=F.when(about_half, meta["transaction_id"]),
         ident=F.when(about_half, _identity(letter["source_partition"], meta)),

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
-from halfbridge.serde.headers import CONTEXT, HALF, INTERNAL, RESERVED
+from halfbridge.serde.headers import CONTEXT, HALF, INTERNAL, RESERVED, SIGN
 from halfbridge.serde.limits import (
     IDENTITY_BYTES_MAX,
     METADATA_BYTES_MAX,
     ORIGINAL_METADATA_BYTES_MAX,
+    SIGNATURE_BYTES_MAX,
 )
 from halfbridge.serde.topics import DEAD_LETTERS, SYSTEM
 from halfbridge.spark_jobs.reading.wire import (
@@ -40,7 +41,9 @@ def unread_half(encoded: Encoded, meta: Column) -> Column:
     empty = reduce(or_, (name == "" for name in names))
     return F.coalesce(
         encoded.unread(meta, "transaction_id"),
-        F.when(_is_context_too_long(F.col("headers")), TOO_LONG),
+        F.when(_is_too_long(F.col("headers"), CONTEXT, METADATA_BYTES_MAX), TOO_LONG),
+        F.when(_is_too_long(F.col("headers"), SIGN, SIGNATURE_BYTES_MAX), TOO_LONG),
+        F.when(_count(F.col("headers"), SIGN) > 1, BROKEN),
         F.when(_has_no_room(encoded.data, meta), TOO_LONG),
         F.when((meta["message_index"] < 0) | empty | _is_internal(meta["producer_group"]), BROKEN),
     )
@@ -65,9 +68,8 @@ def is_flawed(headers: Column) -> Column:
     user = without(headers, *INTERNAL)
     forged = F.exists(user, lambda header: header["key"].isin(*sorted(RESERVED)))
     internal = F.size(headers) - F.size(user)
-    halves = F.size(headers) - F.size(without(headers, HALF))
-    # One RMQ_HALF, and at most one other internal header.
-    twice = (halves > 1) | (internal > len(INTERNAL)) | (internal - halves > 1)
+    # A record with RMQ_SIGN twice cannot be read (`unread_half`).
+    twice = (_count(headers, HALF) > 1) | (_count(headers, CONTEXT) > 1)
     return F.when(internal > 1, twice).otherwise(F.lit(col=False)) | forged
 
 
@@ -92,12 +94,14 @@ def _sizes(headers: Column, *but: str) -> Column:
     return F.aggregate(headers, F.lit(0).cast("long"), added)
 
 
-def _is_context_too_long(headers: Column) -> Column:
-    return F.array_contains(headers["key"], CONTEXT) & F.exists(
+def _count(headers: Column, name: str) -> Column:
+    return F.size(headers) - F.size(without(headers, name))
+
+
+def _is_too_long(headers: Column, name: str, bytes_max: int) -> Column:
+    return F.array_contains(headers["key"], name) & F.exists(
         headers,
-        lambda header: (
-            (header["key"] == CONTEXT) & (F.octet_length(header["value"]) > METADATA_BYTES_MAX)
-        ),
+        lambda header: (header["key"] == name) & (F.octet_length(header["value"]) > bytes_max),
     )
 
 

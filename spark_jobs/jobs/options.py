@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from halfbridge.serde.errors import KeyFileError
 from halfbridge.serde.settings import variable
 from halfbridge.spark_jobs.jobs.errors import JobError, cause_of
 from halfbridge.spark_jobs.reading.topics import cluster_options
@@ -80,7 +81,7 @@ def _one_line_errors() -> Iterator[None]:
         path = error.ctx.command_path if error.ctx else "the command"
         text = " ".join(error.format_message().split())
         raise click.ClickException(f"{text} (see `{path} --help`)") from error
-    except (JobError, JarsError, JavaNotFoundError) as error:
+    except (JobError, JarsError, JavaNotFoundError, KeyFileError) as error:
         raise click.ClickException(" ".join(str(error).split())) from error
     except OSError as error:
         raise click.ClickException(" ".join(f"{type(error).__name__}: {error}".split())) from error
@@ -186,6 +187,12 @@ prefix_option = click.option(
     help=f"Prefix of the installation's internal topics. [env: {_PREFIX_VARIABLE}]",
 )
 # Keyword `topics`, of type `tuple[str, ...]`.
+key_file_option = click.option(
+    "--key-file",
+    type=click.Path(path_type=Path),
+    envvar="HALFBRIDGE_KEY_FILE",
+    help="The daemon's keys: records are judged as the daemon does. [HALFBRIDGE_KEY_FILE]",
+)
 topics_option = click.option(
     "--topic",
     "topics",

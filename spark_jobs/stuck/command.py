@@ -14,6 +14,7 @@ from halfbridge.serde.topics import TopicNames
 from halfbridge.spark_jobs.jobs import options
 from halfbridge.spark_jobs.jobs.metrics import metrics_served
 from halfbridge.spark_jobs.jobs.progress import OBSERVED, run_to_end
+from halfbridge.spark_jobs.reading.believed import believed
 from halfbridge.spark_jobs.reading.cluster import connect
 from halfbridge.spark_jobs.reading.take_snapshot import present_topics, undecided_snapshot
 from halfbridge.spark_jobs.reading.topics import Topics, read_ranges
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from halfbridge.spark_jobs.jobs.options import Trigger
+    from halfbridge.spark_jobs.reading.believed import Believed
     from halfbridge.spark_jobs.reading.cluster import Brokers
 
 _APP_NAME = "halfbridge-stuck"
@@ -55,6 +57,7 @@ def _duration(_context: click.Context, _option: click.Parameter, given: str) -> 
 @click.command(cls=options.JobCommand)
 @options.common_options
 @options.prefix_option
+@options.key_file_option
 @options.report_option
 @click.option(
     "--older-than",
@@ -95,6 +98,7 @@ def main(
     spark_options: dict[str, str],
     as_json: bool,
     topic_prefix: str,
+    key_file: Path | None,
     report: Path | None,
     older_than_ms: int,
     top: int,
@@ -117,6 +121,7 @@ def main(
         )
     source = options.reading_options(bootstrap_servers, kafka)
     names = TopicNames(topic_prefix)
+    judge = believed(key_file, names)
     where: dict[str, Any] = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
     with spark_session(_APP_NAME, options=spark_options) as spark:
         now_ms = _now_ms()
@@ -125,8 +130,8 @@ def main(
             hidden = snapshot.hidden
             _say(f"reading {snapshot.records():,} offsets")
             state = merged(
-                state_of_halves(read_ranges(spark, snapshot.ranges(names.half), source)),
-                state_of_ops(read_ranges(spark, snapshot.ranges(names.op), source)),
+                state_of_halves(read_ranges(spark, snapshot.ranges(names.half), source), judge),
+                state_of_ops(read_ranges(spark, snapshot.ranges(names.op), source), judge),
             )
         else:
             _say(f"bringing {table} up to date")
@@ -143,6 +148,7 @@ def main(
                     checkpoint=absolute(checkpoint),
                     trigger=trigger,
                     max_offsets=max_offsets,
+                    judge=judge,
                 )
                 stalls = cluster.stalls(Topics.of(names.half, names.op))
             hidden = tuple(sorted({topic for topic, _ in stalls}))
@@ -187,6 +193,7 @@ def _stream(
     checkpoint: str,
     trigger: Trigger,
     max_offsets: int | None,
+    judge: Believed | None,
 ) -> DataFrame:
     """Bring the table up to date, once or until the process is stopped; return its STATE."""
     present_topics(cluster, names, (names.half, names.op))
@@ -209,7 +216,7 @@ def _stream(
         .load()
         for topic in (names.half, names.op)
     )
-    states = state_of_halves(halves).unionAll(state_of_ops(ops))
+    states = state_of_halves(halves, judge).unionAll(state_of_ops(ops, judge))
     states = states.observe(OBSERVED, F.count(F.lit(1)).alias("rows"))
     merge = keep_up(table, keep_ms=_KEEP_MS)
     run_to_end(

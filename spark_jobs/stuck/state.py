@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
+    from halfbridge.spark_jobs.reading.believed import Believed
+
 LIFE = ("transaction_id", "resume_count", "producer_group", "pair")
 # Contract of `state_of_halves`, `state_of_ops` and `merged`; null: not known.
 STATE = {
@@ -44,9 +46,9 @@ STATE = {
 }
 
 
-def state_of_halves(records: DataFrame) -> DataFrame:
-    """Return the STATE that each row of the half topic (in Kafka's columns) tells of."""
-    read = decoded_halves(records).where(F.col("unread").isNull())
+def state_of_halves(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+    """Return the STATE that each row of the half topic tells of; as `decoded_halves`."""
+    read = decoded_halves(records, judge).where(F.col("unread").isNull())
     meta, ms = F.col("meta"), F.unix_millis("timestamp")
     is_copy = meta["origin_offset"] >= 0
     claimed_ms = meta["first_append_timestamp"]
@@ -66,9 +68,9 @@ def state_of_halves(records: DataFrame) -> DataFrame:
     )
 
 
-def state_of_ops(records: DataFrame) -> DataFrame:
-    """Return the STATE that each row of the op topic (in Kafka's columns) tells of."""
-    read = decoded_ops(records).where(F.col("unread").isNull())
+def state_of_ops(records: DataFrame, judge: Believed | None = None) -> DataFrame:
+    """Return the STATE that each row of the op topic tells of; as `decoded_ops`."""
+    read = decoded_ops(records, judge).where(F.col("unread").isNull())
     op = F.col("op")
     age_ms = claimed_age_ms(op["kind"], op["source"], op["age_ms"])
     is_decision = decides(op["kind"], op["source"])

@@ -20,6 +20,7 @@ class Mutation:
     Attributes:
         name: What is wrong.
         seeds: Within how many of its seeds the defect must be noticed.
+        is_signed: It is looked for in runs where signatures are demanded.
         begin: The first of these seeds. A defect that shows in one of 100 runs is looked for from a
             seed near such a run on, so that the test is quick.
         delivery: The mode in which the defect shows.
@@ -33,6 +34,7 @@ class Mutation:
     begin: int = 0
     delivery: Delivery = Delivery.EXACTLY_ONCE
     every: int = 1
+    is_signed: bool = False
 
     @property
     def numbers(self) -> range:

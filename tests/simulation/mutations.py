@@ -10,7 +10,8 @@ from tests.simulation.client_mutations import BROKER, CLIENT
 from tests.simulation.core_mutations import CORE
 from tests.simulation.loop_mutations import LOOP
 from tests.simulation.plain_mutations import PLAIN
+from tests.simulation.signing_mutations import SIGNING
 from tests.simulation.sink_mutations import SINK
 from tests.simulation.writing_mutations import WRITING
 
-MUTATIONS = (*CORE, *LOOP, *WRITING, *PLAIN, *CLIENT, *BROKER, *SINK)
+MUTATIONS = (*CORE, *LOOP, *WRITING, *PLAIN, *CLIENT, *BROKER, *SINK, *SIGNING)

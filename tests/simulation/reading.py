@@ -31,6 +31,9 @@ def read_log(world: World, number: int) -> Log:
     log = Log()
     for record in visible(world.partition((NAMES.half, number))):
         offset, append_ms = record.offset(), record.timestamp()[1]
+        if (NAMES.half, number, offset) in world.forged:
+            log.half.append(JunkRead(offset, append_ms, "", 0, record))
+            continue
         try:
             metadata, flaw = parse_half(record.headers())
         except DecodeError:
@@ -39,6 +42,9 @@ def read_log(world: World, number: int) -> Log:
             log.half.append(HalfRead(offset, append_ms, metadata, flaw, 0, record))
     for record in visible(world.partition((NAMES.op, number))):
         offset, append_ms = record.offset(), record.timestamp()[1]
+        if (NAMES.op, number, offset) in world.forged:
+            log.op.append(JunkRead(offset, append_ms, "", 0, record))
+            continue
         try:
             op = OP.decode(record.value() or b"")
         except DecodeError:

@@ -71,10 +71,11 @@ def run(
     worker: type[Worker] = NotedWorker,
     delivery: Delivery = Delivery.EXACTLY_ONCE,
     is_verbose: bool = False,
+    is_signed: bool = False,
 ) -> Outcome:
     """Run once, whatever happens; nothing is logged."""
     logging.disable()
-    world = World(choices, worker_type=worker, delivery=delivery)
+    world = World(choices, worker_type=worker, delivery=delivery, is_signed=is_signed)
     world.is_verbose = is_verbose
     failure = place = ""
     try:
@@ -103,20 +104,27 @@ def report(
     *,
     worker: type[Worker] = NotedWorker,
     delivery: Delivery = Delivery.EXACTLY_ONCE,
+    is_signed: bool = False,
 ) -> str:
     """Return what a failing seed shows, in a run as simple as can be; empty when it is fine."""
     first = Choices(seed)
-    outcome = run(first, worker=worker, delivery=delivery)
+    outcome = run(first, worker=worker, delivery=delivery, is_signed=is_signed)
     if not outcome.failure:
         return ""
 
     def fails(script: Sequence[int]) -> bool:
         # The same promise: else a smaller run shows another defect than the one it was found by.
-        smaller = run(Choices(seed, script), worker=worker, delivery=delivery)
+        smaller = run(Choices(seed, script), worker=worker, delivery=delivery, is_signed=is_signed)
         return smaller.place == outcome.place
 
     script = shrink(first.made, fails)
-    small = run(Choices(seed, script), worker=worker, delivery=delivery, is_verbose=True)
+    small = run(
+        Choices(seed, script),
+        worker=worker,
+        delivery=delivery,
+        is_verbose=True,
+        is_signed=is_signed,
+    )
     lines = [
         f"seed {seed}: {outcome.failure}",
         f"replay: {SEED_VARIABLE}={seed} .venv/bin/pytest tests/simulation/test_simulation.py",

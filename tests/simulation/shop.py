@@ -16,6 +16,7 @@ from halfbridge.bridge.producer import TransactionProducer
 from halfbridge.bridge.transaction import IllegalTransitionError
 from halfbridge.bridge.transaction_records import half_partition
 from halfbridge.serde.records import PARTITION_BY_KEY
+from tests.simulation.attacker import key_file
 from tests.simulation.settings import (
     DECISION_TIMEOUT_MS,
     GROUPS,
@@ -90,6 +91,7 @@ class Shop:
                 check_timeout_ms=CHECK_TIMEOUT_MS,
                 check_threads=1,
                 check_hung_max=1,
+                key_file=str(key_file()) if world.is_signed else "",
             ),
             ports=ports,
         )

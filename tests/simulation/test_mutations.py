@@ -18,7 +18,8 @@ def _caught_at(mutation: Mutation) -> int | None:
     """Return the first seed in which a mutation is noticed."""
     with mutation.planted():
         for seed in mutation.numbers:
-            failure = run(Choices(seed), delivery=mutation.delivery).failure
+            choices = Choices(seed)
+            failure = run(choices, delivery=mutation.delivery, is_signed=mutation.is_signed).failure
             # A defect that the product trips over shows nothing of what the judge can tell.
             assert not failure or failure.startswith(BROKEN), failure
             if failure:

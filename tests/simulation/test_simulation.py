@@ -22,6 +22,7 @@ SEEDS = 120
 LONG_SEEDS = 10_000
 AT_LEAST_ONCE = Delivery.AT_LEAST_ONCE
 SEEDS_AT_LEAST_ONCE = 40
+SIGNED_SEEDS = 15
 # How many failing seeds are told in full.
 REPORTS_MAX = 2
 # Seeds in which each kind of thing must happen at least once. 796 has a commit whose outcome stays
@@ -138,6 +139,16 @@ def test_no_promise_is_broken_in_ten_thousand_runs() -> None:
     failed, steps = failing_in_parallel(numbers)
     assert not failed, _tell(failed)
     assert steps >= STEPS * len(numbers)
+
+
+def test_an_attacker_has_no_effect() -> None:
+    """Signatures are demanded: what is not signed is a dead letter, INVALID, whatever fails."""
+    attacks = 0
+    for seed in range(SIGNED_SEEDS):
+        outcome = run(Choices(seed), is_signed=True)
+        assert not outcome.failure, report(seed, is_signed=True)
+        attacks += len(outcome.world.forged)
+    assert attacks > SIGNED_SEEDS
 
 
 def test_a_seed_says_all() -> None:

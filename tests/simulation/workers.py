@@ -6,12 +6,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.signatures import NO_SIGNATURES
 from halfbridge.checker.errors import SlotTakenError
 from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.process.slots import slot_ids
 from halfbridge.checker.status import Status
 from tests.ledger_log import outcomes
+from tests.simulation import attacker
 from tests.simulation.settings import POLICY, PRODUCERS, daemon_config
 
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ class WorkerProcess:
                 ids=slot_ids(self.instance, topic_prefix=""),
                 status=Status(_metrics()),
                 ports=self._ports,
+                signatures=attacker.DAEMON if world.is_signed else NO_SIGNATURES,
             )
             if isinstance(worker, NotedWorker):
                 worker.world, worker.instance = world, self.instance

@@ -14,7 +14,7 @@ from halfbridge.checker.core.settings import RECENT_MS
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.progress import START
 from halfbridge.testkit.memory.machine import Machine
-from tests.simulation import stranger, trouble
+from tests.simulation import attacker, stranger, trouble
 from tests.simulation.feed import DAEMON_AGE_MS_MAX, Feed
 from tests.simulation.judge import Judge
 from tests.simulation.network import ChosenNetwork
@@ -65,8 +65,10 @@ class World:
         worker_type: The class of the workers.
         delivery: The mode of the installation. Nothing is drawn for it, so that a seed draws the
             same in both modes as far as they go alike.
+        is_signed: Signatures are demanded, everybody is honest, and somebody attacks.
 
     Attributes:
+        forged: (topic, partition, offset) of what the attacker wrote.
         profile: What the run is like all along.
         rate: Chance of a fault, in thousandths.
         has_late_halves: Half messages may come after their decision. Those that come, or are read,
@@ -92,17 +94,21 @@ class World:
         *,
         worker_type: type[Worker] = NotedWorker,
         delivery: Delivery = Delivery.EXACTLY_ONCE,
+        is_signed: bool = False,
     ) -> None:
         self.choices = choices
         self.delivery = delivery
+        self.is_signed = is_signed
+        self.forged: set[tuple[str, int, int]] = set()
         self.profile = PROFILES[choices.below(len(PROFILES))]
-        if choices.has_feed:
+        has_feed = choices.has_feed and not is_signed  # the sink does not sign
+        if has_feed:
             ledger = replace(self.profile.ledger, transaction_age_ms_max=DAEMON_AGE_MS_MAX)
             self.profile = self.profile._replace(ledger=ledger)
-        self._actors = FEED_ACTORS if choices.has_feed else ACTORS
+        self._actors = FEED_ACTORS if has_feed else ACTORS
         self.worker_type = worker_type
         self.rate = RATES[choices.below(len(RATES))]
-        self.lies = choices.below(2) == 1
+        self.lies = choices.below(2) == 1 and not is_signed
         self.has_late_halves = choices.below(2) == 1
         self.trace: list[tuple[Any, ...]] = []
         self.is_verbose = False
@@ -134,7 +140,7 @@ class World:
             WorkerProcess(self, slot) for slot in range(self.profile.workers)
         ]
         self.zombies: list[WorkerProcess] = []
-        self.feed = Feed(self) if choices.has_feed else None
+        self.feed = Feed(self) if has_feed else None
         trouble.begin(self)
         self.judge = Judge(self)
 
@@ -352,6 +358,6 @@ ACTORS: tuple[Callable[[World], None], ...] = (
     *[lambda world: world.network.step_late()] * 1,
     *[lambda world: world.judge.watch()] * 1,
     *[trouble.strike] * 2,
-    *[stranger.speak] * 2,
+    *[lambda world: (attacker.attack if world.is_signed else stranger.speak)(world)] * 2,
 )
 FEED_ACTORS = (*ACTORS, *[World.step_feed] * 14)

@@ -10,7 +10,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.dead.letters import Body
-from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import parse_half
 from halfbridge.serde.records import NO_OFFSET
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.dead.letters import Letter
     from halfbridge.checker.admin.read import LogRecord
     from halfbridge.serde.records import Op
+    from halfbridge.serde.verifier import Verifier
 
 
 class Source(NamedTuple):
@@ -60,7 +60,13 @@ class Looked(NamedTuple):
     op: Op | None
 
 
-def look_at(letter: Letter, body: Body | None, half: Source, op: Source) -> Looked:
+def look_at(
+    letter: Letter,
+    body: Body | None,
+    half: Source,
+    op: Source,
+    verifier: Verifier | None = None,
+) -> Looked:
     """Return what is known of a letter.
 
     Args:
@@ -68,12 +74,15 @@ def look_at(letter: Letter, body: Body | None, half: Source, op: Source) -> Look
         body: What the letter holds; None: it is a stub, and its half record is returned.
         half: What stands where the letter says that its record stands.
         op: What stands where the letter says that the op stands; nothing where it names none.
+        verifier: Judges the signatures of both; None: every record is believed.
     """
     stands = half.record
     there = None if stands is None else Body(stands.key, stands.value, stands.headers)
-    decision = _op(op.record)
+    decision = _op(op.record, verifier)
     standing = _of_source(letter, body, there, is_deleted=half.is_deleted)
     if letter.half is not None:
+        if not half.is_deleted and not _is_believed(stands, verifier):
+            standing = Standing.FORGED
         by_op = _of_op(letter, decision, is_deleted=op.is_deleted)
         standing = min(standing, by_op, key=_WORST_FIRST.index)
     return Looked(letter, standing, there if body is None else body, decision)
@@ -109,8 +118,16 @@ def _of_op(letter: Letter, op: Op | None, *, is_deleted: bool) -> Standing:
     return Standing.PROVEN if is_it else Standing.FORGED
 
 
-def _op(record: LogRecord | None) -> Op | None:
+def _is_believed(record: LogRecord | None, verifier: Verifier | None) -> bool:
+    """Tell whether a half record is believed; the daemon's letters are of such records only."""
     try:
-        return None if record is None else OP.decode(record.value or b"")
+        return record is None or verifier is None or bool(record.half(verifier))
+    except DecodeError:
+        return False
+
+
+def _op(record: LogRecord | None, verifier: Verifier | None) -> Op | None:
+    try:
+        return None if record is None else record.op(verifier)
     except DecodeError:
         return None

@@ -8,7 +8,7 @@ from halfbridge.checker.admin.dead.objections import Message, body_bytes, object
 from halfbridge.checker.admin.dead.transactions import Remedy
 from halfbridge.serde.avro import HALF_METADATA
 from halfbridge.serde.dead_marks import MarkAction
-from halfbridge.serde.headers import HALF, without_half
+from halfbridge.serde.headers import HALF, SIGN, without_half
 from halfbridge.serde.records import (
     COUNT_UNKNOWN,
     NO_OFFSET,
@@ -129,8 +129,10 @@ def plan_life(
 
 
 def without_old_half(headers: Headers) -> Headers:
-    """Return the headers without the RMQ_HALF that was read; all of them where there is none."""
-    return without_half(headers) if any(name == HALF for name, _ in headers) else list(headers)
+    """Return the headers without the RMQ_HALF that was read, and without signatures."""
+    if any(name == HALF for name, _ in headers):
+        return without_half(headers)
+    return [header for header in headers if header[0] != SIGN]
 
 
 def _messages(key: Key, looked: Sequence[Looked], choice: Choice) -> dict[int, Message]:

@@ -111,6 +111,7 @@ def look(cluster: Cluster, names: TopicNames, letters: Sequence[Letter]) -> list
             _body(each, stored[each.place]),
             sources.get(each.dead.source_topic, {}).get(_source_place(each), nothing),
             ops.get(_op_place(each), nothing),
+            cluster.signatures.verifier,
         )
         for each in letters
     ]

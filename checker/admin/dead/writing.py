@@ -9,6 +9,7 @@ from halfbridge.bridge.acknowledgements import Acknowledgements
 from halfbridge.bridge.failure import INFERRED, PRODUCER_FENCED, Code, KafkaFailure
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.checker.signatures import signed_half, signed_op
 from halfbridge.serde.avro import OP
 from halfbridge.serde.dead_marks import (
     ACTOR_BYTES_MAX,
@@ -55,6 +56,7 @@ class DeadWriter:
 
     def __init__(self, cluster: Cluster, names: TopicNames, *, actor: str, reason: str) -> None:
         self._clock, self._names = cluster.ports.clock, names
+        self._signatures = cluster.signatures
         # The op has to fit into OP_BYTES_MAX beside an id of 3,000 bytes.
         self._actor = shortened(actor, ACTOR_BYTES_MAX)
         self._reason = shortened(reason, REASON_BYTES_MAX)
@@ -119,13 +121,17 @@ class DeadWriter:
     def _write_lives(self, lives: Sequence[NewLife]) -> None:
         for life in lives:
             for half in life.halves:
-                self._produce(
-                    self._names.half,
+                key, value = half.body.key, half.body.value
+                headers = signed_half(
+                    self._signatures,
+                    half.metadata.producer_group,
                     life.key.partition,
-                    half.body.key,
-                    half.body.value,
                     half.headers,
+                    key=key,
+                    value=value,
+                    now_ms=self._clock.time_ms(),
                 )
+                self._produce(self._names.half, life.key.partition, key, value, headers)
         self._settle()  # an op names an offset at or above that of its last half message
         for life in lives:
             if life.action is MarkAction.REDELIVERED:
@@ -146,8 +152,16 @@ class DeadWriter:
             actor=self._actor,
             reason=self._reason,
         )
-        key = life.key.transaction_id.encode()
-        self._produce(self._names.op, life.key.partition, key, OP.encode(op), [])
+        key, value = life.key.transaction_id.encode(), OP.encode(op)
+        headers = signed_op(
+            self._signatures,
+            life.key.producer_group,
+            life.key.partition,
+            key=key,
+            value=value,
+            now_ms=op.timestamp,
+        )
+        self._produce(self._names.op, life.key.partition, key, value, headers)
 
     def _mark(
         self, place: LetterPlace, transaction_id: str, action: MarkAction, resume_count: int
@@ -169,10 +183,12 @@ class DeadWriter:
             self._begin()
             write()
             self._settle()
-        except KafkaFailure as failure:
+        except (KafkaFailure, AdminError) as failure:
             with suppress(KafkaFailure):
                 self._writer.purge()
                 self._writer.abort(_CALL_S)
+            if isinstance(failure, AdminError):
+                raise
             raise self._error("write", failure) from failure
         self._commit()
 

@@ -14,6 +14,7 @@ from halfbridge.checker.admin.decisions.first import First, Key, first_decisions
 from halfbridge.checker.admin.decisions.wish import Wish, before_text, first_text
 from halfbridge.checker.admin.transactions.logs import edges
 from halfbridge.checker.errors import AdminError, InDoubtError
+from halfbridge.checker.signatures import check_signer, signed_op
 from halfbridge.serde.avro import OP
 from halfbridge.serde.headers import CONTEXT
 from halfbridge.serde.limits import shortened
@@ -152,17 +153,31 @@ class Decider:
             after="COMMITTED" if wish.kind is OpKind.COMMIT else "ROLLED_BACK",
         )
         try:
+            self._check_signer(undecided, intended.at_ms)
             op = self._op(undecided, intended, self._ask_fence(undecided))
+            key, value = undecided.id.encode(), OP.encode(op)
+            headers = signed_op(
+                self._cluster.signatures,
+                undecided.producer_group,
+                undecided.partition,
+                key=key,
+                value=value,
+                now_ms=op.timestamp,
+            )
         except AdminError as error:
             return self._failed(undecided, intended, str(error))
         place = (names.op, undecided.partition)
         try:
-            offset, _ = self._appender.append(place, OP.encode(op), undecided.id.encode())
+            offset, _ = self._appender.append(place, value, key, headers)
         except InDoubtError:
             return _Written(undecided, intended, op, None)
         except AdminError as error:
             return self._failed(undecided, intended, str(error))
         return _Written(undecided, intended, op, offset)
+
+    def _check_signer(self, undecided: Undecided, now_ms: int) -> None:
+        """Refuse what could not be signed, before a fence is written."""
+        check_signer(self._cluster.signatures, undecided.producer_group, now_ms)
 
     def _ask_fence(self, undecided: Undecided) -> int:
         """Return the message count of the op; make the fence say what the op says."""

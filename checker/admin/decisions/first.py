@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.protocol import NO_APPEND_MS, State, state_after
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.read import LogRecord
     from halfbridge.serde.records import Op
     from halfbridge.serde.topics import TopicNames
+    from halfbridge.serde.verifier import Verifier
 
 # Transaction id, resume count, producer group.
 Key = tuple[str, int, str]
@@ -45,8 +45,9 @@ def first_decisions(
 ) -> dict[Key, First]:
     """Return the first decision of each transaction that has one in [start, end).
 
-    An op that the table of `serde.protocol` does not allow has no effect. One that names a half
-    offset beyond the end of the half partition has its effect (rule 1, `Ledger.half_end`).
+    An op that the table of `serde.protocol` does not allow has no effect, and neither has one that
+    is not believed (`serde.verifier`). One that names a half offset beyond the end of the half
+    partition has its effect (rule 1, `Ledger.half_end`).
 
     Args:
         cluster: Where.
@@ -61,7 +62,7 @@ def first_decisions(
     """
     found: dict[Key, First] = {}
     for record in cluster.read(names.op, partition, start=start, end=end):
-        op = _op(record)
+        op = _op(record, cluster.signatures.verifier)
         if op is None:
             continue
         key = op.transaction_id, op.resume_count, op.producer_group
@@ -79,8 +80,8 @@ def first_decisions(
     return found
 
 
-def _op(record: LogRecord) -> Op | None:
+def _op(record: LogRecord, verifier: Verifier | None) -> Op | None:
     try:
-        return OP.decode(record.value or b"")
+        return record.op(verifier)
     except DecodeError:
         return None

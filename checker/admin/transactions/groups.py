@@ -103,7 +103,7 @@ def _ops_since(cluster: Cluster, names: TopicNames, since_ms: int) -> tuple[OpCo
     counts = OpCounts(GROUPS_COUNTED_MAX)
     for batch in Scan(cluster, spans).batches():
         for record in batch:
-            read = op_read(record)
+            read = op_read(record, cluster.signatures.verifier)
             if isinstance(read, OpRead):
                 counts.add(read)
     return counts, is_whole

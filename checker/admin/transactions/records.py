@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of
@@ -14,6 +15,7 @@ from halfbridge.serde.limits import shortened
 if TYPE_CHECKING:
     from halfbridge.bridge.ports import Record
     from halfbridge.serde.headers import Headers
+    from halfbridge.serde.verifier import Verifier
 
 
 def append_ms(record: Any) -> int:
@@ -29,12 +31,26 @@ def headers_or_none(record: Any) -> Headers:
         return []
 
 
-def half_read(record: Any) -> HalfRead | JunkRead:
-    """Return a half record without its body. `size_bytes` are the user's bytes."""
+def half_read(record: Any, verifier: Verifier | None) -> HalfRead | JunkRead:
+    """Return a half record without its body. `size_bytes` are the user's bytes.
+
+    Args:
+        record: As consumed.
+        verifier: Judges signatures, as the daemon's does; None: every record is believed.
+    """
     appended_ms = append_ms(record)
     try:
         headers = headers_of(record)
         metadata, flaw = parse_half(headers)
+        if verifier is not None:
+            verifier.check_half(
+                record.partition(),
+                appended_ms,
+                metadata,
+                headers=headers or (),
+                key=record.key(),
+                value=record.value(),
+            )
     except DecodeError as error:
         return JunkRead(record.offset(), appended_ms, shortened(error.reason), 0, None)
     # Not `value()`, which copies what nobody looks at here: it may be a megabyte.
@@ -51,11 +67,21 @@ def half_read(record: Any) -> HalfRead | JunkRead:
     )
 
 
-def op_read(record: Record) -> OpRead | JunkRead:
-    """Return an op record."""
+def op_read(record: Record, verifier: Verifier | None) -> OpRead | JunkRead:
+    """Return an op record; `verifier` as in `half_read`."""
     offset, appended_ms = record.offset() or 0, append_ms(record)
+    value = record.value() or b""
     try:
-        op = OP.decode(record.value() or b"")
+        op = OP.decode(value)
+        if verifier is not None:
+            verifier.check_op(
+                record.partition() or 0,
+                appended_ms,
+                op,
+                headers=partial(headers_of, record),
+                key=record.key(),
+                value=value,
+            )
     except DecodeError as error:
         return JunkRead(offset, appended_ms, shortened(error.reason), 0, None)
     return OpRead(offset, appended_ms, op, len(record))

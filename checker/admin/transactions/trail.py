@@ -73,6 +73,7 @@ class Trail:
 
     def __init__(self, cluster: Cluster, transaction_id: str, tell: Callable[[str], None]) -> None:
         self._cluster = cluster
+        self._verifier = cluster.signatures.verifier
         self._id = transaction_id
         self._needle = transaction_id.encode("utf-8", "surrogatepass")
         self._tell = tell
@@ -187,12 +188,12 @@ class Trail:
     def _take(self, record: Record, pieces: Pieces, half_topic: str) -> bool:
         if record.topic() == half_topic:
             if len(pieces.halves) < RECORDS_KEPT_MAX and self._is_half(record):
-                half = half_read(record)
+                half = half_read(record, self._verifier)
                 if isinstance(half, HalfRead):
                     pieces.halves.append((record, half))
                     return True
         elif len(pieces.ops) < RECORDS_KEPT_MAX and self._is_op(record):
-            op = op_read(record)
+            op = op_read(record, self._verifier)
             if isinstance(op, OpRead):
                 pieces.ops.append((record, op))
                 return True
@@ -202,10 +203,12 @@ class Trail:
         return any(
             name == HALF and value is not None and self._needle in value
             for name, value in headers_or_none(record)
-        ) and self._is_named(half_read(record))
+        ) and self._is_named(half_read(record, self._verifier))
 
     def _is_op(self, record: Record) -> bool:
-        return self._needle in (record.value() or b"") and self._is_named(op_read(record))
+        return self._needle in (record.value() or b"") and self._is_named(
+            op_read(record, self._verifier)
+        )
 
     def _is_named(self, read: Any) -> bool:
         if isinstance(read, HalfRead):

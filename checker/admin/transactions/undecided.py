@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.progress import Progress
     from halfbridge.serde.records import Op
     from halfbridge.serde.topics import TopicNames
+    from halfbridge.serde.verifier import Verifier
 
 Key = tuple[str, int, str]
 
@@ -221,7 +222,7 @@ def _read(
         )
     records, now_ms = 0, 0
     for batch in Scan(cluster, spans).batches():
-        now_ms = max(now_ms, _take(batch, names.half, pairs))
+        now_ms = max(now_ms, _take(batch, names.half, pairs, cluster.signatures.verifier))
         records += len(batch)
         _apply(pairs.values(), now_ms)
         on_progress(records)
@@ -231,13 +232,18 @@ def _read(
     _apply(pairs.values(), now_ms)
 
 
-def _take(batch: list[Record], half_topic: str, pairs: Mapping[int, PairState]) -> int:
+def _take(
+    batch: list[Record],
+    half_topic: str,
+    pairs: Mapping[int, PairState],
+    verifier: Verifier | None,
+) -> int:
     """Give the records to their ledgers; return the newest append time."""
     newest_ms = 0
     for record in batch:
         pair = pairs[record.partition() or 0]
         if record.topic() == half_topic:
-            half = half_read(record)
+            half = half_read(record, verifier)
             if type(half) is HalfRead:
                 pair.ledger.half(half)
             elif isinstance(half, JunkRead):
@@ -245,7 +251,7 @@ def _take(batch: list[Record], half_topic: str, pairs: Mapping[int, PairState]) 
             newest_ms = max(newest_ms, half.append_ms)
             continue
         ledger = pair.ledger
-        read = op_read(record)
+        read = op_read(record, verifier)
         if isinstance(read, JunkRead):
             if read.offset >= pair.progress.ops_from:
                 ledger.junk_op(read)

@@ -10,6 +10,7 @@ from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.policy import load_policy
 from halfbridge.checker.process.settings_record import settings_record
 from halfbridge.checker.process.slots import slot_ids
+from halfbridge.checker.signatures import daemon_signatures
 from halfbridge.checker.status import Status
 from halfbridge.testkit.memory.passing import Passing
 
@@ -100,6 +101,7 @@ class _WorkerProcess:
             ids=slot_ids(slot, topic_prefix=config.topic_prefix),
             status=self.status,
             ports=self._ports,
+            signatures=daemon_signatures(config),
         )
         record = settings_record(config, slot, self.status, self._ports)
         record.start()

@@ -128,6 +128,7 @@ class MemoryStack:
             settings: As TransactionProducer takes them, `topics` too.
         """
         shared = {name: getattr(self.config, name) for name in _SAME}
+        shared["key_file"] = str(self.config.key_file or "")
         arguments = {**shared, "producer_group": producer_group, **settings, "checker": checker}
         return self._new_producer(arguments)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halfbridge import Message, MessageView, Resolution
-from halfbridge.checker.admin.cluster import Cluster
+from halfbridge.checker.admin.judging import judging_cluster
 from halfbridge.checker.admin.transactions.listing import Filter, list_undecided
 from halfbridge.checker.admin.transactions.look_up import Wanted, look_up
 from halfbridge.serde.avro import HALF_METADATA, OP
@@ -45,7 +45,7 @@ class Operator:
         self.names = stack.config.names
         self._machine = stack.machine
         ports = stack.machine.ports(stack.machine.process("operator"))
-        self.cluster = Cluster("memory", ports=ports)
+        self.cluster = judging_cluster(stack.config, ports)
 
     def listed(self, **wanted: Any) -> Listing:
         """Return what `tx list` shows."""

@@ -1,0 +1,122 @@
+"""Signed records in the facts of the audit, and in what waits for a decision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halfbridge.serde.headers import CONTEXT, SIGN
+from halfbridge.serde.records import DeadReason, OpKind
+from halfbridge.serde.signer import Signer
+from halfbridge.serde.signing_keys import Role
+from halfbridge.spark_jobs.audit.facts import (
+    IS_HALF,
+    IS_JUNK_COPY,
+    IS_JUNK_HALF,
+    IS_JUNK_OP,
+    IS_OP,
+    facts_of_halves,
+    facts_of_letters,
+    facts_of_ops,
+)
+from halfbridge.spark_jobs.reading.believed import Believed, believed
+from halfbridge.spark_jobs.stuck.state import merged, state_of_halves, state_of_ops, undecided
+from tests.kit.signing import a_ring, a_table, write_key_file
+from tests.spark.marks import INTERPRETED
+from tests.spark.tape import GROUP, NAMES, Tape
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = INTERPRETED
+
+RING = a_ring()
+JUDGE = Believed(RING, NAMES)
+
+
+def sign_last(tape: Tape, topic: str, role: Role, pair: int = 0) -> None:
+    """Sign the record that was written last, as `role` does."""
+    rows = tape.rows[topic, pair]
+    key, value, *middle, headers = rows[-1]
+    signer, now_ms = Signer(RING, role, NAMES), tape.clock_ms
+    if topic == NAMES.half:
+        headers = signer.half(GROUP, pair, headers, key=key, value=value, now_ms=now_ms)
+    else:
+        headers = signer.op(GROUP, pair, key=key, value=value, now_ms=now_ms)
+    rows[-1] = (key, value, *middle, headers)
+
+
+def written() -> Tape:
+    """Return signed and forged records: a copy and an op of a stranger's among them."""
+    tape = Tape()
+    half = tape.half(user=[(CONTEXT, b"context")])
+    sign_last(tape, NAMES.half, Role.CLIENT)
+    tape.put_back(half)
+    sign_last(tape, NAMES.half, Role.DAEMON)
+    tape.put_back(half)  # a stranger's
+    tape.half()  # a stranger's
+    tape.put_back(half)
+    sign_last(tape, NAMES.half, Role.CLIENT)  # a client's, who may write no copy
+    tape.op(OpKind.ROLLBACK, half)  # a stranger's
+    tape.op(OpKind.COMMIT, half)
+    sign_last(tape, NAMES.op, Role.CLIENT)
+    return tape
+
+
+def test_facts_are_as_the_daemon_judges(spark: SparkSession) -> None:
+    """What is not believed is a fact about a record that cannot be read, with the reason."""
+    tape = written()
+    halves = facts_of_halves(tape.frame(spark, NAMES.half), JUDGE).orderBy("at").collect()
+    assert [row["what"] for row in halves] == [IS_HALF, IS_HALF, *[IS_JUNK_HALF] * 3]
+    assert ["unsigned" in (row["kind"] or "") for row in halves[2:]] == [True, True, False]
+    assert not any(row["flaw"] for row in halves[:2])
+    assert halves[0]["hash"] == halves[1]["hash"]
+    ops = facts_of_ops(tape.frame(spark, NAMES.op), JUDGE).orderBy("at").collect()
+    assert [row["what"] for row in ops] == [IS_JUNK_OP, IS_OP]
+    assert ops[0]["txn"] is None
+
+
+def test_without_a_key_file_all_are_believed(spark: SparkSession) -> None:
+    """As in a daemon without one."""
+    tape = written()
+    halves = facts_of_halves(tape.frame(spark, NAMES.half)).collect()
+    assert {row["what"] for row in halves} == {IS_HALF}
+    assert not any(row["flaw"] for row in halves)
+
+
+def test_two_signatures_make_a_half_unreadable(spark: SparkSession) -> None:
+    """As serde.headers has it, with a key file or without."""
+    tape = Tape()
+    tape.half(user=[(SIGN, b"a"), (SIGN, b"b")])
+    tape.half(user=[(SIGN, b"x" * 257)])
+    rows = facts_of_halves(tape.frame(spark, NAMES.half)).collect()
+    assert [row["what"] for row in rows] == [IS_JUNK_HALF] * 2
+
+
+def test_a_letter_of_what_is_not_believed_is_one_of_an_unreadable_record(
+    spark: SparkSession,
+) -> None:
+    """Its RMQ_HALF can be read, and says nothing of a transaction."""
+    tape = Tape()
+    half = tape.half()
+    tape.dead(half, DeadReason.INVALID)
+    (row,) = facts_of_letters(tape.frame(spark, NAMES.dead), JUDGE).collect()
+    assert (row["what"], row["txn"]) == (IS_JUNK_COPY, None)
+
+
+def test_a_forged_decision_leaves_a_transaction_undecided(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """`halfbridge spark stuck --key-file` shows it."""
+    judge = believed(write_key_file(tmp_path / "keys.toml", a_table()), NAMES)
+    assert believed(None, NAMES) is None
+    tape = Tape()
+    half = tape.half()
+    sign_last(tape, NAMES.half, Role.CLIENT)
+    tape.op(OpKind.COMMIT, half)
+    states = merged(
+        state_of_halves(tape.frame(spark, NAMES.half), judge),
+        state_of_ops(tape.frame(spark, NAMES.op), judge),
+    )
+    assert [row["transaction_id"] for row in undecided(states).collect()] == [half.txn]
