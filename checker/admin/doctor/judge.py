@@ -9,6 +9,7 @@ from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.admin.doctor.codes import Finding, Severity, finding
 from halfbridge.checker.admin.doctor.judge_brokers import judge_brokers
 from halfbridge.checker.admin.doctor.judge_host import judge_host
+from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.topic_shapes import SAFE_REPLICAS
 
 if TYPE_CHECKING:
@@ -186,6 +187,8 @@ def _settings(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
         return
     for name, theirs in facts.record.limits().items():
         mine = getattr(config, name, theirs)
+        if name == DELIVERY_LIMIT:  # a word in the settings, a number in the record
+            mine = Delivery(config.delivery).number
         if mine != theirs:
             what = (
                 f"{name}: the daemon (worker {one_line(facts.record.worker)}) has {theirs}, these"
