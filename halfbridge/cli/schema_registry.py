@@ -87,7 +87,7 @@ class SchemaRegistry:
             f"{self._url}/schemas/ids/{number}", headers=self._headers
         )
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:  # noqa: S310 (as above)
                 found = json.loads(answer.read(SCHEMA_BYTES_MAX))
         except urllib.error.HTTPError as error:
             with error:
