@@ -70,7 +70,10 @@ PLAIN = (
         (PlainOutlet, "commit", _commit_first),
     ),
     _planted(
-        "offsets committed by an older generation", 100, (BoundMember, "commit", _commit_as_anybody)
+        "offsets committed by an older generation",
+        100,
+        (BoundMember, "commit", _commit_as_anybody),
+        begin=200,
     ),
     _planted("refused record passed over", 100, (PlainOutlet, "commit", _believe_the_client)),
     _planted(
