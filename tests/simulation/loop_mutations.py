@@ -150,9 +150,8 @@ LOOP = (
     # Of the collector.
     Mutation(
         "plan taken and left out of the batch",
-        300,
+        1000,
         ((Collector, "collect", _leave_the_last_out),),
-        begin=180,
     ),
     Mutation("offsets moved only with records", 100, ((collector, "_must_move", _never_move),)),
     # Of the assignment.
