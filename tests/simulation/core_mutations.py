@@ -184,7 +184,7 @@ def _apply_past_ops(self: Ledger, read: OpRead) -> None:
 
 CORE = (
     Mutation("H one too high", 300, ((Ledger, "progress", _low_half_too_high),)),
-    Mutation("R one too low", 1000, ((Ledger, "progress", _rebuild_to_without_copies),)),
+    Mutation("R one too low", 100, ((Ledger, "progress", _rebuild_to_without_copies),), begin=200),
     Mutation("T one too high", 300, ((Decided, "lowest_op", _ops_from_too_high),)),
     Mutation("P beyond letters that are left", 300, ((Letters, "first", _no_letter_left),)),
     Mutation("O one too high", 100, ((Ledger, "progress", _next_op_too_high),)),
