@@ -150,8 +150,9 @@ LOOP = (
     # Of the collector.
     Mutation(
         "plan taken and left out of the batch",
-        1000,
+        100,
         ((Collector, "collect", _leave_the_last_out),),
+        begin=300,
     ),
     Mutation("offsets moved only with records", 100, ((collector, "_must_move", _never_move),)),
     # Of the assignment.
