@@ -42,7 +42,12 @@ class Demo:
                 (*command, *arguments),
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, _MARK: self._mark, "TMPDIR": str(self.temporary)},
+                env={
+                    **os.environ,
+                    _MARK: self._mark,
+                    "TMPDIR": str(self.temporary),
+                    "HALFBRIDGE_CLASS_ARCHIVES": "off",  # whoever makes one outlives the demo
+                },
                 start_new_session=True,
             )
 

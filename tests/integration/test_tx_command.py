@@ -90,7 +90,7 @@ def test_beside_a_daemon_the_life_of_each_is_shown(installation: Installation) -
     assert "NOBODY_ANSWERS" in explained.stdout
     table = _invoke(installation, "list").stdout.splitlines()
     assert (table[0].split()[0], table[1].split()[0]) == ("ID", undecided.transaction_id)
-    assert table[-1] == "1 undecided transactions"
+    assert table[-1] == "1 undecided transaction"
 
 
 def test_without_a_daemon_the_log_alone_tells(installation: Installation) -> None:

@@ -10,6 +10,7 @@ from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.daemon_settings import differences
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.process.settings_record import limits_of
+from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.records import DaemonSettings
 
 HOUR_MS = 3_600_000
@@ -21,7 +22,9 @@ def _config(**settings: Any) -> BridgeConfig:
 
 def test_defaults_of_client_and_daemon_agree() -> None:
     """Both with the settings that nobody gave, and with what is assumed without a record."""
-    assert limits_of(CheckerConfig(), "w-0").limits() == DaemonSettings().limits()
+    published = dict(limits_of(CheckerConfig(), "w-0").limits())
+    assert published.pop(DELIVERY_LIMIT) == Delivery.EXACTLY_ONCE.number  # no limit of a client's
+    assert published == DaemonSettings().limits()
     assert differences(_config(), DaemonSettings()) == []
 
 
