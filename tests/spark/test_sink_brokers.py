@@ -142,7 +142,7 @@ def test_no_decision_overtakes_one_that_may_not_be_stored(
 
 
 def test_a_manifest_that_may_not_be_stored_is_in_doubt(proxied: Proxied) -> None:
-    """An acknowledgement without an offset proves nothing: nothing is decided until the batch comes again."""
+    """An acknowledgement without an offset proves nothing: the batch has to come again."""
     cluster, sink = proxied
     report = sink.attempt()
     cluster.proxy.add(INFERRED)
