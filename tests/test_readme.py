@@ -79,7 +79,8 @@ class Terminals:
     def own(self, text: str) -> str:
         """Return the README's text for this test's broker and database."""
         text = text.replace(ADDRESS, self._address).replace(DATABASE, self.database)
-        return re.sub(r"(['\"])orders\1", rf"\1{self.topic}\1", text)
+        text = re.sub(r"(['\"])orders\1", rf"\1{self.topic}\1", text)
+        return text.replace("topics create orders ", f"topics create {self.topic} ")
 
     def start(self, command: list[str], output: Path) -> subprocess.Popen[bytes]:
         """Start a command in the test's directory, both its outputs into a file."""

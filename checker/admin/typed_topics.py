@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.checker.admin.shape import TopicShape
@@ -13,6 +14,7 @@ from halfbridge.serde.topic_types import (
     TopicTypeRecord,
     decode_type,
     encode_type,
+    topic_of,
     type_key,
 )
 
@@ -64,7 +66,7 @@ def create_real_topic(
             f"topic {names.settings} is missing, by which clients learn of types; run halfbridge"
             " topics create without NAME first"
         )
-    type_before = _type_of(cluster, names, wanted.name)
+    type_before = types_of(cluster, names).get(wanted.name)
     there = "there" if cluster.partition_count(wanted.name) else "not there"
     before = f"{there}, {'no type' if type_before is None else type_before.value}"
     intended = log.record(
@@ -80,14 +82,20 @@ def create_real_topic(
     return Typed(is_new, type_before)
 
 
-def _type_of(cluster: Cluster, names: TopicNames, topic: str) -> TopicType | None:
-    """Return the type that clients go by; None: none, or one that cannot be read."""
-    found: TopicType | None = None
+def types_of(cluster: Cluster, names: TopicNames) -> dict[str, TopicType]:
+    """Return the types that clients go by; a record that cannot be read says no type.
+
+    Raises:
+        AdminError: brokers do not answer, or there is no settings topic; the operator acts.
+    """
+    found: dict[str, TopicType] = {}
     start, end = cluster.watermarks(names.settings, _PARTITION)
     for record in cluster.read(names.settings, _PARTITION, start=start, end=end):
-        if record.key == type_key(topic):
-            try:
-                found = None if record.value is None else decode_type(record.value).type
-            except SerdeError:
-                found = None
+        topic = topic_of(record.key)
+        if topic is None:
+            continue
+        found.pop(topic, None)
+        if record.value is not None:
+            with suppress(SerdeError):
+                found[topic] = decode_type(record.value).type
     return found

@@ -43,7 +43,8 @@ _partitions_option = click.option(
     "--partitions",
     type=click.IntRange(1, 1000),
     default=None,
-    help="Partitions of half and op topic, and so the most workers. [default: 4]",
+    help="Partitions of half and op topic, and so the most workers. [default: 4]"
+    " With --type, partitions of the real topic. [default: 1]",
 )
 _replication_option = click.option(
     "--replication-factor",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _NAMES = TopicNames()
 _PARTITIONS = 4
-_SERVICE_S_MAX = 90.0  # a few seconds on a quiet machine
+_SERVICE_S_MAX = 300.0  # a few seconds on a quiet machine, minutes where the cores are taken
 _OUTCOME_S_MAX = 45.0
 # With the defaults, checks come after 6 s and then every 30 s up to 15 times: too long for a demo.
 _LIMITS = {
@@ -156,7 +156,9 @@ def _run_services(stage: Stage, tally: Tally) -> Child:
             _show(stage, tally)
             return BRINK.encode() in service.output.read_bytes()
 
-        stage.children.wait_until(is_done, what=service.name, timeout_s=_SERVICE_S_MAX)
+        stage.children.wait_until(
+            is_done, what=f"orders of {service.name}", timeout_s=_SERVICE_S_MAX
+        )
         if number == SERVICES - 1:
             return service
         stage.children.kill(service)

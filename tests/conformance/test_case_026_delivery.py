@@ -13,15 +13,17 @@ from halfbridge.checker.loop import stall_watch
 from halfbridge.checker.loop.intake import Input
 from halfbridge.serde.headers import RESERVED
 from halfbridge.serde.records import DeadReason
-from tests.kit.waiting import SETTLED_S, until
+from tests.kit.waiting import until
 
 if TYPE_CHECKING:
     from halfbridge.bridge import MessageView
+    from halfbridge.bridge.ports import Record
     from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 
 NEVER_S = 600.0
+SILENCE_S = 2.0  # a client may sleep for a second where nothing is fetched
 QUICK: dict[str, Any] = {
     "transaction_timeout_ms": 500,
     "check_interval_ms": 300,
@@ -129,18 +131,22 @@ def test_case_073_after_a_long_silence_the_first_decision_is_applied_at_once(
     """Nothing is buffered that only the next one would flush; not even by an idle worker."""
     monkeypatch.setattr(stall_watch, "LOOK_S", NEVER_S)  # nor found by a look at the log's end
     orders = installation.real("orders")
-    dozes = threading.Event()
-    doze = Input.doze
+    waited_s: list[float] = []  # since the last record
+    fetch = Input.fetch
 
-    def watched(*given: Any) -> None:
-        doze(*given)
-        dozes.set()
+    def watched(self: Input, wait_s: float) -> list[Record]:
+        records = fetch(self, wait_s)
+        if records:
+            waited_s.clear()
+        else:
+            waited_s.append(wait_s)
+        return records
 
-    monkeypatch.setattr(Input, "doze", watched)
+    monkeypatch.setattr(Input, "fetch", watched)
     installation.start()
     half = installation.half(orders)
-    dozes.clear()
-    assert dozes.wait(SETTLED_S)
+    waited_s.clear()
+    until("nothing has come for long", lambda: sum(waited_s) >= SILENCE_S)
     installation.commit(half)
     installation.tail(orders).until(1)
 

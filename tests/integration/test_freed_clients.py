@@ -46,7 +46,7 @@ def test_a_closed_producer_frees_its_clients(cluster: Cluster) -> None:
 
 
 def test_a_stopped_worker_frees_its_clients(installation: Installation) -> None:
-    """Input, transactional producers, bell, barriers and sender of checks are gone."""
+    """Input, transactional producers, barriers and sender of checks are gone."""
     installation.make(groups=(GROUP,))
     orders = installation.topic("orders")
     tail = installation.tail(orders)

@@ -6,7 +6,8 @@ Three defects show in no run, for Spark's own files or the broker hide them; tes
 tests/spark and tests/unit/spark_jobs/sink hold them. A driver that does not decide the batch before
 finds it decided, since the batch is run again until its commit has returned. Decisions without
 rounds are one batch of one partition, which brokers store as a whole. A manifest that was believed
-and is not stored is missed by the search behind the append.
+and is not stored is missed by the search behind the append; the test
+`test_a_manifest_that_may_not_be_stored_is_in_doubt` of tests/spark/test_sink_brokers.py says so.
 """
 
 from __future__ import annotations

@@ -141,6 +141,19 @@ def test_no_decision_overtakes_one_that_may_not_be_stored(
     assert sink.decided(report) == {OpKind.COMMIT}
 
 
+def test_a_manifest_that_may_not_be_stored_is_in_doubt(proxied: Proxied) -> None:
+    """An acknowledgement without an offset proves nothing: the batch has to come again."""
+    cluster, sink = proxied
+    report = sink.attempt()
+    cluster.proxy.add(INFERRED)
+    with pytest.raises(CommitInDoubtError, match="not acknowledged"):
+        sink.committer.commit(0, [report])
+    assert cluster.proxy.hits(Act.FAIL, Api.PRODUCE) == 1
+    assert sink.scene.decisions() == {}
+    sink.committer.commit(0, [report])
+    assert sink.decided(report) == {OpKind.COMMIT}
+
+
 def test_a_manifest_that_is_refused_spoils_nothing(proxied: Proxied) -> None:
     """A responder lives long: after a refusal its client takes no more, and it gets another."""
     cluster, sink = proxied

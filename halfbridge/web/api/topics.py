@@ -1,11 +1,12 @@
-"""The internal topics and what is wrong with them, as `halfbridge topics check` says it."""
+"""The installation's topics, and what `halfbridge topics check` says is wrong with them."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS
+from halfbridge.checker.admin.topic_list import ListedTopic, list_topics
 from halfbridge.checker.admin.topics import Report, check_topics, plan_layout
 from halfbridge.web.api.routes import Call, Route
 from halfbridge.web.work import Keeps
@@ -16,8 +17,21 @@ if TYPE_CHECKING:
 KEEPS = Keeps(fresh_s=10.0, old_s=300.0)
 
 
-def look(services: Services) -> Report:
-    """Return every problem of topics and offsets.
+@dataclass(frozen=True, slots=True)
+class TopicsFound:
+    """What is there, and what is wrong with it.
+
+    Attributes:
+        report: Of `topics check`.
+        topics: The installation's topics.
+    """
+
+    report: Report
+    topics: tuple[ListedTopic, ...]
+
+
+def look(services: Services) -> TopicsFound:
+    """Return the installation's topics, and every problem of topics and offsets.
 
     Raises:
         AdminError: Kafka does not answer; the operator acts.
@@ -30,20 +44,25 @@ def look(services: Services) -> Report:
         producer_groups=tuple(names.groups_of(cluster.topics())),
         retention_ms=HALF_RETENTION_MS,
     )
-    return check_topics(cluster, names, layout)
+    report = check_topics(cluster, names, layout)
+    return TopicsFound(report, list_topics(cluster, names, report.problems))
 
 
 async def topics(call: Call) -> dict[str, Any]:
-    """Return the report of `topics check`."""
+    """Return the report of `topics check`, and the topics."""
     services = call.services
     kept = await services.answers.get(("topics",), lambda: look(services), fresh_s=KEEPS.fresh_s)
     if kept is None:
         raise AssertionError("an answer is waited for to its end")
-    return {"ok": kept.value.ok, **asdict(kept.value), "age_s": kept.age_s}
+    report = kept.value.report
+    listed = [asdict(each) for each in kept.value.topics]
+    return {"ok": report.ok, **asdict(report), "topics": listed, "age_s": kept.age_s}
 
 
 ROUTES = (
     Route(
-        path="/topics", summary="Problems of topics and offsets, each with a fix.", answer=topics
+        path="/topics",
+        summary="The installation's topics; problems of topics and offsets, each with a fix.",
+        answer=topics,
     ),
 )

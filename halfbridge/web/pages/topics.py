@@ -1,4 +1,4 @@
-"""The internal topics, and what is wrong with them."""
+"""The installation's topics, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def look(visit: Visit) -> dict[str, Any]:
-    """Return the report of `topics check`."""
+    """Return the topics, and the report of `topics check`."""
     services = visit.services
     kept = await visit.kept(("topics",), lambda: report_of(services), KEEPS)
     return {"kept": kept}
