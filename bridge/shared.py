@@ -71,7 +71,9 @@ class Shared:
         self.half_topic = config.names.half
         self.op_topic = config.names.op
         self.partitions = half.partitions
-        self.signer = client_signer(config, self.time_ms())
+        self.signer = client_signer(
+            config.key_file, config.producer_group, config.names, now_ms=self.time_ms()
+        )
         self.actor = f"{socket.gethostname()}:{os.getpid()}"
         self.server = DeliveryServer(writer, ports, in_flight_max=config.in_flight_max)
         self.daemon_limits = DaemonLimits(config, ports)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +16,12 @@ from halfbridge.serde.signing_keys import Role
 from halfbridge.serde.verifier import Verifier
 
 if TYPE_CHECKING:
-    from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.message import Header
     from halfbridge.serde.signing_keys import KeyRing
     from halfbridge.serde.topics import TopicNames
+
+# Makes the error of a key file that cannot be used, from a text that says why.
+WrongFile = Callable[[str], ConfigError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +81,13 @@ class ClientSigner:
     Args:
         signer: Signs as a client.
         group: The producer group.
-        path: The key file, for errors.
+        wrong: Returns the error of a key file that cannot be used, from a text that says why.
     """
 
-    def __init__(self, signer: Signer, group: str, path: str) -> None:
+    def __init__(self, signer: Signer, group: str, wrong: WrongFile) -> None:
         self._signer = signer
         self._group = group
-        self._path = path
+        self._wrong = wrong
 
     def half(
         self,
@@ -104,7 +108,7 @@ class ClientSigner:
                 self._group, partition, headers, key=key, value=value, now_ms=now_ms
             )
         except NoSigningKeyError as error:
-            raise wrong_key_file(self._path, str(error)) from error
+            raise self._wrong(str(error)) from error
 
     def op(self, partition: int, key: bytes, value: bytes, now_ms: int) -> list[Header]:
         """Return the headers of an op record: its signature.
@@ -115,24 +119,32 @@ class ClientSigner:
         try:
             return self._signer.op(self._group, partition, key=key, value=value, now_ms=now_ms)
         except NoSigningKeyError as error:
-            raise wrong_key_file(self._path, str(error)) from error
+            raise self._wrong(str(error)) from error
 
 
-def client_signer(config: BridgeConfig, now_ms: int) -> ClientSigner | None:
-    """Return the signer of a producer; None without a key file.
+def client_signer(
+    path: str, group: str, names: TopicNames, *, now_ms: int, wrong: WrongFile | None = None
+) -> ClientSigner | None:
+    """Return the signer of a producer group; None without a key file.
 
     Args:
-        config: The producer's settings.
+        path: The key file; empty: there is none.
+        group: The producer group.
+        names: The installation's topics.
         now_ms: The time, ms since 1970.
+        wrong: As in ClientSigner; None: `wrong_key_file`.
 
     Raises:
         ConfigError: the key file cannot be used, or has no key by which the group may sign now; its
             owner corrects it.
     """
-    path, group = config.key_file, config.producer_group
-    found = load_signatures(path, Role.CLIENT, config.names)
-    if found.ring is None:
+    if not path:
         return None
-    signer = ClientSigner(Signer(found.ring, Role.CLIENT, config.names), group, path)
+    wrong = wrong or partial(wrong_key_file, path)
+    try:
+        ring = load_key_file(Path(path))
+    except KeyFileError as error:
+        raise wrong(str(error)) from error
+    signer = ClientSigner(Signer(ring, Role.CLIENT, names), group, wrong)
     signer.op(0, b"", b"", now_ms)
     return signer

@@ -41,6 +41,7 @@ SHARED = (
     "halfbridge.bridge.kafka",
     "halfbridge.bridge.ports",
     "halfbridge.bridge.settings_topic",
+    "halfbridge.bridge.signatures",
     "halfbridge.bridge.topics",
     "halfbridge.bridge.trouble",
 )

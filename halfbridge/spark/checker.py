@@ -11,6 +11,7 @@ that is not started again. Any number of them may run.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -19,10 +20,12 @@ from halfbridge.bridge import NoAnswerError, Resolution, TransactionProducer
 from halfbridge.bridge.held import held
 from halfbridge.serde.avro import SINK_CONTEXT
 from halfbridge.serde.records import OpSource
+from halfbridge.serde.settings import variable
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.manifest import Fate
 from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import here
+from halfbridge.spark_jobs.sink.signing import read_signer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -140,9 +143,11 @@ class SinkResponder:
         prefix: The sink's option halfbridge.prefix.
         age_ms_max: The sink's option batch.age.max.ms.
         kafka: librdkafka properties, such as security.protocol.
+        key_file: The sink's option key.file, on this host; by default HALFBRIDGE_KEY_FILE, as of
+            any client.
 
     Raises:
-        SinkOptionError: a setting is wrong; correct it.
+        SinkOptionError: a setting is wrong, or the key file cannot be used; correct it.
         BridgeError: when entered: topics are missing or no broker answers; the text says what to
             do.
     """
@@ -156,22 +161,29 @@ class SinkResponder:
         prefix: str = "",
         age_ms_max: int | None = None,
         kafka: Mapping[str, str] | None = None,
+        key_file: str | None = None,
     ) -> None:
+        if key_file is None:
+            key_file = os.environ.get(variable("key_file"), "")
         given = {
             "kafka.bootstrap.servers": bootstrap_servers,
             "app.id": app_id,
             "halfbridge.prefix": prefix,
             "check.immunity.ms": "0",  # it sends nothing
+            "key.file": key_file,
             **({"producer.group": producer_group} if producer_group else {}),
             **({"batch.age.max.ms": str(age_ms_max)} if age_ms_max is not None else {}),
             **{f"kafka.{name}": value for name, value in (kafka or {}).items()},
         }
         self.options = parse_options(given)
+        # Before a broker is asked: whoever starts this corrects it at once.
+        read_signer(self.options, self.options.producer_group, here().ports.clock.time_ms())
         self._producer = TransactionProducer(
             checker=SinkChecker(self.options),
             bootstrap_servers=self.options.bootstrap_servers,
             producer_group=self.options.producer_group,
             topic_prefix=self.options.prefix,
+            key_file=self.options.key_file,
             kafka=dict(self.options.kafka),
         )
 

@@ -27,6 +27,7 @@ from halfbridge.spark_jobs.jobs.options import (
     json_option,
     librdkafka_option,
     prefix_option,
+    sink_key_file_option,
 )
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="The sinks' option batch.age.max.ms, where it was set.",
 )
+@sink_key_file_option
 @librdkafka_option
 @json_option
 def main(
@@ -66,6 +68,7 @@ def main(
     app_ids: tuple[str, ...],
     producer_group: str,
     batch_age_max_ms: int | None,
+    key_file: str,
     kafka: dict[str, str],
     as_json: bool,
 ) -> int:
@@ -85,6 +88,7 @@ def main(
                         producer_group=producer_group,
                         prefix=topic_prefix,
                         age_ms_max=batch_age_max_ms,
+                        key_file=key_file,
                         kafka=kafka,
                     )
                 )

@@ -186,13 +186,23 @@ prefix_option = click.option(
     metavar="TEXT",
     help=f"Prefix of the installation's internal topics. [env: {_PREFIX_VARIABLE}]",
 )
-# Keyword `topics`, of type `tuple[str, ...]`.
+_KEY_FILE_VARIABLE = variable("key_file")
+# Keyword `key_file`, of type `Path | None`: who reads judges by it.
 key_file_option = click.option(
     "--key-file",
     type=click.Path(path_type=Path),
-    envvar="HALFBRIDGE_KEY_FILE",
-    help="The daemon's keys: records are judged as the daemon does. [HALFBRIDGE_KEY_FILE]",
+    envvar=_KEY_FILE_VARIABLE,
+    help=f"The daemon's keys: records are judged as the daemon does. [env: {_KEY_FILE_VARIABLE}]",
 )
+# Keyword `key_file`, of type `str`: who writes by the sink signs with it.
+sink_key_file_option = click.option(
+    "--key-file",
+    default="",
+    metavar="PATH",
+    envvar=_KEY_FILE_VARIABLE,
+    help=f"The sink's option key.file: what is written is signed. [env: {_KEY_FILE_VARIABLE}]",
+)
+# Keyword `topics`, of type `tuple[str, ...]`.
 topics_option = click.option(
     "--topic",
     "topics",

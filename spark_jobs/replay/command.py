@@ -15,6 +15,7 @@ from halfbridge.spark_jobs.jobs.options import (
     prefix_option,
     reading_options,
     report_option,
+    sink_key_file_option,
     write_report,
 )
 from halfbridge.spark_jobs.reading.positions import EARLIEST, LATEST, from_option, to_option
@@ -78,6 +79,7 @@ def _pairs(_context: click.Context, _option: click.Parameter, given: Any) -> dic
     metavar="NAME=VALUE",
     help="A property of the sink's (librdkafka) client, such as ssl.ca.location. May be repeated.",
 )
+@sink_key_file_option
 @click.option("--dry-run", is_flag=True, help="Say what would be sent; send and write nothing.")
 @report_option
 def main(**values: Any) -> int:
@@ -139,6 +141,7 @@ def _job(values: dict[str, Any]) -> Replay:
         slice_rows=slice_rows if rate is None else min(slice_rows, rate * _RATE_SLICE_S),
         kafka=values["kafka"],
         sink_kafka=values["sink_kafka"],
+        key_file=values["key_file"],
     )
     try:
         job.parsed()

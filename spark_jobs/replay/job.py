@@ -52,6 +52,7 @@ class Replay:
         slice_rows: Approximate number of rows in a slice.
         kafka: Properties of Spark's consumer, with the names of the Java client.
         sink_kafka: Properties of the sink's producer, with the names of librdkafka.
+        key_file: The sink's option key.file; empty: the rows are not signed.
     """
 
     replay_id: str
@@ -69,6 +70,7 @@ class Replay:
     slice_rows: int = 100_000
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     sink_kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    key_file: str = ""
 
     @property
     def app_id(self) -> str:
@@ -93,6 +95,7 @@ class Replay:
             "kafka.bootstrap.servers": self.bootstrap_servers,
             "halfbridge.prefix": self.prefix,
             "app.id": self.app_id,
+            "key.file": self.key_file,
             **{f"kafka.{name}": value for name, value in self.sink_kafka.items()},
         }
 

@@ -19,6 +19,7 @@ from halfbridge.spark_jobs.sink.errors import RowError, SendError, SinkError
 from halfbridge.spark_jobs.sink.process import here
 from halfbridge.spark_jobs.sink.real_topic import FRAME_BYTES_MAX
 from halfbridge.spark_jobs.sink.rows import ContentHash, rows_of
+from halfbridge.spark_jobs.sink.signing import read_signer
 from halfbridge.spark_jobs.sink.topics import MS_PER_S, partition_ends
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def write_attempt(
         RowError: a row cannot be sent; the query must not make such rows.
         SendError: brokers did not store a half message; Spark runs the task again.
         SinkSetupError: a topic is missing; the text names it.
+        SinkOptionError: the key file cannot be used on this executor; whoever installs it does so.
     """
     attempt = _Attempt(options, batch_id, process or here())
     try:
@@ -103,6 +105,8 @@ class _Attempt:
         self._batch_id = batch_id
         self._process = process
         self._ports = process.ports
+        self._time_ms = self._ports.clock.time_ms
+        self._signer = read_signer(options, options.producer_group, self._time_ms())
         self._sender = process.new_attempts_sender(options)
         self._id = self._ports.transaction_id()
         # Rows without a key may go to any half partition. All such rows of a task go to the same
@@ -132,6 +136,7 @@ class _Attempt:
         send, add, half = sender.send, self._content.add, self._options.names.half
         partitions, bytes_max = sender.shape.partitions, sender.shape.message_bytes_max
         keyless, context, on_delivery = self._keyless, self._context, self._on_delivery
+        signer, time_ms = self._signer, self._time_ms
         real_topics: dict[tuple[str, int], RealTopic] = {}
         for row in rows:
             topic, partition, key, value, headers = row
@@ -161,6 +166,10 @@ class _Attempt:
             else:
                 headers += (context, (HALF, encoded(0)))
                 on_delivery[chunk.transaction_id] = self._delivery_of(chunk)
+            if signer is not None:
+                headers = signer.half(
+                    half_partition, headers, key=key, value=value, now_ms=time_ms()
+                )
             send(half, value, key, half_partition, on_delivery[chunk.transaction_id], headers)
             self._row_count += 1
 
@@ -240,7 +249,7 @@ class _Attempt:
         series = half_metadata_series(
             new_half(
                 transaction_id=chunk.transaction_id,
-                born_timestamp=self._ports.clock.time_ms(),
+                born_timestamp=self._time_ms(),
                 producer_group=self._options.producer_group,
                 real_topic=topic,
                 real_partition=partition,

@@ -9,7 +9,7 @@ from halfbridge.serde.records import OpKind, OpSource
 from halfbridge.spark_jobs.sink.batch_manifest import new_manifest
 from halfbridge.spark_jobs.sink.checkpoint import NO_PLAN
 from halfbridge.spark_jobs.sink.clients import LOG
-from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError
+from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, RefusedError, SinkOptionError
 from halfbridge.spark_jobs.sink.manifest import (
     Fate,
     Rerun,
@@ -268,7 +268,7 @@ class BatchCommitter:
         """Roll back attempts; if that fails, the check settles them."""
         try:
             self._decide(OpKind.ROLLBACK, attempts, self._options.producer_group, OpSource.PRODUCER)
-        except CommitInDoubtError as error:
+        except (CommitInDoubtError, SinkOptionError) as error:
             LOG.warning("attempts of %s are left to the check: %s", self._options.app_id, error)
 
     def _decide(

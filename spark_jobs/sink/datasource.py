@@ -21,6 +21,7 @@ from halfbridge.spark_jobs.sink.errors import SinkError, SinkOptionError
 from halfbridge.spark_jobs.sink.options import FORMAT, SinkOptions, parse_options
 from halfbridge.spark_jobs.sink.process import here
 from halfbridge.spark_jobs.sink.rows import check_schema
+from halfbridge.spark_jobs.sink.signing import read_signer
 from halfbridge.spark_jobs.sink.topics import ensure_topics
 
 if TYPE_CHECKING:
@@ -85,7 +86,10 @@ class TxnHalf(DataSource):
     def _checked(self, schema: StructType) -> SinkOptions:
         options = parse_options(self.options)
         check_schema(schema, topic=options.topic)
-        _check_once(options, here())
+        process = here()
+        # Not once, but for each batch: a key may end while the query runs.
+        read_signer(options, options.producer_group, process.ports.clock.time_ms())
+        _check_once(options, process)
         return options
 
 

@@ -8,6 +8,7 @@ from halfbridge.serde.avro import OP
 from halfbridge.serde.records import OpSource, new_op
 from halfbridge.spark_jobs.sink.errors import CommitInDoubtError, SendError
 from halfbridge.spark_jobs.sink.sender import Sender
+from halfbridge.spark_jobs.sink.signing import read_signer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,6 +36,7 @@ class Decider(Sender):
 
     def __init__(self, options: SinkOptions, ports: Ports, *, actor: str) -> None:
         super().__init__(options, ports, changes={"linger.ms": 0})
+        self._options = options
         self._actor = actor
         self._time_ms = ports.clock.time_ms
         self.turn = ports.run.waker()
@@ -65,7 +67,10 @@ class Decider(Sender):
         Raises:
             CommitInDoubtError: not all decisions of a round were acknowledged; later rounds were
                 not written.
+            SinkOptionError: the key file cannot be used here; the rounds that are left were not
+                written.
         """
+        signer = read_signer(self._options, producer_group, self._time_ms())
         failures: list[KafkaFailure] = []
         last: dict[int, int] = {}
 
@@ -80,9 +85,10 @@ class Decider(Sender):
         for transactions in rounds:
             try:
                 for each in transactions:
+                    now_ms = self._time_ms()
                     op = new_op(
                         transaction_id=each.transaction_id,
-                        timestamp=self._time_ms(),
+                        timestamp=now_ms,
                         half_offset=each.half_offset,
                         producer_group=producer_group,
                         kind=kind,
@@ -91,8 +97,10 @@ class Decider(Sender):
                         actor=self._actor,
                         reason=reason,
                     )
-                    key = each.transaction_id.encode()
-                    self.send(self.names.op, OP.encode(op), key, each.half_partition, written)
+                    key, value = each.transaction_id.encode(), OP.encode(op)
+                    partition = each.half_partition
+                    headers = signer.op(partition, key, value, now_ms) if signer else None
+                    self.send(self.names.op, value, key, partition, written, headers)
                 self.flush(timeout_s)
             except SendError as error:
                 raise CommitInDoubtError(f"{_NOT_DECIDED}: {error}") from error

@@ -180,6 +180,12 @@ class SinkOptions:
         maximum=_HOUR_MS,
         doc="Longest wait for a manifest or for decisions, ms.",
     )
+    key_file: str = setting(
+        "",
+        option="key.file",
+        doc="Path of the file with the group's signing key, the same on the driver and on every"
+        " executor; empty: no record is signed.",
+    )
     messages_max: int = setting(
         TRANSACTION_MESSAGES_MAX,
         option="transaction.messages.max",
@@ -206,7 +212,7 @@ class SinkOptions:
     def client_key(self) -> tuple[object, ...]:
         """Return a key that is equal for two queries if they can share clients."""
         kafka = tuple(sorted(self.kafka.items()))
-        return (self.bootstrap_servers, self.prefix, self.send_timeout_ms, kafka)
+        return (self.bootstrap_servers, self.prefix, self.send_timeout_ms, self.key_file, kafka)
 
 
 def parse_options(given: Mapping[str, str]) -> SinkOptions:

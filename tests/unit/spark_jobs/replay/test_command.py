@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from click.testing import CliRunner
 
 from halfbridge.spark_jobs.replay import main
+from halfbridge.spark_jobs.replay.job import Replay
 
 _UNCOMMITTED = "isolation.level=read_uncommitted"
 
@@ -33,3 +36,10 @@ def test_wrong_usage_is_one_line(words: tuple[str, ...], text: str) -> None:
     assert refused.exit_code == 1
     (line,) = refused.stderr.splitlines()
     assert text in line
+
+
+def test_the_key_file_is_the_sinks() -> None:
+    """What a replay sends is signed as what a query sends; a resumed one may have another file."""
+    job = Replay(replay_id="x", bootstrap_servers="k:1", to_topic="fixes", key_file="/keys.toml")
+    assert job.parsed().key_file == "/keys.toml"
+    assert job.identity() == replace(job, key_file="").identity()
