@@ -176,10 +176,10 @@ class Assignment:
         if waiting and all(pair.announced for pair in waiting):
             self._status.set_ready(ready=True)
 
-    def keep_bodies(self, under_way: Collection[int]) -> None:
-        """Keep the budget of bodies; the plans of pairs `under_way` keep their bodies."""
-        for number, pair in self.pairs.items():
-            pair.keep_bodies(is_written=number in under_way)
+    def keep_bodies(self) -> None:
+        """Keep the budget of bodies."""
+        for pair in self.pairs.values():
+            pair.keep_bodies()
 
     def pause_or_resume(self, *only: Pair) -> None:
         """Bound the memory of all pairs, or of `only`, by pausing and resuming their topics."""

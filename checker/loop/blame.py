@@ -76,6 +76,11 @@ class Blame:
         """Return the most records of a pair's next batch."""
         return self._limits.get(partition, self._limit_max)
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing is refused at present, so that two kafka_txns may be open."""
+        return self.batch is Batch.USUAL and not self._limits
+
     def watched(self, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
         """Return `records`, those of the next kafka_txn; in ONE_RECORD mode, sizes are noted."""
         self._largest = {}

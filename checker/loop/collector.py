@@ -91,4 +91,4 @@ def _must_move(pair: Pair, now: float) -> bool:
     """Tell whether offsets must be committed although there is nothing to write."""
     if not pair.ledger.is_rebuilt or now - pair.committed_at < IDLE_COMMIT_S:
         return False
-    return pair.ledger.progress() != pair.committed
+    return pair.ledger.progress() != pair.promised

@@ -17,7 +17,7 @@ from halfbridge.serde.headers import headers_of, parse_half, user_bytes
 from halfbridge.serde.limits import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from halfbridge.checker.core.plan import Plan
     from halfbridge.checker.core.settings import LedgerSettings
@@ -54,6 +54,8 @@ class Pair:
 
     Attributes:
         held: A plan that was taken from the ledger and is not written yet.
+        written: Plans whose kafka_txns are written and not committed yet, in order; at most two.
+        promised: Progress of the last of them; `committed` if there is none.
         held_since: When the held plan was taken, monotonic seconds.
         awaited: The wait of the held plan for missing topics, as far as budgets pay for it.
         began_from: Progress from which this ledger was rebuilt.
@@ -80,10 +82,11 @@ class Pair:
         self.ledger = Ledger(settings, committed)
         self.publisher = publisher
         self.held: Plan | None = None
+        self.written: list[Plan] = []
         self.held_since = began
         self.awaited: Awaited | None = None
         self.began_from = committed
-        self.committed = committed
+        self.committed = self.promised = committed
         self.committed_at = began
         self.paused: frozenset[str] = frozenset()
         self.rebuild_began = began
@@ -176,8 +179,8 @@ class Pair:
 
     @property
     def plan_bytes(self) -> int:
-        """Bytes of the held plan's bodies that are in memory."""
-        return 0 if self.held is None else self.held.body_bytes
+        """Bytes of the bodies of held and written plans that are in memory."""
+        return sum(plan.body_bytes for plan in self._plans())
 
     @property
     def bodies_bytes(self) -> int:
@@ -208,21 +211,24 @@ class Pair:
             self._plan_entries_bytes, wait=ledger.waits_for_half, is_paused=is_paused
         )
 
-    def keep_bodies(self, *, is_written: bool) -> None:
-        """Drop bodies beyond the budget: those of undecided messages first, then the plan's.
+    def keep_bodies(self) -> None:
+        """Drop bodies beyond the budget: those of undecided messages first, then a held plan's.
 
-        Args:
-            is_written: Whether the plan's kafka_txn is under way and needs its bodies. One batch
-                bounds their bytes.
+        Written plans keep theirs; one batch bounds the bytes of each.
         """
         memory = self.ledger.memory
-        if self.held is not None and not is_written and memory.is_too_large(self.plan_bytes):
+        if self.held is not None and memory.is_too_large(self.plan_bytes):
             let_go_plan(self.held)
         memory.keep_bodies(self.plan_bytes)
 
     @property
     def _plan_entries_bytes(self) -> int:
-        return 0 if self.held is None else self.held.metadata_bytes
+        return sum(plan.metadata_bytes for plan in self._plans())
+
+    def _plans(self) -> Iterator[Plan]:
+        yield from self.written
+        if self.held is not None:
+            yield self.held
 
     @property
     def has_work(self) -> bool:

@@ -1,13 +1,16 @@
 """The transactional producers, which take turns, and the kafka_txn that is under way.
 
 Consecutive kafka_txns of one producer meet CONCURRENT_TRANSACTIONS, while the markers of the last
-kafka_txn are being written. So two or three producers take turns. There is still only one kafka_txn
-at a time: each commit is acknowledged before the next kafka_txn begins.
+kafka_txn are being written. So two or three producers take turns.
+
+Two kafka_txns may be open (ADR 20): the second is begun, and its records are written, once all
+records of the first are proven. Its offsets wait until the commit of the first is acknowledged.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import TimeoutError as NotDoneError  # its own on 3.10
+from functools import partial
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import ConfigError
@@ -102,7 +105,9 @@ class Turns:
             KafkaTxnFailedError: the kafka_txn failed, or its outcome is unknown.
         """
         self._committing = self._transactors[self._turn]
-        self._under_way = self._thread.submit(self._committing.commit, offsets, membership)
+        self._under_way = self._thread.submit(
+            partial(self._committing.commit, offsets, membership, proves_first=in_background)
+        )
         self._turn = (self._turn + 1) % len(self._transactors)
         while not in_background and not self.is_done(LOOK_S):
             pass
@@ -111,6 +116,21 @@ class Turns:
     def is_under_way(self) -> bool:
         """Whether a commit runs in the background, or its result was not taken yet."""
         return self._under_way is not None
+
+    @property
+    def may_write(self) -> bool:
+        """Whether a kafka_txn may be begun: no other is open, or one whose records are proven.
+
+        Else records of the second might be stored before those of the first in a real partition.
+        """
+        if self._committing is None:
+            return True
+        return len(self._transactors) > 1 and self._committing.is_proven
+
+    def abandon(self) -> None:
+        """Abort the kafka_txn that is written, and whose commit has not begun."""
+        if self.are_ready:
+            self._transactors[self._turn].abandon()
 
     def is_done(self, timeout_s: float = 0) -> bool:
         """Tell whether the commit under way is acknowledged, waiting at most `timeout_s`.

@@ -39,6 +39,8 @@ from halfbridge.checker.loop.turns import Turns
 from halfbridge.checker.loop.work_at_hand import WorkAtHand
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from halfbridge.bridge.ports import Clock, Event, Ports
     from halfbridge.bridge.signatures import Signatures
     from halfbridge.checker.config import CheckerConfig
@@ -82,7 +84,6 @@ class Worker:
         self._failures = FailureCount(status)
         self._stamps = Stamps()
         self._gauges_at = 0.0
-        self._work: list[Work] = []
         self._turns = Turns(config, ids.transactional_id_prefix, status.metrics, ports=ports)
         self._checks = CheckSender(config, ports)
         self._barriers = Barriers(config, ids, ports)
@@ -188,15 +189,12 @@ class Worker:
         self._asker.take_answers(self._assignment.pairs)
         self._look_around(now)
         self._asker.ask(self._assignment.pairs, now)
-        if self._turns.is_under_way:
-            if not self._turns.is_done():
-                return
+        if self._turns.is_under_way and self._turns.is_done():
             self._committed()
-        self._work = self._collector.collect(self._assignment.pairs, now)
-        if self._work:
-            self._transact(now)
+        self._transact(now)
 
     def _begin_anew(self, now: float) -> None:
+        self._at_hand.abandon()  # its plans belong to the assignment before
         if self._turns.settle():
             self._committed()
         if self._turns.are_ready:  # else make producers first: they fence a late commit of offsets
@@ -228,7 +226,7 @@ class Worker:
 
     def _look_around(self, now: float) -> None:
         """Do the work of each turn, and the periodic work that is due."""
-        self._assignment.keep_bodies({pair.partition for pair, _ in self._work})
+        self._assignment.keep_bodies()
         self._assignment.announce(now)
         self._assignment.look_again(now)
         self._topics.look_now_and_then(now)
@@ -244,29 +242,42 @@ class Worker:
     # --- kafka_txns ------------------------------------------------------------------------
 
     def _transact(self, now: float) -> None:
-        if not self._at_hand.write(self._work, now):
+        """Write the next kafka_txn, and commit what is written if no other commit is under way."""
+        if self._at_hand.may_write:
+            work = self._collector.collect(self._assignment.pairs, now)
+            if work:
+                self._write(work, now)
+        if self._turns.is_under_way:
+            self._at_hand.check_doubt(now)
+        elif (written := self._at_hand.written) and not self._at_hand.commit(written):
             self._committed()
 
+    def _write(self, work: Sequence[Work], now: float) -> None:
+        self._at_hand.write(work, now)
+
     def _committed(self) -> None:
-        """Record that the present work is committed."""
-        self._at_hand.stands(self._work, self._monotonic())
-        for pair, _ in self._work:
+        """Record that the commit is acknowledged."""
+        work = self._at_hand.stands(self._monotonic())
+        for pair, _ in work:
             self._assignment.pause_or_resume(pair)
-        self._blame.succeeded({pair.partition: plan for pair, plan in self._work})
-        self._work = []
+        self._blame.succeeded({pair.partition: plan for pair, plan in work})
         self._failures.committed()
 
     # --- start, failure, end ---------------------------------------------------------------
 
     def _after_failure(self, error: KafkaTxnFailedError, stop: Event) -> None:
-        self._failures.kafka_txn_failed(pair.partition for pair, _ in self._work)
+        work = self._at_hand.at_fault
+        self._at_hand.abandon()
+        if self._turns.is_under_way and self._turns.settle():
+            self._committed()  # the kafka_txn before the one that failed
+        self._failures.kafka_txn_failed(pair.partition for pair, _ in work)
         self._status.metrics.kafka_txn_failed()
         self._topics.forget()  # a topic may have changed
         if error.untimely:
             self._stamps.refused(self._stamps.turn)
         elif error.permanent:
             with suppress(InputLostError):  # no broker tells the rights now: the next failure asks
-                plans = {pair.partition: plan for pair, plan in self._work}
+                plans = {pair.partition: plan for pair, plan in work}
                 self._blame.failed(error, plans, int(self._monotonic() * 1000))
             self._turns.batch = self._blame.batch
         if error.fenced:
@@ -285,14 +296,16 @@ class Worker:
 
     def _recover(self, why: str, stop: Event) -> None:
         delay_s = self._failures.failed(why)
+        self._at_hand.abandon()
         self._turns.settle()
+        self._at_hand.forget()
         self._assignment.drop()
-        self._work = []
         stop.wait(delay_s)
         self._input.changed = True
 
     def close(self) -> None:
-        """Finish the present kafka_txn and close everything; no turn may follow."""
+        """Finish the commit under way and close everything; no turn may follow."""
+        self._at_hand.abandon()
         self._turns.close()
         self._checks.close()
         self._barriers.close()

@@ -364,7 +364,7 @@ def test_every_good_transaction_is_delivered(
     for turn in range(TURNS_MAX):
         if not daemon.turn() and turn > 1:
             break
-        daemon.pair.keep_bodies(is_written=False)
+        daemon.pair.keep_bodies()
         held = daemon.pair.bodies_bytes
         assert held <= BODIES_BYTES + RECORD_BYTES_MAX, held
 

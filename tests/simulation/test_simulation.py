@@ -72,6 +72,7 @@ HAPPENINGS = (
     ("decision in doubt",),
     ("torn",),
     ("its slot was taken",),
+    ("writes beside a commit",),
     ("rebalance",),
     ("clock jumped",),
     ("clock of",),

@@ -17,7 +17,10 @@ from tests.simulation import attacker
 from tests.simulation.settings import POLICY, PRODUCERS, daemon_config
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from halfbridge.bridge.ports import Event
+    from halfbridge.checker.loop.collector import Work
     from halfbridge.checker.loop.failures import KafkaTxnFailedError
     from tests.simulation.world import World
 
@@ -28,16 +31,18 @@ class NotedWorker(Worker):
     world: World
     instance: str
 
-    def _transact(self, now: float) -> None:
+    def _write(self, work: Sequence[Work], now: float) -> None:
+        if self._turns.is_under_way:
+            self.world.note(self.instance, "writes beside a commit")
         if self.world.is_verbose:
-            for pair, plan in self._work:
+            for pair, plan in work:
                 self.world.note(self.instance, "writes", pair.partition, *outcomes(plan))
-        super()._transact(now)
+        super()._write(work, now)
 
     def _committed(self) -> None:
-        work = list(self._work)
+        committing = self._at_hand._committing
         super()._committed()
-        for pair, plan in work:
+        for pair, plan in [] if committing is None else committing.work:
             self.world.note(self.instance, "committed", pair.committed, plan.records)
 
     def _after_failure(self, error: KafkaTxnFailedError, stop: Event) -> None:

@@ -19,6 +19,7 @@ from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.stamps import Stamps
 from halfbridge.checker.loop.told import Told
 from halfbridge.checker.loop.turns import Turns
+from halfbridge.checker.loop.work_at_hand import WorkAtHand
 from tests.simulation.mutation import Mutation
 from tests.simulation.settings import REAL_TOPICS
 
@@ -95,6 +96,37 @@ def _is_usable(transactor: Transactor) -> bool:
 def _is_done_at_once(self: Turns, timeout_s: float = 0) -> bool:
     self._under_way = self._committing = None
     return True
+
+
+_write = WorkAtHand.write
+
+
+def _send_offsets_at_once(self: WorkAtHand, work: Any, now: float) -> None:
+    """Send the second's offsets before the first is committed."""
+    _write(self, work, now)
+    if self._turns.is_under_way and self.written is not None:
+        offsets = [*self._offsets(self.written.progress)]
+        turns: Any = self._turns
+        turns._transactors[turns._turn]._send_offsets(offsets, self.written.membership)
+
+
+def _commit_beside(self: WorkAtHand, work: Any, now: float) -> None:
+    """Commit the second before the first."""
+    _write(self, work, now)
+    if self._turns.is_under_way and self.written is not None:
+        offsets = [*self._offsets(self.written.progress)]
+        turns: Any = self._turns
+        turns._transactors[turns._turn].commit(offsets, self.written.membership)
+
+
+def _keep_the_second(self: WorkAtHand) -> None:
+    """Commit the second although the first has failed or is not settled."""
+    if self.written is not None:
+        offsets = [*self._offsets(self.written.progress)]
+        turns: Any = self._turns
+        with suppress(KafkaTxnFailedError, IndexError):
+            turns._transactors[turns._turn].commit(offsets, self.written.membership)
+    self.written = None
 
 
 # --- barriers ------------------------------------------------------------------------------
@@ -192,6 +224,21 @@ WRITING = (
     # Of the turns.
     Mutation("producer reused after an abort", 1000, ((Turns, "discard", _discard_broken),)),
     Mutation("commit not awaited", 300, ((Turns, "is_done", _is_done_at_once),)),
+    # Of two kafka_txns that are open.
+    Mutation("second committed before the first", 300, ((WorkAtHand, "write", _commit_beside),)),
+    Mutation(
+        "second's offsets sent before the first's commit",
+        1000,
+        ((WorkAtHand, "write", _send_offsets_at_once),),
+    ),
+    Mutation(
+        "second kept after the first failed", 300, ((WorkAtHand, "abandon", _keep_the_second),)
+    ),
+    Mutation(
+        "second written before the first is proven",
+        1000,
+        ((Turns, "may_write", property(lambda self: len(self._transactors) > 1)),),
+    ),
     # Of the barriers.
     Mutation(
         "the end of an old leader believed",
