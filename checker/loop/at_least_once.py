@@ -153,12 +153,19 @@ class AtLeastOnce:
             self._transactor.start()
         return self._transactor.write(batch)
 
-    def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
+    def commit(
+        self,
+        offsets: Sequence[tuple[str, int, int, str]],
+        membership: object,
+        *,
+        proves_first: bool = False,  # noqa: ARG002  (as `Transactor.commit`)
+    ) -> None:
         """Commit `offsets` once the written records are proven.
 
         Args:
             offsets: (topic, partition, offset, metadata).
             membership: A `BoundMember`, from `Input`.
+            proves_first: Without effect: records are always proven first.
 
         Raises:
             KafkaTxnFailedError: a record is not proven; or the offsets are not committed, or may
@@ -168,6 +175,15 @@ class AtLeastOnce:
             self._plain.commit(offsets, membership)
         else:
             self._transactor.commit(offsets, cast("BoundMember", membership).membership)
+
+    def abandon(self) -> None:
+        """As `Transactor.abandon`."""
+        self._transactor.abandon()
+
+    @property
+    def is_proven(self) -> bool:
+        """False: what is written cannot be aborted, so no second batch is written meanwhile."""
+        return False
 
     @property
     def worn(self) -> bool:
@@ -244,7 +260,13 @@ class PlainOutlet(Transactor):
             raise self._given_up(failure) from failure
         return {}
 
-    def commit(self, offsets: Sequence[tuple[str, int, int, str]], membership: object) -> None:
+    def commit(
+        self,
+        offsets: Sequence[tuple[str, int, int, str]],
+        membership: object,
+        *,
+        proves_first: bool = False,  # noqa: ARG002  (as `Transactor.commit`)
+    ) -> None:
         """Prove the written records, then commit `offsets` as the member of that generation.
 
         Raises:
