@@ -68,10 +68,11 @@ class Metrics:
         self.invalid_ops = self._counter(
             "halfbridge_invalid_ops", "Ops without effect: wrong group, offset or source, broken."
         ).inc
-        # The record is `half` or `op`.
         self.not_believed = self._counters(
             "halfbridge_not_believed", "Records without the signature demanded.", "record"
         ).add_all
+        # Both from the start: `increase` of a series that begins at 1 would miss the first record.
+        self.not_believed({"half": 0, "op": 0})
         self.orphan_ops = self._counter(
             "halfbridge_orphan_ops", "Decisions for transactions that are not known (any more)."
         ).inc
