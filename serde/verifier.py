@@ -97,7 +97,7 @@ class Verifier:
             )
 
         role = role_of_half(metadata)
-        self._check(role, metadata.producer_group, append_ms, headers, signed)
+        self._check(role, metadata.producer_group, append_ms, lambda: headers, signed)
 
     def check_op(
         self,
@@ -134,34 +134,27 @@ class Verifier:
                 value=value,
             )
 
-        role, group = ROLE_OF_SOURCE[op.source], op.producer_group
-        if not self._ring.demands_of(group, append_ms):
-            return
-        try:
-            found = headers()
-        except DecodeError as error:
-            raise _doubt(Doubt.UNREADABLE, role, group, error.reason) from error
-        self._check(role, group, append_ms, found, signed)
+        self._check(ROLE_OF_SOURCE[op.source], op.producer_group, append_ms, headers, signed)
 
     def _check(
         self,
         role: Role,
         group: str,
         append_ms: int,
-        headers: Sequence[Header] | None,
+        headers: Callable[[], Sequence[Header] | None],
         signed: Callable[[Signature], bytes],
     ) -> None:
         demands = self._ring.demands_of(group, append_ms)
         if not demands:
             return
         doubt = partial(_doubt, role=role, group=group)
-        data = signature_in(headers)
-        if data is None:
-            raise doubt(Doubt.UNSIGNED)
         try:
-            signature = SIGNATURE.decode(data)
+            data = signature_in(headers())
+            signature = None if data is None else SIGNATURE.decode(data)
         except DecodeError as error:
             raise doubt(Doubt.UNREADABLE, more=error.reason) from error
+        if signature is None:
+            raise doubt(Doubt.UNSIGNED)
         shown = repr(signature.key_id[:_SHOWN_CHARS_MAX])
         key = self._ring.keys.get(signature.key_id)
         if key is None:
