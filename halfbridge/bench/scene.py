@@ -25,7 +25,7 @@ from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.children import ChildFailedError, Children
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from halfbridge.bench.brokers import Brokers
     from halfbridge.bench.config import BenchConfig
@@ -172,7 +172,13 @@ def open_scene(
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="halfbridge-bench-"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        layout = _make_topics(config)
+        layout = make_topics(
+            config.bootstrap_servers,
+            TopicNames(config.topic_prefix),
+            _topics_of(config),
+            partitions=config.partitions,
+            producer_group=PRODUCER_GROUP,
+        )
         stack.callback(_delete_topics, config, layout)
         children = stack.enter_context(Children(directory, interrupts=interrupts))
         yield Scene(config=config, brokers=brokers, children=children, directory=directory, say=say)
@@ -198,18 +204,26 @@ def plain_latency_topic(config: BenchConfig) -> str:
     return f"{config.plain_topic}-latency"
 
 
-def _make_topics(config: BenchConfig) -> Layout:
-    cluster = Cluster(config.bootstrap_servers)
+def make_topics(
+    bootstrap_servers: str,
+    names: TopicNames,
+    real_topics: Iterable[str],
+    *,
+    partitions: int,
+    producer_group: str,
+) -> Layout:
+    """Make an installation of its own and its real topics; return the layout."""
+    cluster = Cluster(bootstrap_servers)
     layout = plan_layout(
         cluster,
-        partitions=config.partitions,
+        partitions=partitions,
         replication_factor=None,
-        producer_groups=(PRODUCER_GROUP,),
+        producer_groups=(producer_group,),
         retention_ms=HALF_RETENTION_MS,
     )
-    create_topics(cluster, TopicNames(config.topic_prefix), layout)
-    for topic in _topics_of(config):
-        shape = TopicShape(topic, config.partitions, ())
+    create_topics(cluster, names, layout)
+    for topic in real_topics:
+        shape = TopicShape(topic, partitions, ())
         cluster.create(shape, replication_factor=layout.replication_factor)
     return layout
 

@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfbridge.bench.result import percentile
+from halfbridge.bench.scene import make_topics
 from halfbridge.bench.step_roles import GROUP, StepsRun
 from halfbridge.bridge.kafka.deletion import delete_groups, delete_topics
-from halfbridge.checker.admin.cluster import Cluster
-from halfbridge.checker.admin.shape import HALF_RETENTION_MS, TopicShape
-from halfbridge.checker.admin.topics import create_topics, plan_layout
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.children import Children, Interrupts
 
@@ -85,18 +83,12 @@ def measure(run: StepsRun) -> list[list[int]]:
         interrupts = stack.enter_context(Interrupts())
         directory = Path(tempfile.mkdtemp(prefix="halfbridge-steps-"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        cluster = Cluster(run.bootstrap_servers)
-        layout = plan_layout(
-            cluster,
+        make_topics(
+            run.bootstrap_servers,
+            names,
+            (run.real_topic,),
             partitions=run.partitions,
-            replication_factor=None,
-            producer_groups=(GROUP,),
-            retention_ms=HALF_RETENTION_MS,
-        )
-        create_topics(cluster, names, layout)
-        cluster.create(
-            TopicShape(run.real_topic, run.partitions, ()),
-            replication_factor=layout.replication_factor,
+            producer_group=GROUP,
         )
         stack.callback(delete_groups, run.bootstrap_servers, [names.daemon_group])
         stack.callback(
