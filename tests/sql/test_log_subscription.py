@@ -18,6 +18,7 @@ from tests.sql.log_scene import KINDS, NAME, Orders
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from halfbridge.sql.log_subscription.changes import LogSource, Position
 
 pytestmark = [
     pytest.mark.broker,
@@ -111,6 +112,34 @@ def test_of_two_relays_one_wins_each_position(relayed: Relayed) -> None:
             relayed.orders.insert(number, number + 1)
         assert relayed.delivered(100) == list(range(100))
     assert relayed.settled() == list(range(100))
+
+
+def test_a_position_that_another_relay_has_moved_is_not_lost(
+    relayed: Relayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relay that opens the log at a row read before another relay's move reads the row again."""
+    relayed.orders.insert(1)
+    with relaying(**{**relayed.given, "begin_at": "snapshot"}):
+        assert relayed.delivered(1) == [1]
+    log = type(relayed.orders.source())
+    opens, opened = log.open, []
+
+    def open_late(self: LogSource, position: Position) -> None:
+        opened.append(position)
+        if len(opened) == 1:
+            relayed.orders.insert(2)
+            advanced = Event()
+            on_step = lambda step: advanced.set() if step == "advanced" else None  # noqa: E731
+            with relaying(**relayed.given, on_step=on_step):
+                assert advanced.wait(60)
+            relayed.orders.insert(3)
+        opens(self, position)
+
+    monkeypatch.setattr(log, "open", open_late)
+    with relaying(**relayed.given):
+        assert relayed.delivered(3) == [1, 2, 3]
+    assert relayed.settled() == [1, 2, 3]
+    assert opened[0] != opened[-1]
 
 
 def test_a_lost_position_stops_until_an_operator_chooses(relayed: Relayed) -> None:

@@ -27,6 +27,7 @@ from halfbridge.sql.log_subscription.errors import (
     OtherGroupError,
     PositionLostError,
     PositionMissingError,
+    PositionTakenError,
     ReadingStoppedError,
 )
 from halfbridge.sql.log_subscription.progress import BeginAt, Progress
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge import Message, TransactionProducer
     from halfbridge.sql.fence import Fence
     from halfbridge.sql.log_subscription.changes import Insert, LogSource, Snapshot, Wanted
+    from halfbridge.sql.log_subscription.errors import LogSubscriptionError
     from halfbridge.sql.log_subscription.mapping import MessageMapping
     from halfbridge.sql.log_subscription.positions import Positions
     from halfbridge.sql.log_subscription.stored import Stored
@@ -268,10 +270,17 @@ class LogSubscription:
             self._source.advance(read_to)
             self._did("followed")
 
-    def _lost(self, error: PositionLostError) -> PositionLostError:
-        position = self._claims.row.position
+    def _lost(self, error: PositionLostError) -> LogSubscriptionError:
+        """Return the error for an operator, or one that passes if the row has moved since."""
+        row = self._claims.row
+        stored = self._positions.read(self._name)
+        if stored is None or stored.version != row.version:
+            # Another relay moves the log behind its own row: the log has left the old row only.
+            return PositionTakenError(
+                f"another relay has moved the row from {row.position.commit}: {error}"
+            )
         return type(error)(
-            f"subscription {self._name} is lost at {position.commit}: {error}. Later inserts "
+            f"subscription {self._name} is lost at {row.position.commit}: {error}. Later inserts "
             "may be missing. Look for them, then remove the subscription (halfbridge relay "
             "remove) and choose where to begin: --begin-at now or --begin-at snapshot"
         )
