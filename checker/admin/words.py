@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
+_MS_PER_S = 1_000
+
 
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, such as `1 message` and `2 messages`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def shown_time(at_ms: int) -> str:
+    """Return a time, ms since 1970, in UTC as people read it; `-` where there is none."""
+    if at_ms <= 0:
+        return "-"
+    try:
+        time = datetime.fromtimestamp(at_ms / _MS_PER_S, timezone.utc)
+    except (OverflowError, ValueError, OSError):  # a stranger wrote the record
+        return "-"
+    return time.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00") + "Z"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from halfbridge.bridge.log_text import one_line
+from halfbridge.checker.admin.words import shown_time
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.cli.options import CONNECTION, json_option, load_settings, settings_options
-from halfbridge.cli.times import moment_ms, shown_time
+from halfbridge.cli.times import moment_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

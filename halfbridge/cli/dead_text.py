@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from halfbridge.bridge.log_text import one_line
-from halfbridge.checker.admin.words import counted
+from halfbridge.checker.admin.words import counted, shown_time
 from halfbridge.cli.bytes_text import CARRIED, bytes_text
 from halfbridge.cli.table import table
-from halfbridge.cli.times import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,22 +6,18 @@ import os
 import time
 from base64 import b64encode
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from halfbridge.cli.times import shown_time, span_ms
+from halfbridge.checker.admin.doctor.keys import key_problems
+from halfbridge.checker.admin.words import shown_time
+from halfbridge.cli.times import span_ms
 from halfbridge.serde.errors import KeyFileError
 from halfbridge.serde.key_file import FRESH_MS_MIN, SECRET_BYTES_MIN, load_key_file
 from halfbridge.serde.signing_keys import MARGIN_MS, NEVER_MS, Algorithm, Role
 
-if TYPE_CHECKING:
-    from halfbridge.serde.signing_keys import KeyRing, SigningKey
-
 _ROLES = [each.value for each in Role]
 _ALGORITHMS = [each.value for each in Algorithm]
-# A key without a successor is told so long before its end: time to give all a new file.
-END_MS = 14 * 24 * 3_600_000
 _groups_option = click.option(
     "--group",
     "groups",
@@ -129,41 +125,10 @@ def check(path: Path) -> int:
             f"demanded of {', '.join(sorted(each.groups))}, {_span(each.from_ms, each.until_ms)}"
             f"{fresh}"
         )
-    found = problems(ring, now_ms)
+    found = key_problems(ring, now_ms)
     for problem in found:
         click.echo(f"problem: {problem}", err=True)
     return 1 if found else 0
-
-
-def problems(ring: KeyRing, now_ms: int) -> list[str]:
-    """Return what has to be done about a key file, in words.
-
-    Args:
-        ring: What the file says.
-        now_ms: The time, ms since 1970.
-    """
-    ends = [
-        f"key {key.id} ends at {shown_time(key.valid_until_ms)}, and no other key of role"
-        f" {key.role.value} goes on: add one with `halfbridge keys new`"
-        for key in ring.keys.values()
-        if now_ms < key.valid_until_ms <= now_ms + END_MS and not _is_followed(ring, key)
-    ]
-    if not any(each.until_ms > now_ms for each in ring.demands):
-        return ends
-    there = {key.role for key in ring.keys.values()}
-    lacks = [
-        f"signatures are demanded, and there is no key of role {role.value}"
-        for role in Role
-        if role not in there
-    ]
-    return ends + lacks
-
-
-def _is_followed(ring: KeyRing, key: SigningKey) -> bool:
-    return all(
-        ring.end_of(key.role, group, key.valid_until_ms - 1) > key.valid_until_ms
-        for group in key.groups
-    )
 
 
 def _echo_table(kind: str, lines: list[str], whose: str) -> None:

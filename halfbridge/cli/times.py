@@ -32,14 +32,3 @@ def moment_ms(text: str) -> int:
         ) from None
     zoned = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
     return int(zoned.timestamp() * _MS_PER_S)
-
-
-def shown_time(at_ms: int) -> str:
-    """Return a time, ms since 1970, in UTC as people read it; `-` where there is none."""
-    if at_ms <= 0:
-        return "-"
-    try:
-        time = datetime.fromtimestamp(at_ms / _MS_PER_S, timezone.utc)
-    except (OverflowError, ValueError, OSError):  # a stranger wrote the record
-        return "-"
-    return time.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00") + "Z"

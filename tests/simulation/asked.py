@@ -5,7 +5,7 @@ Holds for runs without faults. Elsewhere requests and answers get lost.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from halfbridge.checker.core.events import OpRead
@@ -35,37 +35,35 @@ def judge_discards(world: World, log: Log, truth: Truth, *, deaf: AbstractSet[st
     Raises:
         BrokenPromiseError: a transaction was not asked about, or its group was able to answer.
     """
-    asked, first_ms = _asked(world)
-    answered_ms: dict[str, int] = {}
+    asked_ms = _asked(world)
+    answered_ms: dict[str, list[int]] = defaultdict(list)
     for read in log.op:
         if not isinstance(read, OpRead):
             continue
         op = read.op
         if op.source is OpSource.CHECK:
-            answered_ms[op.producer_group] = read.append_ms
+            answered_ms[op.producer_group].append(read.append_ms)
         key = op.transaction_id, op.producer_group, op.resume_count
         is_ours = op.kind is OpKind.DISCARD and op.source is OpSource.CHECKER
         if not is_ours or op.reason != REASON_AGE or truth.decided_by.get(key) != read.offset:
             continue
-        if asked[key] < world.profile.ledger.unanswered_before_discard:
-            raise BrokenPromiseError(f"{key}: too old, and asked about {asked[key]} times")
-        # A group that had no turn meanwhile may be late with all its answers.
-        has_answered = answered_ms.get(op.producer_group, -1) > first_ms[key]
+        asked = asked_ms[key]
+        if len(asked) < world.profile.ledger.unanswered_before_discard:
+            raise BrokenPromiseError(f"{key}: too old, and asked about {len(asked)} times")
+        # A group that had no turn between the first request and the last one may be late with all
+        # its answers.
+        has_answered = any(asked[0] < each < asked[-1] for each in answered_ms[op.producer_group])
         if has_answered and op.producer_group not in deaf:
             raise BrokenPromiseError(f"{key}: too old, and its group answers")
 
 
-def _asked(
-    world: World,
-) -> tuple[Counter[tuple[str, str, int]], dict[tuple[str, str, int], int]]:
-    """Return how often each transaction was asked about, and when for the first time."""
-    asked: Counter[tuple[str, str, int]] = Counter()
-    first_ms: dict[tuple[str, str, int], int] = {}
+def _asked(world: World) -> dict[tuple[str, str, int], list[int]]:
+    """Return when each transaction was asked about, in order."""
+    asked: dict[tuple[str, str, int], list[int]] = defaultdict(list)
     for group in GROUPS:
         for record in visible(world.partition((NAMES.check(group), 0))):
             _, value = (record.headers() or [("", b"")])[-1]
             request = CHECK_REQUEST.decode(value or b"")
             key = request.transaction_id, request.producer_group, request.resume_count
-            asked[key] += 1
-            first_ms.setdefault(key, record.timestamp()[1])
-    return asked, first_ms
+            asked[key].append(record.timestamp()[1])
+    return asked

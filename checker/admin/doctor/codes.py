@@ -68,6 +68,12 @@ MEANINGS: dict[str, tuple[Severity, str]] = {
         Severity.WARNING,
         "somebody beside the daemon writes to a transaction topic of the policy",
     ),
+    "not-signed": (
+        Severity.ERROR,
+        "records are not signed as the key file demands, or will demand within a day",
+    ),
+    "key-file": (Severity.ERROR, "the key file cannot be used"),
+    "keys": (Severity.WARNING, "a signing key ends soon, or one is missing"),
     "package": (Severity.ERROR, "another package or directory stands in for halfbridge"),
     "client-library": (Severity.ERROR, "the Kafka client library skips records"),
     "memory": (Severity.WARNING, "the memory budgets do not fit into this machine's memory"),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import SeenTopic
     from halfbridge.checker.admin.acls import Acl
     from halfbridge.serde.records import DaemonSettings
+    from halfbridge.serde.signing_keys import Role
 
 
 class Stall(NamedTuple):
@@ -42,6 +43,25 @@ class BornClock(NamedTuple):
     producer_group: str
     lag_ms: int
     records: int
+
+
+class NotBelieved(NamedTuple):
+    """Half records that are not signed as is demanded, or as will be within a day.
+
+    Attributes:
+        role: Who wrote them: clients of the group, the daemon (copies), or operators.
+        records: How many of the newest ones.
+        newest_ms: Append time of the last one.
+        why: What is wrong with the last one.
+        demanded_from_ms: First append time of a record that must be signed.
+    """
+
+    producer_group: str
+    role: Role
+    records: int
+    newest_ms: int
+    why: str
+    demanded_from_ms: int
 
 
 class PlainRecords(NamedTuple):
@@ -94,7 +114,10 @@ class Facts:
         stalls: Partitions whose readers are held back.
         plain: Transaction topics to which somebody else writes.
         clocks: Clients' clocks, by producer group.
-        newest_ms: Newest append time of half and op topic; -1: none.
+        newest_ms: Newest append time of the half topic; -1: none.
+        not_believed: Who does not sign as is demanded; empty without a key file.
+        key_file_flaw: Why the key file cannot be used; empty: it can, or there is none.
+        key_problems: What has to be done about the key file.
         record: Limits that the daemon published last.
         named_topics: Real topics that the policy names without a pattern, or the request.
         host: This machine.
@@ -116,6 +139,9 @@ class Facts:
     plain: tuple[PlainRecords, ...] = ()
     clocks: tuple[BornClock, ...] = ()
     newest_ms: int = -1
+    not_believed: tuple[NotBelieved, ...] = ()
+    key_file_flaw: str = ""
+    key_problems: tuple[str, ...] = ()
     record: DaemonSettings | None = None
     named_topics: tuple[str, ...] = ()
     host: Host = field(default_factory=Host)

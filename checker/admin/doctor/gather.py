@@ -10,18 +10,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.failure import NO_RIGHT, Code, KafkaFailure
 from halfbridge.bridge.settings_topic import READING, read_settings
+from halfbridge.bridge.signatures import load_signatures
 from halfbridge.checker.admin.acls import daemon_acls, producer_acls
 from halfbridge.checker.admin.cluster import CALL_TIMEOUT_S, REACH_TIMEOUT_S, Cluster
 from halfbridge.checker.admin.doctor.facts import Facts
-from halfbridge.checker.admin.doctor.logs import born_clocks, open_txns, plain_records
+from halfbridge.checker.admin.doctor.halves import NewestHalves, newest_halves
+from halfbridge.checker.admin.doctor.keys import key_problems
+from halfbridge.checker.admin.doctor.logs import open_txns, plain_records
 from halfbridge.checker.admin.doctor.questions import Questions
 from halfbridge.checker.admin.doctor.rights import lacking
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS
 from halfbridge.checker.admin.topic_flaws import RETENTION_AGES
 from halfbridge.checker.admin.topics import check_topics, plan_layout
 from halfbridge.checker.policy import may_deliver
+from halfbridge.serde.signing_keys import Role
 from halfbridge.serde.topic_types import TopicType
 
 if TYPE_CHECKING:
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.policy import Policy
     from halfbridge.serde.records import DaemonSettings
+    from halfbridge.serde.signing_keys import KeyRing
 
 # Producer groups whose members are asked for; real topics whose rights and ends are.
 GROUPS_MAX = 100
@@ -66,6 +72,7 @@ def gather(
     """Return what brokers say, within `request.timeout_s` and the time to reach one."""
     named = tuple(dict.fromkeys((*request.policy_topics, *request.real_topics)))
     facts = Facts(asked_at_ms=ports.clock.time_ms(), host=host, named_topics=named)
+    ring = _key_ring(config, facts)
     common = _common(config, config.kafka)
     admin = ports.kafka.admin(common)
     try:
@@ -88,7 +95,8 @@ def gather(
     ]
     if typed:
         questions.ask("records of transaction topics", partial(plain_records, typed, ports, common))
-    _Asker(config, request, facts, real, admin=admin, ports=ports, common=common).ask(questions)
+    asker = _Asker(config, request, facts, real, admin=admin, ports=ports, common=common, ring=ring)
+    asker.ask(questions)
     questions.wait()
     return _filled(facts, questions)
 
@@ -106,6 +114,7 @@ class _Asker:
         admin: Admin,
         ports: Ports,
         common: Mapping[str, Any],
+        ring: KeyRing | None,
     ) -> None:
         self._config = config
         self._names = config.names
@@ -115,6 +124,7 @@ class _Asker:
         self._admin = admin
         self._ports = ports
         self._common = common
+        self._ring = ring
 
     def ask(self, questions: Questions) -> None:
         names, topics = self._names, self._facts.topics
@@ -136,7 +146,8 @@ class _Asker:
         questions.ask("ends of logs", partial(open_txns, places, self._ports, self._common))
         if names.half in topics:
             halves = [(names.half, number) for number in range(topics[names.half].partitions)]
-            questions.ask("clocks", partial(born_clocks, halves, self._ports, self._common))
+            look = partial(newest_halves, halves, self._ports, self._common, names=names)
+            questions.ask("half records", partial(look, ring=self._ring))
         if names.settings in topics:
             questions.ask("settings record", self._record)
         if self._request.client_kafka is not None:
@@ -234,9 +245,21 @@ def _filled(facts: Facts, questions: Questions) -> Facts:
     facts.responders = answer("check responders", {})
     facts.stalls = answer("ends of logs", ())
     facts.plain = answer("records of transaction topics", ())
-    facts.clocks, facts.newest_ms = answer("clocks", ((), -1))
+    facts.clocks, facts.newest_ms, facts.not_believed = answer("half records", NewestHalves())
     facts.record = answer("settings record", None)
     return facts
+
+
+def _key_ring(config: CheckerConfig, facts: Facts) -> KeyRing | None:
+    """Return what the key file says, and note what has to be done about the file."""
+    try:
+        ring = load_signatures(config.key_file, Role.DAEMON, config.names).ring
+    except ConfigError as error:
+        facts.key_file_flaw = str(error)
+        return None
+    if ring is not None:
+        facts.key_problems = tuple(key_problems(ring, facts.asked_at_ms))
+    return ring
 
 
 def _settings_of(answer: Answer[dict[str, str]]) -> dict[str, str]:

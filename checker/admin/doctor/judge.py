@@ -9,6 +9,7 @@ from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.admin.doctor.codes import Finding, Severity, finding
 from halfbridge.checker.admin.doctor.judge_brokers import judge_brokers
 from halfbridge.checker.admin.doctor.judge_host import judge_host
+from halfbridge.checker.admin.doctor.judge_keys import judge_keys
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
 from halfbridge.serde.topic_shapes import SAFE_REPLICAS
 
@@ -31,8 +32,8 @@ _ORDER = {severity: place for place, severity in enumerate(Severity)}
 def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
     """Return all findings, errors first."""
     if facts.unreachable:
-        found = [_unreachable(facts, config), *judge_host(facts.host, config)]
-        return tuple(found)
+        found = [_unreachable(facts, config)]
+        return (*found, *judge_keys(facts, config), *judge_host(facts.host, config))
     parts = (
         _silent(facts, config),
         _topics(facts),
@@ -44,6 +45,7 @@ def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
         _workers(facts, config),
         _settings(facts, config),
         _clocks(facts),
+        judge_keys(facts, config),
         _real_topics(facts, config),
         _plain_writers(facts, config),
         judge_host(facts.host, config),

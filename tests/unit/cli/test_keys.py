@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from halfbridge.cli.keys import END_MS, keys, problems
+from halfbridge.checker.admin.doctor.keys import END_MS, key_problems
+from halfbridge.cli.keys import keys
 from halfbridge.serde.key_file import load_key_file
 from halfbridge.serde.signing_keys import Role
 from tests.kit.records import BORN_MS
@@ -70,10 +71,10 @@ def test_a_key_that_ends_without_another_is_a_problem() -> None:
     """Two weeks before, if no key of its role goes on for its groups."""
     ends = a_key("client", valid_until_ms=BORN_MS + END_MS)
     others = [a_key("daemon"), a_key("operator")]
-    (problem,) = problems(a_ring(ends, *others), BORN_MS)
+    (problem,) = key_problems(a_ring(ends, *others), BORN_MS)
     assert "key client-1 ends at" in problem
-    assert problems(a_ring(ends, *others), BORN_MS - 1) == []
+    assert key_problems(a_ring(ends, *others), BORN_MS - 1) == []
     follows = a_key("client", id="client-2", valid_from_ms=BORN_MS)
-    assert problems(a_ring(ends, follows, *others), BORN_MS) == []
+    assert key_problems(a_ring(ends, follows, *others), BORN_MS) == []
     gap = a_key("client", id="client-2", valid_from_ms=BORN_MS + END_MS + 1)
-    assert len(problems(a_ring(ends, gap, *others), BORN_MS)) == 1
+    assert len(key_problems(a_ring(ends, gap, *others), BORN_MS)) == 1

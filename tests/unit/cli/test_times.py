@@ -7,7 +7,8 @@ from datetime import datetime, timezone
 import click
 import pytest
 
-from halfbridge.cli.times import moment_ms, shown_time, span_ms
+from halfbridge.checker.admin.words import shown_time
+from halfbridge.cli.times import moment_ms, span_ms
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.doctor.codes import Finding
 from halfbridge.checker.admin.doctor.facts import Facts, Host
@@ -13,12 +13,16 @@ from halfbridge.testkit.memory import MemoryStack
 
 PROCESS = "doctor"
 
+if TYPE_CHECKING:
+    from halfbridge.checker.config import CheckerConfig
 
-def facts_of(stack: MemoryStack, **request: Any) -> Facts:
-    """Return what is gathered by a process of its own."""
+
+def facts_of(stack: MemoryStack, *, config: CheckerConfig | None = None, **request: Any) -> Facts:
+    """Return what is gathered by a process of its own, with the daemon's settings or others."""
+    config = config or stack.config
     ports = stack.machine.ports(stack.machine.process(PROCESS))
-    policy = load_policy(stack.config.policy_file, names=stack.config.names)
-    return gather(stack.config, policy, Request(**request), host=Host(), ports=ports)
+    policy = load_policy(config.policy_file, names=config.names)
+    return gather(config, policy, Request(**request), host=Host(), ports=ports)
 
 
 def found_by(stack: MemoryStack, **request: Any) -> dict[str, Finding]:

@@ -10,12 +10,20 @@ import pytest
 from halfbridge.bridge.ports import SeenTopic
 from halfbridge.checker.admin.acls import Acl
 from halfbridge.checker.admin.doctor.codes import MEANINGS, Finding, Severity
-from halfbridge.checker.admin.doctor.facts import BornClock, Facts, Host, PlainRecords, Stall
+from halfbridge.checker.admin.doctor.facts import (
+    BornClock,
+    Facts,
+    Host,
+    NotBelieved,
+    PlainRecords,
+    Stall,
+)
 from halfbridge.checker.admin.doctor.judge import CLOCK_MS_MAX, KAFKA_TXN_MS_MAX, judge
 from halfbridge.checker.admin.shape import Problem
 from halfbridge.checker.admin.topics import Report
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.serde.records import DaemonSettings
+from halfbridge.serde.signing_keys import Role
 
 CONFIG = CheckerConfig(bootstrap_servers="kafka:9092")
 NAMES = CONFIG.names
@@ -87,6 +95,12 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "clock-client": ({"clocks": (BornClock("g", -CLOCK_MS_MAX - 1, 3),)}, "timedatectl"),
     "real-topic": ({"named_topics": ("none",)}, "--create --topic none"),
     "plain-writer": ({"plain": (PlainRecords("orders", 2, 17, 3),)}, "--list --topic orders"),
+    "not-signed": (
+        {"not_believed": (NotBelieved("g", Role.CLIENT, 3, NOW_MS, "unsigned", NOW_MS),)},
+        "HALFBRIDGE_KEY_FILE=",
+    ),
+    "key-file": ({"key_file_flaw": "no such file"}, "halfbridge keys check"),
+    "keys": ({"key_problems": ("key a ends",)}, "halfbridge keys check"),
     "package": (host(foreign={"halfbridge.serde": "/x/serde"}), "pip install"),
     "client-library": (host(kafka_client=("2.13.1", "2.13.1")), "confluent-kafka>=2.15"),
     "memory": (host(memory_bytes=1 << 30), "HALFBRIDGE_ENTRIES_BYTES_MAX="),
@@ -152,10 +166,20 @@ def test_an_open_kafka_txn_has_its_time(age_ms: int, severity: Severity | None) 
     assert [each.severity for each in found(stall(NOW_MS - age_ms))] == [severity] * bool(severity)
 
 
+def test_a_demand_to_come_is_a_warning() -> None:
+    """Before the demand nothing is lost yet; the text says from when on it would be."""
+    to_come = NotBelieved("g", Role.DAEMON, 1, NOW_MS, "unsigned", NOW_MS + 1)
+    (one,) = found({"not_believed": (to_come,)})
+    assert (one.code, one.severity) == ("not-signed", Severity.WARNING)
+    assert "1 half record of its workers" in one.what
+    assert "would not be believed" in one.what
+
+
 def test_text_of_records_breaks_no_line() -> None:
     """A transaction id and a group are what a client wrote."""
     facts = {
         "stalls": (Stall("orders", 0, 1, 0, "A\nerror all: well"),),
         "clocks": (BornClock("g\nx", 10**9, 1),),
+        "not_believed": (NotBelieved("g\nx", Role.CLIENT, 1, NOW_MS, "u\nx", 0),),
     }
     assert all("\n" not in each.what for each in found(facts))
