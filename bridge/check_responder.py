@@ -274,8 +274,8 @@ class CheckResponder:
                 partition,
                 self._written,
                 headers=headers,
-                pipelined=False,
             )
+            shared.server.sent_once()
         except BridgeError as error:
             self._tally.add("unwritten")
             tell(_LOG.warning, "answer about %s not written: %s", op.transaction_id, error)

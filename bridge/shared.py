@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.bridge.acknowledgements import Acknowledgements
 from halfbridge.bridge.daemon_settings import DaemonLimits
-from halfbridge.bridge.delivery import DeliveryServer
+from halfbridge.bridge.delivery_server import DeliveryServer
 from halfbridge.bridge.end_asker import EndAsker
 from halfbridge.bridge.errors import (
     BackpressureError,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.topic_shapes import HalfShape
 
 _MS_PER_S = 1_000
-_ROOM_SLICE_S = 0.004  # below delivery.INLINE_GRACE_S, as there
+_ROOM_SLICE_S = 0.004  # below delivery_server.INLINE_GRACE_S, as there
 _PURGE_S = 1.0  # callbacks of purged records only: no broker is waited for
 
 # Told of a fork, in the child process.
@@ -175,9 +175,8 @@ class Shared:
         on_delivery: Callable[[Any, Any], None],
         *,
         headers: list[Header] | None,
-        pipelined: bool,
     ) -> None:
-        """Hand a record to Kafka.
+        """Hand a record to Kafka; tell `server` of it afterwards, where no thread waits for it.
 
         Raises:
             BridgeError: it was not handed over.
@@ -192,10 +191,6 @@ class Shared:
         except RuntimeError:  # another thread closed this producer meanwhile
             self.check_open(decides=True)
             raise
-        if pipelined:
-            self.server.sent()
-        else:
-            self.server.sent_blocking()
 
     def close(self, timeout_s: float) -> int:
         """Wait for outstanding records; return how many are not acknowledged, and so in doubt.

@@ -141,8 +141,9 @@ class TransactionWrites:
                 self.half_partition,
                 future.on_delivery,
                 headers=headers,
-                pipelined=pipelined,
             )
+            if pipelined:
+                shared.server.sent()
         except RetriableError as error:
             self._not_sent(future, error)
             future.result()  # raises: the message has been counted, so the send cannot be repeated
@@ -198,8 +199,9 @@ class TransactionWrites:
                 partition,
                 future.on_delivery,
                 headers=headers,
-                pipelined=pipelined,
             )
+            if pipelined:
+                shared.server.sent()
         except Exception as error:  # noqa: BLE001  (in doubt covers it; the future carries it)
             self.decision_settled(future, error)
         return future

@@ -8,16 +8,19 @@ from asyncio import CancelledError
 from collections import deque
 from dataclasses import replace
 from itertools import count
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from time import monotonic
 from typing import Any
 
 import pytest
 
-from halfbridge.bridge.delivery import POLL_EVERY, Delivery, DeliveryServer
+from halfbridge.bridge.delivery import Delivery
+from halfbridge.bridge.delivery_server import POLL_EVERY, DeliveryServer
 from halfbridge.bridge.errors import BackpressureError
+from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.kafka import system_ports
 from halfbridge.bridge.threads import SystemClock
+from tests.kit.waiting import until
 
 TIMEOUT_S = 20.0
 
@@ -29,6 +32,8 @@ class Queue:
         self.acked: deque[Delivery] = deque()
         self.outstanding = 0
         self.arrived = Event()
+        self.polled = Event()
+        self.failure: KafkaFailure | None = None
 
     def __len__(self) -> int:
         return self.outstanding
@@ -40,6 +45,9 @@ class Queue:
 
     def poll(self, timeout: float) -> int:
         """Serve what there is, or wait for it."""
+        self.polled.set()
+        if self.failure is not None:
+            raise self.failure
         if not self.acked:
             self.arrived.wait(timeout)
         self.arrived.clear()
@@ -60,21 +68,42 @@ def _delivery(server: DeliveryServer, queue: Queue) -> Delivery:
     return Delivery(server)
 
 
-def test_a_waiting_thread_is_woken_by_the_background_thread() -> None:
-    """Nobody polls inline; the wait ends with the acknowledgement."""
+def test_a_thread_that_waits_alone_serves_itself() -> None:
+    """Without a background thread: its own poll ends the wait."""
+    queue = Queue()
+    server = _server(queue)
+    delivery = _delivery(server, queue)
+    Timer(0.05, queue.ack, [delivery]).start()
+    assert delivery.wait(TIMEOUT_S)
+
+
+def test_of_two_waiting_threads_none_is_forgotten() -> None:
+    """Whoever waited alone hands over to the background thread when its own wait is over."""
     queue = Queue()
     server = _server(queue)
     server.start()
-    delivery = _delivery(server, queue)
-    server.sent_blocking()
+    deliveries = [_delivery(server, queue) for _ in range(2)]
     waits: list[bool] = []
-    waiter = Thread(target=lambda: waits.append(delivery.wait(TIMEOUT_S)))
-    waiter.start()
-    queue.ack(delivery)
-    waiter.join(TIMEOUT_S)
+    waiters = [Thread(target=lambda d=each: waits.append(d.wait(TIMEOUT_S))) for each in deliveries]
+    for delivery, waiter in zip(deliveries, waiters, strict=True):
+        waiter.start()
+        assert queue.polled.wait(TIMEOUT_S)
+        queue.polled.clear()
+        if delivery is deliveries[1]:
+            queue.ack(deliveries[0])
+            waiters[0].join(TIMEOUT_S)
+            queue.ack(delivery)
+    waiters[1].join(TIMEOUT_S)
     server.stop()
-    assert waits == [True]
-    assert delivery.done()
+    assert waits == [True, True]
+
+
+def test_a_poll_that_fails_leaves_the_wait_to_the_background_thread() -> None:
+    """A broken client raises in each poll; the wait ends at its time-out, and raises nothing."""
+    queue = Queue()
+    queue.failure = KafkaFailure(Code.FATAL, "broken", is_fatal=True)
+    server = _server(queue)
+    assert not _delivery(server, queue).wait(0.01)
 
 
 def test_a_wait_ends_at_its_time_out() -> None:
@@ -112,7 +141,7 @@ class _Refusing(logging.Filter):
 def test_no_exception_of_a_callback_ends_the_background_thread(
     kind: type[BaseException], request: pytest.FixtureRequest
 ) -> None:
-    """Nor one that is not an Exception, nor what a log filter raises: the next waiter is woken."""
+    """Nor one that is not an Exception, nor what a log filter raises: the next one is served."""
     refusing = _Refusing()
     log = logging.getLogger("halfbridge.bridge")
     log.addFilter(refusing)
@@ -126,11 +155,10 @@ def test_no_exception_of_a_callback_ends_the_background_thread(
     server.start()
     first, second = _delivery(server, queue), _delivery(server, queue)
     first.add_done_callback(raising)
-    server.sent_blocking()
-    queue.ack(first)
-    assert first.wait(TIMEOUT_S)
-    queue.ack(second)
-    assert second.wait(TIMEOUT_S)
+    server.sent_once()
+    for each in (first, second):
+        queue.ack(each)
+        until("the background thread has served it", each.done)
     server.stop()
 
 
