@@ -194,9 +194,12 @@ def _watermarks(config: CheckerConfig, topic: str, partition: int) -> tuple[int,
 def test_a_reader_begins_although_a_leader_does_not_know_the_topic_yet(
     cluster: ProxiedCluster, topic_prefix: str
 ) -> None:
-    """Asked where the log begins, it answers with an error; the next question is answered."""
+    """Asked where the log begins, it answers with an error; the next question is answered.
+
+    It is asked, because the log does not begin with offset 0.
+    """
     topic = f"{topic_prefix}new"
-    _create_with_a_record(cluster, topic)
+    _create_with_a_record(cluster, topic, gone=1)
     code = KafkaError.UNKNOWN_TOPIC_OR_PART
     cluster.proxy.add(Rule(api=Api.LIST_OFFSETS, act=Act.FAIL, error=code, times=1))
 
@@ -210,7 +213,7 @@ def test_a_reader_begins_although_a_broker_has_not_heard_of_the_topic_yet(
     """Asked for its partitions, the broker says that there is no such topic; so it asks again."""
     topic = f"{topic_prefix}later"
     before = cluster.proxy.hits(Act.HOLD, Api.METADATA)
-    cluster.proxy.add(Rule(api=Api.METADATA, act=Act.HOLD, text=topic, times=3))
+    cluster.proxy.add(Rule(api=Api.METADATA, act=Act.HOLD, times=3))
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(Witness, cluster.proxied_servers, [topic])
         until(
@@ -222,13 +225,17 @@ def test_a_reader_begins_although_a_broker_has_not_heard_of_the_topic_yet(
         assert _first_of(joining.result(_CALL_S)) == b"value"
 
 
-def _create_with_a_record(cluster: ProxiedCluster, topic: str) -> None:
-    """Make a topic of one partition in which there is `value`."""
+def _create_with_a_record(cluster: ProxiedCluster, topic: str, *, gone: int = 0) -> None:
+    """Make a topic of one partition in which there is `value`, behind `gone` deleted records."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 1, 2)])[topic].result(_CALL_S)
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
-    producer.produce(topic, b"value")
+    for value in [*[b"gone"] * gone, b"value"]:
+        producer.produce(topic, value)
     assert producer.flush(_CALL_S) == 0
+    if gone:
+        for deletion in admin.delete_records([TopicPartition(topic, 0, gone)]).values():
+            deletion.result(_CALL_S)
 
 
 def _first_of(witness: Witness) -> bytes | None:

@@ -29,7 +29,7 @@ def test_case_01_a_log_handler_raises_inside_consume(one: Scene) -> None:
     stage = one.stage.make()
     stage.load.append("checker run, with a log handler that raises")
     daemon = Daemon(
-        stage._start(
+        stage.start(
             "daemon",
             (str(_SCRIPT), "checker", "run", "--bootstrap-servers", stage.servers),
             ("--topic-prefix", stage.prefix, "--state-dir", str(stage.directory / "state")),

@@ -73,9 +73,14 @@ PLAIN = (
         "offsets committed by an older generation",
         100,
         (BoundMember, "commit", _commit_as_anybody),
-        begin=200,
+        begin=30,
     ),
-    _planted("refused record passed over", 100, (PlainOutlet, "commit", _believe_the_client)),
+    _planted(
+        "refused record passed over",
+        100,
+        (PlainOutlet, "commit", _believe_the_client),
+        begin=300,
+    ),
     _planted(
         "copies written without a kafka_txn",
         1000,

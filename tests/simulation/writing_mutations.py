@@ -177,7 +177,7 @@ WRITING = (
         "newest generation with old plans",
         300,
         ((Transactor, "_send_offsets", _send_newest_generation),),
-        begin=600,
+        begin=3000,
     ),
     Mutation(
         "producer reused after a timed-out commit",
