@@ -1,4 +1,9 @@
-"""Planted defects of the mode at-least-once: offsets too early, or batches without kafka_txns."""
+"""Planted defects of the mode at-least-once: offsets too early, or batches without kafka_txns.
+
+Two defects are not planted here, because no run of 1,000 showed them: copies without a kafka_txn
+(the copy has to come after its decision was forgotten), and records that a client sends behind a
+refused one. `tests/unit/checker/loop/test_at_least_once.py` and `tests/ports/writing.py` have them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.loop.at_least_once import AtLeastOnce, BoundMember, PlainOutlet
 from halfbridge.serde.delivery import Delivery
-from halfbridge.testkit.memory.send_queue import SendQueue
 from tests.simulation.mutation import Mutation
 
 if TYPE_CHECKING:
@@ -37,19 +41,11 @@ def _commit_as_anybody(
     group.store(group.next_commit(), wanted)
 
 
-def _are_plain_but(self: AtLeastOnce, batch: Sequence[Outgoing], plain: str) -> bool:
+def _letters_are_plain(self: AtLeastOnce, batch: Sequence[Outgoing]) -> bool:
     if batch and self._kafka_txns_left:
         return False
-    own = self._own - {plain}
+    own = self._own - {self._config.names.dead}
     return not any(record.topic in own for record in batch)
-
-
-def _copies_are_plain(self: AtLeastOnce, batch: Sequence[Outgoing]) -> bool:
-    return _are_plain_but(self, batch, self._config.names.half)
-
-
-def _letters_are_plain(self: AtLeastOnce, batch: Sequence[Outgoing]) -> bool:
-    return _are_plain_but(self, batch, self._config.names.dead)
 
 
 def _write_in_reverse(self: PlainOutlet, records: Iterable[Outgoing]) -> bool:
@@ -82,17 +78,9 @@ PLAIN = (
         begin=300,
     ),
     _planted(
-        "copies written without a kafka_txn",
-        1000,
-        (AtLeastOnce, "_may_be_plain", _copies_are_plain),
-    ),
-    _planted(
         "dead letters written without a kafka_txn",
         100,
         (AtLeastOnce, "_may_be_plain", _letters_are_plain),
-    ),
-    _planted(
-        "records sent behind a refused one", 1000, (SendQueue, "_stop_behind_gap", lambda _: None)
     ),
     _planted("real records written in reverse", 100, (PlainOutlet, "_produce", _write_in_reverse)),
 )
