@@ -129,7 +129,10 @@ CLIENT = (
     ),
     Mutation("busy for ever", 300, ((CheckResponder, "_answer", _stay_busy),), begin=40),
     Mutation(
-        "answer below what its checker saw", 300, ((EndAsker, "half_end", _end_as_requested),)
+        "answer below what its checker saw",
+        300,
+        ((EndAsker, "half_end", _end_as_requested),),
+        begin=230,
     ),
     # Of the client.
     Mutation("failed send believed", 300, ((SendFuture, "on_delivery", _believe_every_send),)),
@@ -146,6 +149,6 @@ CLIENT = (
     ),
 )
 BROKER = (
-    Mutation("generation not checked", 300, ((Group, "check", _fences_nobody),)),
+    Mutation("generation not checked", 300, ((Group, "check", _fences_nobody),), begin=160),
     Mutation("epoch not bumped", 1000, ((Coordinator, "init", _no_new_epoch),)),
 )

@@ -184,9 +184,11 @@ def _apply_past_ops(self: Ledger, read: OpRead) -> None:
 
 CORE = (
     Mutation("H one too high", 300, ((Ledger, "progress", _low_half_too_high),)),
-    Mutation("R one too low", 100, ((Ledger, "progress", _rebuild_to_without_copies),), begin=200),
+    Mutation("R one too low", 100, ((Ledger, "progress", _rebuild_to_without_copies),), begin=230),
     Mutation("T one too high", 300, ((Decided, "lowest_op", _ops_from_too_high),)),
-    Mutation("P beyond letters that are left", 300, ((Letters, "first", _no_letter_left),)),
+    Mutation(
+        "P beyond letters that are left", 300, ((Letters, "first", _no_letter_left),), begin=190
+    ),
     Mutation("O one too high", 100, ((Ledger, "progress", _next_op_too_high),)),
     Mutation("decisions forgotten at once", 300, ((Decided, "forget", _forget_at_once),)),
     Mutation(
@@ -205,7 +207,7 @@ CORE = (
         "discard for age without proof",
         300,
         ((core_ops, "proves_its_age", _any_age), (core_rebuild, "proves_its_age", _any_age)),
-        begin=200,
+        begin=320,
     ),
     Mutation("copy counted as a new half", 300, ((Book, "_copy_back", _copy_is_another),)),
     Mutation("any group decides", 300, ((Entries, "find", _any_group),)),

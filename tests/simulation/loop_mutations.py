@@ -152,7 +152,7 @@ LOOP = (
         "plan taken and left out of the batch",
         100,
         ((Collector, "collect", _leave_the_last_out),),
-        begin=300,
+        begin=340,
     ),
     Mutation("offsets moved only with records", 100, ((collector, "_must_move", _never_move),)),
     # Of the assignment.

@@ -99,11 +99,13 @@ SINK = (
     _mutation("own manifest wins", (BatchCommitter, "record", _own_manifest_wins)),
     _mutation("abort without a REJECT", (BatchCommitter, "abort", _reject_nothing)),
     _mutation("batch rolled back in doubt", (BatchCommitter, "commit", _roll_back_in_doubt)),
-    _mutation("plan written over", (batch, "refusal_of", _refuse_nothing), begin=207),
+    _mutation("plan written over", (batch, "refusal_of", _refuse_nothing), begin=719),
     # Of manifests.
     _mutation("manifest that comes late", (Entry, "is_expired", property(lambda _: False))),
     # Of attempts.
     _mutation("attempt reported at once", (_Attempt, "finish", _report_at_once)),
     # Of checks.
-    _mutation("open batch rolled back", (SinkChecker, "_resolve", _roll_back_what_is_open)),
+    _mutation(
+        "open batch rolled back", (SinkChecker, "_resolve", _roll_back_what_is_open), begin=375
+    ),
 )

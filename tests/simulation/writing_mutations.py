@@ -176,7 +176,7 @@ WRITING = (
         "producer reused after a timed-out commit",
         300,
         ((Transactor, "worn", property(lambda _: False)),),
-        begin=340,
+        begin=510,
     ),
     Mutation(
         "abort after a commit in doubt", 300, ((Transactor, "_commit", _abort_in_doubt),), begin=190
