@@ -30,6 +30,7 @@ class _Kafka:
         self.calls: Counter[str] = Counter()
         self.fails = False
         self.infers = False
+        self.meanwhile: Callable[[], None] = lambda: None  # what happens while it writes
 
     def transactional_writer(self, _properties: dict[str, Any]) -> _Kafka:
         return self
@@ -45,6 +46,7 @@ class _Kafka:
     def produce(
         self, _topic: str, _value: bytes, _key: None, partition: int, on_delivery: Any
     ) -> None:
+        self.meanwhile()
         offset = None if self.infers else self.ends[partition]
         self.ends[partition] += 2
         record = SimpleNamespace(partition=lambda: partition, offset=lambda: offset)
@@ -103,6 +105,14 @@ def test_the_offset_of_an_aborted_record_is_the_end(loop: _Loop) -> None:
     assert loop.proofs({0: 8}) == [EndProof(0, 8, 9)]
     assert loop.clock.now - began < 2 * PAUSE_S
     assert loop.kafka.calls == {"init": 1, "begin": 2, "abort": 2}
+
+
+def test_a_proof_answers_what_was_asked_before_it_was_written(loop: _Loop) -> None:
+    """A later question is not answered by it: records may stand behind the end that it shows."""
+    loop.kafka.meanwhile = lambda: loop.barriers.ask(0, 6)
+    assert loop.proofs({0: 5}) == [EndProof(0, 5, 7)]
+    loop.kafka.meanwhile = lambda: None
+    assert loop.proofs({}) == [EndProof(0, 6, 9)]
 
 
 def test_an_inferred_acknowledgement_proves_nothing(loop: _Loop) -> None:
