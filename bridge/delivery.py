@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable
+    from threading import Lock
 
-    from halfbridge.bridge.delivery_server import DeliveryServer
     from halfbridge.bridge.ports import Waker
+
+
+class Server(Protocol):
+    """The part of `DeliveryServer` that its deliveries use."""
+
+    guard: Lock
+    woken: deque[Delivery]
+    ready: deque[Delivery]
+    new_waker: Callable[[], Waker]
+
+    def await_release(self, delivery: Delivery, waker: Waker, timeout_s: float) -> None:
+        """Wait for `waker`, which `delivery` releases."""
+
+    def run_guarded(self, callback: Callable[[Any], object], delivery: Delivery) -> None:
+        """Run a user's callback; an exception is logged."""
 
 
 class Delivery:
@@ -22,7 +38,7 @@ class Delivery:
     __slots__ = ("_callbacks", "_error", "_is_done", "_server", "_wakers", "offset", "timestamp")
 
     # Subclasses do not extend this method: a call through super() costs as much as the method.
-    def __init__(self, server: DeliveryServer) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
         self._is_done = False
         self._error: Any = None
