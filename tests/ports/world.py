@@ -61,6 +61,8 @@ class World:
         made = NewTopic(self.name(name), partitions, 1, wanted)
         self.admin.create_topics([made], LIMIT_S)[made.name].result()
         self.until(lambda: made.name in self.admin.topics(LIMIT_S))
+        # A broker may know the topic before it knows that it leads its partitions.
+        self.until(lambda: self._tells_ends([(made.name, number) for number in range(partitions)]))
         return made.name
 
     def edges(self, topic: str, partition: int = 0) -> tuple[int, int, int]:
@@ -71,6 +73,14 @@ class World:
             self.admin.ask_ends([place], edge, LIMIT_S)[place].result() for edge in edges
         )
         return start, stable, end
+
+    def _tells_ends(self, places: list[Place]) -> bool:
+        try:
+            for answer in self.admin.ask_ends(places, Edge.END, LIMIT_S).values():
+                answer.result()
+        except KafkaFailure:
+            return False
+        return True
 
     def settle(self, topic: str) -> None:
         """Wait until no marker is under way."""
