@@ -49,9 +49,9 @@ def newest_halves(
 ) -> NewestHalves:
     """Return what the newest half records show.
 
-    Of each producer group's half records the one that came soonest tells the clock: the time from
-    `born_timestamp` to append is the clock's error and the delay of the send, and the delay is
-    least there. Copies tell no clock: the daemon wrote them later.
+    The time from `born_timestamp` to append is the error of a client's clock and the delay of the
+    send. The half record with the least such time has the least delay, so that record tells the
+    clock of its producer group. Copies tell no clock: the daemon wrote the copies later.
 
     Args:
         places: Partitions of the half topic; the first PLACES_MAX are read.
@@ -97,34 +97,32 @@ class _Seen:
     """Records of one writer: a producer group's clients, daemon or operators."""
 
     believed_ms: int = -1
-    doubted_ms: list[int] = field(default_factory=list)
-    doubt: str = ""
+    doubts: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, append_ms: int, doubt: str) -> None:
-        if not doubt:
+        if doubt:
+            self.doubts.append((append_ms, doubt))
+        else:
             self.believed_ms = max(self.believed_ms, append_ms)
-            return
-        if not self.doubted_ms or append_ms >= max(self.doubted_ms):
-            self.doubt = doubt
-        self.doubted_ms.append(append_ms)
 
-    def lately_ms(self) -> list[int]:
-        """Return when the records were appended that the writer's key file does not explain.
+    def late_doubts(self) -> list[tuple[int, str]]:
+        """Return append time and reason of the doubted records that are a finding.
 
         Records from more than MARGIN_MS before the writer's newest signed record are left out: the
         writer had no key file then. Where one of two clients has no key file, its records lie
         between the signed records of the other client.
         """
-        return [each for each in self.doubted_ms if each > self.believed_ms - MARGIN_MS]
+        return [each for each in self.doubts if each[0] > self.believed_ms - MARGIN_MS]
 
 
 def _not_believed(
     seen: Mapping[tuple[str, Role], _Seen], ring: KeyRing, now_ms: int
 ) -> Iterator[NotBelieved]:
     for (group, role), each in seen.items():
-        if lately_ms := each.lately_ms():
+        if doubts := each.late_doubts():
+            newest_ms, why = max(doubts)
             since_ms = demanded_from_ms(ring, group, now_ms)
-            yield NotBelieved(group, role, len(lately_ms), max(lately_ms), each.doubt, since_ms)
+            yield NotBelieved(group, role, len(doubts), newest_ms, why, since_ms)
 
 
 def _doubt(verifier: Verifier, record: Any, append_ms: int, half: Any) -> str:
