@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     Room = Callable[[str], int]  # producer group -> most checks that may be sent to the group now
 
-# One call sorts at most this many due entries of each queue by group, so that a call stays short when
-# a million entries fall due at once. Later calls sort the other entries. So the entries of a group
-# that may not be asked at present (`take`) do not hold up the entries of other groups.
+# One call sorts at most this many due entries of each queue by group, so that a call stays short
+# when a million entries fall due at once. Later calls sort the other entries. So the entries of a
+# group that may not be asked at present (`take`) do not hold up the entries of other groups.
 SORTED_MAX = 20_000
 # While both kinds are due, one check in 4 is a repeat. First checks come first because most of them
 # are answered. Repeats have a share because a client that never decides could make first checks due
