@@ -1,8 +1,8 @@
 # Everything a contributor runs. `make` alone explains itself.
 #
 # The first target that needs it makes .venv with the versions of constraints.txt; a stamp file
-# keeps later runs quick. PYTHON=... chooses the interpreter (3.10 or newer), PYTEST_ARGS=... is
-# handed to pytest.
+# keeps later runs quick. PYTHON=... chooses the interpreter (3.10 or newer; .ci/python otherwise),
+# PYTEST_ARGS=... is handed to pytest.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -177,17 +177,7 @@ help:  ## Show this list
 # Build tools come first, pinned too: an isolated build would fetch whatever is newest. setuptools is
 # for pyspark, which comes as source only (70.1 and later need no `wheel`).
 $(STAMP): pyproject.toml constraints.txt
-	@python="$${PYTHON:-}"; \
-	if [[ -z "$$python" ]]; then \
-	  for each in python3 python3.13 python3.12 python3.11 python3.10; do \
-	    if "$$each" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then \
-	      python="$$each"; break; \
-	    fi; \
-	  done; \
-	fi; \
-	if [[ -z "$$python" ]]; then \
-	  echo "Python 3.10 or newer is needed: install one, or give PYTHON=/path/to/python3" >&2; exit 1; \
-	fi; \
+	@python="$${PYTHON:-$$(.ci/python)}"; \
 	echo "making $(VENV) with $$("$$python" --version) and the versions of constraints.txt"; \
 	[[ -x $(BIN)/python ]] || "$$python" -m venv $(VENV)
 	$(PIP) install --quiet -c constraints.txt hatchling editables setuptools
