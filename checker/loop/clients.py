@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 # Time-out of one question to a broker. After that the broker is down, and the loop tries again.
 QUESTION_S = 10.0
+# The user's own properties override these (`--kafka fetch.wait.max.ms=...`), for they are only speed.
 # A broker answers at the first byte, so a record waits for nothing, and an idle worker makes ten
 # fetches a second to each broker (ADR 3). Under load records pile up between two fetches.
 FETCHING = {
@@ -64,7 +65,7 @@ def joined(config: CheckerConfig, group_instance_id: str) -> dict[str, Any]:
         "isolation.level": "read_committed",
         "enable.partition.eof": True,
         "check.crcs": True,
-        **FETCHING,
+        **{name: value for name, value in FETCHING.items() if name not in config.kafka},
     }
 
 
