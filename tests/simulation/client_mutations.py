@@ -120,9 +120,13 @@ CLIENT = (
         "no answer counts as ROLLBACK",
         300,
         ((check_responder, "answer_to", _no_answer_is_a_rollback),),
+        begin=17,
     ),
     Mutation(
-        "UNKNOWN counts as COMMIT", 100, ((check_responder, "answer_to", _unknown_is_a_commit),)
+        "UNKNOWN counts as COMMIT",
+        100,
+        ((check_responder, "answer_to", _unknown_is_a_commit),),
+        begin=9,
     ),
     Mutation(
         "answer of the check before", 100, ((CheckPool, "_next_batch", _report_the_answer_before),)
@@ -132,7 +136,7 @@ CLIENT = (
         "answer below what its checker saw",
         300,
         ((EndAsker, "half_end", _end_as_requested),),
-        begin=230,
+        begin=237,
     ),
     # Of the client.
     Mutation("failed send believed", 300, ((SendFuture, "on_delivery", _believe_every_send),)),
@@ -149,6 +153,6 @@ CLIENT = (
     ),
 )
 BROKER = (
-    Mutation("generation not checked", 300, ((Group, "check", _fences_nobody),), begin=160),
+    Mutation("generation not checked", 300, ((Group, "check", _fences_nobody),), begin=163),
     Mutation("epoch not bumped", 1000, ((Coordinator, "init", _no_new_epoch),)),
 )

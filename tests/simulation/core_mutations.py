@@ -184,13 +184,13 @@ def _apply_past_ops(self: Ledger, read: OpRead) -> None:
 
 CORE = (
     Mutation("H one too high", 300, ((Ledger, "progress", _low_half_too_high),)),
-    Mutation("R one too low", 100, ((Ledger, "progress", _rebuild_to_without_copies),), begin=230),
+    Mutation("R one too low", 100, ((Ledger, "progress", _rebuild_to_without_copies),), begin=235),
     Mutation("T one too high", 300, ((Decided, "lowest_op", _ops_from_too_high),)),
     Mutation(
-        "P beyond letters that are left", 300, ((Letters, "first", _no_letter_left),), begin=190
+        "P beyond letters that are left", 300, ((Letters, "first", _no_letter_left),), begin=193
     ),
     Mutation("O one too high", 100, ((Ledger, "progress", _next_op_too_high),)),
-    Mutation("decisions forgotten at once", 300, ((Decided, "forget", _forget_at_once),)),
+    Mutation("decisions forgotten at once", 300, ((Decided, "forget", _forget_at_once),), begin=5),
     Mutation(
         "op applied before its half was read",
         300,
@@ -201,18 +201,28 @@ CORE = (
     Mutation("put back without increment", 300, ((Draft, "put_back", _put_back_without_count),)),
     Mutation("discard without the log", 300, ((Draft, "discard", _discard_at_once),)),
     Mutation("gap delivered", 300, ((core_judge, "_refusal", _ignore_gaps),)),
-    Mutation("late message delivered", 300, ((core_ops, "judge_commit", _commit_what_came_late),)),
-    Mutation("late message dropped", 300, ((Draft, "bury_late", _drop_late),)),
+    Mutation(
+        "late message delivered",
+        300,
+        ((core_ops, "judge_commit", _commit_what_came_late),),
+        begin=7,
+    ),
+    Mutation("late message dropped", 300, ((Draft, "bury_late", _drop_late),), begin=7),
     Mutation(
         "discard for age without proof",
         300,
         ((core_ops, "proves_its_age", _any_age), (core_rebuild, "proves_its_age", _any_age)),
-        begin=320,
+        begin=329,
     ),
-    Mutation("copy counted as a new half", 300, ((Book, "_copy_back", _copy_is_another),)),
+    Mutation("copy counted as a new half", 300, ((Book, "_copy_back", _copy_is_another),), begin=7),
     Mutation("any group decides", 300, ((Entries, "find", _any_group),)),
     Mutation("messages out of order", 300, ((Draft, "deliver", _deliver_in_reverse),)),
-    Mutation("junk buried again after a rebuild", 300, ((Rebuild, "junk_half", _bury_junk_again),)),
+    Mutation(
+        "junk buried again after a rebuild",
+        300,
+        ((Rebuild, "junk_half", _bury_junk_again),),
+        begin=11,
+    ),
     Mutation(
         "junk above P forgotten by a rebuild", 300, ((Rebuild, "junk_half", _forget_late_junk),)
     ),
@@ -222,7 +232,10 @@ CORE = (
         ((Rebuild, "_is_fresh", _everything_is_fresh),),
     ),
     Mutation(
-        "rebuild that does not read to R", 300, ((Rebuild, "is_complete", _is_complete_early),)
+        "rebuild that does not read to R",
+        300,
+        ((Rebuild, "is_complete", _is_complete_early),),
+        begin=11,
     ),
     Mutation("ops below O applied again", 300, ((Ledger, "op", _apply_past_ops),)),
 )

@@ -152,18 +152,18 @@ LOOP = (
         "plan taken and left out of the batch",
         100,
         ((Collector, "collect", _leave_the_last_out),),
-        begin=340,
+        begin=343,
     ),
     Mutation("offsets moved only with records", 100, ((collector, "_must_move", _never_move),)),
     # Of the assignment.
     Mutation("undecided not read again", 100, ((Assignment, "_serve", _read_from_position),)),
-    Mutation("ledgers kept over assignments", 300, ((Assignment, "start", _keep_pairs),)),
+    Mutation("ledgers kept over assignments", 300, ((Assignment, "start", _keep_pairs),), begin=3),
     Mutation("never resumed", 300, ((Assignment, "pause_or_resume", _never_resume),)),
     # Of asking.
-    Mutation("nobody asked", 100, ((Asker, "_send", _ask_nobody),)),
+    Mutation("nobody asked", 100, ((Asker, "_send", _ask_nobody),), begin=4),
     Mutation("nobody asked twice", 1000, ((Asker, "_send", _ask_nobody_twice),)),
     # Of the intake.
-    Mutation("unstable offsets", 300, ((Input, "committed", _unstable),)),
+    Mutation("unstable offsets", 300, ((Input, "committed", _unstable),), begin=9),
     Mutation(
         "new ledgers not read from their beginning", 100, ((Input, "read_from", _go_on_reading),)
     ),
@@ -173,5 +173,5 @@ LOOP = (
         ((Input, "_on_assigned", _keep_the_first_membership),),
     ),
     # Of the stall watch.
-    Mutation("stalled consumer kept", 300, ((StallWatch, "_give_up", _never_give_up),)),
+    Mutation("stalled consumer kept", 300, ((StallWatch, "_give_up", _never_give_up),), begin=3),
 )

@@ -64,23 +64,25 @@ PLAIN = (
         "offsets committed before records are proven",
         100,
         (PlainOutlet, "commit", _commit_first),
+        begin=27,
     ),
     _planted(
         "offsets committed by an older generation",
         100,
         (BoundMember, "commit", _commit_as_anybody),
-        begin=30,
+        begin=35,
     ),
     _planted(
         "refused record passed over",
         100,
         (PlainOutlet, "commit", _believe_the_client),
-        begin=300,
+        begin=327,
     ),
     _planted(
         "dead letters written without a kafka_txn",
         100,
         (AtLeastOnce, "_may_be_plain", _letters_are_plain),
+        begin=3,
     ),
     _planted("real records written in reverse", 100, (PlainOutlet, "_produce", _write_in_reverse)),
 )

@@ -66,7 +66,11 @@ SIGNING = (
         "copies not signed", 20, ((Publisher, "_put_back", _put_back_unsigned),), is_signed=True
     ),
     Mutation(
-        "partition not signed", 40, ((signatures, "_common", _without_partition),), is_signed=True
+        "partition not signed",
+        40,
+        ((signatures, "_common", _without_partition),),
+        is_signed=True,
+        begin=5,
     ),
     Mutation(
         "key of any role and group believed",

@@ -101,7 +101,9 @@ SINK = (
     _mutation("batch rolled back in doubt", (BatchCommitter, "commit", _roll_back_in_doubt)),
     _mutation("plan written over", (batch, "refusal_of", _refuse_nothing), begin=719),
     # Of manifests.
-    _mutation("manifest that comes late", (Entry, "is_expired", property(lambda _: False))),
+    _mutation(
+        "manifest that comes late", (Entry, "is_expired", property(lambda _: False)), begin=191
+    ),
     # Of attempts.
     _mutation("attempt reported at once", (_Attempt, "finish", _report_at_once)),
     # Of checks.
