@@ -9,6 +9,11 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 VENV ?= .venv
+# Bytecode is kept in $(VENV), and the source tree stays clean. With PYTHONDONTWRITEBYTECODE each process
+# that tests start would compile all that it imports: 0.4 s of processor time in place of 0.1 for
+# `halfbridge checker run --help`.
+export PYTHONPYCACHEPREFIX ?= $(abspath $(VENV))/pycache
+unexport PYTHONDONTWRITEBYTECODE
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Programs that look at packages, apart from the packages that they look at.
