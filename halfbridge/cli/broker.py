@@ -51,13 +51,7 @@ def start(*, port: int, directory: Path | None) -> int:
             running = stack.enter_context(EmbeddedBroker(directory=directory, port=port))
         except RuntimeError as error:  # the testkit's errors: no Java, no jars, port taken, ...
             raise click.ClickException(str(error)) from error
-        click.echo(running.bootstrap_servers)
-        click.echo(
-            f"running, data in {running.directory}; Ctrl-C stops it\n"
-            f"next: halfbridge topics create --bootstrap-servers {running.bootstrap_servers}",
-            err=True,
-        )
-        _wait_for_end(running)
+        _say_and_wait(running)
     return 0
 
 
@@ -71,11 +65,18 @@ def _refuse_taken(port: int) -> None:
         ) from error
 
 
-def _wait_for_end(running: EmbeddedBroker) -> None:
-    """Return after a signal; raise an error if the broker ends by itself."""
-    # Handlers are set only now: before the broker runs, Ctrl-C must interrupt the download.
+def _say_and_wait(running: EmbeddedBroker) -> None:
+    """Say where the broker is; return after a signal. A broker that ends by itself is an error."""
+    # Handlers are set only now: before the broker runs, Ctrl-C must interrupt the download. They
+    # are set before the address is told, since whoever reads it may send a signal at once.
     stop = threading.Event()
     with on_signals(lambda _number: stop.set()):
+        click.echo(running.bootstrap_servers)
+        click.echo(
+            f"running, data in {running.directory}; Ctrl-C stops it\n"
+            f"next: halfbridge topics create --bootstrap-servers {running.bootstrap_servers}",
+            err=True,
+        )
         while not stop.wait(_ALIVE_POLL_S):
             if running.process_id is None:
                 raise click.ClickException(f"the broker ended by itself: see {running.log_path}")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
 from collections import defaultdict
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from halfbridge import Message, Resolution
+from halfbridge.checker.loop.at_least_once import FIRST_KAFKA_TXNS
 from halfbridge.serde.delivery import Delivery
 from halfbridge.serde.headers import real_identity
+from halfbridge.testkit.reader import Witness
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.faults.stage import seed_of_run
 from tests.kit.waiting import until
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 KILLS_LONG = 60
+DEATHS_MAX = 20
+BATCHED = 1000
 TRANSACTIONS = 240
 KILL_AT = (80, 160)
 KEYS = 5
@@ -70,9 +76,47 @@ def _taken(records: list[ReadRecord]) -> dict[bytes, list[bytes]]:
 
 
 @pytest.mark.long
+def test_a_worker_that_dies_before_its_offsets_repeats_messages(stack: HalfbridgeStack) -> None:
+    """The daemon dies amid a batch, until one death came before the offsets: none is lost.
+
+    The first batches of a daemon are kafka_txns. Those behind are visible record by record, some
+    milliseconds before their offsets are committed, so most deaths repeat some.
+    """
+    topic = stack.create_topic("orders")
+    numbers = itertools.count()
+    sent: set[bytes | None] = set()
+    with (
+        closing(Witness(stack.bootstrap_servers, [topic])) as witness,
+        stack.producer("orders", checker=lambda _: Resolution.UNKNOWN, topics=[topic]) as producer,
+    ):
+        for _death in range(DEATHS_MAX):
+            values = [b"%d" % each for each in itertools.islice(numbers, BATCHED)]
+            for value in values[:FIRST_KAFKA_TXNS]:
+                with producer.begin() as tx:
+                    tx.send(Message(topic, value=value))
+                until("the message is there", witness.poll, every_s=0)
+            for value in values[FIRST_KAFKA_TXNS:]:
+                sending = producer.begin().send_async(Message(topic, value=value))
+                sending.add_done_callback(lambda future: future.transaction.commit_async())
+            sent |= set(values)
+            until("some of them are there", witness.poll, every_s=0)
+            stack.daemon.kill()
+            producer.flush()
+            stack.daemon.start()
+            stack.wait_until_decided()
+            read = [each.value for each in stack.read_committed(topic)]
+            assert set(read) == sent
+            if len(read) > len(sent):
+                return
+            for _ in witness.drain():
+                pass
+    pytest.fail(f"none of {DEATHS_MAX} deaths repeated a message")
+
+
+@pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_sigkills_under_load_repeat_and_lose_nothing(stage: Stage) -> None:
-    """Many SIGKILLs of two workers: a clean history but for repeats, and there are some."""
+def test_sigkills_under_load_lose_nothing(stage: Stage) -> None:
+    """Many SIGKILLs of two workers: a clean history but for repeats."""
     seed = seed_of_run()
     draw = random.Random(seed)
     stage.delivery = Delivery.AT_LEAST_ONCE
@@ -89,5 +133,4 @@ def test_sigkills_under_load_repeat_and_lose_nothing(stage: Stage) -> None:
     daemon.await_workers(2)
     stage.end_judged(lasting)
     assert stage.verdict is not None
-    assert stage.verdict.repeats > 0
     assert stage.stop(daemon) == 0
