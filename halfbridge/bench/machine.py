@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-import sysconfig
+import time
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,6 +13,8 @@ from typing import Any
 
 _GIB = 1 << 30
 _CPU_INFO = Path("/proc/cpuinfo")
+_LOOPS = 5
+_STEPS = 50_000
 _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 
 
@@ -25,7 +27,8 @@ class Machine:
         cores: Processors that this process may use.
         memory_gib: Memory of the machine.
         system: Operating system and its version.
-        python: Version of the interpreter, and how it was built.
+        python: Version of the interpreter, and its time for a loop: one that was built without
+            profile-guided optimization takes 1.5 times as long.
     """
 
     cpu: str
@@ -48,7 +51,7 @@ def this_machine() -> Machine:
         cores=_cores(),
         memory_gib=round(pages / _GIB, 1),
         system=f"{platform.system()} {platform.release().partition('-')[0]}",
-        python=f"{platform.python_version()} ({_build()})",
+        python=f"{platform.python_version()} (loop of {_loop_us():,} us)",
     )
 
 
@@ -68,7 +71,16 @@ def _cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _build() -> str:
-    """Return whether the interpreter was optimised by a profile, which doubles its speed."""
-    arguments = str(sysconfig.get_config_var("CONFIG_ARGS") or "")
-    return "profile-guided" if "--enable-optimizations" in arguments else "not profile-guided"
+def _loop_us() -> int:
+    """Return the best processor time of five for one loop, as `.ci/python` measures it.
+
+    How an interpreter was built is not to be had from it: Debian's says nothing of its profile.
+    """
+    took = []
+    for _ in range(_LOOPS):
+        started = time.process_time_ns()
+        slots: dict[int, tuple[int, str]] = {}
+        for number in range(_STEPS):
+            slots[number & 1023] = (number, str(number))
+        took.append(time.process_time_ns() - started)
+    return min(took) // 1000
