@@ -9,6 +9,7 @@ import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -27,6 +28,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  */
 public class Rocket {
     static final long SILENCE_NS = 1_000_000_000L; // a duplicate would follow within this time
+    static final long REGISTERED_NS_MAX = 60_000_000_000L;
     static final long WAIT_NS_MAX = 60_000_000_000L;
     static final int QUEUES = 8; // as its own default, twice as many as halfbridge has partitions
 
@@ -57,7 +59,17 @@ public class Rocket {
 
     static volatile Book book = new Book(0, 0, 0);
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            serve(arguments);
+            System.exit(0);
+        } catch (Throwable error) { // the producer's threads would keep the process
+            error.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    static void serve(String[] arguments) throws Exception {
         String run = Long.toString(System.nanoTime(), 36), topic = "bench_" + run;
         TransactionMQProducer producer = new TransactionMQProducer("producer_" + run);
         producer.setNamesrvAddr(arguments[0]);
@@ -71,7 +83,7 @@ public class Rocket {
             }
         });
         producer.start();
-        producer.createTopic("TBW102", topic, QUEUES, null);
+        createTopic(producer, topic);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("consumer_" + run);
         consumer.setNamesrvAddr(arguments[0]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -95,7 +107,20 @@ public class Rocket {
             book = new Book(epoch, messages + lead, lead);
             System.out.println(measure(producer, topic, rate, threads, size));
         }
-        System.exit(0);
+    }
+
+    /** Creates the topic; a broker registers with the name server a moment after it says that it runs. */
+    static void createTopic(TransactionMQProducer producer, String topic) throws Exception {
+        long untilNs = System.nanoTime() + REGISTERED_NS_MAX;
+        while (true) {
+            try {
+                producer.createTopic("TBW102", topic, QUEUES, null);
+                return;
+            } catch (MQClientException error) {
+                if (System.nanoTime() > untilNs) throw error;
+                Thread.sleep(200);
+            }
+        }
     }
 
     static String measure(

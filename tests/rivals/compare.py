@@ -21,7 +21,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from halfbridge.bench.machine import load, now, this_machine
 from halfbridge.bench.report import machine_line
@@ -33,7 +33,7 @@ from tests.rivals.rocketmq import RocketMq
 from tests.rivals.workload import Outcome, median_of, rows, shared_config
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from halfbridge.bench.config import BenchConfig
     from halfbridge.bench.rows import Row
@@ -74,6 +74,7 @@ def main() -> int:
             for system in options.only or SYSTEMS:
                 say = partial(_say, f"[{number + 1}/{options.rounds} {system}]")
                 name, outcomes = _measure(system, chosen, config, interrupts, say)
+                say(json.dumps(_told(outcomes)))  # kept if a later system fails
                 for workload, outcome in outcomes.items():
                     found.setdefault(name, {}).setdefault(workload, []).append(outcome)
     medians = {
@@ -88,10 +89,7 @@ def main() -> int:
         "load_after": load(),
     }
     if options.json:
-        told = {
-            name: {w: each and asdict(each) for w, each in outcomes.items()}
-            for name, outcomes in medians.items()
-        }
+        told = {name: _told(outcomes) for name, outcomes in medians.items()}
         text = json.dumps({**facts, "systems": told})
     else:
         text = "\n".join(
@@ -143,6 +141,10 @@ def _measure(
             say(row.what)
             outcomes[row.name] = rival.run(row.name, row.config(config))
         return rival.name, outcomes
+
+
+def _told(outcomes: Mapping[str, Outcome | None]) -> dict[str, Any]:
+    return {workload: each and asdict(each) for workload, each in outcomes.items()}
 
 
 def _median(outcomes: Sequence[Outcome | None]) -> Outcome | None:
