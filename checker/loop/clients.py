@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # Time-out of one question to a broker. After that the broker is down, and the loop tries again.
 QUESTION_S = 10.0
-# The user's own properties override these (`--kafka fetch.wait.max.ms=...`), for they are only speed.
+# The user's own properties override these (`--kafka fetch.wait.max.ms=...`): they are only speed.
 # A broker answers at the first byte, so a record waits for nothing, and an idle worker makes ten
 # fetches a second to each broker (ADR 3). Under load records pile up between two fetches.
 FETCHING = {
