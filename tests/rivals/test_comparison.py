@@ -54,7 +54,7 @@ def test_the_median_of_rounds_and_the_sum_of_losses() -> None:
 def test_all_have_the_same_workloads() -> None:
     """Those of the suite, without baselines, which only one of them has."""
     configs = [row.config(shared_config(warmup_s=1)) for row in rows()]
-    assert [row.name for row in rows()][-1] == "pipelined"
+    assert rows()[0].name == "pipelined"
     assert {(each.size_bytes, each.partitions) for each in configs} == {(1024, 4)}
     assert not any(each.has_plain_rate or each.has_plain_latency for each in configs)
 
