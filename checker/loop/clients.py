@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 # Time-out of one question to a broker. After that the broker is down, and the loop tries again.
 QUESTION_S = 10.0
-# The user's own properties override these (`--kafka fetch.wait.max.ms=...`): they are only speed.
 # A broker answers at the first byte, so a record waits for nothing, and an idle worker makes ten
 # fetches a second to each broker (ADR 3). Under load records pile up between two fetches.
 FETCHING = {
@@ -51,9 +50,11 @@ def client_config(config: CheckerConfig) -> dict[str, Any]:
     }
 
 
-def joined(config: CheckerConfig, group_instance_id: str) -> dict[str, Any]:
-    """Return the further properties of a consumer that is a static member of the group."""
+def member_config(config: CheckerConfig, group_instance_id: str) -> dict[str, Any]:
+    """Return the properties of a consumer that is a static member of the group."""
     return {
+        **FETCHING,  # first: the user's properties override it
+        **client_config(config),
         "group.id": config.names.daemon_group,
         "group.instance.id": group_instance_id,
         "session.timeout.ms": config.session_timeout_ms,
@@ -65,7 +66,6 @@ def joined(config: CheckerConfig, group_instance_id: str) -> dict[str, Any]:
         "isolation.level": "read_committed",
         "enable.partition.eof": True,
         "check.crcs": True,
-        **{name: value for name, value in FETCHING.items() if name not in config.kafka},
     }
 
 

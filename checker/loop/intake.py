@@ -15,7 +15,7 @@ from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.trouble import Troubles
 from halfbridge.checker.loop.at_least_once import BoundMember, commits_with
-from halfbridge.checker.loop.clients import QUESTION_S, client_config, joined
+from halfbridge.checker.loop.clients import QUESTION_S, member_config
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.member_failures import MemberFailures
 from halfbridge.checker.loop.reading import GroupTrouble, Reading
@@ -236,8 +236,7 @@ class Input:
         config, generation = self._config, self._generation
         member = self._ports.kafka.member(
             {
-                **client_config(config),
-                **joined(config, self._ids.group_instance_id),
+                **member_config(config, self._ids.group_instance_id),
                 "error_cb": partial(self._on_error, generation),
             },
             on_lost=partial(self._on_lost, generation),

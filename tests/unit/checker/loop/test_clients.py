@@ -10,7 +10,7 @@ from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.bodies import BodyReader
 from halfbridge.checker.loop.check_sender import CheckSender
-from halfbridge.checker.loop.clients import client_config, joined
+from halfbridge.checker.loop.clients import client_config, member_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.intake import Input
 from halfbridge.checker.loop.outlet import Transactor
@@ -37,7 +37,7 @@ def test_how_records_are_fetched_is_the_users_to_say() -> None:
     told = {"fetch.wait.max.ms": "3", "fetch.min.bytes": "1000000"}
 
     config = CheckerConfig(bootstrap_servers="one:9092", kafka=told)
-    properties = {**client_config(config), **joined(config, "w-0")}
+    properties = member_config(config, "w-0")
 
     assert properties["fetch.wait.max.ms"] == "3"
     assert properties["fetch.min.bytes"] == "1000000"
