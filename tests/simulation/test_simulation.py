@@ -8,19 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 from halfbridge.serde.delivery import Delivery
 from tests.simulation.choices import Choices, shrink
-from tests.simulation.run import failing_in_parallel, happened, report, run, seeds
+from tests.simulation.run import failing, failing_in_parallel, happened, ran, report, run, seeds
 from tests.simulation.world import STEPS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 120
@@ -97,30 +92,6 @@ HAPPENINGS = (
 )
 
 
-class Ran(NamedTuple):
-    """What is kept of a run: its world would hold all records."""
-
-    failure: str
-    steps: int
-    digest: str
-    repeats: int
-
-
-@cache
-def _ran(seed: int, delivery: Delivery = Delivery.EXACTLY_ONCE) -> Ran:
-    """Run a seed once for all tests that ask what came of it."""
-    outcome = run(Choices(seed), delivery=delivery)
-    return Ran(outcome.failure, outcome.steps, outcome.digest, outcome.world.judge.repeats)
-
-
-def _failing(
-    numbers: Sequence[int], delivery: Delivery = Delivery.EXACTLY_ONCE
-) -> tuple[list[int], int]:
-    ran = {seed: _ran(seed, delivery) for seed in numbers}
-    failed = [seed for seed, each in ran.items() if each.failure]
-    return failed, sum(each.steps for each in ran.values())
-
-
 def _tell(failed: list[int], delivery: Delivery = Delivery.EXACTLY_ONCE) -> str:
     told = [report(seed, delivery=delivery) for seed in failed[:REPORTS_MAX]]
     return "\n\n".join([f"{len(failed)} seeds fail: {failed[:20]}", *told])
@@ -128,14 +99,14 @@ def _tell(failed: list[int], delivery: Delivery = Delivery.EXACTLY_ONCE) -> str:
 
 def test_no_promise_is_broken() -> None:
     """Whatever fails, what comes out is what the op log says; once healed, all of it."""
-    failed, steps = _failing(seeds(SEEDS))
+    failed, steps = failing(seeds(SEEDS))
     assert not failed, _tell(failed)
     assert steps >= STEPS
 
 
 def test_no_promise_is_broken_at_least_once() -> None:
     """In the other mode messages may be repeated; all else is promised all the same."""
-    failed, steps = _failing(seeds(SEEDS_AT_LEAST_ONCE), AT_LEAST_ONCE)
+    failed, steps = failing(seeds(SEEDS_AT_LEAST_ONCE), AT_LEAST_ONCE)
     assert not failed, _tell(failed, AT_LEAST_ONCE)
     assert steps >= STEPS
 
@@ -152,7 +123,7 @@ def test_no_promise_is_broken_in_thousands_of_runs_at_least_once() -> None:
 
 def test_messages_are_repeated_at_least_once() -> None:
     """Within a few seeds: else the mode was not tried."""
-    assert any(_ran(seed, AT_LEAST_ONCE).repeats for seed in range(SEEDS_AT_LEAST_ONCE))
+    assert any(ran(seed, AT_LEAST_ONCE).repeats for seed in range(SEEDS_AT_LEAST_ONCE))
 
 
 @pytest.mark.long
@@ -178,13 +149,13 @@ def test_an_attacker_has_no_effect() -> None:
 def test_a_seed_says_all() -> None:
     """The same seed gives the same run, and the choices of a run give it once more."""
     for seed in range(20):
-        first = _ran(seed).digest
+        first = ran(seed, Delivery.EXACTLY_ONCE).digest
         again = Choices(seed)
         assert run(again).digest == first
         replayed = Choices(seed, again.made)
         assert run(replayed).digest == first
         assert replayed.made == again.made
-    assert len({_ran(seed).digest for seed in range(20)}) == 20
+    assert len({ran(seed, Delivery.EXACTLY_ONCE).digest for seed in range(20)}) == 20
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
@@ -202,7 +173,7 @@ def test_a_seed_says_all_in_any_process(hash_seed: str) -> None:
         text=True,
         timeout=240,
     )
-    assert done.stdout.split() == [_ran(seed).digest for seed in range(10)]
+    assert done.stdout.split() == [ran(seed, Delivery.EXACTLY_ONCE).digest for seed in range(10)]
 
 
 def test_what_can_happen_does() -> None:
