@@ -74,7 +74,8 @@ def _cores() -> int:
 def _loop_us() -> int:
     """Return the best processor time of five for one loop, as `.ci/python` measures it.
 
-    How an interpreter was built is not to be had from it: Debian's says nothing of its profile.
+    An interpreter does not always say how it was built. Debian's Python is built with a profile,
+    and its configuration does not mention the profile.
     """
     took = []
     for _ in range(_LOOPS):
