@@ -101,11 +101,11 @@ class Asker:
         for answer in self._questions.answers():
             pair = pairs.get(answer.partition)
             if pair is not None:
-                pair.ledger.op_end(answer.end, answer.token)
+                pair.op_end(answer.end, answer.token)
         for proof in self._barriers.answers():
             pair = pairs.get(proof.partition)
             if pair is not None:
-                pair.ledger.half_end(proof.end, proof.token)
+                pair.half_end(proof.end, proof.token)
 
     def _send(self, pair: Pair, checks: list[Check], now: float) -> None:
         sent: Counter[str] = Counter()

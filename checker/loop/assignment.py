@@ -70,6 +70,11 @@ class Assignment:
         return all(pair.announced for pair in self.pairs.values())
 
     @property
+    def with_news(self) -> list[Pair]:
+        """The pairs that were told something since they had nothing to write."""
+        return [pair for pair in self.pairs.values() if pair.has_news]
+
+    @property
     def is_far_ahead(self) -> bool:
         """Whether enough was read for the batches after the one under way."""
         return self._throttle.is_far_ahead(self.pairs.values())

@@ -63,6 +63,8 @@ class Pair:
         rebuild_began: When this ledger was made, monotonic seconds.
         announced: The end of the rebuild was logged.
         read_to_end: Topics of the pair that this ledger has once read to their end.
+        has_news: The ledger was told something since it had nothing to write (`found_idle`).
+        idle_at: When the ledger had nothing to write last, monotonic seconds.
     """
 
     def __init__(
@@ -89,6 +91,8 @@ class Pair:
         self.rebuild_began = began
         self.announced = False
         self.read_to_end: set[str] = set()
+        self.has_news = True
+        self.idle_at = began
         self.latest_ms = 0
         self._newest_ms = 0
         self._newest_at = began
@@ -158,6 +162,7 @@ class Pair:
 
     def take_end(self, message: Any, *, is_half: bool) -> None:
         """Record that one of the two topics was read to its end (PARTITION_EOF)."""
+        self.has_news = True
         self.read_to_end.add(message.topic())
         if is_half:
             self.ledger.half_read_to(message.offset())
@@ -166,6 +171,7 @@ class Pair:
 
     def _take_time(self, message: Any, monotonic_s: float) -> int:
         """Return the append time of a record; a client's timestamp (CreateTime) is ignored."""
+        self.has_news = True
         append_ms = append_ms_of(*message.timestamp())
         if append_ms < 0:
             return append_ms
@@ -173,6 +179,21 @@ class Pair:
         if append_ms > self._newest_ms:
             self._newest_ms, self._newest_at = append_ms, monotonic_s
         return append_ms
+
+    def op_end(self, end: int, asked_ms: int) -> None:
+        """Hand a broker's answer to the ledger, as `Ledger.op_end`."""
+        self.has_news = True
+        self.ledger.op_end(end, asked_ms)
+
+    def half_end(self, end: int, token: int) -> None:
+        """Hand a proven end to the ledger, as `Ledger.half_end`."""
+        self.has_news = True
+        self.ledger.half_end(end, token)
+
+    def found_idle(self, now: float) -> None:
+        """Record that the ledger has nothing to write, and that no offset has to move."""
+        self.has_news = False
+        self.idle_at = now
 
     @property
     def plan_bytes(self) -> int:
