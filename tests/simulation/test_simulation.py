@@ -20,8 +20,8 @@ from tests.simulation.world import STEPS
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = 120
 LONG_SEEDS = 10_000
-# pytest reports a long run part by part, so that a run that is interrupted shows which parts passed.
-# The time limit of a part guards against a seed that never ends: 1,000 seeds take about 90 s on two
+# pytest reports a long run part by part, so that an interrupted run shows which parts passed. The
+# time limit of a part guards against a seed that never ends: 1,000 seeds take about 90 s on two
 # cores.
 LONG_PARTS = 10
 PART_S_MAX = 3_600
