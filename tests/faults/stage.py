@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException
 
+from halfbridge.bridge.failure import KafkaFailure
 from halfbridge.bridge.kafka.admin_client import AdminClient
 from halfbridge.checker.admin.cluster import Cluster
 from halfbridge.checker.admin.shape import HALF_RETENTION_MS, Layout, TopicShape
@@ -169,6 +170,7 @@ class Stage:
     _names: Counter[str] = field(default_factory=Counter)
     verdict: Verdict | None = None
     _witness: Child | None = None
+    _started: list[Child] = field(default_factory=list)
     kinds: dict[str, Counter[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -282,11 +284,13 @@ class Stage:
         self._names[name] += 1
         if self._names[name] > 1:
             name = f"{name}-{self._names[name]}"
-        return self.children.start(
+        child = self.children.start(
             name,
             (sys.executable, *(word for part in words for word in part)),
             environ={**ours, **limits, "PYTHONPATH": str(_ROOT), "PYTHONFAULTHANDLER": "1"},
         )
+        self._started.append(child)
+        return child
 
     # --- what came out ---------------------------------------------------------------------
 
@@ -313,17 +317,38 @@ class Stage:
             f"{count} more deliveries",
             lambda: len(self.witnessed()) >= wanted,
             within_s=within_s,
-            explain=self._ask_witness,
+            explain=self._why_no_more,
         )
 
-    def _ask_witness(self) -> str:
-        """Have the witness say where it stands: it may be the one that does not go on."""
+    def _why_no_more(self) -> str:
+        """Return what tells the cases apart: nothing is written, or the witness does not read."""
+        witnessed, committed = len(self.witnessed()), self._count_committed()
+        return "\n".join(
+            (
+                f"the witness has read {witnessed} of {committed} records",
+                *self._where_all_stand(),
+                *(
+                    f"--- {child.name}, status {child.process.poll()}\n{child.last_words()}"
+                    for child in self._started
+                ),
+            )
+        )
+
+    def _count_committed(self) -> str:
+        try:
+            return str(len(read_all(self.direct, [*self.real_topics, self.names.dead])))
+        except (TimeoutError, KafkaFailure) as error:
+            return f"(cannot be read: {error})"
+
+    def _where_all_stand(self) -> list[str]:
+        """Return what is left to decide; the witness writes down where its threads stand."""
         assert self._witness is not None
         errors = self._witness.errors
         os.kill(self._witness.process.pid, signal.SIGUSR1)
         with suppress(AssertionError):
             until("it says so", lambda: _FRAMES in errors.read_text(), within_s=_LATE_S)
-        return f"(see {errors}: it may be the witness that does not go on)"
+        with DaemonProgress(self.direct, self.names) as progress:
+            return progress.left()
 
     def recover(self, count: int, *, within_s: float) -> None:
         """Return when `count` more records were delivered; how long it took is published."""
