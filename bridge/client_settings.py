@@ -44,6 +44,7 @@ def writer_properties(
         "enable.idempotence": True,
         "allow.auto.create.topics": False,
         "linger.ms": config.linger_ms,
+        "max.in.flight": config.requests_in_flight_max,
         "compression.type": config.compression,
         "delivery.timeout.ms": delivery_ms,
         "request.timeout.ms": max(1, min(_REQUEST_TIMEOUT_MS_MAX, delivery_ms)),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
 from halfbridge.bridge.client_settings import (
     admin_properties,
     checks_properties,
@@ -10,6 +15,7 @@ from halfbridge.bridge.client_settings import (
     writer_properties,
 )
 from halfbridge.bridge.config import BridgeConfig
+from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.threads import SystemClock
 
 CONFIG = BridgeConfig(
@@ -37,6 +43,15 @@ def test_a_decision_fits_behind_each_half_message() -> None:
     writer = writer_properties(CONFIG, CLOCK, message_bytes_max=1_000)
     assert writer["queue.buffering.max.messages"] == 200
     assert (writer["acks"], writer["enable.idempotence"]) == ("all", True)
+
+
+def test_requests_in_flight_are_a_setting_and_keep_the_order() -> None:
+    """By default as many as the client library has; no more may keep the order of repetitions."""
+    properties = partial(writer_properties, clock=CLOCK, message_bytes_max=1_000)
+    assert properties(CONFIG)["max.in.flight"] == 5
+    assert properties(replace(CONFIG, requests_in_flight_max=2))["max.in.flight"] == 2
+    with pytest.raises(ConfigError, match="requests_in_flight_max"):
+        replace(CONFIG, requests_in_flight_max=6)
 
 
 def test_each_group_is_its_own() -> None:
