@@ -112,6 +112,7 @@ def fill(spark: SparkSession, topic: str, records: int, options: Mapping[str, st
         .option("kafka.batch.size", str(1 << 18))
         .option("includeHeaders", "true")
         .option("topic", topic)
+        .mode("append")  # the newer of Spark's two Kafka sources refuses the default
         .save()
     )
 
