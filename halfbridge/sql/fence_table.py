@@ -11,7 +11,7 @@ from uuid import uuid4
 from sqlalchemy import MetaData, and_, func, inspect, select
 from sqlalchemy.exc import DBAPIError, NoSuchTableError, SQLAlchemyError
 
-from halfbridge.sql.dialects import database_of, set_isolation
+from halfbridge.sql.dialects import connected, database_of
 from halfbridge.sql.errors import Outcome, TableError
 from halfbridge.sql.tables import OWN_KEY, OWN_OUTCOME, WATERMARK_ID, NowMs, fence_table
 
@@ -183,18 +183,18 @@ class FenceTable:
         or SERIALIZABLE. It waits at most CHECK_WAIT_MS for a lock, and its commit is durable.
         """
         database = self.database
-        with self.engine.connect() as connection:
-            if database.own_isolation is not None:
-                set_isolation(connection, database.own_isolation)
-            with database.short_waits(connection):
-                try:
-                    if writes:
-                        database.begin(connection)
-                        database.check_commit(connection)
-                        database.make_durable(connection)
-                    yield connection
-                finally:
-                    connection.rollback()  # has no effect after a commit
+        with (
+            connected(self.engine, database.own_isolation) as connection,
+            database.short_waits(connection),
+        ):
+            try:
+                if writes:
+                    database.begin(connection)
+                    database.check_commit(connection)
+                    database.make_durable(connection)
+                yield connection
+            finally:
+                connection.rollback()  # has no effect after a commit
 
     def report(self) -> FenceReport:
         """Return the content of the table; reads all rows."""

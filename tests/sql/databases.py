@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import closing, contextmanager, suppress
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from tests.kit.proxy_tcp import TcpProxy
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqlalchemy import Engine
+    from sqlalchemy.pool import PoolResetState
 
     from tests.sql.servers import Server
 
@@ -111,6 +113,29 @@ def shared_database(server: Server) -> Database:
     """Return a new database of a server; whoever asked drops it."""
     database = server.create_database()
     return Database(server.name, server.url(database), server.url(database, user=server.admin))
+
+
+@contextmanager
+def killed_at_return(engine: Engine, database: Database) -> Iterator[Event]:
+    """Have MariaDB end one connection of `engine` that returns to its pool without a rollback.
+
+    Yields:
+        An event that is set when the connection is killed.
+    """
+    is_killed, lock = Event(), Lock()
+    with database.admin_engine().connect() as admin:
+
+        @event.listens_for(engine, "reset")
+        def kill(connection: Any, _record: Any, state: PoolResetState) -> None:
+            with lock:
+                if state.transaction_was_reset and not is_killed.is_set():
+                    admin.execute(text(f"KILL {connection.thread_id()}"))
+                    is_killed.set()
+
+        try:
+            yield is_killed
+        finally:
+            event.remove(engine, "reset", kill)
 
 
 @contextmanager

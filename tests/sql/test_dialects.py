@@ -8,7 +8,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from halfbridge.sql.dialects import set_isolation
+from halfbridge.sql.dialects import connected
+from halfbridge.sql.fence_table import FenceTable
+from halfbridge.sql.log_subscription.positions import Positions
+from tests.sql.databases import killed_at_return
 
 if TYPE_CHECKING:
     from tests.sql.databases import Database
@@ -22,9 +25,23 @@ def test_a_connection_lost_in_the_pool_is_told_as_any_other(database: Database) 
         number = connection.scalar(text("SELECT connection_id()"))
     with database.admin_engine().connect() as admin:
         admin.execute(text(f"KILL {number}"))
-    with engine.connect() as connection, pytest.raises(DBAPIError) as raised:
-        set_isolation(connection, "READ COMMITTED")
+    with pytest.raises(DBAPIError) as raised, connected(engine, "READ COMMITTED"):
+        pytest.fail("the level was set on a dead connection")
     assert raised.value.connection_invalidated
-    with engine.connect() as connection:
-        set_isolation(connection, "READ COMMITTED")
+    with connected(engine, "READ COMMITTED") as connection:
         assert connection.scalar(text("SELECT 1")) == 1
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_a_connection_lost_at_its_return_costs_nothing(database: Database) -> None:
+    """What was read stands, the pool keeps its only place, and the next connection is fresh."""
+    engine = database.engine(pool_size=1, max_overflow=0, pool_timeout=1)
+    positions, fences = Positions(engine, owner="test"), FenceTable(engine)
+    positions.create()
+    fences.create()
+    for use in (lambda: positions.read("s"), fences.report):
+        expected = use()
+        with killed_at_return(engine, database) as killed:
+            assert use() == expected
+        assert killed.is_set()
+        assert use() == expected

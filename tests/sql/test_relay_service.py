@@ -14,6 +14,7 @@ from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages import admin
 from halfbridge.sql.local_messages.errors import RowStateError
 from halfbridge.sql.local_messages.steps import RelayStep
+from tests.sql.databases import killed_at_return
 from tests.sql.relaying import Scene, running, wait_until
 
 if TYPE_CHECKING:
@@ -232,3 +233,16 @@ def test_a_connection_that_dies_in_the_pool_ends_no_relay(
                 message = Message(topic, key=b"k", value=b"%d" % number)
                 relaying.messages.add_all(connection, [message])
             wait_until(lambda number=number: done() > number)
+
+
+@pytest.mark.parametrize("database", ["mariadb"], indirect=True)
+def test_a_connection_lost_at_its_return_costs_the_pool_no_place(
+    relaying: Scene, database: Database, topic: str
+) -> None:
+    """Lost while the relay counts its rows; a pool that loses places has none left some day."""
+    engine = relaying.messages.engine
+    with killed_at_return(engine, database) as killed, running(relaying.service()):
+        assert killed.wait(TIMEOUT_S)
+        add(relaying, Message(topic, value=b"after"))
+        wait_until(lambda: states_are(relaying, "GLOBAL_COMMIT*"))
+    assert engine.pool.checkedout() == 0

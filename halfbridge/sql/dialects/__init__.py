@@ -7,8 +7,9 @@ from halfbridge.sql.dialects.base import (
     CHECK_WAIT_MS,
     COUNTED,
     Database,
+    connected,
+    mend_pool,
     roll_back_below,
-    set_isolation,
 )
 from halfbridge.sql.dialects.mariadb import MariaDB
 from halfbridge.sql.dialects.postgresql import PostgreSQL
@@ -18,9 +19,10 @@ __all__ = [
     "CHECK_WAIT_MS",
     "COUNTED",
     "Database",
+    "connected",
     "database_of",
+    "mend_pool",
     "roll_back_below",
-    "set_isolation",
 ]
 
 _DATABASES: dict[str, Database] = {

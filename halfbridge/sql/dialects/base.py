@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ from halfbridge.sql.errors import FenceUsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from sqlalchemy import Connection, Table
+    from sqlalchemy import Connection, Engine, Table
+
+_LOG = logging.getLogger("halfbridge.sql")
 
 # How long a check waits for a lock, milliseconds; whole seconds, because MariaDB counts seconds. A
 # check waits for a local transaction in flight. The daemon asks again, so a short wait is enough.
@@ -24,14 +27,33 @@ MARK = "halfbridge_fence"
 COUNTED = {"preserve_rowcount": True}
 
 
-def set_isolation(connection: Connection, level: str) -> None:
-    """Set the isolation level of a connection without an open transaction.
+@contextmanager
+def connected(engine: Engine, isolation: str | None) -> Iterator[Connection]:
+    """Yield a connection with an isolation level; the pool restores the level after the block.
 
-    SQLAlchemy does not wrap the driver's errors here, for example when the connection was lost
-    while it was in the pool.
+    A connection that is lost after the block does not fail the block: the block has committed, or
+    its work is rolled back.
+
+    Args:
+        engine: SQLAlchemy engine.
+        isolation: The isolation level, or AUTOCOMMIT; None: the engine's.
 
     Raises:
-        DBAPIError: The connection is lost.
+        DBAPIError: The connection was lost while it was in the pool; the block has not begun.
+    """
+    connection = engine.connect()
+    try:
+        if isolation is not None:
+            _set_isolation(connection, isolation)
+        yield connection
+    finally:
+        _give_back(connection)
+
+
+def _set_isolation(connection: Connection, level: str) -> None:
+    """Set the isolation level of a connection without an open transaction.
+
+    SQLAlchemy does not wrap the driver's errors here.
     """
     errors = connection.dialect.loaded_dbapi.Error
     try:
@@ -46,6 +68,25 @@ def set_isolation(connection: Connection, level: str) -> None:
             connection_invalidated=True,
             dialect=connection.dialect,
         ) from error
+
+
+def _give_back(connection: Connection) -> None:
+    """Return a connection to its pool, which restores the isolation level."""
+    try:
+        connection.close()
+    except connection.dialect.loaded_dbapi.Error as error:
+        _LOG.info("a connection was lost at its return to the pool: %s", error)
+        mend_pool(connection.engine)
+
+
+def mend_pool(engine: Engine) -> None:
+    """Replace an engine's pool after an error that SQLAlchemy has not wrapped.
+
+    Where restoring the isolation level fails, SQLAlchemy neither wraps the driver's error nor frees
+    the connection's place in the pool. A pool of 15 places gives out no connection after 15 such
+    errors. The new pool has all places; connections in use are closed when they return.
+    """
+    engine.dispose()
 
 
 class Database(ABC):

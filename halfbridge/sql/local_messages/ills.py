@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from halfbridge.sql.dialects import mend_pool
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prometheus_client import Counter
+    from sqlalchemy import Engine
 
 _LOG = logging.getLogger("halfbridge.sql")
 
@@ -20,10 +23,13 @@ class Ills:
 
     Args:
         troubles: Counts failures, by part.
+        engine: The relay's engine, whose pool is replaced after an error of the driver that
+            SQLAlchemy has not wrapped; see `mend_pool`.
     """
 
-    def __init__(self, troubles: Counter) -> None:
+    def __init__(self, troubles: Counter, engine: Engine) -> None:
         self._troubles = troubles
+        self._engine = engine
         self._ills: dict[str, str] = {}
         self._lock = Lock()
 
@@ -34,6 +40,8 @@ class Ills:
 
     def tell(self, what: str, error: Exception) -> None:
         """Record that `what` failed: a warning for the first failure, debug lines for the next."""
+        if isinstance(error, self._engine.dialect.loaded_dbapi.Error):
+            mend_pool(self._engine)
         text = " ".join(str(error).split()) or type(error).__name__
         with self._lock:
             is_news = what not in self._ills

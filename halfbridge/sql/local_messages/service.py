@@ -78,8 +78,8 @@ class RelayService:
     ) -> None:
         config = relay.config
         self._relay = relay
-        # The driver's own errors too: when SQLAlchemy sets the isolation level on a dead connection
-        # of the pool, it lets the driver's error pass.
+        # The driver's own errors too: when SQLAlchemy sets or restores the isolation level of a
+        # dead connection, it lets the driver's error pass.
         self._troubles = (*_TROUBLES, relay.engine.dialect.loaded_dbapi.Error)
         self._producer = producer
         self._settling = Settling(relay.messages, config, callback)
@@ -91,7 +91,7 @@ class RelayService:
         self._wakeups = Wakeups(
             config.poll_ms_min, config.poll_ms_max, lambda: self._listener.is_listening
         )
-        self._ills = Ills(relay.metrics.troubles)
+        self._ills = Ills(relay.metrics.troubles, relay.engine)
         self._sick_places: dict[int, BridgeError] = {}
         self._is_ready = False
         self._tidy_at = 0.0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import MetaData, and_, delete, func, insert, inspect, select, text, update
 
 from halfbridge.bridge.message import Message
-from halfbridge.sql.dialects import database_of, set_isolation
+from halfbridge.sql.dialects import connected, database_of
 from halfbridge.sql.log_subscription.errors import (
     LogUnavailableError,
     PositionTakenError,
@@ -81,8 +81,7 @@ class Positions:
         Raises:
             LogUnavailableError: Another relay is beginning the subscription; try again later.
         """
-        with self.engine.connect() as connection:
-            set_isolation(connection, "AUTOCOMMIT")
+        with connected(self.engine, "AUTOCOMMIT") as connection:
             lock, unlock = _LOCKS[self.engine.dialect.name]
             named = {"name": f"{self._table.name}:{name}"}
             if not connection.execute(text(lock), named).scalar():
@@ -211,20 +210,20 @@ class Positions:
     @contextmanager
     def _own_transaction(self) -> Iterator[Connection]:
         """Yield a connection; uncommitted work is rolled back at the end of the block."""
-        with self.engine.connect() as connection:
-            if self._database.own_isolation is not None:
-                set_isolation(connection, self._database.own_isolation)
-            with self._database.short_waits(connection):
-                try:
-                    self._database.begin(connection)
-                    self._database.check_commit(connection)
-                    self._database.make_durable(connection)
-                    yield connection
-                except ReadingStoppedError:
-                    connection.invalidate()  # the server undoes what was staged without our waiting
-                    raise
-                finally:
-                    connection.rollback()
+        with (
+            connected(self.engine, self._database.own_isolation) as connection,
+            self._database.short_waits(connection),
+        ):
+            try:
+                self._database.begin(connection)
+                self._database.check_commit(connection)
+                self._database.make_durable(connection)
+                yield connection
+            except ReadingStoppedError:
+                connection.invalidate()  # the server undoes what was staged without our waiting
+                raise
+            finally:
+                connection.rollback()
 
     def _columns(self, stored: Stored) -> dict[str, Any]:
         decision = stored.decision
