@@ -170,9 +170,12 @@ def test_stop_leaves_no_process_and_no_directory() -> None:
 def test_owner_that_dies_leaves_nothing(number: signal.Signals) -> None:
     """Ctrl-C, SIGTERM and SIGKILL of the process that started a broker end the broker too."""
     script = (
-        "import sys; from halfbridge.testkit.broker import EmbeddedBroker\n"
+        "import select, sys; from halfbridge.testkit.broker import EmbeddedBroker\n"
         "with EmbeddedBroker() as broker:\n"
-        "    print(broker.process_id, broker.directory, flush=True); sys.stdin.read()"
+        "    print(broker.process_id, broker.directory, flush=True)\n"
+        # Python looks for signals before a call that blocks, and after it: one that comes between
+        # look and call would wait for the end of a plain read.
+        "    while not select.select([sys.stdin], [], [], 0.1)[0]: pass"
     )
     owner = subprocess.Popen(
         [sys.executable, "-c", script],

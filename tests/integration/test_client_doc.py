@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,8 @@ def test_the_clients_examples_work_as_they_stand(cluster: Cluster) -> None:
         known["save"] = twice
         with pytest.raises(IntegrityError):
             known["place_once"]("first")
-    ops = [op.kind for _, op in cluster.ops()]
-    assert ops == [*[OpKind.COMMIT] * (MANY + 2), OpKind.ROLLBACK]
+    kinds = Counter(op.kind for _, op in cluster.ops())  # of two partitions, in no common order
+    assert kinds == {OpKind.COMMIT: MANY + 2, OpKind.ROLLBACK: 1}
     assert saved == [7, *[0] * MANY, "first"]
     assert len(cluster.read(cluster.names.half)) == MANY + 4
 

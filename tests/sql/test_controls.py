@@ -64,7 +64,9 @@ def test_work_that_is_done_after_its_check(
     assert ended == {""}
     assert len(made.rows) == len(made.blocks())
     assert made.delivered() == []
-    assert verdict.counts[Anomaly.PHANTOM] == len(made.rows), verdict.describe()
+    # A check that is repeated, on a slow machine, is answered by the same ROLLBACK once more.
+    phantoms = {f.transaction_id for f in verdict.findings if f.anomaly is Anomaly.PHANTOM}
+    assert len(phantoms) == len(made.rows), verdict.describe()
 
 
 def _run(*words: str) -> int:
