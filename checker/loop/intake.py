@@ -147,6 +147,8 @@ class Input:
             deadline = self._monotonic() + _LEAVE_S
             while self.assigned and self._monotonic() < deadline:
                 self._member.poll(_LEAVE_S / 10)
+        # A rebalance may call back within close(), where the client's answers do not come any more.
+        self._generation += 1
         self._ports.run.let_go(self._member)
 
     # Callbacks run inside poll() and take(). If one raised, the client would drop the records that

@@ -175,6 +175,22 @@ def test_what_a_member_says_that_was_given_up_changes_nothing(scene: _Scene) -> 
     assert scene.input.fetch(0) == []
 
 
+def test_a_member_that_is_closing_takes_no_assignment(scene: _Scene) -> None:
+    """A rebalance may call back within close(), where asking for the membership would hang."""
+    (member,) = scene.kafka.members
+    asked_within_close: list[bool] = []
+
+    def close() -> None:
+        member.membership = lambda: asked_within_close.append(True)  # type: ignore[method-assign]
+        member.assigned(member, PAIR)
+        member.is_closed = True
+
+    member.close = close  # type: ignore[method-assign]
+    scene.input.close(leave=False)
+    assert member.is_closed
+    assert asked_within_close == []
+
+
 def test_a_member_that_cannot_be_made_now_is_tried_again(scene: _Scene) -> None:
     """A certificate is being replaced, say: each fetch tries, until one joins."""
     scene.kafka.refuses = True
