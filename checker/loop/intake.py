@@ -147,9 +147,7 @@ class Input:
             deadline = self._monotonic() + _LEAVE_S
             while self.assigned and self._monotonic() < deadline:
                 self._member.poll(_LEAVE_S / 10)
-        # A rebalance may call back within close(), where the client's answers do not come any more.
-        self._generation += 1
-        self._ports.run.let_go(self._member)
+        self._let_go()
 
     # Callbacks run inside poll() and take(). If one raised, the client would drop the records that
     # it has fetched. So callbacks only take notes. A replaced member may still call them.
@@ -220,9 +218,16 @@ class Input:
         if why := self._failures.why_replace():
             self._renew(why)
 
-    def _renew(self, why: str) -> NoReturn:
+    def _let_go(self) -> None:
+        """Close the member, whose callbacks change nothing from now on.
+
+        A rebalance may call back within close(), where the client's answers do not come any more.
+        """
         self._generation += 1
         self._ports.run.let_go(self._member)
+
+    def _renew(self, why: str) -> NoReturn:
+        self._let_go()
         self._served = []
         self._paused.clear()
         self.assigned, self.is_member = frozenset(), False

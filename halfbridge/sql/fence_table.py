@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -11,12 +10,12 @@ from uuid import uuid4
 from sqlalchemy import MetaData, and_, func, inspect, select
 from sqlalchemy.exc import DBAPIError, NoSuchTableError, SQLAlchemyError
 
-from halfbridge.sql.dialects import connected, database_of
+from halfbridge.sql.dialects import database_of, own_transaction
 from halfbridge.sql.errors import Outcome, TableError
 from halfbridge.sql.tables import OWN_KEY, OWN_OUTCOME, WATERMARK_ID, NowMs, fence_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection, Engine
 
@@ -175,26 +174,9 @@ class FenceTable:
         columns = self.table.c
         return and_(columns.producer_group == OWN_KEY, columns.transaction_id == WATERMARK_ID)
 
-    @contextmanager
-    def own_transaction(self, *, writes: bool = True) -> Iterator[Connection]:
-        """Yield a connection for one short transaction, which is rolled back unless committed.
-
-        The transaction has the isolation level `own_isolation`, also if the engine uses AUTOCOMMIT
-        or SERIALIZABLE. It waits at most CHECK_WAIT_MS for a lock, and its commit is durable.
-        """
-        database = self.database
-        with (
-            connected(self.engine, database.own_isolation) as connection,
-            database.short_waits(connection),
-        ):
-            try:
-                if writes:
-                    database.begin(connection)
-                    database.check_commit(connection)
-                    database.make_durable(connection)
-                yield connection
-            finally:
-                connection.rollback()  # has no effect after a commit
+    def own_transaction(self, *, writes: bool = True) -> AbstractContextManager[Connection]:
+        """Return a block with one short transaction; see dialects.own_transaction."""
+        return own_transaction(self.engine, self.database, writes=writes)
 
     def report(self) -> FenceReport:
         """Return the content of the table; reads all rows."""

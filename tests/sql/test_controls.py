@@ -66,7 +66,8 @@ def test_work_that_is_done_after_its_check(
     assert made.delivered() == []
     # A check that is repeated, on a slow machine, is answered by the same ROLLBACK once more.
     phantoms = {f.transaction_id for f in verdict.findings if f.anomaly is Anomaly.PHANTOM}
-    assert len(phantoms) == len(made.rows), verdict.describe()
+    assert phantoms == {row.transaction_id for row in made.rows}, verdict.describe()
+    assert len(phantoms) == len(made.rows)
 
 
 def _run(*words: str) -> int:

@@ -9,6 +9,7 @@ from halfbridge.sql.dialects.base import (
     Database,
     connected,
     mend_pool,
+    own_transaction,
     roll_back_below,
 )
 from halfbridge.sql.dialects.mariadb import MariaDB
@@ -22,6 +23,7 @@ __all__ = [
     "connected",
     "database_of",
     "mend_pool",
+    "own_transaction",
     "roll_back_below",
 ]
 

@@ -167,6 +167,32 @@ class Database(ABC):
         return ""
 
 
+@contextmanager
+def own_transaction(
+    engine: Engine, database: Database, *, writes: bool = True
+) -> Iterator[Connection]:
+    """Yield a connection for one short transaction, which is rolled back unless committed.
+
+    The transaction has the isolation level `own_isolation`, also if the engine uses AUTOCOMMIT or
+    SERIALIZABLE. It waits at most CHECK_WAIT_MS for a lock, and its commit is durable.
+
+    Raises:
+        DBAPIError, FenceUsageError, NotDurableError: As `connected` and `check_commit`.
+    """
+    with (
+        connected(engine, database.own_isolation) as connection,
+        database.short_waits(connection),
+    ):
+        try:
+            if writes:
+                database.begin(connection)
+                database.check_commit(connection)
+                database.make_durable(connection)
+            yield connection
+        finally:
+            connection.rollback()  # has no effect after a commit
+
+
 def autocommit_error() -> FenceUsageError:
     """Return the error for a connection in AUTOCOMMIT."""
     return FenceUsageError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import MetaData, and_, delete, func, insert, inspect, select, text, update
 
 from halfbridge.bridge.message import Message
-from halfbridge.sql.dialects import connected, database_of
+from halfbridge.sql.dialects import connected, database_of, own_transaction
 from halfbridge.sql.log_subscription.errors import (
     LogUnavailableError,
     PositionTakenError,
@@ -210,20 +210,12 @@ class Positions:
     @contextmanager
     def _own_transaction(self) -> Iterator[Connection]:
         """Yield a connection; uncommitted work is rolled back at the end of the block."""
-        with (
-            connected(self.engine, self._database.own_isolation) as connection,
-            self._database.short_waits(connection),
-        ):
+        with own_transaction(self.engine, self._database) as connection:
             try:
-                self._database.begin(connection)
-                self._database.check_commit(connection)
-                self._database.make_durable(connection)
                 yield connection
             except ReadingStoppedError:
                 connection.invalidate()  # the server undoes what was staged without our waiting
                 raise
-            finally:
-                connection.rollback()
 
     def _columns(self, stored: Stored) -> dict[str, Any]:
         decision = stored.decision

@@ -81,22 +81,23 @@ def _no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def _clients() -> int:
-    """Return how many Kafka clients this process has: each has one main thread."""
-    count = 0
+def _clients() -> set[str]:
+    """Return the thread numbers of this process's Kafka clients: each has one main thread."""
+    found = set()
     for thread in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
-            count += (thread / "comm").read_text() == "rdk:main\n"
-    return count
+            if (thread / "comm").read_text() == "rdk:main\n":
+                found.add(thread.name)
+    return found
 
 
-def _await_clients(count: int) -> None:
-    """Return once there are no more: for a moment a client's new threads bear the main one's name.
+def _await_more(count: int, before: set[str]) -> None:
+    """Return once there are so many more than `before`, of which other tests' clients may end.
 
-    Those that must be gone would stay for ever. There may be fewer: a client of another test was
-    counted while it ended.
+    For a moment a client's new threads bear the main one's name. Those that must be gone would stay
+    for ever.
     """
-    until(f"{count} clients", lambda: _clients() <= count)
+    until(f"{count} more clients", lambda: len(_clients() - before) == count)
 
 
 def _turns() -> Turns:
@@ -112,7 +113,7 @@ def test_a_producer_that_found_no_broker() -> None:
     with pytest.raises(KafkaTxnFailedError):
         turns.start()
     turns.discard()
-    _await_clients(before)
+    _await_more(0, before)
     turns.close()
 
 
@@ -124,9 +125,9 @@ def test_producers_that_are_discarded() -> None:
     turns._transactors = [
         Transactor(turns._config, f"slot-{turn}", ports=system_ports()) for turn in range(2)
     ]
-    _await_clients(before + 2)
+    _await_more(2, before)
     turns.discard()
-    _await_clients(before)
+    _await_more(0, before)
     turns.close()
 
 
@@ -139,14 +140,13 @@ def test_a_producer_whose_commit_failed_in_the_background() -> None:
     turns._transactors = [transactor]
     alone = {"bootstrap.servers": NOWHERE, "group.id": "nobody"}
     nobody = system_ports().kafka.member(alone)
-    before += 1
     turns._under_way = turns._thread.submit(transactor.commit, [], nobody.membership())
     turns._committing = transactor
     del transactor
     with pytest.raises(KafkaTxnFailedError):
         turns.is_done(TIMEOUT_S)
     turns.discard()
-    _await_clients(before)
+    _await_more(1, before)  # nobody
     turns.close()
 
 
