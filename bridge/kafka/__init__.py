@@ -42,7 +42,8 @@ class KafkaClients:
         self, properties: Mapping[str, Any], *, on_lost: Callable[[], None] | None = None
     ) -> KafkaReader:
         """Return a member of `group.id`."""
-        return KafkaReader(self._listened(Consumer, properties, on_lost))
+        consumer = self._listened(Consumer, properties, on_lost)
+        return KafkaReader(consumer, stays="group.instance.id" in properties)
 
     def writer(self, properties: Mapping[str, Any]) -> KafkaWriter:
         """Return a writer."""

@@ -23,10 +23,12 @@ class KafkaReader:
 
     Args:
         consumer: The client library's Consumer.
+        stays: When closed, it stays a member of its group: a static member that has not left.
     """
 
-    def __init__(self, consumer: Any) -> None:
+    def __init__(self, consumer: Any, *, stays: bool = False) -> None:
         self._consumer: Any = consumer
+        self._stays = stays
 
     def read_from(self, offsets: Mapping[Place, int]) -> None:
         """Read exactly these partitions from these offsets on; empty: read nothing."""
@@ -101,8 +103,17 @@ class KafkaReader:
         return self._call(self._consumer.list_topics, topic, timeout=timeout_s).topics[topic].error
 
     def close(self) -> None:
-        """Close; in a broken client this may never return."""
-        self._call(self._consumer.close)
+        """Close; in a broken client this may never return.
+
+        A static member that stays in its group is only dropped, and so destroyed without a
+        callback. The client's close() would first call back for an assignment that is due, and
+        then for its revocation. The group's part of librdkafka (2.16) may have ended by the second
+        callback. The callback's call then never returns, and keeps the interpreter's lock. A member
+        that leaves is safe: that part waits for the broker's answer to the request to leave.
+        Offsets that the client commits by itself are then committed by their interval only.
+        """
+        if not self._stays:
+            self._call(self._consumer.close)
         self._consumer = Closed()
 
     def join(
@@ -156,6 +167,7 @@ class KafkaReader:
     def leave(self) -> None:
         """Leave the group; closing a static member does not leave the group."""
         self._call(self._consumer.unsubscribe)
+        self._stays = False
 
     def _call(self, call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         try:

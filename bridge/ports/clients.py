@@ -120,8 +120,9 @@ class Member(Reader, Protocol):
     ) -> None:
         """Join the group (subscribe).
 
-        `on_assigned` and `on_revoked` are called inside `poll`, `take` and `close`, and must not
-        raise: the client would drop the records that it has fetched.
+        `on_assigned` and `on_revoked` are called inside `poll` and `take`, in a member that leaves
+        the group inside `close` too. They must not raise: the client would drop the records that it
+        has fetched.
         """
 
     def join_and_read(self, topics: Sequence[str]) -> None:

@@ -221,7 +221,8 @@ class Input:
     def _let_go(self) -> None:
         """Close the member, whose callbacks change nothing from now on.
 
-        A rebalance may call back within close(), where the client's answers do not come any more.
+        In a member that leaves the group, close() may call back, and the client may not answer a
+        question any more.
         """
         self._generation += 1
         self._ports.run.let_go(self._member)

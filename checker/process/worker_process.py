@@ -7,6 +7,7 @@ level. The end of standard input means that the supervisor is gone: the worker t
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 # The daemon promises to end within 10 s of SIGTERM. A kafka_txn that takes longer is cut off, which
 # loses nothing: the next worker on this slot aborts it.
 DRAIN_S = 8.0
+# For a process in which no Python code runs any more, and so no timer either: some calls of the
+# Kafka client wait for its threads and keep the interpreter's lock, and a client that closes may
+# never answer them. Later than DRAIN_S, and earlier than the supervisor's SIGKILL.
+HUNG_S = 8.5
 LINE_BYTES_MAX = 1024 * 1024
 # What the supervisor writes behind the order: the level of the log from then on.
 DEBUG_ON, DEBUG_OFF = b"+", b"-"
@@ -88,6 +93,7 @@ class Stop:
         hard_exit: Ends the process at once with a status.
         second_insists: Whether a second signal ends the process hard; False: it has no effect.
         level: Switched by LEVEL_SIGNAL; None where that signal does not come.
+        on_request: Called when the drain begins.
     """
 
     def __init__(
@@ -96,11 +102,13 @@ class Stop:
         *,
         second_insists: bool = True,
         level: LevelSwitch | None = None,
+        on_request: Callable[[], None] = lambda: None,
     ) -> None:
         self.event = threading.Event()
         self._hard_exit = hard_exit
         self._second_insists = second_insists
         self._level = level
+        self._on_request = on_request
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
 
@@ -112,6 +120,7 @@ class Stop:
             self._timer = threading.Timer(DRAIN_S, self._give_up)
             self._timer.daemon = True
             self._timer.start()
+        self._on_request()
         _log.info("stopping: %s", reason)
         self.event.set()
 
@@ -143,12 +152,21 @@ def _stopped_by(
     second_insists: bool = True,
     level: LevelSwitch | None = None,
 ) -> Iterator[Stop]:
-    stop = Stop(second_insists=second_insists, level=level)
+    stop = Stop(second_insists=second_insists, level=level, on_request=_end_when_hung)
     try:
         with on_signals(stop.on_signal, signals=signals):
             yield stop
     finally:
         stop.cancel()
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _end_when_hung() -> None:
+    """End this process after `HUNG_S`, with status 1; standard error gets each thread's stack.
+
+    A thread of faulthandler does this in C, and needs no lock of the interpreter.
+    """
+    faulthandler.dump_traceback_later(HUNG_S, file=2, exit=True)
 
 
 def _run(

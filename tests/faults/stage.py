@@ -11,7 +11,6 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
@@ -38,7 +37,7 @@ from halfbridge.testkit.reader import load_records, read_all, read_ops
 from tests.check_oracle import unexpected_in
 from tests.faults.plan import Kind
 from tests.kit.load import PRODUCER_GROUP, QUIET, READY, REAL_TOPICS
-from tests.kit.processes import children_of
+from tests.kit.processes import children_of, running
 from tests.kit.waiting import SETTLED_S, until
 
 if TYPE_CHECKING:
@@ -117,15 +116,18 @@ class Daemon:
             f"the end of {self.child.name}",
             lambda: not self.is_alive,
             within_s=within_s,
-            explain=self._where_it_stands,
+            explain=lambda: self.where_stand([self.pid]),
         )
         return int(self.child.process.returncode)
 
-    def _where_it_stands(self) -> str:
-        """End it, and return its last lines; the last ones are where its threads stood."""
-        self.child.process.send_signal(signal.SIGABRT)  # see PYTHONFAULTHANDLER
-        with suppress(subprocess.TimeoutExpired):
-            self.child.process.wait(_DUMP_S)
+    def where_stand(self, pids: Iterable[int]) -> str:
+        """End these of its processes, and return its last lines: where their threads stood."""
+        ended = running(pids)
+        for pid, _ in ended:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGABRT)  # see PYTHONFAULTHANDLER
+        with suppress(AssertionError):
+            until("they end", lambda: not ended & running(p for p, _ in ended), within_s=_DUMP_S)
         return "\n".join(("", *self.log().splitlines()[-_LAST_LINES:]))
 
     def log(self) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.plan import Kind
 from tests.faults.stage import seed_of_run
-from tests.kit.processes import children_of, is_running
+from tests.kit.processes import running
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -51,15 +51,20 @@ def _sigkill_one_of(workers: list[int], draw: random.Random) -> bool:
 
 def _kill_the_supervisor(stage: Stage, daemon: Daemon) -> Daemon:
     """SIGKILL it alone, and start another one at once, as a service manager does."""
-    orphans = children_of(daemon.pid)
+    orphans = running(daemon.workers())
     os.kill(daemon.pid, signal.SIGKILL)
     stage.injected["supervisor killed"] += 1
     assert daemon.ended(within_s=_ENDED_S) == -signal.SIGKILL
     successor = stage.daemon("--workers", "2")
+
+    def left() -> set[tuple[int, str]]:
+        return orphans & running(pid for pid, _ in orphans)
+
     until(
         "the orphaned workers end by themselves",
-        lambda: not any(is_running(pid) for pid in orphans),
+        lambda: not left(),
         within_s=_ENDED_S,
+        explain=lambda: daemon.where_stand(pid for pid, _ in left()),
     )
     return successor
 

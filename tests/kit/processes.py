@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Places in /proc/<pid>/stat behind the command's name, see proc(5): the fields 3 and 22 of all.
+_STATE, _START = 0, 19
 
 
 def children_of(parent: int) -> list[int]:
@@ -20,8 +27,18 @@ def children_of(parent: int) -> list[int]:
 
 def is_running(pid: int) -> bool:
     """Tell whether a process of that id runs (a zombie does not)."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state not in "ZX"
+    return bool(running([pid]))
+
+
+def running(pids: Iterable[int]) -> set[tuple[int, str]]:
+    """Return (process id, start in clock ticks since boot) of those that run; zombies do not.
+
+    The start tells a process from a later process or thread to which the system gave the same id.
+    """
+    found = set()
+    for pid in pids:
+        with suppress(OSError):  # there is none
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if fields[_STATE] not in "ZX":
+                found.add((pid, fields[_START]))
+    return found

@@ -104,14 +104,14 @@ class MemoryMember(MemoryReader):
         self._commit(who, offsets)
 
     def close(self) -> None:
-        """Close; a dynamic member leaves its group."""
+        """Close; a dynamic member leaves its group, a static one is not called back."""
         if self.is_closed:
             return
-        if self._topics and self._fatal is None:
+        leaves = not self._instance or self._is_leaving
+        if self._topics and self._fatal is None and leaves:
             self._revoke()
-            if not self._instance or self._is_leaving:
-                with suppress(NoAnswerError):  # its session ends all the same
-                    self._leave_group()
+            with suppress(NoAnswerError):  # its session ends all the same
+                self._leave_group()
         super().close()
 
     # --- parts ------------------------------------------------------------------------------

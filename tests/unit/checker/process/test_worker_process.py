@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from halfbridge.checker.errors import EXIT_ERROR, EXIT_OK
 from halfbridge.checker.process.worker_process import Stop
+
+PATIENCE_S = 60.0
+# PyDLL keeps the interpreter's lock during a call, as some calls of the Kafka client do.
+_HUNG = """
+import ctypes
+from halfbridge.checker.process import worker_process
+worker_process.DRAIN_S = 0.1
+worker_process.HUNG_S = 0.3
+with worker_process._stopped_by(()) as stop:
+    stop.request("test")
+    ctypes.PyDLL(None).sleep(600)
+"""
 
 
 class _ExitedError(Exception):
@@ -52,6 +66,23 @@ def test_a_drain_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatch)
     stop._timer.join()
 
     assert ended == [EXIT_OK]
+
+
+def test_a_process_in_which_no_python_code_runs_is_cut_off_too() -> None:
+    """A call that never returns and keeps the interpreter's lock: the process ends and says where.
+
+    An orphan has no supervisor that would kill it.
+    """
+    hung = subprocess.run(
+        (sys.executable, "-c", _HUNG),
+        check=False,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        text=True,
+    )
+
+    assert hung.returncode == EXIT_ERROR
+    assert 'File "<string>", line 8 in <module>' in hung.stderr
 
 
 def test_supervisor_and_signal_together_drain_once() -> None:

@@ -1,0 +1,82 @@
+"""A member that is closed while its group gives it partitions: the end comes all the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.producing import Cluster
+
+pytestmark = pytest.mark.broker
+
+# librdkafka 2.16 hung in about 4 of 10 such closes.
+_CLOSES = 15
+_PATIENCE_S = 60.0
+# A process of its own: a call that hangs keeps the interpreter's lock, so no Python code runs.
+_MEMBERS = """
+import sys, time
+from contextlib import suppress
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from halfbridge.bridge.kafka import system_ports
+
+servers, topic, group, how, closes = sys.argv[1:]
+common = {"bootstrap.servers": servers}
+admin = AdminClient(common)
+
+
+def members():
+    while True:
+        with suppress(KafkaException):  # the coordinator is being found
+            return admin.describe_consumer_groups([group])[group].result(20).members
+
+
+def until(condition):
+    while not condition():
+        time.sleep(0.01)
+
+
+for number in range(int(closes)):
+    properties = {**common, "group.id": group, "session.timeout.ms": 6_000}
+    if how == "stays":
+        properties["group.instance.id"] = f"slot-{number}"
+    member = system_ports().kafka.member(properties)
+    if how == "stays":
+        member.join([topic], lambda *_: None, lambda *_: None)
+    else:
+        member.join_and_read([topic])
+    # The broker has given partitions, and then answered another question: the client knows them.
+    until(lambda: any(one.assignment.topic_partitions for one in members()))
+    members()
+    member.close()
+    if how == "leaves":
+        until(lambda: not members())
+    else:
+        group += "x"
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["stays", "leaves"])
+def test_a_member_with_a_new_assignment_is_closed(cluster: Cluster, how: str) -> None:
+    """The daemon's static member stays in its group; the one that answers checks leaves it.
+
+    Neither has been polled since the assignment came, so it is still to be called back.
+    """
+    group = cluster.names.daemon_group
+    words = (cluster.servers, cluster.orders, group, how, str(_CLOSES))
+
+    closed = subprocess.run(
+        (sys.executable, "-c", _MEMBERS, *words),
+        check=False,
+        stdout=subprocess.PIPE,
+        timeout=_PATIENCE_S,
+        text=True,
+    )
+
+    assert closed.returncode == 0
+    assert closed.stdout.split() == [str(number) for number in range(_CLOSES)]
