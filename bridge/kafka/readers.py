@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -29,6 +30,8 @@ class KafkaReader:
     def __init__(self, consumer: Any, *, stays: bool = False) -> None:
         self._consumer: Any = consumer
         self._stays = stays
+        self._no_commit = Event()  # unset while `commit_as` runs, maybe in another thread
+        self._no_commit.set()
 
     def read_from(self, offsets: Mapping[Place, int]) -> None:
         """Read exactly these partitions from these offsets on; empty: read nothing."""
@@ -38,7 +41,15 @@ class KafkaReader:
         )
 
     def poll(self, wait_s: float) -> Any:
-        """Return the next record, or an error in its place; None if neither came in time."""
+        """Return the next record, or an error in its place; None if neither came in time.
+
+        A poll lets a commit of another thread go first. The client serves one call at a time. A
+        second thread looks once a millisecond whether it may call, and needs the interpreter's
+        lock for each look. A thread that polls on and on gives that lock up only while it polls,
+        so without this a commit waited for seconds.
+        """
+        if not self._no_commit.wait(wait_s):
+            return None
         try:
             return self._consumer.poll(wait_s)
         except KafkaException as error:
@@ -158,11 +169,15 @@ class KafkaReader:
         outstanding. But its session may end. Then the request names no generation, and the broker
         accepts such a request while the group has no members.
         """
-        if self.membership() != membership:
-            raise KafkaFailure(
-                Code.ILLEGAL_GENERATION, "the member takes part in another generation by now"
-            )
-        self.commit(offsets)
+        self._no_commit.clear()
+        try:
+            if self.membership() != membership:
+                raise KafkaFailure(
+                    Code.ILLEGAL_GENERATION, "the member takes part in another generation by now"
+                )
+            self.commit(offsets)
+        finally:
+            self._no_commit.set()
 
     def leave(self) -> None:
         """Leave the group; closing a static member does not leave the group."""

@@ -134,6 +134,8 @@ class Member(Reader, Protocol):
     def commit_as(self, offsets: Mapping[Place, tuple[int, str]], membership: object) -> None:
         """Commit offsets outside any kafka_txn, as the member that `membership` names; waits.
 
+        Another thread may poll meanwhile: a poll that has not begun waits until the commit ends.
+
         Args:
             offsets: Place -> offset and metadata; all are committed, or none is.
             membership: From `membership`, as it was when the offsets were this member's to commit.
