@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import socket
+import tempfile
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HOST = "127.0.0.1"
 # Below every system's ephemeral range (Linux 32768, macOS 49152): a client that reconnects to a
 # dead broker's port in that range can be given that very port as its own and connect to itself.
 _LOWEST, _HIGHEST = 15_000, 32_000
-_TRIES_MAX = 200
+# A process is given the ports of one block in turn. So it is given a port a second time after 500
+# others, when the broker that had the port has long been started again. 34 processes have a block.
+_BLOCK_PORTS = 500
 _random = random.SystemRandom()
 
 
 def free_ports(count: int) -> tuple[int, ...]:
     """Return `count` different ports that nobody listens on at this moment.
 
-    Another process may take one before it is used; whoever starts a server tries again.
+    No other process of this user is given one of these ports, as long as this process lives, and
+    the same process is given one again after 499 others. So a broker that is killed can be started
+    again on its ports. Programs that do not ask here may take one; whoever starts a server tries
+    again.
 
     Raises:
-        OSError: none was found in 200 tries; the user must free some.
+        OSError: among 500 ports too few are free; the user must free some.
     """
     found: list[int] = []
-    for _ in range(_TRIES_MAX):
+    for _ in range(_BLOCK_PORTS):
         if len(found) == count:
             return tuple(found)
-        port = _random.randrange(_LOWEST, _HIGHEST)
-        if port not in found and is_free(port):
+        port = _mine.next_port()
+        if is_free(port):
             found.append(port)
     raise OSError(f"no {count} free ports between {_LOWEST} and {_HIGHEST} on {HOST}")
 
@@ -41,3 +56,52 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+class _Block:
+    """The ports of this process; thread-safe."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = Lock()
+        self._pid = 0  # a child that a fork made claims a block of its own
+        self._ports: Sequence[int] = ()
+        self._drawn = count()
+        self._lock: TextIO | None = None  # open for the life of the process, which ends the claim
+
+    def next_port(self) -> int:
+        """Return the next port of the block, whether or not it is free."""
+        with self._one_at_a_time:
+            if self._pid != os.getpid():
+                self._claim()
+            return self._ports[next(self._drawn) % len(self._ports)]
+
+    def _claim(self) -> None:
+        firsts = list(range(_LOWEST, _HIGHEST, _BLOCK_PORTS))
+        _random.shuffle(firsts)
+        self._pid, self._drawn = os.getpid(), count()
+        for first in firsts:
+            lock = _locked(first)
+            if lock is not None:
+                self._lock, self._ports = lock, range(first, first + _BLOCK_PORTS)
+                return
+        # More processes than blocks, or no directory for temporary files: any ports, in any order.
+        self._lock, self._ports = None, _random.sample(range(_LOWEST, _HIGHEST), k=_BLOCK_PORTS)
+
+
+def _locked(first: int) -> TextIO | None:
+    """Return the open lock of the block that begins at `first`; None: another process has it."""
+    directory = Path(tempfile.gettempdir()) / f"halfbridge-ports-{os.getuid()}"
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        lock = (directory / str(first)).open("w", encoding="ascii")
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+_mine = _Block()

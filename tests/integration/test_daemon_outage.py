@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from halfbridge.checker.loop import questions
 from halfbridge.testkit.broker import EmbeddedBroker
 from tests.integration.brokers import started
 from tests.integration.installation import Installation
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.broker
 
-# Red is what failed several times in a row, and each time waits for an answer: half a minute where
-# a machine has nothing else to do.
+# Red is what failed several times in a row, and each time waits for answers.
 NOTICED_S = 120.0
+# A worker waits for an answer for 10 s usually, and needs half a minute then to become red.
+_QUESTION_S = 2.0
 
 
 @pytest.fixture
@@ -30,9 +32,10 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 def test_health_turns_green_again_with_nothing_to_do(
-    broker: EmbeddedBroker, topic_prefix: str
+    broker: EmbeddedBroker, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a worker whose partition has nothing new, and of one in reserve, that has none."""
+    monkeypatch.setattr(questions, "QUESTION_S", _QUESTION_S)
     with closing(Installation(broker.bootstrap_servers, topic_prefix)) as installation:
         installation.make()
         daemons = [installation.start(slot=f"w-{number}") for number in range(2)]

@@ -27,8 +27,10 @@ pytestmark = pytest.mark.broker
 WATCHED = "watched-client"
 NEVER_MS = 600_000
 WINDOW = 3
-# So many looks in a row that find nothing: more than fit into the time that a stall takes.
-CALM = 150
+# A stall takes this long here (30 s usually). So many looks in a row that find nothing are more
+# than fit into it: one takes two turns of an idle loop, 0.2 s.
+STALLED_S = 3.0
+CALM = 20
 
 
 @pytest.fixture
@@ -130,6 +132,7 @@ def test_a_daemon_that_has_read_all_keeps_its_consumer(
 
     monkeypatch.setattr(stall_watch, "compare", watched)
     monkeypatch.setattr(stall_watch, "LOOK_S", 0.02)
+    monkeypatch.setattr(stall_watch, "STALLED_S", STALLED_S)
     installation.make()
     daemon = installation.start(republish_window_records=WINDOW, batch_records_max=WINDOW)
     orders = installation.topic("orders")
