@@ -10,7 +10,7 @@ import tempfile
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,6 @@ class _Block:
         self._pid = 0  # a child that a fork made claims a block of its own
         self._ports: Sequence[int] = ()
         self._drawn = count()
-        self._lock: TextIO | None = None  # open for the life of the process, which ends the claim
 
     def next_port(self) -> int:
         """Return the next port of the block, whether or not it is free."""
@@ -80,28 +79,30 @@ class _Block:
         _random.shuffle(firsts)
         self._pid, self._drawn = os.getpid(), count()
         for first in firsts:
-            lock = _locked(first)
-            if lock is not None:
-                self._lock, self._ports = lock, range(first, first + _BLOCK_PORTS)
+            if _lock_block(first):
+                self._ports = range(first, first + _BLOCK_PORTS)
                 return
         # More processes than blocks, or no directory for temporary files: any ports, in any order.
-        self._lock, self._ports = None, _random.sample(range(_LOWEST, _HIGHEST), k=_BLOCK_PORTS)
+        self._ports = _random.sample(range(_LOWEST, _HIGHEST), k=_BLOCK_PORTS)
 
 
-def _locked(first: int) -> TextIO | None:
-    """Return the open lock of the block that begins at `first`; None: another process has it."""
+def _lock_block(first: int) -> bool:
+    """Lock the block that begins at `first`; False: another process has it.
+
+    The file stays open, so that the lock ends with the process.
+    """
     directory = Path(tempfile.gettempdir()) / f"halfbridge-ports-{os.getuid()}"
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
-        lock = (directory / str(first)).open("w", encoding="ascii")
+        lock = os.open(directory / str(first), os.O_CREAT | os.O_RDWR, 0o600)
     except OSError:
-        return None
+        return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        lock.close()
-        return None
-    return lock
+        os.close(lock)
+        return False
+    return True
 
 
 _mine = _Block()
