@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import socket
-import tempfile
 from itertools import count
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -19,8 +16,9 @@ HOST = "127.0.0.1"
 # Below every system's ephemeral range (Linux 32768, macOS 49152): a client that reconnects to a
 # dead broker's port in that range can be given that very port as its own and connect to itself.
 _LOWEST, _HIGHEST = 15_000, 32_000
-# A process is given the ports of one block in turn. So it is given a port a second time after 500
+# A process is given the ports of one block in turn. So it is given a port a second time after 498
 # others, when the broker that had the port has long been started again. 34 processes have a block.
+# The first port of a block is never given away: it is the lock of the block.
 _BLOCK_PORTS = 500
 _random = random.SystemRandom()
 
@@ -28,13 +26,12 @@ _random = random.SystemRandom()
 def free_ports(count: int) -> tuple[int, ...]:
     """Return `count` different ports that nobody listens on at this moment.
 
-    No other process of this user is given one of these ports, as long as this process lives, and
-    the same process is given one again after 499 others. So a broker that is killed can be started
-    again on its ports. Programs that do not ask here may take one; whoever starts a server tries
-    again.
+    No other process is given one of these ports, as long as this process lives, and the same
+    process is given one again after 498 others. So a broker that is killed can be started again on
+    its ports. Programs that do not ask here may take one; whoever starts a server tries again.
 
     Raises:
-        OSError: among 500 ports too few are free; the user must free some.
+        OSError: among 499 ports too few are free; the user must free some.
     """
     found: list[int] = []
     for _ in range(_BLOCK_PORTS):
@@ -80,28 +77,24 @@ class _Block:
         self._pid, self._drawn = os.getpid(), count()
         for first in firsts:
             if _lock_block(first):
-                self._ports = range(first, first + _BLOCK_PORTS)
+                self._ports = range(first + 1, first + _BLOCK_PORTS)
                 return
-        # More processes than blocks, or no directory for temporary files: any ports, in any order.
-        self._ports = _random.sample(range(_LOWEST, _HIGHEST), k=_BLOCK_PORTS)
+        # More processes than blocks: any ports, in any order.
+        self._ports = _random.sample(range(_LOWEST, _HIGHEST), k=_BLOCK_PORTS - 1)
 
 
 def _lock_block(first: int) -> bool:
     """Lock the block that begins at `first`; False: another process has it.
 
-    The file stays open, so that the lock ends with the process.
+    Bound without SO_REUSEADDR, a port belongs to one socket on the machine, whoever the user. The
+    descriptor stays open, so that the lock ends with the process. No file is left behind.
     """
-    directory = Path(tempfile.gettempdir()) / f"halfbridge-ports-{os.getuid()}"
-    try:
-        directory.mkdir(mode=0o700, exist_ok=True)
-        lock = os.open(directory / str(first), os.O_CREAT | os.O_RDWR, 0o600)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        return False
+    with socket.socket() as lock:
+        try:
+            lock.bind((HOST, first))
+        except OSError:
+            return False
+        lock.detach()
     return True
 
 

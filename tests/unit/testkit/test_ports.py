@@ -16,8 +16,10 @@ import json, os
 from halfbridge.testkit.ports import free_ports
 mine = free_ports(180)
 pid = os.fork()
+if pid:
+    os.waitpid(pid, 0)
 print(json.dumps(mine if pid else free_ports(180)), flush=True)
-os.waitpid(pid, 0) if pid else os._exit(0)
+os._exit(0)
 """
 
 
