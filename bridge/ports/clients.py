@@ -120,9 +120,9 @@ class Member(Reader, Protocol):
     ) -> None:
         """Join the group (subscribe).
 
-        `on_assigned` and `on_revoked` are called inside `poll` and `take`, in a member that leaves
-        the group inside `close` too. They must not raise: the client would drop the records that it
-        has fetched.
+        `on_assigned` and `on_revoked` are called inside `poll` and `take`. If the member leaves the
+        group, `close` may call them too. They must not raise: the client would drop the records
+        that it has fetched.
         """
 
     def join_and_read(self, topics: Sequence[str]) -> None:
@@ -147,7 +147,11 @@ class Member(Reader, Protocol):
         """
 
     def leave(self) -> None:
-        """Leave the group (unsubscribe); closing a static member does not leave the group."""
+        """Leave the group (unsubscribe); closing a static member does not leave the group.
+
+        Raises:
+            KafkaFailure: FATAL if another member has this member's place; nothing is left to do.
+        """
 
 
 class Writer(Protocol):

@@ -142,11 +142,10 @@ class Input:
     def close(self, *, leave: bool) -> None:
         """Close; with `leave`, also leave the group: closing alone does not, in a static member."""
         if leave:
-            with suppress(RuntimeError):  # closed already, and no new member could be made
-                self._member.leave()
-            deadline = self._monotonic() + _LEAVE_S
-            while self.assigned and self._monotonic() < deadline:
-                self._member.poll(_LEAVE_S / 10)
+            # RuntimeError: closed already, and no new member could be made. KafkaFailure: the
+            # client has failed for good, for example since another worker took the slot over.
+            with suppress(RuntimeError, KafkaFailure):
+                self._leave()
         self._let_go()
 
     # Callbacks run inside poll() and take(). If one raised, the client would drop the records that
@@ -217,6 +216,12 @@ class Input:
             self._failures.give_up("a commit of offsets may arrive late")
         if why := self._failures.why_replace():
             self._renew(why)
+
+    def _leave(self) -> None:
+        self._member.leave()
+        deadline = self._monotonic() + _LEAVE_S
+        while self.assigned and self._monotonic() < deadline:
+            self._member.poll(_LEAVE_S / 10)
 
     def _let_go(self) -> None:
         """Close the member, whose callbacks change nothing from now on.

@@ -200,9 +200,12 @@ def test_of_two_workers_on_one_slot_the_older_one_ends(stage: Stage) -> None:
 
 
 def test_of_two_supervisors_on_one_slot_the_older_one_ends(stage: Stage) -> None:
-    """So it is with workers under supervisors: each older one gives its slot up for good."""
+    """So it is with workers under supervisors: each older one gives its slot up for good.
+
+    Also with `--leave`: a worker that has lost its slot has no group to leave.
+    """
     stage.make()
-    older = stage.daemon("--slot", "twin", "--workers", "2", name="older")
+    older = stage.daemon("--slot", "twin", "--workers", "2", "--leave", name="older")
     stage.await_members(2)
 
     newer = stage.daemon("--slot", "twin", "--workers", "2", name="newer")

@@ -136,6 +136,7 @@ def who_takes_a_place_fences(world: World) -> None:
     assert old.member.poll(4 * SLICE_S) is None
     assert refused(old.member.commit, {(topic, 0): (1, "")}).code == Code.FATAL
     assert _refusal(world, topic, old.memberships[-1]).code == Code.FENCED_INSTANCE_ID
+    assert refused(old.member.leave).code == Code.FATAL
     old.member.close()
     assert old.assigned == [frozenset({(topic, 0)})]
     assert new.member.poll(4 * SLICE_S) is None

@@ -85,6 +85,8 @@ class MemoryMember(MemoryReader):
     def leave(self) -> None:
         """Leave the group, when polled next."""
         self._check_open()
+        if self._fatal is not None:
+            raise KafkaFailure(Code.FATAL, "Failed to remove subscription: Local: Fatal error")
         self._is_leaving = bool(self._topics)
 
     def commit(self, offsets: Mapping[Place, tuple[int, str | None]]) -> None:

@@ -36,6 +36,7 @@ class _Reader:
         self.reads: dict[tuple[str, int], int] | None = None
         self.paused: set[tuple[str, int]] = set()
         self.is_closed = False
+        self.fatal: KafkaFailure | None = None
         self.assigned: Any = None
         self.revoked: Any = None
 
@@ -63,6 +64,11 @@ class _Reader:
 
     def membership(self) -> object:
         return "generation"
+
+    def leave(self) -> None:
+        if self.fatal is not None:
+            raise self.fatal
+        self.revoked(self)
 
     def close(self) -> None:
         self.is_closed = True
@@ -141,6 +147,15 @@ def test_a_member_that_is_fenced_ends_the_worker(scene: _Scene) -> None:
     scene.member.waiting = [_record(HALF, 0), _failure(FENCED)]
     with pytest.raises(SlotTakenError, match="--slot"):
         scene.input.fetch(0)
+
+
+@pytest.mark.parametrize("fatal", [None, FENCED], ids=["member", "fenced"])
+def test_a_member_leaves_and_is_closed(scene: _Scene, fatal: KafkaFailure | None) -> None:
+    """A fenced client refuses to leave; the worker's end must still say that its slot is taken."""
+    scene.member.fatal = fatal
+    scene.input.close(leave=True)
+    assert scene.member.is_closed
+    assert scene.input.is_member == (fatal is not None)
 
 
 def test_a_member_that_fenced_itself_is_replaced(scene: _Scene) -> None:
