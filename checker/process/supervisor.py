@@ -287,4 +287,9 @@ def _listen() -> socket.socket:
 
 
 def _describe(status: int) -> str:
-    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:  # most real-time signals have no name
+        return f"killed by signal {-status}"

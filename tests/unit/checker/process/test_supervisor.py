@@ -109,12 +109,15 @@ def _fleet(
 
 
 def test_killed_worker_starts_again_on_its_slot_at_once(tmp_path: Path) -> None:
-    """A SIGKILL, and a second one at once, cost one start each; the other worker stays."""
+    """A kill, and a second one at once, cost one start each; the other worker stays.
+
+    The second signal is a real-time signal, which has no name.
+    """
     with _fleet(tmp_path, "a", "b") as fleet:
         fleet.wait_for("started", "b")
-        for count in (1, 2):
+        for count, number in enumerate((signal.SIGKILL, signal.SIGRTMIN + 1), start=1):
             victim = fleet.wait_for("started", "a", count)[-1]
-            os.kill(victim, signal.SIGKILL)
+            os.kill(victim, number)
             fleet.wait_for("started", "a", count + 1)
 
         assert len(fleet.seen("started", "b")) == 1
