@@ -29,6 +29,7 @@ from halfbridge.serde.avro import CHECK_REQUEST, OP
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import CHECK, headers_of
 from halfbridge.serde.records import NO_OFFSET
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,6 @@ _LOG = logging.getLogger("halfbridge.bridge")
 _OVERDUE_PAUSE_S = 0.1  # how late it is noticed that a checker is overdue
 _BACK_OFF_S = 1.0  # after an error, so that a broker that is down costs one line a second
 _STOP_S = 2.0  # checkers that run may end; the daemon asks again about the others
-_MS_PER_S = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class CheckResponder:
             threads=config.check_threads,
             hung_max=config.check_hung_max,
             queue_max=config.check_queue_max,
-            timeout_s=config.check_timeout_ms / _MS_PER_S,
+            timeout_s=config.check_timeout_ms / MS_PER_S,
         )
         self._hung = HungCheckers(
             config.producer_group, ports.run, counts=self.counts, listener=on_hung

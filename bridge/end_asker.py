@@ -10,6 +10,7 @@ from halfbridge.bridge.ends import Ends, half_end
 from halfbridge.bridge.errors import BridgeError
 from halfbridge.bridge.held import held
 from halfbridge.serde.records import NO_OFFSET
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.ports import Admin, Place, Ports
 
-_MS_PER_S = 1_000
 _ASK_S_MIN = 0.1
 _ENDS_S = 10.0  # nobody waits for it
 
@@ -50,7 +50,7 @@ class EndAsker:
             BridgeError: the broker did not say; try again later.
         """
         topic = self._config.names.half
-        limit_s = max(2 * _ASK_S_MIN, self._config.decision_timeout_ms / _MS_PER_S)
+        limit_s = max(2 * _ASK_S_MIN, self._config.decision_timeout_ms / MS_PER_S)
         deadline = self._now() + limit_s
         client = self._client_but(None)
         with suppress(BridgeError):

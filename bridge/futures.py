@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from halfbridge.bridge.delivery import Delivery
 from halfbridge.bridge.errors import HalfNotStoredError, OutcomeUnknownError
 from halfbridge.bridge.message import DecisionReceipt, Resolution, SendReceipt
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
     from halfbridge.bridge.errors import BridgeError
     from halfbridge.bridge.shared import Shared
-
-_MS_PER_S = 1_000
 
 
 class Owner(Protocol):
@@ -78,7 +77,7 @@ class SendFuture(Delivery):
         transaction = self.transaction
         if not self._is_done:
             shared = transaction.shared
-            seconds = shared.config.send_timeout_ms / _MS_PER_S if timeout is None else timeout
+            seconds = shared.config.send_timeout_ms / MS_PER_S if timeout is None else timeout
             if not self.wait(seconds) and transaction.give_up_send(self):
                 raise HalfNotStoredError(
                     f"no acknowledgement of half message {self.index} of transaction "
@@ -137,7 +136,7 @@ class DecisionFuture(Delivery):
         transaction = self.transaction
         if not self._is_done:
             shared = transaction.shared
-            seconds = shared.config.decision_timeout_ms / _MS_PER_S if timeout is None else timeout
+            seconds = shared.config.decision_timeout_ms / MS_PER_S if timeout is None else timeout
             if not self.wait(seconds) and transaction.give_up_decision(self):
                 raise OutcomeUnknownError(
                     f"no acknowledgement of {self.resolution.value} of transaction "

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _CLOSE_TIMEOUT_S = 10.0  # as send_timeout_ms: what was sent last has its time too
-_MS_PER_S = 1_000
 
 
 class TransactionProducer:

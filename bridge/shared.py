@@ -22,6 +22,7 @@ from halfbridge.bridge.failure import INFERRED, KafkaFailure, bridge_error
 from halfbridge.bridge.message import Message
 from halfbridge.bridge.message_checks import check_whole_number, not_a_message
 from halfbridge.bridge.signatures import client_signer
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Ports, Writer
     from halfbridge.serde.topic_shapes import HalfShape
 
-_MS_PER_S = 1_000
 _ROOM_SLICE_S = 0.004  # below delivery_server.INLINE_GRACE_S, as there
 _PURGE_S = 1.0  # callbacks of purged records only: no broker is waited for
 
@@ -84,7 +84,7 @@ class Shared:
         self._real_topics = real_topics
         self._writer = writer
         self._produce = writer.produce
-        self._room_timeout_s = config.send_timeout_ms / _MS_PER_S
+        self._room_timeout_s = config.send_timeout_ms / MS_PER_S
         # The error that refuses use, if the producer is closed or forked.
         self._closed: type[BridgeError] | None = None
         self._closing: type[BridgeError] | None = None

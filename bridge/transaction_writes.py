@@ -21,12 +21,12 @@ from halfbridge.bridge.transaction_records import (
 )
 from halfbridge.serde.limits import TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import DEFAULT_IMMUNITY, NO_OFFSET, NO_TIMESTAMP, OpKind
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
     from halfbridge.bridge.message import Message
     from halfbridge.bridge.shared import Shared
 
-_MS_PER_S = 1_000
 _RESOLUTIONS = {Event.COMMIT: Resolution.COMMIT, Event.ROLLBACK: Resolution.ROLLBACK}
 _KINDS = {Event.COMMIT: OpKind.COMMIT, Event.ROLLBACK: OpKind.ROLLBACK}
 
@@ -275,7 +275,7 @@ class TransactionWrites:
     def _await_sends(self) -> None:
         """Wait until no send is outstanding; give up sends that do not settle in time."""
         now = self.shared.now
-        deadline = now() + self.shared.config.send_timeout_ms / _MS_PER_S
+        deadline = now() + self.shared.config.send_timeout_ms / MS_PER_S
         for future in tuple(self._sends):
             if not future.wait(max(0.0, deadline - now())):
                 self.give_up_send(future)

@@ -6,6 +6,8 @@ import os
 from threading import Lock
 from time import time_ns
 
+from halfbridge.serde.units import NS_PER_MS
+
 _RANDOM_BYTES = 8
 # One system call fetches randomness for this many ids.
 _POOL_IDS = 512
@@ -13,7 +15,6 @@ _RANDOM_MASK = (1 << 62) - 1
 _VERSION = 7 << 76
 _VARIANT = 2 << 62
 _COUNTER_MAX = 0xFFF
-_NS_PER_MS = 1_000_000
 
 
 class TransactionIds:
@@ -35,7 +36,7 @@ class TransactionIds:
     def next(self) -> str:
         """Return a new id of 32 hexadecimal digits."""
         with self._lock:
-            now_ms = time_ns() // _NS_PER_MS
+            now_ms = time_ns() // NS_PER_MS
             if now_ms > self._last_ms:
                 self._last_ms = now_ms
                 self._counter = 0

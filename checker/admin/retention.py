@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.admin.shape import Problem, alter_command
 from halfbridge.checker.errors import AdminError
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 # Less than this is a problem: somebody has to notice, and to act.
 LEFT_S_MIN = 24 * 3600.0
-_MS_PER_S = 1000
 
 
 def retention_left_s(
@@ -44,7 +44,7 @@ def retention_left_s(
             continue
         append_ms = _append_ms_at(cluster, topic, partition, offset)
         if append_ms >= 0:
-            left_s[topic, partition] = (append_ms + int(kept_ms) - now_ms) / _MS_PER_S
+            left_s[topic, partition] = (append_ms + int(kept_ms) - now_ms) / MS_PER_S
     return left_s
 
 

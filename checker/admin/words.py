@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-_MS_PER_S = 1_000
+from halfbridge.serde.units import MS_PER_S
 
 
 def counted(count: int, noun: str) -> str:
@@ -17,7 +17,7 @@ def shown_time(at_ms: int) -> str:
     if at_ms <= 0:
         return "-"
     try:
-        time = datetime.fromtimestamp(at_ms / _MS_PER_S, timezone.utc)
+        time = datetime.fromtimestamp(at_ms / MS_PER_S, timezone.utc)
     except (OverflowError, ValueError, OSError):  # a stranger wrote the record
         return "-"
     return time.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00") + "Z"

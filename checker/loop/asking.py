@@ -15,6 +15,7 @@ from halfbridge.checker.loop.pair import in_turn
 from halfbridge.checker.loop.plan_bodies import restore_checks
 from halfbridge.checker.loop.report import TellNow
 from halfbridge.checker.loop.stamps import Stamps
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,7 +36,6 @@ _log = logging.getLogger("halfbridge.checker")
 # Bodies that are read again for one part of the checks. Without parts, a tenth of a second's checks
 # may be 200 messages of a megabyte each.
 PART_BYTES = 4_194_304
-_MS_PER_S = 1000
 
 
 class Asker:
@@ -54,7 +54,7 @@ class Asker:
     ) -> None:
         self._names = config.names
         self._pacer = Pacer(config.check_rate_max)
-        self._unanswered = Unanswered(config.check_interval_ms / _MS_PER_S)
+        self._unanswered = Unanswered(config.check_interval_ms / MS_PER_S)
         self._questions = questions
         self._barriers = barriers
         self._sender = sender
@@ -81,7 +81,7 @@ class Asker:
                 self._send(pair, checks, now)
             if ledger.wants_op_end:
                 self._questions.ask_end(self._names.op, pair.partition, now_ms)
-            doubt = ledger.wants_half_end(int(now * _MS_PER_S))
+            doubt = ledger.wants_half_end(int(now * MS_PER_S))
             if doubt is not None:
                 self._barriers.ask(pair.partition, doubt)
         begun = self._barriers.serve(now)

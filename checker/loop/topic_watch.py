@@ -13,6 +13,7 @@ from halfbridge.checker.loop.own_topics import OwnTopics
 from halfbridge.checker.loop.patience import Patience
 from halfbridge.checker.loop.topic_guard import TopicGuard
 from halfbridge.checker.loop.topic_settings import TopicSettings
+from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +40,6 @@ LOOK_SHARE = 10
 # For this time after the first look-up of a process no delivery is given up: brokers learn of a
 # topic one after the other, and an earlier process may have used up the budgets of waiting.
 FIRST_LOOKS_S = 2.0
-_MS_PER_S = 1000
 
 
 class TopicWatch:
@@ -108,7 +108,7 @@ class TopicWatch:
         self._at, self.look_at = now, float("inf")
         began = self._clock.monotonic()
         topics = self._questions.partitions()
-        self._routes.update(topics, int(now * _MS_PER_S))
+        self._routes.update(topics, int(now * MS_PER_S))
         self._own.judge(topics, now)
         for group in self._names.groups_of(topics):
             self.settings.want(self._names.check(group))
@@ -171,7 +171,7 @@ class TopicWatch:
             return False
         # A look-up from before the plan's ops were read does not count: the topic may be newer.
         is_stale = self._at < pair.held_since or now - self._at > MISSING_S
-        lacks = self._routes.lacks(plan.deliveries, int(now * _MS_PER_S))
+        lacks = self._routes.lacks(plan.deliveries, int(now * MS_PER_S))
         if lacks and is_stale and not self._look_again(now):
             self.look_at = min(self.look_at, self._not_before)
             return True
@@ -179,7 +179,7 @@ class TopicWatch:
 
     def awaits(self, pair: Pair, plan: Plan, now: float) -> bool:
         """Tell whether `plan` waits for a missing real topic, by the last look-up."""
-        deliveries, monotonic_ms = plan.deliveries, int(now * _MS_PER_S)
+        deliveries, monotonic_ms = plan.deliveries, int(now * MS_PER_S)
         if self._routes.is_clear(deliveries):
             return False
         self._ask_rights(self._routes.untried(deliveries), now)
@@ -210,7 +210,7 @@ class TopicWatch:
     def _wait_no_longer(self, pair: Pair, now: float) -> None:
         if pair.awaited is not None:
             now_ms = pair.now_ms(now)
-            self._patience.spend(pair, pair.awaited, now_ms, int(now * _MS_PER_S))
+            self._patience.spend(pair, pair.awaited, now_ms, int(now * MS_PER_S))
             pair.awaited = None
 
     def _ask_rights(self, topics: Iterable[str], now: float) -> None:
@@ -230,5 +230,5 @@ class TopicWatch:
                 self._routes.allow_topic(topic)
             elif allowed is False:
                 why = f"no right to write to topic {topic}"
-                self._routes.refuse_topic(topic, why, int(now * _MS_PER_S))
+                self._routes.refuse_topic(topic, why, int(now * MS_PER_S))
         self._routes.tried(asked)

@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.serde.units import NS_PER_MS, NS_PER_S
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -13,8 +15,6 @@ if TYPE_CHECKING:
 
 # Of a distribution as a picture shows it: the tail in as many steps as the body.
 PERCENTS = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 100)
-_NS_PER_MS = 1e6
-_NS_PER_S = 1e9
 _US_PER_S = 1e6
 
 
@@ -136,12 +136,12 @@ def latency_of(ages_ns: Sequence[int]) -> Latency:
         return Latency(0.0, 0.0, 0.0, {})
     ordered = sorted(ages_ns)
     quantiles = {
-        f"{percent:g}": round(percentile(ordered, percent) / _NS_PER_MS, 3) for percent in PERCENTS
+        f"{percent:g}": round(percentile(ordered, percent) / NS_PER_MS, 3) for percent in PERCENTS
     }
     return Latency(
-        percentile(ordered, 50) / _NS_PER_MS,
-        percentile(ordered, 99) / _NS_PER_MS,
-        ordered[-1] / _NS_PER_MS,
+        percentile(ordered, 50) / NS_PER_MS,
+        percentile(ordered, 99) / NS_PER_MS,
+        ordered[-1] / NS_PER_MS,
         quantiles,
     )
 
@@ -154,7 +154,7 @@ def percentile(ordered: Sequence[int], percent: float) -> int:
 
 def per_second(count: int, first_ns: int, last_ns: int) -> float:
     """Return the rate a second; 0 without items or without elapsed time."""
-    return count * _NS_PER_S / (last_ns - first_ns) if last_ns > first_ns else 0.0
+    return count * NS_PER_S / (last_ns - first_ns) if last_ns > first_ns else 0.0
 
 
 def _usage_json(usage: Usage) -> dict[str, float]:

@@ -6,10 +6,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from halfbridge.serde.units import NS_PER_S
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NS_PER_S = 1_000_000_000
 LEAD_S = 2.0  # the schedule runs this long before the measurement, so its start does not count
 
 
@@ -25,13 +26,13 @@ def scheduled(numbers: Iterator[int], rate: float) -> Iterator[tuple[int, int]]:
         numbers: Of the messages.
         rate: Messages a second.
     """
-    interval_ns = _NS_PER_S / rate
+    interval_ns = NS_PER_S / rate
     start_ns = time.monotonic_ns()
     for place, number in enumerate(numbers):
         due_ns = start_ns + int(place * interval_ns)
         ahead_ns = due_ns - time.monotonic_ns()
         if ahead_ns > 0:
-            time.sleep(ahead_ns / _NS_PER_S)
+            time.sleep(ahead_ns / NS_PER_S)
         yield number, due_ns
 
 

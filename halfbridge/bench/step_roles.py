@@ -24,6 +24,7 @@ from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.process.service import run_worker
 from halfbridge.checker.status import Status
 from halfbridge.serde.headers import TRANSACTION_ID
+from halfbridge.serde.units import NS_PER_S
 
 if TYPE_CHECKING:
     from halfbridge.bench.timed_ports import Noted
@@ -36,7 +37,6 @@ _BATCH_MAX = 5_000
 _POLL_S = 0.1
 _TAIL_S_MAX = 60.0
 _TICK_S = 0.002
-_NS_PER_S = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +91,10 @@ class _Client:
     def measure(self) -> None:
         start_ns = time.monotonic_ns()
         for number in range(int(self._run.rate * self._run.seconds)):
-            due_ns = start_ns + int(number * _NS_PER_S / self._run.rate)
+            due_ns = start_ns + int(number * NS_PER_S / self._run.rate)
             ahead_ns = due_ns - time.monotonic_ns()
             if ahead_ns > 0:
-                time.sleep(ahead_ns / _NS_PER_S)
+                time.sleep(ahead_ns / NS_PER_S)
             self._send(due_ns)
         self.await_all()
 

@@ -23,6 +23,7 @@ from halfbridge.bench.scene import make_topics
 from halfbridge.bench.step_roles import GROUP, StepsRun
 from halfbridge.bridge.kafka.deletion import delete_groups, delete_topics
 from halfbridge.serde.topics import TopicNames
+from halfbridge.serde.units import NS_PER_MS
 from halfbridge.testkit.children import Children, Interrupts
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ STEPS = (
     "committed",
     "seen by a reader",
 )
-_NS_PER_MS = 1e6
 _START_S_MAX = 60.0
 
 
@@ -67,7 +67,7 @@ def table(whole: Sequence[Sequence[int]]) -> str:
     lines = [f"{len(whole)} transactions", f"{'step, ms':<32}{'p50':>8}{'p99':>9}"]
     for name, span in rows:
         ordered = sorted(span)
-        p50, p99 = (percentile(ordered, each) / _NS_PER_MS for each in (50, 99))
+        p50, p99 = (percentile(ordered, each) / NS_PER_MS for each in (50, 99))
         lines.append(f"{name:<32}{p50:>8.2f}{p99:>9.2f}")
     return "\n".join(lines)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from halfbridge.bench.result import per_second
 from halfbridge.bench.scene import START_S_MAX, facts, open_scene, tell
+from halfbridge.serde.units import NS_PER_MS, NS_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from halfbridge.bench.scene import Scene
     from halfbridge.testkit.children import Child, Interrupts
 
-_NS_PER_MS = 1_000_000
-_NS_PER_S = 1e9
 _STORE_S_MAX = 300.0
 
 
@@ -94,11 +93,11 @@ def _run(scene: Scene) -> UndecidedResult:
     asked = scene.await_fact(client, "asked", timeout_s=START_S_MAX)
     scene.children.stop(consumer)
     seen = facts(consumer)[-1]
-    due_ns = stored["stored_ns"] + timeout_ms * _NS_PER_MS
+    due_ns = stored["stored_ns"] + timeout_ms * NS_PER_MS
     return UndecidedResult(
         undecided=config.messages,
         first_check_s=first["first_check_s"],
-        delivered_s=(seen["last_ns"] - due_ns) / _NS_PER_S,
+        delivered_s=(seen["last_ns"] - due_ns) / NS_PER_S,
         checks_per_s=per_second(asked["asked"], asked["first_asked_ns"], asked["last_asked_ns"]),
         lost=watched.messages - seen["measured"],
         duplicates=seen["duplicates"],

@@ -19,11 +19,11 @@ from halfbridge import Message, Resolution, TransactionProducer
 from halfbridge.bench.client import PRODUCER_GROUP
 from halfbridge.bench.config import BenchConfig
 from halfbridge.bench.payload import make_keys, make_packer, unpack_head
+from halfbridge.serde.units import NS_PER_S
 
 ALONE = 0  # number of the first transaction; the others have 1, 2, ...
 _CHECK_S_MAX = 60.0
 _STORE_S_MAX = 120.0
-_NS_PER_S = 1e9
 
 
 class Checks:
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
         if not checks.alone.wait(_CHECK_S_MAX):
             sys.stderr.write("the first transaction was not asked about\n")
             return 1
-        _say({"first_check_s": (checks.asked_ns(ALONE)[0] - stored_ns) / _NS_PER_S})
+        _say({"first_check_s": (checks.asked_ns(ALONE)[0] - stored_ns) / NS_PER_S})
         _say({"stored_ns": _store(config, producer, range(1, config.messages + 1))})
         told.acquire()
         asked = checks.asked_ns(1)

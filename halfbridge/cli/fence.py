@@ -12,8 +12,8 @@ import click
 
 from halfbridge.cli.database import database_options, opened
 from halfbridge.cli.options import json_option
+from halfbridge.serde.units import MS_PER_S
 
-_MS_PER_S = 1_000
 _DAY_MS = 86_400_000
 _table_options = database_options("halfbridge_fence")
 
@@ -126,4 +126,4 @@ def _before(at_ms: int | None) -> str:
 def _when(at_ms: int | None) -> str:
     if at_ms is None:
         return "none"
-    return datetime.fromtimestamp(at_ms / _MS_PER_S, timezone.utc).isoformat(timespec="seconds")
+    return datetime.fromtimestamp(at_ms / MS_PER_S, timezone.utc).isoformat(timespec="seconds")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy import and_, bindparam, delete, select, update
 from sqlalchemy.exc import DBAPIError
 
+from halfbridge.serde.units import NS_PER_MS
 from halfbridge.sql.dialects import CHECK_WAIT_MS
 from halfbridge.sql.errors import PurgeError
 from halfbridge.sql.fence_table import BIRTH_DIGITS, CLOCK_MARGIN_MS, YOUNG_MS
@@ -36,7 +37,6 @@ _PURGE_BATCH = 1_000
 # need an operator.
 ATTEMPTS_MAX = 5
 _PAUSE_S = 1.0
-_NS_PER_MS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ def _move_watermark(fence: FenceTable, keep_ms: int) -> int:
     column = fence.table.c.purged_before_ms
     with fence.own_transaction() as connection:
         now_ms = int(connection.execute(select(NowMs())).scalar_one())
-        apart_ms = now_ms - time_ns() // _NS_PER_MS
+        apart_ms = now_ms - time_ns() // NS_PER_MS
         if abs(apart_ms) > CLOCK_MARGIN_MS:
             raise PurgeError(
                 f"the database's clock and the one of this machine are {apart_ms} ms apart, at most"

@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from halfbridge.serde.topics import TopicNames
+from halfbridge.serde.units import MS_PER_S
 from halfbridge.spark_jobs.audit.finding import NOTICES, VIOLATIONS
 from halfbridge.spark_jobs.audit.sift import (
     DELIVERED,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.audit.run import Audit
     from halfbridge.spark_jobs.reading.snapshot import Snapshot
 
-_MS_PER_S = 1000
 _COMMITTED = (DELIVERED, REFUSED, PENDING, ELSEWHERE, MISSING, EXPIRED)
 
 
@@ -86,7 +86,7 @@ def _deleted_until(snapshot: Snapshot) -> dict[str, int | None]:
 def _deleted_line(topic: str, until: int | None, *, what: str) -> str:
     if until is None:
         return f"a partition of {topic} was emptied: {what} is called lost"
-    time = datetime.fromtimestamp(until / _MS_PER_S, timezone.utc).isoformat(timespec="seconds")
+    time = datetime.fromtimestamp(until / MS_PER_S, timezone.utc).isoformat(timespec="seconds")
     return f"records of {topic} up to {time} were deleted: {what} that is as old is called lost"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from halfbridge.serde.units import MS_PER_S
 from halfbridge.sql.dialects.base import CHECK_WAIT_MS, MARK, Database, autocommit_error
 from halfbridge.sql.errors import NotDurableError
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from sqlalchemy import Connection, Table
-
-_MS_PER_S = 1_000
 
 
 class MariaDB(Database):
@@ -69,7 +68,7 @@ class MariaDB(Database):
         """Bound the waits for row locks and for metadata locks, whose default is a day."""
         names = ("innodb_lock_wait_timeout", "lock_wait_timeout")
         before = connection.execute(text("SELECT " + ", ".join(f"@@{n}" for n in names))).one()
-        limit_s = CHECK_WAIT_MS // _MS_PER_S
+        limit_s = CHECK_WAIT_MS // MS_PER_S
         _set(connection, dict.fromkeys(names, limit_s))
         try:
             yield

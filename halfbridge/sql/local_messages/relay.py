@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import SQLAlchemyError
 
 from halfbridge.bridge.transaction import IllegalTransitionError
+from halfbridge.serde.units import MS_PER_S
 from halfbridge.sql.errors import FencedError, SqlError
 from halfbridge.sql.local_messages.claims import Claims
 from halfbridge.sql.local_messages.commits import Commits
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from halfbridge.sql.local_messages.writer import LocalMessages
 
 _LOG = logging.getLogger("halfbridge.sql")
-_MS_PER_S = 1_000
 # A lease is renewed this many times before it expires, so that one failed renewal does no harm.
 _RENEWALS_PER_LEASE = 3
 
@@ -192,7 +192,7 @@ class Relay:
         if monotonic() < self._renew_at:
             return
         self._leases.renew()
-        self._renew_at = monotonic() + self.config.lease_ms / _MS_PER_S / _RENEWALS_PER_LEASE
+        self._renew_at = monotonic() + self.config.lease_ms / MS_PER_S / _RENEWALS_PER_LEASE
         self.metrics.buckets.set(len(self._leases.held))
 
     def _relay_keyed(self, connection: Connection, batches: Sequence[Batch]) -> bool:

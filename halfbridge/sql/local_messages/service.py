@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from halfbridge.bridge.errors import BridgeError
 from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.status import Health
+from halfbridge.serde.units import MS_PER_S
 from halfbridge.sql.local_messages.dead_letters import DeadLetters
 from halfbridge.sql.local_messages.errors import DrainError
 from halfbridge.sql.local_messages.ills import Ills
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from halfbridge.sql.log_subscription.wakeups import LogListener
 
 _LOG = logging.getLogger("halfbridge.sql")
-_MS_PER_S = 1_000
 _TROUBLES = (SQLAlchemyError, BridgeError)
 # Waits after a failure of the database or of Kafka; they double.
 _PAUSE_S_MIN = 0.1
@@ -95,7 +95,7 @@ class RelayService:
         self._sick_places: dict[int, BridgeError] = {}
         self._is_ready = False
         self._tidy_at = 0.0
-        self._round_s_max = round_s_max + config.poll_ms_max / _MS_PER_S
+        self._round_s_max = round_s_max + config.poll_ms_max / MS_PER_S
         self._ended_at: float | None = None  # the last successful round, or the start
         self._failure: BaseException | None = None
         relay.metrics.round_age_s.set_function(self.round_age_s)
@@ -235,7 +235,7 @@ class RelayService:
         now = monotonic()
         if now < self._tidy_at:
             return
-        self._tidy_at = now + self._relay.config.housekeeping_ms / _MS_PER_S
+        self._tidy_at = now + self._relay.config.housekeeping_ms / MS_PER_S
         withdrawn = self._settling.withdraw()
         self._relay.metrics.withdrawn.inc(withdrawn)
         self._relay.repeat_orphans()
@@ -243,7 +243,7 @@ class RelayService:
     def _ask(self) -> None:
         """Ask the callback, which may take long, and count the waiting rows."""
         next_count = 0.0
-        while not self._stopping.wait(self._relay.config.housekeeping_ms / _MS_PER_S):
+        while not self._stopping.wait(self._relay.config.housekeeping_ms / MS_PER_S):
             with self._ills.surviving("settling"):
                 if self._settling.ask():
                     self._wake()

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from halfbridge.bridge.errors import BridgeError
+from halfbridge.serde.units import MS_PER_S
 from halfbridge.sql.local_messages.sending import abandon
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.local_messages.sending import Attempt, Sending
 
-_MS_PER_S = 1_000
 _LOG = logging.getLogger("halfbridge.sql")
 # How long a round waits for one half partition while others could continue. Acknowledgements take
 # milliseconds, the election of a leader takes seconds, and a check must not come in between.
@@ -117,7 +117,7 @@ class UnderWay:
             begun: Batches of this round. The check rolls back batches that are given up.
             is_patient: Whether to wait up to the limit, because no other half partition can go on.
         """
-        timeout_s = self._producer.config.send_timeout_ms / _MS_PER_S
+        timeout_s = self._producer.config.send_timeout_ms / MS_PER_S
         _wait_all(begun, timeout_s if is_patient else PATIENCE_S)
         return [attempt for each in begun for attempt in self._attempted(each)]
 
@@ -128,7 +128,7 @@ class UnderWay:
         self._wait(begun, self._decisions)
         found: list[Decision] = []
         left: list[Decision] = []
-        timeout_s = self._producer.config.decision_timeout_ms / _MS_PER_S
+        timeout_s = self._producer.config.decision_timeout_ms / MS_PER_S
         for each in (*self._decisions, *begun):
             if not each.future.done() and monotonic() < each.began + timeout_s:
                 left.append(each)
@@ -149,7 +149,7 @@ class UnderWay:
 
         A batch older than send_timeout_ms is rolled back: its first check is near or past.
         """
-        timeout_s = self._producer.config.send_timeout_ms / _MS_PER_S
+        timeout_s = self._producer.config.send_timeout_ms / MS_PER_S
         attempts: list[Attempt] = []
         for each in sendings:
             is_old = monotonic() >= each.began + timeout_s
