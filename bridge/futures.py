@@ -33,7 +33,7 @@ class Owner(Protocol):
     def give_up_decision(self, future: DecisionFuture) -> bool:
         """Note that a caller no longer waits for an ack; False if the ack came just now."""
 
-    def is_late(self, op_timestamp: int) -> bool:
+    def is_late(self, op_timestamp: int) -> bool | None:
         """Tell whether a decision appended at that time is late (`DecisionReceipt.late`)."""
 
 

@@ -192,14 +192,16 @@ class DecisionReceipt:
         op_partition: Partition of the op topic.
         op_offset: Offset in the op partition; the decision with the lowest offset wins.
         late: The decision came no sooner than the first check was due, by the brokers' append
-            times: a check may have settled the transaction before it.
+            times: a check may have settled the transaction before it. None if that cannot be told:
+            this client has no acknowledgement of the first message (`repeat_commit`, a rollback
+            after a send that failed).
     """
 
     transaction_id: str
     resolution: Resolution
     op_partition: int
     op_offset: int
-    late: bool
+    late: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -206,8 +206,10 @@ class TransactionWrites:
             self.decision_settled(future, error)
         return future
 
-    def is_late(self, op_timestamp: int) -> bool:
+    def is_late(self, op_timestamp: int) -> bool | None:
         """Tell whether a decision appended at that time is late (`DecisionReceipt.late`)."""
+        if self._first_timestamp == NO_TIMESTAMP:
+            return None
         due = max(self._immunity_ms, self.shared.config.transaction_timeout_ms)
         return op_timestamp - self._first_timestamp >= due
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +42,21 @@ def tx(writer: FakeWriter) -> Transaction:
 def _ack(tx: Transaction, writer: FakeWriter, *answers: KafkaFailure | None) -> None:
     writer.answers = list(answers)
     tx.shared.server.serve(0)
+
+
+@pytest.mark.parametrize(
+    ("stored", "late"), [(None, False), (LOST, None)], ids=["stored", "not stored"]
+)
+def test_whether_a_decision_is_late(
+    writer: FakeWriter, tx: Transaction, stored: KafkaFailure | None, late: bool | None
+) -> None:
+    """Only the append time of the first message tells; without it nothing is claimed."""
+    tx.send_async(MESSAGE)
+    _ack(tx, writer, stored)
+    tx.shared.ends = SimpleNamespace(half_end=lambda _partition: 7)  # type: ignore[assignment]
+    decision = tx.rollback_async()
+    _ack(tx, writer, None)
+    assert decision.result().late is late
 
 
 def test_id_and_times_are_the_ports(writer: FakeWriter, tx: Transaction) -> None:
