@@ -32,6 +32,7 @@ OWNED_PROPERTIES: Mapping[str, str] = under_all_names(
         "transactional.id": "the client needs no kafka_txn",
         "isolation.level": "high watermarks must not be hidden",
         "group.id": "use producer_group",
+        "group.instance.id": "a member that closes must leave its group at once",
         "enable.auto.commit": "the check responder owns it",
         "enable.auto.offset.store": "the check responder owns it",
         "auto.offset.reset": "the check responder owns it",
