@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.checker.core.weights import CHAR_BYTES, ENTRY_BYTES, INDEX_BYTES
+from halfbridge.checker.core.weights import INDEX_BYTES, entry_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,7 +52,7 @@ class Entries:
 
     def put(self, entry: Entry, transaction_id: str, resume_count: int) -> None:
         """Add a transaction that `find` did not find."""
-        self.size_bytes += ENTRY_BYTES + CHAR_BYTES * (len(transaction_id) + len(entry.group))
+        self.size_bytes += entry_bytes(transaction_id, entry.group)
         key: Key = (transaction_id, resume_count)
         entry.key = key
         if self._by_key.setdefault(key, entry) is not entry:
@@ -87,7 +87,7 @@ class Entries:
 def _size_bytes(entry: Entry) -> int:
     """Return the bytes of a decided transaction."""
     transaction_id: Any = entry.key[0]
-    size_bytes = ENTRY_BYTES + CHAR_BYTES * (len(transaction_id) + len(entry.group))
+    size_bytes = entry_bytes(transaction_id, entry.group)
     if type(entry.known) is frozenset:
         size_bytes += INDEX_BYTES * len(entry.known)
     return size_bytes

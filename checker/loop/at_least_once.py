@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, cast
 
 from halfbridge.bridge.errors import RetriableError
 from halfbridge.bridge.failure import MEMBER_FENCED, Code, KafkaFailure, bridge_error
+from halfbridge.bridge.ports import Writer
+from halfbridge.checker.loop.batch_writer import BatchWriter, shared_properties
 from halfbridge.checker.loop.blame import Batch
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.first_writes import FirstWrites
-from halfbridge.checker.loop.outlet import Transactor, shared_properties
+from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.told import Told
 from halfbridge.serde.delivery import Delivery
 
@@ -196,8 +198,8 @@ class AtLeastOnce:
         return Transactor(self._config, self._id, ports=self._ports, batch=self._batch)
 
 
-class PlainOutlet(Transactor):
-    """An idempotent producer: hands over and proves as a `Transactor` does, without kafka_txns.
+class PlainOutlet(BatchWriter[Writer]):
+    """An idempotent producer: writes batches of real records without kafka_txns.
 
     What is stored of a batch is, in each partition, a beginning of what was handed over. So whoever
     takes each message once finds messages in the order of the decisions, however often batches are
@@ -212,19 +214,17 @@ class PlainOutlet(Transactor):
     """
 
     def __init__(self, config: CheckerConfig, *, ports: Ports, batch: Batch = Batch.USUAL) -> None:
-        self._clock = ports.clock
-        self._timeout_s = config.kafka_txn_timeout_ms / 1000
-        self._sending_since: float | None = None
-        self._told = Told()
-        self._writer = ports.kafka.writer(  # type: ignore[assignment]  # no transactional one
+        told = Told()
+        writer = ports.kafka.writer(
             {
-                **shared_properties(config, self._told, batch),
+                **shared_properties(config, told, batch),
                 "enable.idempotence": True,
                 "enable.gapless.guarantee": True,
                 "message.timeout.ms": _NEVER_MS,
             }
         )
-        self._first_writes = FirstWrites(self._writer)
+        super().__init__(writer, told, timeout_ms=config.kafka_txn_timeout_ms, clock=ports.clock)
+        self._first_writes = FirstWrites(writer)
 
     def write(self, records: Iterable[Outgoing]) -> dict[int, int]:
         """Hand `records` over, in order; there are no copies among them.

@@ -9,10 +9,10 @@ import pytest
 
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.loop.batch_writer import HANG_GRACE_S
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import (
     COMMIT_RETRIES_MAX,
-    HANG_GRACE_S,
     SLOW_COMMIT_S,
     Transactor,
 )

@@ -1,0 +1,156 @@
+"""Hands a batch of records to a producer, and proves that brokers have stored them.
+
+Each guard against a trap of Kafka's protocol names the trap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from halfbridge.bridge.failure import INFERRED, KafkaFailure
+from halfbridge.checker.loop.blame import Batch
+from halfbridge.checker.loop.clients import client_config
+from halfbridge.checker.loop.failures import KafkaTxnFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from halfbridge.bridge.ports import Clock, Writer
+    from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.loop.publish import Outgoing
+    from halfbridge.checker.loop.told import Told
+
+AnyWriter = TypeVar("AnyWriter", bound="Writer")
+
+# How long after its time-out a call may still return.
+HANG_GRACE_S = 1.0
+# 200 times the records of a batch as configured (batch_records_max 5,000), so the queue is not what
+# limits a batch. A full queue is waited for (`_make_room`).
+_QUEUE_RECORDS_MAX = 1_000_000
+# How late a refused record is noticed while other records wait or are handed over.
+FLUSH_S = 0.1
+# Small batches pass most topics' limits. ONE_RECORD sends each record alone.
+_BATCHES: dict[Batch, dict[str, int]] = {
+    Batch.USUAL: {},
+    Batch.SMALL: {"batch.size": 32 * 1024},
+    Batch.ONE_RECORD: {"batch.num.messages": 1},
+}
+
+
+class BatchWriter(Generic[AnyWriter]):
+    """What all outlets share, with kafka_txns or without.
+
+    Args:
+        writer: Made with `shared_properties`.
+        told: Takes the reports of that writer's client.
+        timeout_ms: Longest wait for brokers, milliseconds.
+        clock: The clock.
+    """
+
+    def __init__(self, writer: AnyWriter, told: Told, *, timeout_ms: int, clock: Clock) -> None:
+        self._writer = writer
+        self._told = told
+        self._timeout_s = timeout_ms / 1000
+        self._clock = clock
+        self._sending_since: float | None = None
+
+    @property
+    def worn(self) -> bool:
+        """Whether this producer must be replaced before its next batch.
+
+        Late requests of the last kafka_txn may still arrive. With the same epoch they would apply
+        to the next kafka_txn (KAFKA-17754).
+        """
+        return self._told.worn
+
+    @property
+    def is_hung(self) -> bool:
+        """Whether sending offsets takes longer than its time-out: the call may never return."""
+        since = self._sending_since
+        return (
+            since is not None and self._clock.monotonic() - since > self._timeout_s + HANG_GRACE_S
+        )
+
+    def close(self) -> None:
+        """Drop the producer, which may be broken, without waiting."""
+        self._writer.close()
+
+    def _prove(self) -> None:
+        """Wait until brokers have confirmed every record, or have refused one.
+
+        The client's own check before a commit is weaker, because it accepts inferred
+        acknowledgements.
+
+        Raises:
+            KafkaTxnFailedError: a record is not confirmed.
+            KafkaFailure: the client has failed.
+        """
+        until = self._clock.monotonic() + self._timeout_s
+        while left := self._writer.flush(FLUSH_S):
+            if self._told.refused is not None:
+                break  # records in the queue behind a refused record are never sent
+            if self._clock.monotonic() > until:
+                raise KafkaTxnFailedError(f"{left} records were not acknowledged in time")
+        refused = self._told.refused
+        if refused is not None and refused[0] is INFERRED:
+            raise failed(INFERRED)
+
+    def _produce(self, records: Iterable[Outgoing]) -> bool:
+        """Hand over the records; tell whether there are copies among them."""
+        produce = self._writer.produce
+        on_delivery = self._told.on_delivery
+        has_copies = False
+        for record in records:
+            callback = on_delivery
+            if record.is_copy:
+                callback, has_copies = self._told.on_copy, True
+            waits_until = 0.0
+            while True:
+                try:
+                    produce(
+                        record.topic,
+                        record.value,
+                        record.key,
+                        record.partition,
+                        callback,
+                        record.timestamp_ms,
+                        record.headers,
+                    )
+                    break
+                except BufferError:
+                    waits_until = waits_until or self._clock.monotonic() + self._timeout_s
+                    self._make_room(waits_until)
+        return has_copies
+
+    def _make_room(self, until: float) -> None:
+        """Wait a moment for acknowledgements, which take records from the full queue."""
+        if self._clock.monotonic() > until:
+            raise KafkaTxnFailedError(
+                f"the producer's queue was full for {self._timeout_s:g} s: brokers do not answer,"
+                " or queue.buffering.max.kbytes is less than one record"
+            )
+        self._writer.poll(0.05)
+
+
+def shared_properties(config: CheckerConfig, told: Told, batch: Batch) -> dict[str, Any]:
+    """Return the properties of a producer that writes whole batches."""
+    return {
+        "queue.buffering.max.messages": _QUEUE_RECORDS_MAX,  # the user may override it
+        **client_config(config),
+        # The Java partitioner, so that Java and Python producers agree on keys.
+        "partitioner": "murmur2_random",
+        # The broker checks sizes, by the limit of each topic.
+        "message.max.bytes": 1_000_000_000,
+        "error_cb": told.on_error,
+        # All records of a batch are handed over at once, so waiting gains nothing.
+        "linger.ms": 0,
+        # A topic is looked up before anything is written to it. A topic that is missing
+        # nevertheless was deleted, and is not worth the default of 30 s.
+        "topic.metadata.propagation.max.ms": 5000,
+        **_BATCHES[batch],
+    }
+
+
+def failed(failure: KafkaFailure, *, topic: str = "", fenced: bool = False) -> KafkaTxnFailedError:
+    """Return the error of a batch that failed."""
+    return KafkaTxnFailedError(failure.text, failure, topic=topic, fenced=fenced)
