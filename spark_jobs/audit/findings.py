@@ -84,7 +84,7 @@ def junk_without_letter(facts: DataFrame, bounds: Bounds) -> DataFrame:
         source.alias("source"), F.col("pair"), F.col("at").alias("origin"), "ms", "kind", "what"
     )
     kept = facts.where(F.col("what") == IS_JUNK_COPY).select("source", "pair", "origin")
-    missing = junk.join(kept, ["source", "pair", "origin"], "left_anti").where(
+    missing = junk.join(kept, ["source", "pair", "origin"], how="left_anti").where(
         bounds.is_passed(F.col("what") == IS_JUNK_OP, F.col("pair"), F.col("origin"), F.col("ms"))
         & ~bounds.letters_may_hide()
         & ~bounds.letter_may_be_deleted(F.col("ms"))
@@ -179,7 +179,7 @@ def _orphans(orphans: DataFrame, surplus: DataFrame, bounds: Bounds) -> DataFram
         (F.col("kind") == OpKind.COMMIT.value)
         & ~F.col("is_foreign")
         & ~bounds.is_ahead(F.col("pair"), F.col("half_to"))
-    ).join(surplus.select("txn").distinct(), "txn", "left_anti")
+    ).join(surplus.select("txn").distinct(), "txn", how="left_anti")
     return findings_of(
         found.withColumn("told", told),
         kind=F.col("told.kind"),

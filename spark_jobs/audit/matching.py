@@ -71,7 +71,7 @@ def match(facts: DataFrame, messages: DataFrame, compute: Compute) -> Matched:
     return Matched(
         messages=_with_letters(pairs.where(F.col("index").isNotNull()), letters),
         surplus=_surplus(pairs),
-        stray=letters.join(indices, [*LIFE, "index"], "left_anti"),
+        stray=letters.join(indices, [*LIFE, "index"], how="left_anti"),
     )
 
 
@@ -116,7 +116,7 @@ def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
     is_seen = F.count_if(is_due).over(equals) <= F.count("real_part").over(equals)
     is_blind = F.max(F.col("must") == UNKNOWN).over(Window.partitionBy("txn"))
     return (
-        ranked.join(reals, ["txn", "hash", "rank"], "full_outer")
+        ranked.join(reals, ["txn", "hash", "rank"], how="full_outer")
         .withColumn("is_known", F.max(is_message).over(equals))
         .withColumn("is_sure", F.coalesce(in_one & ~is_mixed & is_seen, F.lit(col=False)))
         .withColumn("is_seen", ~is_mixed & is_seen)
@@ -132,7 +132,7 @@ def _with_refusals(messages: DataFrame, letters: DataFrame) -> DataFrame:
         .select(*LIFE, "index", F.lit(col=True).alias("is_refused"))
         .distinct()
     )
-    return messages.join(refused, [*LIFE, "index"], "left").withColumn(
+    return messages.join(refused, [*LIFE, "index"], how="left").withColumn(
         "is_refused", F.coalesce("is_refused", F.lit(col=False))
     )
 
@@ -186,7 +186,7 @@ def _with_letters(messages: DataFrame, letters: DataFrame) -> DataFrame:
     is_like = (F.col("content_min") == F.col("hash")) & (F.col("content_max") == F.col("hash"))
     return (
         messages.drop("rank", "is_known", "has_life", "is_blind", "is_refused")
-        .join(summed, [*LIFE, "index"], "left")
+        .join(summed, [*LIFE, "index"], how="left")
         .withColumn("letters", F.coalesce("letters", F.lit(0)))
         .withColumn("is_letter_like", F.coalesce(is_like, F.lit(col=True)))
         .drop("content_min", "content_max")

@@ -74,12 +74,12 @@ def rule(facts: DataFrame, bounds: Bounds, compute: Compute) -> Ruled:
     )
     ops = _deciding(facts)
     is_proven = proves_its_age(F.col("age_ms"), F.col("op_ms"), F.col("born_ms"))
-    known = compute(ops.join(lives, list(LIFE), "inner").where(is_proven))
+    known = compute(ops.join(lives, list(LIFE), how="inner").where(is_proven))
     first = known.groupBy(*LIFE).agg(
         F.min(F.struct("op_at", "kind", "half_to", "count", "op_ms", "source")).alias("decision")
     )
     return Ruled(
-        messages=compute(_ruled(messages.join(first, list(LIFE), "left"), bounds)),
+        messages=compute(_ruled(messages.join(first, list(LIFE), how="left"), bounds)),
         conflicts=_conflicts(known, first),
         orphans=_orphans(ops, lives),
     )
@@ -131,7 +131,7 @@ def _conflicts(known: DataFrame, first: DataFrame) -> DataFrame:
     stands = F.col("decision")
     is_conflict = contradicts(stands["kind"], F.col("kind"), F.col("source"))
     return (
-        known.join(first, list(LIFE), "inner")
+        known.join(first, list(LIFE), how="inner")
         .where((F.col("op_at") > stands["op_at"]) & is_conflict)
         .select(*LIFE, "resume", "pair", "op_at", "kind", stands["kind"].alias("stands"))
     )
@@ -141,8 +141,8 @@ def _orphans(ops: DataFrame, lives: DataFrame) -> DataFrame:
     others = lives.select("txn").distinct().withColumn("is_foreign", F.lit(col=True))
     columns = (*LIFE, "resume", "pair", "op_at", "op_ms", "kind", "source", "half_to")
     return (
-        ops.join(lives, list(LIFE), "left_anti")
-        .join(others, "txn", "left")
+        ops.join(lives, list(LIFE), how="left_anti")
+        .join(others, "txn", how="left")
         .select(*columns, F.coalesce("is_foreign", F.lit(col=False)).alias("is_foreign"))
     )
 

@@ -114,7 +114,7 @@ def _audit(
         bounds = replace(bounds, snapshot=replace(bounds.snapshot, others=others.ranges))
         if others.ids is not None:
             ids = sifted.where(F.col("state") == STRANGE).select("txn")
-            owned = keep(ids.join(others.ids, "txn", "left_semi"))
+            owned = keep(ids.join(others.ids, "txn", how="left_semi"))
             of_others = owned.count()
             told(f"{of_others:,} transactions of other installations")
         looked_at += strange - of_others

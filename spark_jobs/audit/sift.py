@@ -111,10 +111,10 @@ def suspects(
     """
     ids = sifted.where(F.col("state").isNull() | (F.col("state") == STRANGE)).select("txn")
     if others is not None:
-        ids = ids.join(others, "txn", "left_anti")
+        ids = ids.join(others, "txn", how="left_anti")
     if count <= _BROADCAST_MAX:
         ids = F.broadcast(ids)
-    return facts.join(ids, "txn", "left_semi").select(*facts.columns)
+    return facts.join(ids, "txn", how="left_semi").select(*facts.columns)
 
 
 def _one(

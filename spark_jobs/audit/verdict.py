@@ -81,14 +81,14 @@ def judge(matched: Matched, bounds: Bounds, compute: Compute) -> Verdicts:
             F.col("at").alias("other_at"),
         )
     )
-    altered = compute(waiting.join(strange, ["txn", "topic", "place"], "inner").drop("place"))
-    messages = judged.join(altered.drop("topic"), [*LIFE, "index"], "left").withColumn(
+    altered = compute(waiting.join(strange, ["txn", "topic", "place"], how="inner").drop("place"))
+    messages = judged.join(altered.drop("topic"), [*LIFE, "index"], how="left").withColumn(
         "came", F.when(F.col("other_at").isNotNull(), ALTERED).otherwise(F.col("came"))
     )
     taken = altered.select(
         "txn", "topic", F.col("other_part").alias("part"), F.col("other_at").alias("at")
     )
-    surplus = matched.surplus.join(taken, ["txn", "topic", "part", "at"], "left_anti")
+    surplus = matched.surplus.join(taken, ["txn", "topic", "part", "at"], how="left_anti")
     line = Window.partitionBy(*LIFE, "real_topic", "real_part").orderBy("real_at")
     ahead = line.rowsBetween(Window.unboundedPreceding, -1)
     last_sure = F.last(F.when(F.col("is_sure"), F.col("index")), ignorenulls=True).over(ahead)

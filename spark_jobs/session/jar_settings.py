@@ -7,7 +7,6 @@ from pathlib import Path  # noqa: TC003 (get_type_hints reads it)
 
 from halfbridge.serde.settings import setting, variable
 
-ARCHIVES_VARIABLE = variable("class_archives")
 CACHE_VARIABLE = variable("cache_dir")
 SETTINGS_VARIABLE = variable("ivy_settings")
 JARS_VARIABLE = variable("spark_jars")

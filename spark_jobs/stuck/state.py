@@ -125,7 +125,7 @@ def kept(state: DataFrame, *, keep_ms: int) -> DataFrame:
     appended_ms = F.greatest("original_ms", "copied_ms")
     newest = state.groupBy("pair").agg(F.max(appended_ms).alias("newest_ms"))
     is_old = F.coalesce(F.col("last_ms") < F.col("newest_ms") - keep_ms, F.lit(col=False))
-    known = state.join(F.broadcast(newest), "pair", "inner")
+    known = state.join(F.broadcast(newest), "pair", how="inner")
     return known.where(~(is_decided() & is_old)).select(*STATE)
 
 
