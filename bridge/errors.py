@@ -4,7 +4,7 @@ BridgeError
 ├─ RetriableError            the same call may be repeated, now or later
 │  ├─ BackpressureError      too much in flight; slow down
 │  └─ TransactionsRejectedError  an operator stopped new transactions; later
-├─ AbortableError            the daemon aborts its kafka_txn and starts from the offsets
+├─ AbortableError            this program aborts its kafka_txn and begins another one
 ├─ HalfNotStoredError        no ack for a half message: do not run the local transaction
 ├─ OutcomeUnknownError       in doubt: the check settles it; only the same decision may be repeated
 ├─ FatalError                close this producer, make a new one
@@ -51,7 +51,7 @@ class TransactionsRejectedError(RetriableError):
 
 
 class AbortableError(BridgeError):
-    """The kafka_txn must be aborted; its inputs are read again."""
+    """The kafka_txn must be aborted; the daemon then reads its input again from the offsets."""
 
 
 class HalfNotStoredError(BridgeError):

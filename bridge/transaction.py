@@ -61,8 +61,9 @@ class IllegalTransitionError(RuntimeError):
         self.transaction_id = transaction_id
 
 
-# A decision in doubt may only be repeated: the opposite decision could contradict it. Acks may come
-# late, so every state after a send accepts them.
+# A decision in doubt may only be repeated: the opposite decision could contradict it. A caller may
+# give up a write whose ack comes later. So a state accepts the ack of each write that may still be
+# outstanding in it: COMMIT follows the acks of all sends, ROLLBACK need not.
 TRANSITIONS: dict[State, dict[Event, State]] = {
     State.INIT: {
         Event.SEND: State.HALF_SENDING,

@@ -93,9 +93,11 @@ def effect_of(op: Op, state: State) -> Effect:
 
 
 def is_failed_attempt(op: Op) -> bool:
-    """Tell whether a member says by `op` that its checker failed: no answer, and not nobody there.
+    """Tell whether a member of the producer group says by `op` that its checker failed.
 
-    The op's `reason` says what the checker raised or returned, or that the checker still runs.
+    Such an op is not an answer. An op of the daemon, which says that the group has no member, is
+    not a failed attempt. The op's `reason` says what the checker raised or returned, or that the
+    checker still runs.
     """
     return op.kind is OpKind.UNKNOWN and op.check_number == NO_CHECK and op.source is OpSource.CHECK
 

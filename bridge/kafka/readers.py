@@ -121,7 +121,9 @@ class KafkaReader:
         then for its revocation. The group's part of librdkafka (2.16) may have ended by the second
         callback. The callback's call then never returns, and keeps the interpreter's lock. A member
         that leaves is safe: that part waits for the broker's answer to the request to leave.
-        Offsets that the client commits by itself are then committed by their interval only.
+
+        A consumer that is dropped does not commit the offsets that the client commits by itself
+        (`enable.auto.commit`) once more. The last commit of the interval stands.
         """
         if not self._stays:
             self._call(self._consumer.close)

@@ -20,7 +20,7 @@ _NODE_ID = 1
 
 
 class EmbeddedBroker:
-    """A broker that is its own controller (KRaft), ready in about 3 s once its jars are cached.
+    """A broker that is its own controller (KRaft), ready in 3 to 5 s once its jars are cached.
 
     A context manager. Leaves no process behind and removes its temporary directory, however this
     process ends; but the first one of all makes a class data archive (`ClassArchive`), in a process

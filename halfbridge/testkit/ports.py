@@ -26,9 +26,10 @@ _random = random.SystemRandom()
 def free_ports(count: int) -> tuple[int, ...]:
     """Return `count` different ports that nobody listens on at this moment.
 
-    No other process is given one of these ports, as long as this process lives, and the same
-    process is given one again after 498 others. So a broker that is killed can be started again on
-    its ports. Programs that do not ask here may take one; whoever starts a server tries again.
+    No other process is given one of these ports, as long as this process lives and at most 34
+    processes ask. The same process is given one again after 498 others. So a broker that is killed
+    can be started again on its ports. Programs that do not ask here may take one; whoever starts a
+    server tries again.
 
     Raises:
         OSError: among 499 ports too few are free; the user must free some.
