@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,13 +17,15 @@ pytestmark = pytest.mark.broker
 # librdkafka 2.16 hung in about 4 of 10 such closes.
 _CLOSES = 15
 _PATIENCE_S = 60.0
+_ROOT = Path(__file__).resolve().parents[2]
 # A process of its own: a call that hangs keeps the interpreter's lock, so no Python code runs.
 _MEMBERS = """
-import sys, time
+import sys
 from contextlib import suppress
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from halfbridge.bridge.kafka import system_ports
+from tests.kit.waiting import until
 
 servers, topic, group, how, closes = sys.argv[1:]
 common = {"bootstrap.servers": servers}
@@ -35,11 +38,6 @@ def members():
             return admin.describe_consumer_groups([group])[group].result(20).members
 
 
-def until(condition):
-    while not condition():
-        time.sleep(0.01)
-
-
 for number in range(int(closes)):
     properties = {**common, "group.id": group, "session.timeout.ms": 6_000}
     if how == "stays":
@@ -50,11 +48,11 @@ for number in range(int(closes)):
     else:
         member.join_and_read([topic])
     # The broker has given partitions, and then answered another question: the client knows them.
-    until(lambda: any(one.assignment.topic_partitions for one in members()))
+    until("an assignment", lambda: any(one.assignment.topic_partitions for one in members()))
     members()
     member.close()
     if how == "leaves":
-        until(lambda: not members())
+        until("the member has left", lambda: not members())
     else:
         group += "x"
     print(number, flush=True)
@@ -72,6 +70,7 @@ def test_a_member_with_a_new_assignment_is_closed(cluster: Cluster, how: str) ->
 
     closed = subprocess.run(
         (sys.executable, "-c", _MEMBERS, *words),
+        cwd=_ROOT,
         check=False,
         stdout=subprocess.PIPE,
         timeout=_PATIENCE_S,
