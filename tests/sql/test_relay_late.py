@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic, sleep
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +13,7 @@ from halfbridge.serde.partitioner import key_hash
 from halfbridge.sql import Fence
 from halfbridge.sql.local_messages import under_way
 from halfbridge.sql.local_messages.writer import LocalMessages
+from tests.kit.waiting import until
 from tests.sql.relaying import GROUP, WAIT_S_MAX, Scene, run_dry
 
 if TYPE_CHECKING:
@@ -85,9 +86,7 @@ def test_a_late_batch_that_a_check_has_rolled_back_undoes_no_other_batch(
             relay.round()
     assert relaying.states() == [TO_RELAY]  # left under way
     assert relaying.fence.roll_back(begun[0].id)  # as a check does
-    while begun[0].state is not State.HALF_SENT:
-        assert monotonic() < deadline
-        sleep(0.01)
+    until("the late send is acknowledged", lambda: begun[0].state is State.HALF_SENT)
     add(relaying, topic, prompt)
     relay.round()
     assert relaying.states() == [TO_RELAY, MARKED]
