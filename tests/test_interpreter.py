@@ -57,6 +57,24 @@ def test_the_first_is_taken_unless_another_is_a_fifth_faster(
     assert f"loop of {first_us} us" in told.stderr
 
 
+def test_each_counts_by_its_best_round(tmp_path: Path) -> None:
+    """Work beside the first measurement of an interpreter does not make it a slow one."""
+    make_python(tmp_path, "python3", loop_us=1000)
+    disturbed = tmp_path / "python3.12"
+    was_called = tmp_path / "called"
+    disturbed.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" = -c ] || {{ echo Python 3.12; exit; }}\n'
+        f"[ -e {was_called} ] && echo 700 || {{ echo 1400; : > {was_called}; }}\n",
+        "utf-8",
+    )
+    disturbed.chmod(0o755)
+
+    told = choose(str(tmp_path))
+
+    assert told.stdout.strip() == str(disturbed)
+
+
 def test_a_real_interpreter_is_measured_and_taken(tmp_path: Path) -> None:
     """The loop runs on the Python at hand; one that cannot run the loop is no candidate."""
     broken = tmp_path / "python3.10"
