@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.signatures import Signatures
@@ -46,8 +46,8 @@ MINE = Signer(RING, Role.CLIENT, NAMES)
 
 @cache
 def key_file() -> Path:
-    """Return the file that clients read; made once in a process."""
-    return write_key_file(Path(mkdtemp(prefix="halfbridge-")) / "keys.toml", TABLE)
+    """Return the file that clients read; made once in a process, and gone with the process."""
+    return write_key_file(Path(_directory().name) / "keys.toml", TABLE)
 
 
 def attack(world: World) -> None:
@@ -136,6 +136,11 @@ ATTACKS: tuple[Callable[[World, str], None], ...] = (
     forge_a_half,
     replace_a_payload,
 )
+
+
+@cache
+def _directory() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="halfbridge-")
 
 
 def _op(world: World, name: str) -> Op:
