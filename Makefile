@@ -27,7 +27,7 @@ SCALE_ARGS ?=
 RIVALS_ARGS ?= --rounds 1
 # Tests at once, file by file (tests/conftest.py); 0: one after the other, with all they print. A lane
 # whose process ends is not started anew: xdist gives the new one nothing to do, and waits for it.
-# Spark computes in one of them; the others mostly wait, for brokers and for what times out.
+# Spark computes in two of them; the others mostly wait, for brokers and for what times out.
 TEST_LANES ?= 4
 # Fault tests at once: most of them wait most of the time, for what heals or times out.
 FAULT_LANES ?= 2

@@ -38,8 +38,10 @@ def test_a_file_has_one_lane_and_files_have_several() -> None:
     assert set.union(*used.values()) == {"gw0", "gw1"}
 
 
-def test_sparks_tests_share_a_lane() -> None:
-    """One session, in one JVM; so do those that bring the compose file up."""
+def test_sparks_tests_share_two_lanes() -> None:
+    """One session in one JVM each; those that bring the compose file up share one lane."""
     assert lane_of("tests/spark/test_a.py::test_b[c::d]") == lane_of("tests/spark/e.py::f")
+    assert lane_of("tests/spark/test_sink.py::test_b") == lane_of("tests/spark/test_sink_a.py::f")
+    assert lane_of("tests/spark/test_sink.py::test_b") != lane_of("tests/spark/test_a.py::test_b")
     assert lane_of("tests/docker/test_a.py::test_b") == lane_of("tests/docker/e.py::f")
     assert lane_of("tests/sql/test_a.py::test_b") == "tests/sql/test_a.py"

@@ -1,4 +1,4 @@
-"""One Spark session for all tests (a start takes five seconds, half a gigabyte); a sink for one."""
+"""One Spark session for the tests of a lane (a start takes 5 s, 500 MB); a sink for one test."""
 
 from __future__ import annotations
 
