@@ -52,7 +52,7 @@ def count_transactions(
         As `transforms.rows_per_transaction`; nothing is read before an action.
 
     Raises:
-        ValueError: as `io.Topics.of` and `io.source_options`.
+        ValueError: as `topics.Topics.of` and `topics.source_options`.
     """
     records = read_topics(
         spark, Topics.of(*topics), bootstrap_servers=bootstrap_servers, kafka=kafka

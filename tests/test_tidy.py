@@ -261,7 +261,8 @@ def test_client_and_sink_wait_by_ports() -> None:
 
 def test_settings_are_read_by_the_loader() -> None:
     """No module looks up a variable of ours in the environment by itself."""
-    lookup = re.compile(r"environ(?:ment)?(?:\.get\(|\[)\s*(?:\w+_VARIABLE|f?[\"']HALFBRIDGE_)")
+    names = r"\w+_VARIABLE|variable\(|f?[\"']HALFBRIDGE_"
+    lookup = re.compile(rf"environ(?:ment)?(?:\.get\(|\[)\s*(?:{names})")
     wrong = [
         f"{_name(path)}: {found.group()}"
         for path in _files(*PACKAGES)

@@ -2,8 +2,9 @@
 
 `half`, `op` and their like add the records that were read. `plan` applies the ops that may be
 applied, in op order, and returns what one kafka_txn must write. `progress` returns the offsets that
-belong to that plan. When a kafka_txn fails, the ledger is dropped, and a new ledger is rebuilt from
-the committed offsets. Rule numbers are those of DESIGN.md.
+belong to that plan. `plan` only prepares: what it changed in the ledger counts from `committed` on.
+Until then the ledger refuses another plan. When a kafka_txn fails, the ledger is dropped, and a new
+ledger is rebuilt from the committed offsets. Rule numbers are those of DESIGN.md.
 
     half, junk_half ──▶ book ◀── ops ◀── op, junk_op      (before that: rebuild)
                          │  ▲
@@ -45,8 +46,8 @@ class Ledger:
         committed: Progress to rebuild from. The caller reads half records from H and ops from T.
 
     Attributes:
-        waits_full_ms: When the pair's budget of waiting is full again (`checker.patience`). It is
-            committed with the progress.
+        waits_full_ms: When the pair's budget of waiting is full again (`checker.loop.patience`).
+            This time is committed with the progress.
     """
 
     def __init__(self, settings: LedgerSettings, committed: Progress) -> None:
@@ -69,6 +70,7 @@ class Ledger:
         self._half_end = HalfEnd()
         # Offsets of the plan that was returned last: more may be read before that plan commits.
         self._covered = (committed.position, committed.op)
+        self._is_prepared = False  # a plan with records was returned, and is not committed
         self._rebuild_to = committed.rebuild_to
         self.waits_full_ms = committed.waits_full_ms
 
@@ -230,7 +232,12 @@ class Ledger:
             now_ms: Partition time.
             records_max: Most records of the plan. The last transaction may exceed it.
             size_bytes_max: Most bytes of the plan. The last transaction may exceed it.
+
+        Raises:
+            RuntimeError: the plan before has records and is not committed. The caller's mistake:
+                the caller commits that plan, or drops the ledger.
         """
+        self._refuse_a_second_plan()
         book = self._book
         if self._rebuild is not None:
             if not self._rebuild.is_complete(self._position, self._op_position):
@@ -240,7 +247,9 @@ class Ledger:
         book.decided.forget(self._committed.half, self._half_ms)
         metadata_before, bodies_before = self.memory.messages_bytes, self.memory.bodies_bytes
         book.draft.take_letters(records_max=records_max, size_bytes_max=size_bytes_max)
-        self._apply_waiting(now_ms, records_max, size_bytes_max)
+        self._ops.apply_waiting(
+            self._waiting, self._position, now_ms, records_max, size_bytes_max, self.memory
+        )
         book.keep_window(
             self._position,
             self._next_op(),
@@ -257,6 +266,7 @@ class Ledger:
         plan.metadata_bytes = metadata_before - self.memory.messages_bytes
         plan.body_bytes = bodies_before - self.memory.bodies_bytes
         self.memory.keep_bodies(plan.body_bytes)
+        self._is_prepared = plan.records > 0
         return plan
 
     def progress(self, copies_end: int = 0) -> Progress:
@@ -277,24 +287,14 @@ class Ledger:
         return Progress(half, op, self._rebuild_to, ops_from, position, self.waits_full_ms)
 
     def committed(self, progress: Progress) -> None:
-        """Record that `progress` is committed, and forget what only a lower H needed (rule 7)."""
+        """Record that plan and `progress` are committed; forget what a lower H needs (rule 7)."""
+        self._is_prepared = False
         self._committed = progress
         self._book.decided.forget(progress.half, self._half_ms)
 
-    def _apply_waiting(self, now_ms: int, records_max: int, size_bytes_max: int) -> None:
-        waiting, draft, position = self._waiting, self._book.draft, self._position
-        plan, apply, memory = draft.plan, self._ops.apply, self.memory
-        while waiting and plan.records < records_max and plan.size_bytes < size_bytes_max:
-            read = waiting[0]
-            if isinstance(read, JunkRead):
-                draft.bury_junk_op(read)
-                memory.junk_op_is_gone(read)
-            elif read.op.half_offset < position:
-                apply(read, now_ms)
-                memory.ops_bytes -= OP_BYTES + CHAR_BYTES * read.size_bytes
-            else:
-                return
-            waiting.popleft()
+    def _refuse_a_second_plan(self) -> None:
+        if self._is_prepared:
+            raise RuntimeError("the plan before is not committed: commit it, or drop the ledger")
 
     def _next_op(self) -> int:
         return self._waiting[0].offset if self._waiting else self._op_position

@@ -9,6 +9,7 @@ from halfbridge.checker.core.judge import discard_reason, judge_commit
 from halfbridge.checker.core.plan import Count, PutBackRule
 from halfbridge.checker.core.settings import ALLOWED_MAX
 from halfbridge.checker.core.too_large import is_too_large
+from halfbridge.checker.core.weights import CHAR_BYTES, OP_BYTES
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
 from halfbridge.serde.protocol import (
     REASON_CHECK_TIMES,
@@ -21,11 +22,13 @@ from halfbridge.serde.protocol import (
 from halfbridge.serde.records import OpSource
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Iterable, Iterator
 
     from halfbridge.checker.core.book import Book
     from halfbridge.checker.core.entry import Entry
     from halfbridge.checker.core.events import OpRead
+    from halfbridge.checker.core.memory import Memory
 
 
 class Ops:
@@ -57,6 +60,41 @@ class Ops:
             self._orphan(read, now_ms)
         else:
             self._do[effect_of(op, entry.state)](entry, read, now_ms)
+
+    def apply_waiting(  # noqa: PLR0917 (one caller, whose variables have these names)
+        self,
+        waiting: deque[OpRead | JunkRead],
+        position: int,
+        now_ms: int,
+        records_max: int,
+        size_bytes_max: int,
+        memory: Memory,
+    ) -> None:
+        """Apply waiting ops in op order, and take them from `waiting`, until the plan is full.
+
+        The first op whose half record has not been read keeps all later ops waiting (rule 1).
+
+        Args:
+            waiting: Ops that were read and not applied yet, in op order.
+            position: To which the half partition has been read.
+            now_ms: Partition time.
+            records_max: Most records of the plan. The last transaction may exceed it.
+            size_bytes_max: Most bytes of the plan. The last transaction may exceed it.
+            memory: Is told which ops are gone.
+        """
+        draft, apply = self._book.draft, self.apply
+        plan = draft.plan
+        while waiting and plan.records < records_max and plan.size_bytes < size_bytes_max:
+            read = waiting[0]
+            if isinstance(read, JunkRead):
+                draft.bury_junk_op(read)
+                memory.junk_op_is_gone(read)
+            elif read.op.half_offset < position:
+                apply(read, now_ms)
+                memory.ops_bytes -= OP_BYTES + CHAR_BYTES * read.size_bytes
+            else:
+                return
+            waiting.popleft()
 
     def ended(
         self, waiting: Iterable[OpRead | JunkRead], end: int, *, read_to: int

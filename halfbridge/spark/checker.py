@@ -20,7 +20,7 @@ from halfbridge.bridge import NoAnswerError, Resolution, TransactionProducer
 from halfbridge.bridge.held import held
 from halfbridge.serde.avro import SINK_CONTEXT
 from halfbridge.serde.records import OpSource
-from halfbridge.serde.settings import variable
+from halfbridge.serde.settings import load, setting
 from halfbridge.spark_jobs.sink.batch import BatchCommitter
 from halfbridge.spark_jobs.sink.manifest import Fate
 from halfbridge.spark_jobs.sink.options import SinkOptions, parse_options
@@ -42,6 +42,13 @@ _KNOWN_MAX = 3_600
 # So long the log is not searched again for a batch that nobody had decided: each of its
 # transactions is asked about, and a search may read much. Far below the time until the next check.
 _OPEN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFile:
+    """What a responder takes from the environment when the caller gives no key file."""
+
+    key_file: str = setting("", doc="The sink's option key.file; without it nothing is signed.")
 
 
 class StillOpenError(NoAnswerError):
@@ -164,7 +171,7 @@ class SinkResponder:
         key_file: str | None = None,
     ) -> None:
         if key_file is None:
-            key_file = os.environ.get(variable("key_file"), "")
+            key_file = load(KeyFile, environ=os.environ).key_file
         given = {
             "kafka.bootstrap.servers": bootstrap_servers,
             "app.id": app_id,

@@ -189,7 +189,7 @@ def facts_of(
     Args:
         spark: A session with the Kafka connector.
         snapshot: The offsets to read.
-        source: `io.cluster_options`.
+        source: `reading.topics.cluster_options`.
         judge: Judges signatures; None: every record is believed.
     """
     names = snapshot.names

@@ -16,8 +16,9 @@ columns of the record still tell a message that was delivered twice from two equ
 `__messageIndex__` is among the compared bytes. So messages with different indices are never the
 same. A message that an older daemon delivered first and a newer daemon again is kept twice.
 
-After a broker has refused the daemon's timestamps (`checker.stamps`), the records of one delivery
-may differ by milliseconds. Equal messages without an index are then taken for repeated deliveries.
+After a broker has refused the daemon's timestamps (`checker.loop.stamps`), the records of one
+delivery may differ by milliseconds. Equal messages without an index are then taken for repeated
+deliveries.
 
 With timestamps of the broker (LogAppendTime), deliveries cannot be distinguished. Rows without an
 index are then compared as records only: a duplicate message is better than a lost one.

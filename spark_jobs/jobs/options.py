@@ -275,7 +275,7 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reading_options(bootstrap_servers: str, kafka: Mapping[str, str]) -> dict[str, str]:
-    """Return `io.cluster_options` of a command line, before a JVM is started for nothing.
+    """Return `topics.cluster_options` of a command line, before a JVM is started for nothing.
 
     Raises:
         click.UsageError: --kafka-opt sets what makes a read right.

@@ -17,7 +17,7 @@ def with_transaction_id(records: DataFrame) -> DataFrame:
     """Return the records of a real topic, each with the id of its transaction.
 
     Args:
-        records: Has key, value, topic, partition, offset, timestamp, headers (`io`).
+        records: Has key, value, topic, partition, offset, timestamp, headers (`topics`).
 
     Returns:
         Those seven columns and transaction_id string; null for a record that another producer

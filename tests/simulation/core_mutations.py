@@ -24,6 +24,8 @@ from tests.ledger_log import op_record
 from tests.simulation.mutation import Mutation
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from halfbridge.checker.core.entry import Entry
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.serde.progress import Progress
@@ -72,18 +74,13 @@ _deliver = Draft.deliver
 _put_back = Draft.put_back
 
 
-def _apply_before_halves(self: Ledger, now_ms: int, records_max: int, size_bytes_max: int) -> None:
-    waiting, draft = self._waiting, self._book.draft
-    while waiting and draft.plan.records < records_max:
-        read = waiting.popleft()
-        if isinstance(read, JunkRead):
-            draft.bury_junk_op(read)
-        else:
-            self._ops.apply(read, now_ms)
+def _apply_before_halves(
+    self: Ops, waiting: deque[OpRead | JunkRead], _position: int, *rest: Any
+) -> None:
+    _apply_waiting(self, waiting, _UNLIMITED, *rest)
 
 
-def _apply_the_last(self: Ledger, now_ms: int, records_max: int, size_bytes_max: int) -> None:
-    waiting = self._waiting
+def _apply_the_last(self: Ops, waiting: deque[OpRead | JunkRead], *rest: Any) -> None:
     decisions = {
         read.op.transaction_id: read.offset
         for read in waiting
@@ -95,10 +92,10 @@ def _apply_the_last(self: Ledger, now_ms: int, records_max: int, size_bytes_max:
         if decisions.get(read.op.transaction_id, -1) > read.offset:
             overruled = read.op._replace(kind=OpKind.UNKNOWN, check_number=0)
             waiting[at] = read._replace(op=overruled)
-    _apply_waiting(self, now_ms, records_max, size_bytes_max)
+    _apply_waiting(self, waiting, *rest)
 
 
-_apply_waiting = Ledger._apply_waiting
+_apply_waiting = Ops.apply_waiting
 
 
 def _count_any_answer(self: Ops, entry: Entry, read: OpRead, now_ms: int) -> None:
@@ -194,9 +191,9 @@ CORE = (
     Mutation(
         "op applied before its half was read",
         300,
-        ((Ledger, "_apply_waiting", _apply_before_halves),),
+        ((Ops, "apply_waiting", _apply_before_halves),),
     ),
-    Mutation("last decision wins", 300, ((Ledger, "_apply_waiting", _apply_the_last),)),
+    Mutation("last decision wins", 300, ((Ops, "apply_waiting", _apply_the_last),)),
     Mutation("UNKNOWN with any check number counts", 300, ((Ops, "_answer", _count_any_answer),)),
     Mutation("put back without increment", 300, ((Draft, "put_back", _put_back_without_count),)),
     Mutation("discard without the log", 300, ((Draft, "discard", _discard_at_once),)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.loop import collector
 from halfbridge.checker.loop.asking import Asker
 from halfbridge.checker.loop.assignment import Assignment
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from halfbridge.checker.core.plan import Check
     from halfbridge.checker.loop.collector import Work
     from halfbridge.checker.loop.pair import Pair
+
+
+def _allow(self: Ledger) -> None:
+    pass
+
 
 # --- worker --------------------------------------------------------------------------------
 
@@ -145,13 +151,21 @@ def _never_give_up(self: StallWatch, stalled: Mapping[Place, float]) -> None:
 
 LOOP = (
     # Of the worker.
-    Mutation("ledger kept after a failed kafka_txn", 300, ((Worker, "_recover", _keep_ledgers),)),
+    # In two of them the ledger would refuse the second plan by itself: the judge is tested here.
+    Mutation(
+        "ledger kept after a failed kafka_txn",
+        300,
+        ((Worker, "_recover", _keep_ledgers), (Ledger, "_refuse_a_second_plan", _allow)),
+    ),
     Mutation("plan written again", 100, ((Worker, "_committed", _keep_what_is_written),)),
     # Of the collector.
     Mutation(
         "plan taken and left out of the batch",
         100,
-        ((Collector, "collect", _leave_the_last_out),),
+        (
+            (Collector, "collect", _leave_the_last_out),
+            (Ledger, "_refuse_a_second_plan", _allow),
+        ),
         begin=343,
     ),
     Mutation("offsets moved only with records", 100, ((collector, "_must_move", _never_move),)),

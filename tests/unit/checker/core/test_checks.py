@@ -241,6 +241,7 @@ def test_one_age_discard_is_written_while_it_is_on_its_way() -> None:
     book >> wait(4 * INTERVAL_MS) >> op_end << nothing << nobody_asked
     plan = book.take_plan()
     assert len(plan.discards) == 1
+    book.commit()
     book.now_ms += 10 * MINUTE_MS
     book.ledger.op_end(0, book.now_ms)
     book << nobody_asked << nothing

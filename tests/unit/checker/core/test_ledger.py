@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.plan import Count
 from halfbridge.checker.core.settings import OP_ALERT_MS, OP_WAIT_ALERT_MS, OP_WAIT_MS
@@ -319,6 +321,25 @@ def test_progress_covers_the_plan_and_not_what_was_read_since() -> None:
     book.commit()
     assert book.progress == Progress(half=1, op=1, rebuild_to=1, ops_from=0, position=1)
     book >> restart << dead("B", "INCOMPLETE", 1) + junk_buried("half", 1)
+
+
+def test_a_plan_is_committed_before_the_next_one_is_made() -> None:
+    """What a plan changed would be lost if its kafka_txn failed and another plan was written."""
+    book = Playbook() >> half("A") >> commit("A")
+    plan = book.take_plan()
+    book >> half("B") >> commit("B")
+    with pytest.raises(RuntimeError, match="commit it, or drop the ledger"):
+        book.take_plan()
+    book.plan = plan
+    book.commit()
+    book << delivered("B")
+
+
+def test_a_plan_without_records_needs_no_commit() -> None:
+    """Nothing of such a plan is in a kafka_txn: a worker asks again when there may be work."""
+    book = Playbook()
+    assert book.take_plan().records == 0
+    book >> half("A") >> commit("A") << delivered("A")
 
 
 def test_nothing_happens_before_the_rebuild_is_complete() -> None:

@@ -67,9 +67,11 @@ def served(intake: Paused) -> Assignment:
 
 
 def plan(served: Assignment, records_max: int = UNLIMITED) -> int:
-    """Take a plan of the pair, and return how much it writes."""
+    """Take and commit a plan of the pair, and return how much it writes."""
     ledger = served.pairs[0].ledger
-    return ledger.plan(0, records_max=records_max, size_bytes_max=UNLIMITED).records
+    records = ledger.plan(0, records_max=records_max, size_bytes_max=UNLIMITED).records
+    ledger.committed(ledger.progress())
+    return records
 
 
 def read_junk(served: Assignment, count: int, *, size_bytes: int = 1, is_op: bool = False) -> None:

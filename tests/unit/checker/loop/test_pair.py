@@ -86,6 +86,7 @@ def test_a_letter_that_waits_is_work(pair: Pair) -> None:
     for is_left in (True, False):
         pair.ledger.plan(0, records_max=1, size_bytes_max=UNLIMITED)
         assert pair.has_work is is_left
+        pair.ledger.committed(pair.ledger.progress())
 
 
 def test_what_cannot_be_read_is_weighed(pair: Pair) -> None:
