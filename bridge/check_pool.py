@@ -83,7 +83,10 @@ class CheckPool(Generic[Task]):
         work: The user's function.
         ports: The clock and the concurrency are used.
         threads: How many run at a time.
-        queue_max: How many tasks may wait.
+        queue_max: How many tasks may wait. As many outcomes that nobody has taken refuse new tasks:
+            then answers cannot be sent, and more calls of `work` would only need memory. With
+            2,000, at most 2,000 such outcomes, those of the 2,000 waiting tasks and one of each
+            thread are kept.
         timeout_s: How long a task may run before the task is reported as overdue. Python cannot
             stop the task; its answer is reported when the task returns.
         hung_max: How many hung threads are replaced.
@@ -105,14 +108,17 @@ class CheckPool(Generic[Task]):
         self._threads_max = threads
         self._hung_max = hung_max
         self._timeout_s = timeout_s
+        self._queue_max = queue_max
         self._tasks: Line = ports.run.line(queue_max)  # of Task; None: the pool may be stopping
-        self._outcomes: Line = ports.run.line()  # of Outcome; None: there are no more
+        # Of Outcome; None: there are no more. `submit` bounds how many there are.
+        self._outcomes: Line = ports.run.line()
         self._numbers = count()
         self._is_stopping = False
         self._lock = ports.run.waker()  # guards what follows
         self._running: dict[int, _Begun[Task]] = {}
         self._threads: list[Running] = []
         self._able = self._hung = self._timed_out = self._replaced = 0
+        self._untaken = 0  # outcomes
 
     def start(self) -> None:
         """Start the threads.
@@ -125,7 +131,9 @@ class CheckPool(Generic[Task]):
                 self._start_one()
 
     def submit(self, task: Task) -> bool:
-        """Queue a task; False if there is no room."""
+        """Queue a task; False if there is no room, or too many outcomes were not taken."""
+        if self._untaken >= self._queue_max:
+            return False
         try:
             self._tasks.put_nowait(task)
         except Full:
@@ -162,7 +170,7 @@ class CheckPool(Generic[Task]):
         """
         while True:
             batch, is_last = self._next_batch(pause_s)
-            batch.extend(self._overdue())
+            batch.extend(self._overdue(taken=len(batch)))
             if batch:
                 yield batch
             if is_last:
@@ -201,6 +209,7 @@ class CheckPool(Generic[Task]):
     def _has_returned(self, number: int) -> bool:
         """Note that a task returned; tell whether a new thread has replaced the calling one."""
         with held(self._lock):
+            self._untaken += 1
             if not self._running.pop(number).is_overdue:
                 return False
             self._hung -= 1
@@ -225,10 +234,11 @@ class CheckPool(Generic[Task]):
             return batch, False
         return batch, True
 
-    def _overdue(self) -> list[Outcome[Task]]:
+    def _overdue(self, *, taken: int) -> list[Outcome[Task]]:
         """Return the tasks that have become overdue, and replace their threads."""
         overdue = []
         with held(self._lock):
+            self._untaken -= taken
             due = self._now() - self._timeout_s
             for running in self._running.values():
                 if running.since < due and not running.is_overdue:

@@ -111,6 +111,7 @@ class SideThread:
     Unlike an executor's thread, this thread never delays the end of the process.
     """
 
+    # The queue needs no limit: a caller waits for the call before (one close, or one commit).
     def __init__(self, name: str) -> None:
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         Thread(target=_serve, args=(self._work,), name=name, daemon=True).start()

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Admin, Place, Ports, Reader
 
 ENDS_S = 10.0  # a partition without a leader is a finding, and not waited for longer
-READ_S = 5.0
+READ_S = 5.0  # doctor goes on; a partition that was not read to its end by then is judged in part
+_POLL_S = 0.1  # at most so much longer than READ_S a read takes
 # Newest records of each partition that are looked at.
 RECORDS_MAX = 200
 
@@ -57,7 +58,7 @@ def records_of(reader: Reader, starts: Mapping[Place, int], ports: Ports) -> Ite
     reader.read_from(starts)
     deadline = ports.clock.monotonic() + READ_S
     while left and ports.clock.monotonic() < deadline:
-        record = reader.poll(0.1)
+        record = reader.poll(_POLL_S)
         if record is None:
             continue
         error = record.error()

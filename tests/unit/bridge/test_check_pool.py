@@ -101,6 +101,34 @@ def test_a_full_queue_refuses() -> None:
     pool.stop(TIMEOUT_S)
 
 
+def test_outcomes_that_nobody_takes_refuse_new_tasks() -> None:
+    """While answers cannot be sent, checkers are not called without end.
+
+    One thread, and room for three. That the fourth task has begun means that the outcomes of three
+    are there.
+    """
+    begun = [Event() for _ in range(6)]
+    release = Event()
+
+    def work(task: int) -> None:
+        begun[task].set()
+        release.wait(TIMEOUT_S)
+
+    pool = _pool(work, queue_max=3)
+    assert pool.submit(0)
+    assert begun[0].wait(TIMEOUT_S)
+    assert all(pool.submit(task) for task in (1, 2, 3))
+    release.set()
+    assert begun[3].wait(TIMEOUT_S)
+    assert not pool.submit(4)
+    outcomes = pool.outcomes(pause_s=PAUSE_S)
+    assert [each.task for each in _take(outcomes, 4)] == [0, 1, 2, 3]
+    assert pool.submit(5)
+    assert [each.task for each in _take(outcomes, 1)] == [5]
+    assert not begun[4].is_set()
+    pool.stop(TIMEOUT_S)
+
+
 def test_an_overdue_task_is_told_once_and_its_answer_later() -> None:
     """A task cannot be stopped; it is reported when its time is over, and again with its answer."""
     release = Event()
