@@ -126,7 +126,7 @@ class AtLeastOnce:
         ports: Ports,
         batch: Batch = Batch.USUAL,
     ) -> None:
-        self._config, self._id, self._ports, self._batch = config, transactional_id, ports, batch
+        self._config, self._id, self._ports, self.batch = config, transactional_id, ports, batch
         self._own = frozenset((config.names.half, config.names.op, config.names.dead))
         self._kafka_txns_left = FIRST_KAFKA_TXNS
         self._transactor = self._new_transactor()
@@ -189,13 +189,13 @@ class AtLeastOnce:
     def _may_be_plain(self, batch: Sequence[Outgoing]) -> bool:
         if not batch:
             return True
-        if self._kafka_txns_left or self._batch is not Batch.USUAL:
+        if self._kafka_txns_left or self.batch is not Batch.USUAL:
             return False
         own = self._own
         return not any(record.topic in own for record in batch)
 
     def _new_transactor(self) -> Transactor:
-        return Transactor(self._config, self._id, ports=self._ports, batch=self._batch)
+        return Transactor(self._config, self._id, ports=self._ports, batch=self.batch)
 
 
 class PlainOutlet(BatchWriter[Writer]):

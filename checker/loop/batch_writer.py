@@ -27,6 +27,13 @@ HANG_GRACE_S = 1.0
 # 200 times the records of a batch as configured (batch_records_max 5,000), so the queue is not what
 # limits a batch. A full queue is waited for (`_make_room`).
 _QUEUE_RECORDS_MAX = 1_000_000
+# How long a full queue is waited for at a time: a batch's acknowledgements come within
+# milliseconds, and the time-out is looked at in between.
+_ROOM_S = 0.05
+# The largest value that the client library takes: the broker checks sizes, by each topic's limit.
+MESSAGE_BYTES_MAX = 1_000_000_000
+# A sixth of the client library's default: the daemon has looked the topic up before.
+_MISSING_MS_MAX = 5_000
 # How late a refused record is noticed while other records wait or are handed over.
 FLUSH_S = 0.1
 # Small batches pass most topics' limits. ONE_RECORD sends each record alone.
@@ -129,7 +136,7 @@ class BatchWriter(Generic[AnyWriter]):
                 f"the producer's queue was full for {self._timeout_s:g} s: brokers do not answer,"
                 " or queue.buffering.max.kbytes is less than one record"
             )
-        self._writer.poll(0.05)
+        self._writer.poll(_ROOM_S)
 
 
 def shared_properties(config: CheckerConfig, told: Told, batch: Batch) -> dict[str, Any]:
@@ -139,18 +146,19 @@ def shared_properties(config: CheckerConfig, told: Told, batch: Batch) -> dict[s
         **client_config(config),
         # The Java partitioner, so that Java and Python producers agree on keys.
         "partitioner": "murmur2_random",
-        # The broker checks sizes, by the limit of each topic.
-        "message.max.bytes": 1_000_000_000,
+        "message.max.bytes": MESSAGE_BYTES_MAX,
         "error_cb": told.on_error,
         # All records of a batch are handed over at once, so waiting gains nothing.
         "linger.ms": 0,
-        # A topic is looked up before anything is written to it. A topic that is missing
-        # nevertheless was deleted, and is not worth the default of 30 s.
-        "topic.metadata.propagation.max.ms": 5000,
+        # A topic that is missing nevertheless was deleted, and is not worth the default of 30 s.
+        "topic.metadata.propagation.max.ms": _MISSING_MS_MAX,
         **_BATCHES[batch],
     }
 
 
-def failed(failure: KafkaFailure, *, topic: str = "", fenced: bool = False) -> KafkaTxnFailedError:
-    """Return the error of a batch that failed."""
-    return KafkaTxnFailedError(failure.text, failure, topic=topic, fenced=fenced)
+def failed(
+    failure: KafkaFailure, *, topic: str = "", fenced: bool = False, is_vague: bool = False
+) -> KafkaTxnFailedError:
+    """Return the error of a batch that failed; the arguments are those of the error."""
+    text = failure.text
+    return KafkaTxnFailedError(text, failure, topic=topic, fenced=fenced, is_vague=is_vague)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 # A refused batch is divided by this factor until one transaction is left.
 BISECT_FACTOR = 8
+# For so many kafka_txns records go alone after a refusal without a reason. The refused records are
+# read again at once, and come in the first kafka_txns; later ones need not be slow.
+DOUBTFUL_MAX = 100
 
 
 class Batch(Enum):
@@ -71,6 +74,7 @@ class Blame:
         self._sizes = sizes
         self._questions = questions
         self._largest: dict[str, int] = {}
+        self._doubtful = 0  # kafka_txns for which records still go alone, to tell a reason
 
     def limit(self, partition: int) -> int:
         """Return the most records of a pair's next batch."""
@@ -91,18 +95,30 @@ class Blame:
             limit = self._limits.pop(partition, self._limit_max) * 2
             if limit < self._limit_max:
                 self._limits[partition] = limit
+        if self._doubtful == 1:
+            self._end_doubt()
+        self._doubtful = max(0, self._doubtful - 1)
 
     def failed(self, error: KafkaTxnFailedError, plans: Mapping[int, Plan], now_ms: int) -> None:
         """Record that the broker permanently refuses something in `plans`.
 
         Args:
-            error: The error of the kafka_txn.
+            error: The error of the kafka_txn. A bad timestamp is blamed on nobody (`Stamps`).
             plans: The batch: partition -> plan of the pair.
             now_ms: Monotonic milliseconds.
 
         Raises:
             InputLostError: no broker answered; try again.
         """
+        if error.is_vague and self.batch is not Batch.ONE_RECORD:
+            # Of a record that is sent alone, the client tells the broker's reason.
+            self.batch, self._doubtful = Batch.ONE_RECORD, DOUBTFUL_MAX
+            return
+        self._end_doubt()
+        if not error.untimely:
+            self._find(error, plans, now_ms)
+
+    def _find(self, error: KafkaTxnFailedError, plans: Mapping[int, Plan], now_ms: int) -> None:
         if error.too_large and self._takes_less(error.topic, now_ms):
             return
         deliveries = [one for plan in plans.values() for one in plan.deliveries]
@@ -123,6 +139,10 @@ class Blame:
         for partition, plan in plans.items():
             if any(not error.topic or _goes_to(one, error.topic) for one in plan.deliveries):
                 self._limits[partition] = max(1, self.limit(partition) // BISECT_FACTOR)
+
+    def _end_doubt(self) -> None:
+        if self._doubtful:
+            self.batch, self._doubtful = Batch.USUAL, 0
 
     def _measured(self, records: Iterator[Outgoing]) -> Iterator[Outgoing]:
         largest = self._largest

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from halfbridge.bridge.failure import PURGED, Code, KafkaFailure
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.trouble import Troubles
+from halfbridge.checker.loop.batch_writer import MESSAGE_BYTES_MAX
 from halfbridge.checker.loop.clients import client_config
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ _log = logging.getLogger("halfbridge.checker")
 _QUEUE_CHECKS_MAX = 20_000  # a second of checks at the default check_rate_max
 # Bytes of the requests in the queue, which contain half messages: one batch of a kafka_txn.
 _QUEUE_KIB_MAX = 16_384
+# A request that was not sent by then is sent anew when its transaction is due again (30 s).
+_REQUEST_MS_MAX = 5_000
+# The client library's default: no answer is due within milliseconds.
+_LINGER_MS = 5
 # A refused timestamp. If a batch has several records with refused timestamps, librdkafka reports
 # each record as invalid, without the reason.
 _UNTIMELY = frozenset((Code.INVALID_TIMESTAMP, Code.INVALID_RECORD))
@@ -38,9 +43,9 @@ class CheckSender:
                 "queue.buffering.max.kbytes": _QUEUE_KIB_MAX,
                 **client_config(config),
                 "enable.idempotence": True,
-                "message.timeout.ms": 5000,
-                "message.max.bytes": 1_000_000_000,
-                "linger.ms": 5,
+                "message.timeout.ms": _REQUEST_MS_MAX,
+                "message.max.bytes": MESSAGE_BYTES_MAX,
+                "linger.ms": _LINGER_MS,
             },
         )
         self.untimely: int | None = None  # the turn of `Stamps` that was refused last

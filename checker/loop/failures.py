@@ -25,6 +25,7 @@ class KafkaTxnFailedError(Exception):
         failure: The error of the client or a broker; None if there was none.
         topic: Topic of the refused record; empty if not known.
         fenced: Another producer took over the id, or the broker timed out the kafka_txn.
+        is_vague: The client called a record invalid, and does not tell whether its timestamp is.
     """
 
     def __init__(
@@ -34,11 +35,13 @@ class KafkaTxnFailedError(Exception):
         *,
         topic: str = "",
         fenced: bool = False,
+        is_vague: bool = False,
     ) -> None:
         super().__init__(text)
         self.failure = failure
         self.topic = topic
         self.fenced = fenced
+        self.is_vague = is_vague
 
     @property
     def permanent(self) -> bool:

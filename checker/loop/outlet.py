@@ -47,7 +47,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
         config: The daemon's settings.
         transactional_id: The transactional id.
         ports: Kafka and the clock are used.
-        batch: How much is sent to a partition at once.
+        batch: How much is sent to a partition at once; also an attribute.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
             on_lost=told.on_lost,
         )
         super().__init__(writer, told, timeout_ms=config.kafka_txn_timeout_ms, clock=ports.clock)
+        self.batch = batch
 
     def start(self) -> None:
         """Take over the transactional id, which aborts an open kafka_txn of a dead predecessor.
@@ -156,6 +157,11 @@ class Transactor(BatchWriter[TransactionalWriter]):
         A record may be refused while later records of the kafka_txn are still handed over. The
         client then refuses the later records (STATE), and names neither the reason nor that an
         abort is required. Both are in the acknowledgement of the refused record.
+
+        To send offsets is two requests. If a record is refused between the two, the client tells
+        STATE as well (librdkafka's rd_kafka_txn_send_TxnOffsetCommitRequest). If several records
+        of one batch have bad timestamps, the acknowledgement of each only says that the record is
+        invalid. With STATE, nothing tells this case from a record that is invalid by itself.
         """
         requires_abort = cause.requires_abort
         if cause.code == Code.STATE:
@@ -167,8 +173,8 @@ class Transactor(BatchWriter[TransactionalWriter]):
             with suppress(KafkaFailure):
                 self._writer.abort(self._timeout_s)
         named, topic = self._told.refused or (cause, "")
-        # In a batch with several refused timestamps, each record is only reported as invalid.
-        is_vague = named.code == Code.INVALID_RECORD and cause.code not in _OF_INVALID_RECORDS
-        if named.code not in PERMANENT or cause.code == Code.INVALID_TIMESTAMP or is_vague:
+        is_another = named.code == Code.INVALID_RECORD and cause.code not in _OF_INVALID_RECORDS
+        if named.code not in PERMANENT or cause.code == Code.INVALID_TIMESTAMP or is_another:
             named, topic = cause, ""
-        return failed(named, topic=topic, fenced=cause.code in _FENCED)
+        is_vague = named.code == Code.INVALID_RECORD and cause.code == Code.STATE
+        return failed(named, topic=topic, fenced=cause.code in _FENCED, is_vague=is_vague)

@@ -37,7 +37,7 @@ class Turns:
     producer; a new producer of the same id fences it.
 
     Attributes:
-        batch: See `Transactor`; applies to producers that are made from now on.
+        batch: See `Transactor`; a producer with another one is replaced before its next batch.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Turns:
             KafkaTxnFailedError: the kafka_txn failed.
         """
         transactor = self._transactors[self._turn]
-        if transactor.worn:
+        if transactor.worn or transactor.batch is not self.batch:
             transactor = self._replace(self._turn)
         return transactor.write(records)
 

@@ -87,6 +87,7 @@ class WorkAtHand:
             for now_ms in (pair.now_ms(now),)
         )
         in_background = sum(plan.records for _, plan in work) >= BACKGROUND_RECORDS
+        self._turns.batch = self._blame.batch
         copies_end = self._turns.write(self._blame.watched(records))
         self._progress = {
             pair.partition: pair.ledger.progress(copies_end.get(pair.partition, 0))

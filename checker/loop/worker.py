@@ -264,7 +264,7 @@ class Worker:
         self._topics.forget()  # a topic may have changed
         if error.untimely:
             self._stamps.refused(self._stamps.turn)
-        elif error.permanent:
+        if error.permanent:
             with suppress(InputLostError):  # no broker tells the rights now: the next failure asks
                 plans = {pair.partition: plan for pair, plan in self._work}
                 self._blame.failed(error, plans, int(self._monotonic() * 1000))

@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from halfbridge.bridge.failure import Code, KafkaFailure
-from halfbridge.checker.core.plan import Plan
-from halfbridge.checker.loop.blame import Batch, Blame
+from halfbridge.checker.core.plan import Delivery, Plan
+from halfbridge.checker.loop.blame import DOUBTFUL_MAX, Batch, Blame
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.publish import Outgoing
 from halfbridge.checker.loop.routes import Routes
@@ -20,6 +20,8 @@ NAMES = TopicNames()
 LIMIT_MAX = 1_000
 ROUNDS = 50
 INVALID = KafkaTxnFailedError("invalid", KafkaFailure(Code.INVALID_RECORD))
+UNTIMELY = KafkaTxnFailedError("untimely", KafkaFailure(Code.INVALID_TIMESTAMP))
+VAGUE = KafkaTxnFailedError("invalid", KafkaFailure(Code.INVALID_RECORD), is_vague=True)
 
 
 def _blame(routes: Routes, sizes: Sizes | None = None) -> Blame:
@@ -71,6 +73,50 @@ def test_deliveries_make_the_batches_larger_again() -> None:
         blame.succeeded({0: book.plan})
         limits.append(blame.limit(0))
     assert limits == [125, 250, 500, 1000]
+
+
+def _vaguely(blame: Blame, routes: Routes) -> Delivery:
+    """Have a broker refuse A, alone in its kafka_txn, while the client does not say why."""
+    routes.update({"real": 1}, 0)
+    book = Playbook() >> half("A") >> commit("A")
+    book.take_plan()
+    blame.failed(VAGUE, {0: book.plan}, 0)
+    assert blame.batch is Batch.ONE_RECORD
+    (delivery,) = book.plan.deliveries
+    assert not routes.refusal(delivery)
+    return delivery
+
+
+def test_of_an_unknown_reason_nobody_is_blamed_before_records_went_alone() -> None:
+    """A record alone is called invalid for no other record's timestamp."""
+    routes = Routes(0)
+    blame = _blame(routes)
+    delivery = _vaguely(blame, routes)
+    blame.failed(VAGUE, {0: Plan(deliveries=[delivery])}, 0)
+    assert routes.refusal(delivery)
+    assert blame.batch is Batch.USUAL
+
+
+def test_a_timestamp_that_was_the_reason_is_blamed_on_nobody() -> None:
+    """Records are sent as before once the reason is told."""
+    routes = Routes(0)
+    blame = _blame(routes)
+    delivery = _vaguely(blame, routes)
+    blame.failed(UNTIMELY, {0: Plan(deliveries=[delivery])}, 0)
+    assert blame.batch is Batch.USUAL
+    assert not routes.refusal(delivery)
+
+
+def test_records_do_not_go_alone_for_good() -> None:
+    """The pair may be another worker's by now."""
+    routes = Routes(0)
+    blame = _blame(routes)
+    _vaguely(blame, routes)
+    successes = 0
+    while blame.batch is Batch.ONE_RECORD:
+        blame.succeeded({1: Plan()})
+        successes += 1
+    assert successes == DOUBTFUL_MAX
 
 
 def _too_large(topic: str) -> KafkaTxnFailedError:

@@ -202,6 +202,29 @@ def test_an_invalid_record_beside_another_failure_is_blamed_on_nobody(
     assert (failed.value.topic, failed.value.permanent) == ("", False)
 
 
+def test_an_invalid_record_of_an_ended_kafka_txn_may_be_one_of_several(
+    writer: _Writer, transactor: Transactor
+) -> None:
+    """The refusal came while offsets were sent, say: the client tells the state, not the reason."""
+    writer.says["orders"] = KafkaFailure(Code.INVALID_RECORD)
+    writer.commits = [KafkaFailure(Code.STATE)]
+    with pytest.raises(KafkaTxnFailedError) as failed:
+        _transact(transactor, REAL)
+    assert (failed.value.permanent, failed.value.is_vague) == (True, True)
+
+
+@pytest.mark.parametrize("code", [Code.INVALID_RECORD, Code.MSG_SIZE_TOO_LARGE])
+def test_an_invalid_record_is_one_if_its_kafka_txn_failed_for_it(
+    writer: _Writer, transactor: Transactor, code: int
+) -> None:
+    """Then no record of the batch had a bad timestamp."""
+    writer.says["orders"] = KafkaFailure(code)
+    writer.commits = [KafkaFailure(code, requires_abort=True)]
+    with pytest.raises(KafkaTxnFailedError) as failed:
+        _transact(transactor, REAL)
+    assert (failed.value.permanent, failed.value.is_vague) == (True, False)
+
+
 def test_after_an_unknown_outcome_only_the_commit_is_repeated(
     writer: _Writer, transactor: Transactor
 ) -> None:

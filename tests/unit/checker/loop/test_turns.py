@@ -19,6 +19,7 @@ import pytest
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.kafka import system_ports
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.loop.blame import Batch
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
 from halfbridge.checker.loop.turns import Turns
@@ -69,6 +70,19 @@ def test_producers_are_kept_when_the_commit_stands() -> None:
     assert turns.settle()
     assert not turns.settle()
     assert len(turns._transactors) == 2
+    turns.close()
+
+
+def test_a_producer_that_sends_otherwise_is_replaced_before_its_next_batch() -> None:
+    """The caller has changed how much is sent at once, without a failure."""
+    turns = _made(CheckerConfig(bootstrap_servers=NOWHERE, kafka_txn_timeout_ms=1000))
+    before = _transactors(turns._config)
+    turns._transactors = [*before]
+    turns.batch = Batch.ONE_RECORD
+    with pytest.raises(KafkaTxnFailedError):  # its successor finds no broker
+        turns.write([])
+    with pytest.raises(RuntimeError, match="closed"):
+        before[0].start()
     turns.close()
 
 
