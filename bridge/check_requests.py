@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("halfbridge.bridge")
 _BATCH_MAX = 1_000  # at a time; each request becomes one call of a thread of the pool
 _POLL_S = 0.2  # how late a stop, and a pool that has room again, is noticed
-_NOTHING_READ = -1
+_NOTHING_READ = -1  # below every offset
 # If a new consumer stalls as well, the next one must not make the group rebalance each minute.
 PATIENCE_S_MAX = 16 * STALLED_S
 

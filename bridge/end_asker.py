@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.config import BridgeConfig
     from halfbridge.bridge.ports import Admin, Place, Ports
 
-_ASK_S_MIN = 0.1
+_ASK_S_MIN = 0.1  # a question and its answer take milliseconds; less would fail on a busy broker
 _ENDS_S = 10.0  # nobody waits for it
 
 

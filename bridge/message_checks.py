@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from halfbridge.bridge.errors import InvalidMessageError
 from halfbridge.serde.headers import RESERVED, Header
 
-_HEADERS_TO_SHOW = 200
+_HEADERS_TO_SHOW = 200  # characters: two lines of a terminal show which header is meant
 
 
 def check_whole_number(field: str, value: object) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-_CONTINUE = 0x80
-
-
-_LONG_BITS = 64
+_CONTINUE = 0x80  # set in each byte but the last
+_LONG_BITS = 64  # of Avro's long
 
 
 def write_long(value: int) -> bytes:

@@ -8,7 +8,7 @@ from time import time_ns
 
 from halfbridge.serde.units import NS_PER_MS
 
-_RANDOM_BYTES = 8
+_RANDOM_BYTES = 8  # of which 62 bits are used (RFC 9562)
 # One system call fetches randomness for this many ids.
 _POOL_IDS = 512
 _RANDOM_MASK = (1 << 62) - 1

@@ -12,6 +12,7 @@ from functools import lru_cache
 from struct import iter_unpack
 from zlib import crc32
 
+# Kafka's murmur2 (org.apache.kafka.common.utils.Utils): its seed, its factor, 32 bits, no sign.
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
     from halfbridge.spark_jobs.reading.cluster import Brokers
 
-VALUE_BYTES = 1024
-_DIGEST_BYTES = 32
-_KEYS = 10_000
+VALUE_BYTES = 1024  # as in the other benches
+_DIGEST_BYTES = 32  # of SHA-256
+_KEYS = 10_000  # so that partitions are even
 _PREFIX = "halfbridge-bench-ingest-"
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.headers import Headers
 
 
-NO_COMMITTED_OFFSET = -1001
+NO_COMMITTED_OFFSET = -1001  # librdkafka's RD_KAFKA_OFFSET_INVALID
 
 
 class Record(Protocol):

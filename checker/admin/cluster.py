@@ -28,7 +28,7 @@ T = TypeVar("T")
 CALL_TIMEOUT_S = 20.0  # an operator waits; brokers elect a leader in less
 REACH_TIMEOUT_S = 8.0  # an operator waits for it; a typo in the address is the usual cause
 SETTLE_TIMEOUT_S = 30.0  # a topic just made is not known to every broker at once
-SETTLE_POLL_S = 0.05
+SETTLE_POLL_S = 0.05  # a broker applies a new topic within some 100 ms; each look is one request
 NO_PROPERTIES: Mapping[str, Any] = MappingProxyType({})
 
 

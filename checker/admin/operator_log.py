@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.cluster import Cluster
     from halfbridge.serde.topics import TopicNames
 
-_PARTITION = 0
+_PARTITION = 0  # the only one: the log has one order
 # The newest records that `read` looks at: a few seconds, however long the log is.
 READ_RECORDS_MAX = 1_000_000
 _PROBLEM_CHARS_MAX = 200

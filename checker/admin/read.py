@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from halfbridge.serde.records import HalfMetadata, Op
     from halfbridge.serde.verifier import Verifier
 
+# Records at a time; the reader returns what is there, so fewer would cost calls.
 READ_BATCH = 10_000
 _READ_WAIT_S = 0.5  # how late it is noticed that nothing comes any more
 

@@ -33,7 +33,7 @@ _DAY_MS = 24 * 3_600_000
 HALF_RETENTION_MS = 7 * _DAY_MS
 DEAD_RETENTION_MS = 30 * _DAY_MS
 DEAD_PARTITIONS = 1  # dead letters are few, and are read in one order
-SETTINGS_PARTITIONS = 1
+SETTINGS_PARTITIONS = 1  # one: settings have one order
 # Readers believe no longer record; the frame of a batch of one record takes less than 1 KB.
 SETTINGS_TOPIC_BYTES = SETTINGS_BYTES_MAX + 1024
 _SETTINGS_SETTINGS = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.operator_log import OperatorLog
     from halfbridge.serde.topics import TopicNames
 
-_PARTITION = 0
+_PARTITION = 0  # the only one of the settings topic
 _NOT_SET = TransactionsSwitch(is_rejecting=False, at_ms=0, who="", reason="")
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.operator_log import OperatorLog
     from halfbridge.serde.topics import TopicNames
 
-_PARTITION = 0
+_PARTITION = 0  # the only one of the settings topic
 
 
 class RealTopic(NamedTuple):

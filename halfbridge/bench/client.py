@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 PRODUCER_GROUP = "bench"
-_WARMUP_CHUNK = 2_000
-_TAIL_S_MAX = 60.0
-_TICK_S = 0.001
+_WARMUP_CHUNK = 2_000  # transactions between two looks at the time
+_TAIL_S_MAX = 60.0  # after the last send; a run that takes longer has failed
+_TICK_S = 0.001  # how late the last outcome is seen
 
 
 class Client:

@@ -19,9 +19,9 @@ from halfbridge.bench.payload import unpack_head
 from halfbridge.bench.plain_clients import consume, make_consumer
 from halfbridge.bench.result import latency_of
 
-_BATCH_MAX = 5_000
-_POLL_S = 0.1
-_REPORT_S = 0.2
+_BATCH_MAX = 5_000  # records of a call: all that was fetched, so that calls do not limit the rate
+_POLL_S = 0.1  # how late a stop is seen
+_REPORT_S = 0.2  # how late the driver knows a count
 _SILENCE_S = 1.0  # a duplicate would follow within this time: a kafka_txn takes milliseconds
 _LIVELY_RATE = 5_000  # above this rate the broker's CPU is the limit
 

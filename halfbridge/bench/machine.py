@@ -13,8 +13,8 @@ from typing import Any
 
 _GIB = 1 << 30
 _CPU_INFO = Path("/proc/cpuinfo")
-_LOOPS = 5
-_STEPS = 50_000
+_LOOPS = 5  # the fastest counts: the others had neighbours
+_STEPS = 50_000  # some milliseconds
 _MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
 
 

@@ -14,10 +14,10 @@ from halfbridge.bench.payload import make_keys, make_packer
 from halfbridge.bench.plain_clients import make_plain_producer
 from halfbridge.bench.result import per_second
 
-WARM_MESSAGES = 50_000
-MEASURED_MESSAGES = 300_000
-_POLL_EVERY = 200
-_FLUSH_S_MAX = 60.0
+WARM_MESSAGES = 50_000  # a new broker compiles meanwhile
+MEASURED_MESSAGES = 300_000  # some seconds
+_POLL_EVERY = 200  # messages: a poll costs more than a send
+_FLUSH_S_MAX = 60.0  # a run that takes longer has failed
 
 
 def main(arguments: list[str]) -> int:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MIB = 1024 * 1024
-_SERVE_EVERY = 200
-_ACK_S_MAX = 60.0
+_SERVE_EVERY = 200  # messages: a poll costs more than a send
+_ACK_S_MAX = 60.0  # a run that takes longer has failed
 
 
 def make_consumer(bootstrap_servers: str, topic: str, *, partitions: int, lively: bool) -> Any:

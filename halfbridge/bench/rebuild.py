@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from halfbridge.bench.scene import Scene
     from halfbridge.testkit.children import Child, Interrupts
 
-_FILL_S_MAX = 600.0
-_READ_S_MAX = 600.0
-_ASK_S_MAX = 5.0
+_FILL_S_MAX = 600.0  # a million half messages; a run that takes longer has failed
+_READ_S_MAX = 600.0  # as `_FILL_S_MAX`
+_ASK_S_MAX = 5.0  # the daemon answers from memory
 # No transaction falls due meanwhile: checks would be measured too.
 _TIMEOUT_MS = 24 * 3_600_000
 

@@ -9,7 +9,7 @@ from halfbridge.bench.sizing import sizing_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_NAME_CHARS = 26
+_NAME_CHARS = 26  # the longest name of a row
 # Runnable processes a core, before anything was started: others take part of the figures away.
 _BUSY_LOAD = 0.5
 

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from halfbridge.bench.config import BenchConfig
 
 _WATCHED_S = 12  # of a row at a given rate: 2,400 messages at 200/s, so that p99 has 24 above it
-SLOW_PAIRS = 64
+SLOW_PAIRS = 64  # far more than a worker usually serves
 WORKERS = (1, 2, 4)
 PAIRS = (4, 16, 64)
-UNDECIDED = 10_000
-REBUILT = 1_000_000
+UNDECIDED = 10_000  # a service of 1,000 a second that stood still for 10 s
+REBUILT = 1_000_000  # a service of 1,000 a second that stood still for 17 minutes
 
 
 class Kind(Enum):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from halfbridge.bench.config import BenchConfig
     from halfbridge.bench.scene import Scene
 
-_PLAIN_S_MAX = 120.0
+_PLAIN_S_MAX = 120.0  # a run that takes longer has failed
 _PLAIN_RATE = 200.0  # of the latency of plain records, where the run has no rate of its own
 # Beyond this rate a record waits for the processor, not for the brokers.
 _PLAIN_RATE_MAX = 2_000.0

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.shape import Layout
     from halfbridge.testkit.children import Child, Interrupts
 
-START_S_MAX = 30.0
+START_S_MAX = 30.0  # a daemon starts in seconds, also beside a broker that compiles
 _SILENCE_S_MAX = 30.0  # a dead worker's kafka_txn holds back readers for 20 s
 # Without a rate; slower than this is a failed run. One thread that blocks waits for two
 # acknowledgements a transaction, and each takes tens of milliseconds on a machine that is at work.

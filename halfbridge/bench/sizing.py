@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 RATES = (10_000, 100_000, 1_000_000)
-BUSY = 0.6
-REPLICAS = 3
+BUSY = 0.6  # of a core; above it queues grow fast
+REPLICAS = 3  # what production has
 # A leader's work is measured. A follower writes the same bytes and answers nobody: it has no more.
 BROKER_CORES = 16
 # Of one broker's disk and network, in and out of replication, sustained: 10 Gbit/s, half used.

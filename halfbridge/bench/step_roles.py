@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from halfbridge.bench.timed_ports import Noted
 
 GROUP = "steps"
-SIZE_BYTES = 1024
-KEYS = 1_000
-IN_FLIGHT_MAX = 5_000
-_BATCH_MAX = 5_000
-_POLL_S = 0.1
-_TAIL_S_MAX = 60.0
-_TICK_S = 0.002
+SIZE_BYTES = 1024  # a usual message; the suite's other rows have the same
+KEYS = 1_000  # so that partitions are even
+IN_FLIGHT_MAX = 5_000  # a stalled broker bounds the memory of the load
+_BATCH_MAX = 5_000  # records of a call: all that was fetched
+_POLL_S = 0.1  # how late a stop is seen
+_TAIL_S_MAX = 60.0  # after the last send; a run that takes longer has failed
+_TICK_S = 0.002  # how late room for another transaction is seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # The steps of a worker, in order.
 TAKEN, BEGUN, HANDED_OVER, OFFSETS_SENT, PROVEN, COMMITTED = range(6)
-_STEPS = 6
+_STEPS = 6  # times noted of each transaction
 
 Noted = dict[str, list[int]]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from halfbridge.bench.scene import Scene
     from halfbridge.testkit.children import Child, Interrupts
 
-_STORE_S_MAX = 300.0
+_STORE_S_MAX = 300.0  # a run that takes longer has failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from halfbridge.checker.admin.operator_log import KeptAction
 
-_LIMIT_MAX = 100_000
+_LIMIT_MAX = 100_000  # entries; all of them are in memory at once
 
 
 @click.group(name="audit-log")

@@ -16,7 +16,7 @@ from halfbridge.bench.rows import REBUILT, UNDECIDED, chosen, scale_rows, suite_
 if TYPE_CHECKING:
     from halfbridge.bench.rows import Row
 
-_MESSAGES_MAX = 10_000_000
+_MESSAGES_MAX = 10_000_000  # 10 GB on the broker, at 1 KiB each
 _SIZE_MAX = 900_000  # a half message must stay below Kafka's default of 1 MiB
 # What the rows of a suite say themselves.
 _OF_ROWS = ("messages", "workers", "rate", "threads", "partitions")

@@ -15,9 +15,9 @@ from halfbridge.checker.process.signals import on_signals
 if TYPE_CHECKING:
     from halfbridge.testkit.broker import EmbeddedBroker
 
-_PORT = 9092
-_PORT_MAX = 65535
-_ALIVE_POLL_S = 0.5
+_PORT = 9092  # Kafka's usual port
+_PORT_MAX = 65535  # 16 bits of TCP
+_ALIVE_POLL_S = 0.5  # how late a broker that died is told
 
 
 @click.group()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.dead.purging import Purged
     from halfbridge.checker.admin.dead.redoing import Told
 
-_BATCH = 100
+_BATCH = 100  # dead letters at a time whose records are read and shown, to bound memory
 _connection = settings_options(CheckerConfig, only=JUDGING)
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.dead.choice import Choice, Given
     from halfbridge.checker.admin.dead.transactions import Wanted
 
-_LIMIT_MAX = 200_000
-_LIMIT = 1_000
-_RATE = 100.0
+_LIMIT_MAX = 200_000  # transactions; each is kept in memory with its dead letters
+_LIMIT = 1_000  # transactions: what a person can look through before --yes
+_RATE = 100.0  # a second: a consumer group that failed on them before is not flooded
 # Messages of one --with file, of up to 8 MiB in all for each transaction.
 _GIVEN_MAX = 10_000
 _GIVEN_BYTES_MAX = 256 * 1024 * 1024

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from halfbridge.cli.schema_registry import SchemaRegistry
 
 _HEADINGS = ("ID", "STATE", "LIFE", "REMEDY", "MESSAGES", "STORED", "GROUP", "REASONS")
-_SHOWN_MAX = 20
+_SHOWN_MAX = 20  # lines of a dry run: a screen; --json has all
 
 
 def print_table(found: Sequence[DeadTransaction]) -> None:

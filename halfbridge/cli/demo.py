@@ -9,7 +9,7 @@ import click
 
 from halfbridge.demo.plan import ORDERS_MIN
 
-_ORDERS_MAX = 100_000
+_ORDERS_MAX = 100_000  # some minutes
 
 
 @click.command()

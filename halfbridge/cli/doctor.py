@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.doctor.codes import Finding
 
 EXIT_WARNINGS, EXIT_ERRORS = 1, 2
-_TIMEOUT_S_MAX = 600
+_TIMEOUT_S_MAX = 600  # ten minutes: a longer wait is a hang to whoever asks
 
 
 @click.command()

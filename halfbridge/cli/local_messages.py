@@ -23,7 +23,7 @@ _STATES = (
     *("LOCAL_ROLLBACK", "GLOBAL_COMMIT", "MESSAGE_ERROR"),
 )
 _HOUR_MS = 3_600_000
-_SHOWN_CHARS_MAX = 200
+_SHOWN_CHARS_MAX = 200  # two lines of a terminal
 F = TypeVar("F", bound="Callable[..., Any]")
 
 

@@ -15,7 +15,7 @@ from halfbridge.cli.options import load_settings
 from halfbridge.serde.topic_shapes import SAFE_REPLICAS
 from halfbridge.serde.topic_types import TopicType
 
-_PARTITIONS = 1
+_PARTITIONS = 1  # of the settings topic
 
 
 def create_typed(values: dict[str, Any]) -> int:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-_LOCK_WAIT_S = 30.0
+_LOCK_WAIT_S = 30.0  # many transactions wait for the one writer of SQLite
 _POOL = 16  # one connection for each thread that places orders
 _ORDERS = Table(
     "orders",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from halfbridge import Answer, DecisionReceipt, MessageView, Transaction
 
-THREADS = 16
+THREADS = 16  # half messages are stored side by side, as in a service
 
 
 # If a check comes before the local transaction begins, it rolls the transaction back, and the order

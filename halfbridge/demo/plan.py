@@ -13,8 +13,8 @@ PRODUCER_GROUP = "order-service"
 BRINK = "all others are decided; between local commit and decision stand"
 SERVICES = 3  # order services, one after the other; all but the last are killed
 ORDERS_MIN = 10  # at least one order of each kind
-MULTI_MESSAGES = 3
-_CUSTOMERS = 50
+MULTI_MESSAGES = 3  # of a transaction that has several
+_CUSTOMERS = 50  # keys: several orders of each
 _KILLED_MAX = 64  # each occupies a thread between its local commit and its decision
 _SEED = 20  # arbitrary, but fixed, so that two runs place the same orders
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from halfbridge.testkit.children import Child, Children
 
 _NAMES = TopicNames()
-_PARTITIONS = 4
+_PARTITIONS = 4  # so that orders of several customers are in several partitions
 _SERVICE_S_MAX = 300.0  # a few seconds on a quiet machine, minutes where the cores are taken
-_OUTCOME_S_MAX = 45.0
+_OUTCOME_S_MAX = 45.0  # checks come within seconds; a busy machine needs several times as long
 # With the defaults, checks come after 6 s and then every 30 s up to 15 times: too long for a demo.
 _LIMITS = {
     "HALFBRIDGE_TRANSACTION_TIMEOUT_MS": "2000",

@@ -13,7 +13,7 @@ from halfbridge.demo.plan import TOPICS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_PARTITIONS = 4
+_PARTITIONS = 4  # as `scenario` has them
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from halfbridge.sql.fence_table import FenceTable, TableInfo
 
-_ANY_AGE_MS = 1 << 62
+_ANY_AGE_MS = 1 << 62  # older than every row
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Dialect, MetaData
     from sqlalchemy.types import TypeEngine
 
-KEY_CHARS_MAX = 255
+KEY_CHARS_MAX = 255  # two such columns fit into an index of each database (MySQL: 3,072 bytes)
 # The message index of rows with a user's key, so that they differ from the rows of messages.
 KEYED = -1
 _CHAR_BYTES_MAX = 4

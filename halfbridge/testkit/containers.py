@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 IMAGE = "apache/kafka:4.2.0"
 REDPANDA_IMAGE = "redpandadata/redpanda:v26.1.2"
 _DEFAULT_HOST = "unix:///var/run/docker.sock"
-_CLIENT_PORT = 9092
-_INSIDE_PORT = 9094
-_PING_S_MAX = 5
-_LOG_LINES = 30
+_CLIENT_PORT = 9092  # Kafka's usual port
+_INSIDE_PORT = 9094  # another one: for clients in containers
+_PING_S_MAX = 5  # Docker answers within milliseconds; a dead socket never
+_LOG_LINES = 30  # a screen
 
 
 def docker_answers() -> bool:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
 
 STOP_S_MAX = 12.0  # the daemon drains within 10 s
-_ASK_S_MAX = 5.0
-_POLL_S = 0.05
-_LOG_LINES = 30
+_ASK_S_MAX = 5.0  # the daemon answers from memory
+_POLL_S = 0.05  # how late a condition is seen; a look is cheap
+_LOG_LINES = 30  # a screen
 
 
 class DaemonError(RuntimeError):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Headers = tuple[tuple[str, "bytes | None"], ...]
 Position = tuple[int, int]  # op partition, op offset
-_DIGEST_BYTES = 16
+_DIGEST_BYTES = 16  # 128 bits: two values are never taken for one
 
 
 class Outcome(str, Enum):

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from halfbridge.testkit.maven import Repository
 
 _HERE = Path(__file__).parent
-_FETCHERS = 8
-_ATTEMPTS = 3
+_FETCHERS = 8  # jars at a time: most are small, so most of a fetch is waiting
+_ATTEMPTS = 3  # with a pause before each: a repository that is down for seconds
 _PAUSE_S = 0.5  # before an attempt that is not the first, doubled each time
-_SOCKET_S_MAX = 30.0
-_FETCH_S_MAX = 900.0
-_CHUNK_BYTES = 256 * 1024
+_SOCKET_S_MAX = 30.0  # without a byte
+_FETCH_S_MAX = 900.0  # for all jars, 48 MB: half a Mbit/s suffices
+_CHUNK_BYTES = 256 * 1024  # memory of a fetcher
 _log = logging.getLogger(__name__)
 
 

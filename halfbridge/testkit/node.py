@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from halfbridge.testkit.watchdog import Watchdog
 
 STOP_S_MAX = 20.0  # then SIGKILL: a node of a cluster without quorum never ends by itself
-_KILL_S_MAX = 20.0
+_KILL_S_MAX = 20.0  # the kernel frees the memory of a JVM first; a busy machine is slow at it
 _PAUSE_S_MAX = 10.0  # a thread on another core goes on until that core takes notice
-_PAUSE_POLL_S = 0.002
-_LOG_LINES = 30
+_PAUSE_POLL_S = 0.002  # a pause of a broker is exact to this
+_LOG_LINES = 30  # a screen
 _BROKER_FLAGS = ("-XX:+ExitOnOutOfMemoryError", "-Xshare:auto", "-Djava.awt.headless=true")
 # For a node that has the machine to itself. G1 by name: on two cores and little memory the JVM
 # would take the serial collector. Kafka's own start script sets the same pause goal and occupancy.

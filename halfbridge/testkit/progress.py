@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from halfbridge.serde.topics import TopicNames
 
-_CALL_S_MAX = 20.0
+_CALL_S_MAX = 20.0  # a broker that has just started may need seconds
 
 
 class DaemonProgress:

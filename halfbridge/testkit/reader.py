@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import Place, Record
 
-_BATCH_MAX = 2000
-_POLL_S = 0.1
-_METADATA_S = 20.0
+_BATCH_MAX = 2000  # records at a time
+_POLL_S = 0.1  # how late a stop is seen
+_METADATA_S = 20.0  # a broker that has just started may need seconds
 _LOOK_S = 1.0  # how often it looks whether a topic has grown
 # A broker says so that has not heard of a new topic; of one that was deleted, nothing comes.
 _NOT_KNOWN_YET = Code.UNKNOWN_TOPIC_OR_PART

@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from halfbridge.bridge import MessageView, Resolution
     from halfbridge.testkit.history import ReadRecord
 
-PARTITIONS = 2
+PARTITIONS = 2  # the fewest with which order across partitions is not by chance
 WAIT_S_MAX = 120.0  # on a machine that does much else; a second is usual
-_POLL_S = 0.05
-_TRIES_MAX = 5
-_PAUSE_S = 0.5
+_POLL_S = 0.05  # how late a condition is seen; a look is one request
+_TRIES_MAX = 5  # of a look at a broker that has just started
+_PAUSE_S = 0.5  # between them: 2 s in all
 # Nobody waits for six seconds in a test. A machine that is short of time for a moment should not
 # lose its membership over it, either.
 _SETTINGS: dict[str, Any] = {

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 CLEANUP_S_MAX = 30.0  # removing a directory of many segments on a busy disk
 _GONE_S_MAX = 2.0  # a killed JVM gives its memory back in less; a zombie never goes
-_POLL_S = 0.02
-_PARENT_POLL_S = 1.0
-_READ_BYTES_MAX = 4096
+_POLL_S = 0.02  # how late an ended process is seen
+_PARENT_POLL_S = 1.0  # how late a dead parent is seen whose forked children keep the pipe open
+_READ_BYTES_MAX = 4096  # some hundred process ids at a time
 
 
 class Watchdog:

@@ -16,8 +16,8 @@ from halfbridge.serde.topics import TopicNames
 if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
 
-DEFAULT_PORT = 9465
-_PORT_MAX = 65535
+DEFAULT_PORT = 9465  # behind the daemon's metrics port, 9464
+_PORT_MAX = 65535  # 16 bits of TCP
 _METRICS_URLS_MAX = 64  # each is asked in every SAMPLE_S, and may take FETCH_S
 
 

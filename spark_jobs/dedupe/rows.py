@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SAME_RECORD = "same record"
 SAME_MESSAGE = "same message"
 
-_CREATE_TIME = 0
+_CREATE_TIME = 0  # Kafka's code of the timestamp type, as Spark's column has it
 _PLACE = ("topic", "partition", "offset")
 _DIGESTS = ("_key", "_value", "_headers")
 # A transaction, or a single record without a transaction. Rows are compared within a unit only, so

@@ -33,7 +33,7 @@ EXIT_FINDINGS = 2
 _INTERVAL = re.compile(r"([1-9]\d{0,5})\s*(ms|s|m|h)")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
 _AVAILABLE_NOW = "available-now"
-_PORT_MAX = 65535
+_PORT_MAX = 65535  # 16 bits of TCP
 # As client and daemon read them.
 _SERVERS_VARIABLE = variable("bootstrap_servers")
 _PREFIX_VARIABLE = variable("topic_prefix")

@@ -30,8 +30,8 @@ UNKNOWN_SCHEMA = "unknown schema "
 BROKEN_BODY = "cannot be decoded with schema "
 
 _CONFLUENT_MARKER = b"\x00"
-_CONFLUENT_HEADER_BYTES = 5
-_ID_MAX = (1 << 32) - 1
+_CONFLUENT_HEADER_BYTES = 5  # a magic byte 0 and four bytes of schema id
+_ID_MAX = (1 << 32) - 1  # four bytes without a sign
 _GIVEN = re.compile(r"(?:(?P<id>\d{1,10})=)?(?P<path>.+)", re.DOTALL)
 _PAYLOAD = "payload"
 

@@ -25,7 +25,7 @@ HALF_SCHEMAS = ("half_metadata.v1",)
 OP_SCHEMAS = ("op.v1",)
 DEAD_SCHEMAS = ("dead_letter.v1", "dead_letter.v2")
 
-_TO_THE_END = 2**31 - 1
+_TO_THE_END = 2**31 - 1  # the largest length of Spark's substring
 
 # Why a record cannot be read.
 MISSING = "missing"

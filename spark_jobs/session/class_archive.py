@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from halfbridge.spark_jobs.session.jvm import Java
 
 DIRECTORY = "class-archives"  # in the cache directory
-_KEY_LENGTH = 16
+_KEY_LENGTH = 16  # 64 bits: a cache directory has some ten archives
 # The shell ends at once: whoever started it has no child to wait for, and none to warn of.
 _IN_BACKGROUND = '"$@" </dev/null >/dev/null 2>&1 &'
 

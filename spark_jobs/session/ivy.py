@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 RESOLVE_S_MAX = 900.0  # 45 jars, 110 MB take 40 s on a fast line
 LOCK_S_MAX = RESOLVE_S_MAX + 60.0  # another process may be resolving for all of its time
 _LOCK_POLL_S = 0.1  # little beside the seconds that a download takes
-_CAUSES_MAX = 3
+_CAUSES_MAX = 3  # one line of text; Ivy's later lines repeat the first
 _COORDINATE = re.compile(r"[^\s:]+:[^\s:]+:[^\s:]+")
 _CAUSE = re.compile(r"not found|unresolved|server error|unknown ?host|refused|timed out|exception")
 _log = logging.getLogger(__name__)

@@ -29,7 +29,7 @@ COMMIT_TIMEOUT_MS = 60_000
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,150}")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{0,50}")
-BATCH_ID_MAX = (1 << 63) - 1
+BATCH_ID_MAX = (1 << 63) - 1  # Spark's batch id is a Java long
 # Options that Spark adds.
 _CHECKPOINT = "checkpointlocation"
 _SPARKS = frozenset((_CHECKPOINT, "path", "queryname"))

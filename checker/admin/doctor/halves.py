@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from halfbridge.serde.signing_keys import KeyRing, Role
     from halfbridge.serde.topics import TopicNames
 
-PLACES_MAX = 16
-GROUPS_MAX = 1_000
+PLACES_MAX = 16  # of the partitions: with 200 records each, READ_S suffices
+GROUPS_MAX = 1_000  # bounds memory: who may write the half topic chooses the groups' names
 
 
 class NewestHalves(NamedTuple):

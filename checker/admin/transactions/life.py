@@ -34,7 +34,7 @@ STATES = {
     State.ROLLED_BACK: "ROLLED_BACK",
     State.DISCARDED: "DISCARDED",
 }
-_PLAN_MAX = 1 << 60
+_PLAN_MAX = 1 << 60  # without a limit: nothing is written
 
 
 class Kind(str, Enum):

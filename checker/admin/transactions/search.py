@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-_ID_DIGITS = 32
+_ID_DIGITS = 32  # a UUID in hexadecimal (RFC 9562)
 _ID_VERSION = "7"
-_VERSION_AT = 12
-_TIME_DIGITS = 12
-_MS = 1
+_VERSION_AT = 12  # its version follows its 48 bits of Unix milliseconds
+_TIME_DIGITS = 12  # these 48 bits
+_MS = 1  # the unit of that time
 _S = 1000 * _MS
 # A transaction settles within this, or the search takes longer and says how far it is.
 USUAL_MS = 600 * _S

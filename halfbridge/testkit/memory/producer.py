@@ -9,7 +9,7 @@ from halfbridge.bridge import TransactionProducer
 if TYPE_CHECKING:
     from halfbridge.testkit.memory.process import Process
 
-_CLOSE_S = 10.0
+_CLOSE_S = 10.0  # of the virtual clock, as the real client's close
 
 
 class MemoryProducer(TransactionProducer):

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from halfbridge.bridge.ports import Place
 
-NO_GENERATION = -1
+NO_GENERATION = -1  # Kafka's own: not a member
 
 
 class Membership(NamedTuple):

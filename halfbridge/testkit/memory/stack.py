@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge import Answer, MessageView, Resolution
     from halfbridge.testkit.history import ReadRecord
 
-PARTITIONS = 2
+PARTITIONS = 2  # the fewest with which order across partitions is not by chance
 ADDRESS = "memory"
 # Virtual. Checks are asked after 6 s and 30 s; a client that died keeps its group for 6 s.
 WAIT_S_MAX = 600.0

@@ -32,7 +32,7 @@ DEFAULTS: Mapping[str, str] = {
     "segment.ms": "604800000",
     "unclean.leader.election.enable": "false",
 }
-_NAME_CHARS_MAX = 249
+_NAME_CHARS_MAX = 249  # Kafka's own limit
 _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_NAME_CHARS_MAX}}}")
 # What a batch takes beside its records, and a record beside its key, value and headers, at most.
 _BATCH_BYTES = 61

@@ -31,8 +31,8 @@ _SAID_BY_BROKER = frozenset(
     (Code.MSG_SIZE_TOO_LARGE, Code.INVALID_RECORD, Code.INVALID_TIMESTAMP,
      Code.TOPIC_AUTHORIZATION_FAILED, Code.INVALID_TXN_STATE)
 )  # fmt: skip
-_INCONSISTENT = -149
-_CONFLICT = -173
+_INCONSISTENT = -149  # librdkafka's code
+_CONFLICT = -173  # librdkafka's code
 
 
 class _State(Enum):

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from halfbridge.web.services import Services
 
 PREFIX = "/api/v1"
-LIMIT_DEFAULT = 50
+LIMIT_DEFAULT = 50  # items: two screens of the page
 LIMIT_MAX = 500  # items: more of them come by the next page
-TEXT_CHARS_MAX = 3000
-REASON_CHARS_MAX = 500
+TEXT_CHARS_MAX = 3000  # longer than every id and topic name: longer text finds nothing
+REASON_CHARS_MAX = 500  # a sentence or two, kept in each op
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 

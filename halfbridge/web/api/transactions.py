@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from halfbridge.web.services import Services
 
 KEEPS = Keeps(fresh_s=2.0, old_s=120.0)
-_TIME_MS_MAX = 1 << 53
+_TIME_MS_MAX = 1 << 53  # what a number of JavaScript holds exactly
 LISTED_BY = (
     Argument("group", str, "Producer group.", default=""),
     Argument("topic", str, "Real topic of the first message.", default=""),

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.life import Event
 
 MARKS_MAX = 300  # on 960 points of width more would be one line
-WIDTH = 960
-LANE_HEIGHT = 46
+WIDTH = 960  # pixels: a page of a laptop
+LANE_HEIGHT = 46  # pixels: a mark, and a line of text above
 LEFT, RIGHT, TOP, BOTTOM = 130, 30, 14, 34
-TICK_DISTANCE = 84
+TICK_DISTANCE = 84  # pixels: the width of a time of day
 _LANES = {
     "messages": (Kind.HALF, Kind.COPY),
     "checks": (Kind.CHECK, Kind.ANSWER),

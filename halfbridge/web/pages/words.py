@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 _KIB = 1024
-_SMALL = 10
+_SMALL = 10  # below it, one digit behind the point is shown
 NOTHING = "-"
 _SPARK_WIDTH, _SPARK_HEIGHT = 120, 28
 
