@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-import time
 from contextlib import contextmanager
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -103,7 +103,7 @@ def list_command(*, watch: bool, as_json: bool, **values: Any) -> int:
             )
         if not watch:
             return 1 if found.stopped else 0
-        time.sleep(_WATCH_S)
+        sleep(_WATCH_S)
 
 
 def look_up_options(command: F) -> F:
@@ -255,10 +255,10 @@ class _Told:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._at = time.monotonic()
+        self._at = monotonic()
 
     def count(self, number: int) -> None:
         """Take the number."""
-        if time.monotonic() - self._at > _PROGRESS_S:
-            self._at = time.monotonic()
+        if monotonic() - self._at > _PROGRESS_S:
+            self._at = monotonic()
             click.echo(f"{number} {self._what}", err=True)

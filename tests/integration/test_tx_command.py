@@ -168,7 +168,7 @@ def test_watch_repeats_the_list(
         if next(rounds):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("halfbridge.cli.tx.time.sleep", wait)
+    monkeypatch.setattr("halfbridge.cli.tx.sleep", wait)
     result = _invoke(installation, "list", "--watch", "--json")
     first, second = map(json.loads, result.stdout.splitlines())
     assert first["transactions"][0]["id"] == half.transaction_id == second["transactions"][0]["id"]
