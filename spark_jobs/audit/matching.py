@@ -16,7 +16,14 @@ from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users k
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.records import DeadReason
 from halfbridge.spark_jobs.audit.facts import IS_LETTER, IS_REAL
-from halfbridge.spark_jobs.audit.ruling import DELIVER, LIFE, OPEN, UNKNOWN
+from halfbridge.spark_jobs.audit.ruling import (
+    DELIVER,
+    DETAILS,
+    LIFE,
+    OPEN,
+    RULED_MESSAGES,
+    UNKNOWN,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,6 +37,21 @@ _REFUSALS = (DeadReason.NOT_ALLOWED.value, DeadReason.UNDELIVERABLE.value)
 # late duplicate of the message. The daemon writes an INVALID one before there is a decision.
 _ASIDE = (DeadReason.LATE.value, DeadReason.INVALID.value)
 
+_REAL = ("real_topic", "real_part", "real_at", "real_ms", "real_born_ms", "lane")
+_WITH_REFUSALS = (*RULED_MESSAGES, "is_refused")
+# Contract of `_pairs`: a message, a real record, or both.
+_PAIRS = (
+    *("txn", "hash", "rank", "ident", "index", "origin", "at", *DETAILS, "is_refused"),
+    *_REAL,
+    *("is_known", "is_sure", "is_seen", "is_blind", "has_life"),
+)
+# Contract of `_with_letters`: one row for each message.
+MATCHED_MESSAGES = (
+    *(*LIFE, "index", "hash", "origin", "at", *DETAILS),
+    *(*_REAL, "is_sure", "is_seen"),
+    *("letters", "letter", "letter_last", "aside", "is_letter_like"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Matched:
@@ -39,9 +61,9 @@ class Matched:
     are at the offsets 50 and 53 of one partition. Message 0 is matched with 50, and 2 with 53.
 
     Attributes:
-        messages: The ruling's messages with further columns.
+        messages: MATCHED_MESSAGES: the ruling's messages with further columns.
 
-            - real_topic, real_part, real_at, lane: the matched real record; null without one.
+            - the columns of _REAL: the matched real record; null without one.
             - is_seen: each of the equal messages that must be delivered has a real record, and
               either all of them ask for a partition or none does. Then real_part may be compared
               with the partition that the message asks for.
@@ -76,7 +98,7 @@ def match(facts: DataFrame, messages: DataFrame, compute: Compute) -> Matched:
 
 
 def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
-    """Match equal messages with the real records of their content, the n-th with the n-th.
+    """Return _PAIRS: equal messages with the real records of their content, n-th with n-th.
 
     Messages that must be delivered come first, because a resumed transaction may have a message
     with the same content. Among these, messages that were refused come last: a redelivered message
@@ -122,18 +144,21 @@ def _pairs(facts: DataFrame, messages: DataFrame) -> DataFrame:
         .withColumn("is_seen", ~is_mixed & is_seen)
         .withColumn("is_blind", F.coalesce(is_blind, F.lit(col=False)))
         .withColumn("has_life", F.max(is_message).over(Window.partitionBy("txn")))
+        .select(*_PAIRS)
     )
 
 
 def _with_refusals(messages: DataFrame, letters: DataFrame) -> DataFrame:
-    """Add is_refused: the message has a dead letter with a reason of _REFUSALS."""
+    """Return _WITH_REFUSALS; is_refused: a dead letter with a reason of _REFUSALS is there."""
     refused = (
         letters.where(F.col("reason").isin(*_REFUSALS))
         .select(*LIFE, "index", F.lit(col=True).alias("is_refused"))
         .distinct()
     )
-    return messages.join(refused, [*LIFE, "index"], how="left").withColumn(
-        "is_refused", F.coalesce("is_refused", F.lit(col=False))
+    return (
+        messages.join(refused, [*LIFE, "index"], how="left")
+        .withColumn("is_refused", F.coalesce("is_refused", F.lit(col=False)))
+        .select(*_WITH_REFUSALS)
     )
 
 
@@ -168,6 +193,7 @@ def _letters(facts: DataFrame) -> DataFrame:
 
 
 def _with_letters(messages: DataFrame, letters: DataFrame) -> DataFrame:
+    """Return MATCHED_MESSAGES of the _PAIRS that have a message."""
     # Of the messages of a transaction with an index of 1,000 or more, the daemon dead-letters all
     # but the first as soon as it reads them, before there is a decision.
     is_excess = F.col("index") >= TRANSACTION_MESSAGES_MAX
@@ -185,9 +211,8 @@ def _with_letters(messages: DataFrame, letters: DataFrame) -> DataFrame:
     )
     is_like = (F.col("content_min") == F.col("hash")) & (F.col("content_max") == F.col("hash"))
     return (
-        messages.drop("rank", "is_known", "has_life", "is_blind", "is_refused")
-        .join(summed, [*LIFE, "index"], how="left")
+        messages.join(summed, [*LIFE, "index"], how="left")
         .withColumn("letters", F.coalesce("letters", F.lit(0)))
         .withColumn("is_letter_like", F.coalesce(is_like, F.lit(col=True)))
-        .drop("content_min", "content_max")
+        .select(*MATCHED_MESSAGES)
     )

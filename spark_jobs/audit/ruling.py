@@ -43,6 +43,16 @@ OPEN = "open"  # the decision names half offsets beyond the snapshot: any result
 UNKNOWN = "unknown"  # the decision or some messages of the transaction were deleted
 
 LIFE = ("txn", "ident")
+# What is known of a message, beside its key, its place and its content.
+DETAILS = (
+    *("topic", "to_part", "flaw", "ms", "pair", "resume"),
+    "first_ms",  # the earliest first append time of the message's records
+    *("op_at", "kind", "half_to", "count", "op_ms"),  # of the first decision; null: undecided
+    "is_gap",  # a message is missing
+    "must",
+)
+# Contract of `_ruled`: one row for each message. FACTS says what its other columns are.
+RULED_MESSAGES = (*LIFE, "index", "origin", "at", "hash", *DETAILS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,7 @@ class Ruled:
     """The decisions of the op topic, joined with the half messages.
 
     Attributes:
-        messages: One row for each message: the columns of `_messages` and of `_ruled`.
+        messages: RULED_MESSAGES, one row for each message.
         conflicts: Ops that contradict the first decision: txn, ident, resume, pair, op_at, kind,
             stands (the kind of the first decision).
         orphans: Deciding ops of transactions without a half message: txn, ident, resume, pair,
@@ -148,11 +158,7 @@ def _orphans(ops: DataFrame, lives: DataFrame) -> DataFrame:
 
 
 def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
-    """Add the decision, and what must become of each message.
-
-    Adds op_at, kind, half_to, count, op_ms (null: undecided), is_gap (a message is missing) and
-    must.
-    """
+    """Return RULED_MESSAGES: adds the decision, and what must become of each message."""
     life = Window.partitionBy(*LIFE)
     decided = messages.select("*", "decision.*").drop("decision")
     committed = F.col("kind") == OpKind.COMMIT.value
@@ -193,7 +199,4 @@ def _ruled(messages: DataFrame, bounds: Bounds) -> DataFrame:
         .when(F.col("bytes_meant") > TRANSACTION_BYTES_MAX, BURY)
         .otherwise(DELIVER)
     )
-    return judged.withColumn("must", must).drop(
-        *("is_late", "is_meant", "meant_here", "meant_last", "has_flaw", "index_first"),
-        *("bytes", "bytes_meant", "source"),
-    )
+    return judged.withColumn("must", must).select(*RULED_MESSAGES)

@@ -9,6 +9,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812  # the name PySpark users know it by
 
 from halfbridge.serde.records import DeadReason, OpKind
+from halfbridge.spark_jobs.audit.matching import MATCHED_MESSAGES
 from halfbridge.spark_jobs.audit.ruling import BURY, DELIVER, LATE, LIFE, NOTHING, OPEN, UNKNOWN
 from halfbridge.spark_jobs.audit.sift import (
     DELIVERED,
@@ -40,16 +41,22 @@ FINE = "fine"  # neither delivered nor a dead letter, as required
 
 _REFUSALS = (DeadReason.NOT_ALLOWED.value, DeadReason.UNDELIVERABLE.value)
 
+# Contract of `judge`: one row for each message.
+JUDGED_MESSAGES = (
+    *(*MATCHED_MESSAGES, "came"),
+    *("other_part", "other_at"),  # of an ALTERED message: the place of the other record
+    # Of a delivered message: the index of the transaction's message that is before it in its real
+    # partition; null where that is not known.
+    "before",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
     """The verdict on each message, and the real records that belong to no message.
 
     Attributes:
-        messages: The matched messages with the column came. For ALTERED messages also other_part
-            and other_at, the place of the other record. For delivered messages also before: the
-            index of the transaction's message that is before it in its real partition; null where
-            that is not known.
+        messages: JUDGED_MESSAGES: the matched messages with what became of them.
         surplus: The matched surplus without the records that ALTERED messages name.
     """
 
@@ -93,7 +100,8 @@ def judge(matched: Matched, bounds: Bounds, compute: Compute) -> Verdicts:
     ahead = line.rowsBetween(Window.unboundedPreceding, -1)
     last_sure = F.last(F.when(F.col("is_sure"), F.col("index")), ignorenulls=True).over(ahead)
     in_line = F.when((F.col("must") == DELIVER) & F.col("is_sure"), last_sure)
-    return Verdicts(compute(messages.withColumn("before", in_line)), compute(surplus))
+    in_order = messages.withColumn("before", in_line).select(*JUDGED_MESSAGES)
+    return Verdicts(compute(in_order), compute(surplus))
 
 
 def lives(messages: DataFrame) -> DataFrame:
