@@ -34,6 +34,12 @@ _CONFLUENT_HEADER_BYTES = 5  # a magic byte 0 and four bytes of schema id
 _ID_MAX = (1 << 32) - 1  # four bytes without a sign
 _GIVEN = re.compile(r"(?:(?P<id>\d{1,10})=)?(?P<path>.+)", re.DOTALL)
 _PAYLOAD = "payload"
+# What `with_payload` adds to the columns of the records.
+DECODED = (
+    "schema_name",  # string; null: the value names none
+    _PAYLOAD,  # struct; null: no value, or quarantined
+    "quarantine_reason",  # string; null: all is well
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +91,13 @@ def with_payload(records: DataFrame, schemas: Sequence[WriterSchema]) -> DataFra
     """Return the records, each with its value decoded, or with the reason why it is not.
 
     Args:
-        records: Has value.
+        records: Has value, and none of DECODED.
         schemas: The schemas that are known, at least one. Values come out as the last one says
             (Avro's schema resolution), so give the newest one last.
 
     Returns:
-        All columns of `records`, then schema_name string (null: the value names none), payload
-        struct (null: no value, or quarantined), quarantine_reason string (null: all is well).
-        A null value is a record like any other: a tombstone has no schema.
+        All columns of `records`, then DECODED. A null value is a record like any other: a
+        tombstone has no schema.
     """
     named = records.withColumn("schema_name", schema_name(F.col("value")))
     decoded = named.withColumn(_PAYLOAD, _decoded(schemas))
@@ -104,7 +109,7 @@ def with_payload(records: DataFrame, schemas: Sequence[WriterSchema]) -> DataFra
         .when(~name.isin(known), F.concat(F.lit(UNKNOWN_SCHEMA), name))
         .when(F.col(_PAYLOAD).isNull(), F.concat(F.lit(BROKEN_BODY), name))
     )
-    return decoded.withColumn("quarantine_reason", reason)
+    return decoded.withColumn("quarantine_reason", reason).select(*records.columns, *DECODED)
 
 
 def schema_name(value: Column) -> Column:
