@@ -102,8 +102,7 @@ def test_a_pair_that_cannot_be_read_waits_and_the_others_go_on(
     monkeypatch.setattr(waits, "ILL_S", 0.0)
     alone.make(partitions=2)
     orders = alone.topic("orders")
-    alone.half(orders, partition=WAITS)
-    _spoil(broker, f"{alone.names.half}-{WAITS}")
+    _spoil(broker, alone, WAITS)
 
     daemon = alone.start()
     assert alone.names.half in daemon.stopped(WAITS)
@@ -119,10 +118,8 @@ def test_a_worker_whose_only_pair_cannot_be_read_is_ill(
     """It was well whenever anybody asked: each time it had just begun anew."""
     monkeypatch.setattr(waits, "ILL_S", 0.0)
     alone.make(partitions=1)
-    orders = alone.topic("orders")
-    for _ in range(2):
-        alone.half(orders, partition=SOUND)
-    _spoil(broker, f"{alone.names.half}-{SOUND}")
+    alone.half(alone.topic("orders"), partition=SOUND)
+    _spoil(broker, alone, SOUND)
 
     daemon = alone.launch()
     assert alone.names.half in daemon.stopped(SOUND)
@@ -130,10 +127,18 @@ def test_a_worker_whose_only_pair_cannot_be_read_is_ill(
     until("health is red", lambda: daemon.healthz()[0] == 503)
 
 
-def _spoil(broker: EmbeddedBroker, partition: str) -> None:
-    """Damage the last record of a partition while the broker is down."""
+def _spoil(broker: EmbeddedBroker, alone: Installation, partition: int) -> None:
+    """Append a record to a half partition, and damage the record while the broker is down.
+
+    After a record whose checksum is wrong, librdkafka 2.16 goes on at a wrong place: up to some
+    hundred bytes before the end of that record. There it may meet what ends the process (its
+    rd_slice_narrow_copy). 10,000 times "x" are refused in any place: 120 is no version of a record.
+    """
+    value = b"x" * 10_000
+    alone.write(alone.names.half, value, partition=partition)
     broker.node.terminate()
-    (path,) = broker.directory.glob(f"**/{partition}/*.log")
-    content = path.read_bytes().rstrip(b"\0")  # the file may have been made longer beforehand
-    path.write_bytes(content[:-1] + bytes([content[-1] ^ 0xFF]))
+    (path,) = broker.directory.glob(f"**/{alone.names.half}-{partition}/*.log")
+    content = path.read_bytes()
+    assert value in content
+    path.write_bytes(content.replace(value, b"y" + value[1:]))
     broker.restart()
