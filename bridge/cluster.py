@@ -156,4 +156,5 @@ def _remedy(config: BridgeConfig) -> str:
 
 
 def _no_topic(topic: str) -> TopicSetupError:
-    return TopicSetupError(f"no real topic {topic} (or no right to see it); create it first")
+    text = f"no real topic {topic} (or no right to see it); create it first"
+    return TopicSetupError(text, topics=(topic,))

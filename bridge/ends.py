@@ -34,7 +34,8 @@ def half_end(admin: Admin, topic: str, partition: int, *, timeout_s: float) -> i
     except (KafkaFailure, RuntimeError) as error:
         failure = failure_of(error)
         if failure.code == Code.NOENT:
-            raise TopicSetupError(f"topic {topic} has no partition {partition}") from error
+            text = f"topic {topic} has no partition {partition}"
+            raise TopicSetupError(text, topics=(topic,)) from error
         raise bridge_error(failure) from error
 
 

@@ -21,7 +21,12 @@ Outside on purpose: serde.SerdeError, and IllegalTransitionError (RuntimeError),
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from halfbridge.serde.settings import SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class BridgeError(Exception):
@@ -108,7 +113,15 @@ class ForkedProcessError(FatalError):
 
 
 class TopicSetupError(BridgeError):
-    """A topic is missing or has the wrong shape; the text names the command that corrects it."""
+    """A topic is missing or has the wrong shape; the text names the command that corrects it.
+
+    Attributes:
+        topics: The topics to create or to correct; empty if the broker named none.
+    """
+
+    def __init__(self, message: str, *, topics: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.topics = tuple(topics)
 
 
 class InvalidMessageError(BridgeError, ValueError):

@@ -76,7 +76,8 @@ class Gate:
         if topic in self.plain:
             raise TopicSetupError(
                 f"topic {topic} is plain, so that transactions do not deliver to it: send to"
-                f" another, or run: halfbridge topics create {topic} --type transaction"
+                f" another, or run: halfbridge topics create {topic} --type transaction",
+                topics=(topic,),
             )
 
     def looked(self) -> None:

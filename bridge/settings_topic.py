@@ -152,7 +152,8 @@ def _to_the_end(reader: Reader, topic: str, deadline: float, stop: Event, clock:
         if left_bytes < 0:
             raise TopicSetupError(
                 f"{topic} holds more than {READ_BYTES_MAX} bytes: cleanup.policy must be compact,"
-                " and only the daemon may write to it"
+                " and only the daemon may write to it",
+                topics=(topic,),
             )
         if key == DAEMON_KEY:
             said.append(_said(offset, value))
@@ -191,5 +192,5 @@ def _type(value: bytes | None) -> TopicType | None:
 def _refused(topic: str, failure: KafkaFailure) -> BridgeError:
     error = bridge_error(failure)
     if isinstance(error, TopicSetupError):
-        return TopicSetupError(f"topic {topic} cannot be read ({error})")
+        return TopicSetupError(f"topic {topic} cannot be read ({error})", topics=(topic,))
     return error

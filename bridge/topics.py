@@ -105,12 +105,14 @@ class Topics:
         topics = self.seen({half: 1, op: 1}, patience_s=GRACE_S)
         missing = [name for name in (half, op) if name not in topics]
         if missing:
-            raise TopicSetupError(f"no topic {' and no topic '.join(missing)}; {self._remedy}")
+            text = f"no topic {' and no topic '.join(missing)}; {self._remedy}"
+            raise TopicSetupError(text, topics=missing)
         partitions, op_partitions = topics[half].partitions, topics[op].partitions
         if partitions != op_partitions:
             raise TopicSetupError(
                 f"{half} has {partitions} partitions and {op} has {op_partitions}; they must"
-                f" have the same number; {self._remedy} (it names the topic to grow)"
+                f" have the same number; {self._remedy} (it names the topic to grow)",
+                topics=(half, op),
             )
         return HalfShape(partitions, self._record_bytes_max(half), replicas=topics[half].replicas)
 
@@ -144,13 +146,14 @@ class Topics:
             except KafkaFailure as failure:  # noqa: PERF203  (two topics)
                 if failure.code != Code.TOPIC_ALREADY_EXISTS:
                     raise TopicSetupError(
-                        f"no topic {name}, and it could not be created ({failure}); {self._remedy}"
+                        f"no topic {name}, and it could not be created ({failure}); {self._remedy}",
+                        topics=(name,),
                     ) from failure
         names = dict.fromkeys((one.name for one in missing), 1)
         hidden = names.keys() - self.seen(names, patience_s=self._timeout_s).keys()
         if hidden:
-            told = ", ".join(sorted(hidden))
-            raise TopicSetupError(f"{told}: created, but not in the brokers' metadata; start again")
+            text = "created, but not in the brokers' metadata; start again"
+            raise TopicSetupError(f"{', '.join(sorted(hidden))}: {text}", topics=sorted(hidden))
 
     def _record_bytes_max(self, topic: str) -> int:
         """Return a topic's max.message.bytes, or Kafka's default if it cannot be read."""

@@ -112,7 +112,7 @@ def failing_as(kind: type[SinkError], what: str) -> Iterator[None]:
     except SinkError:
         raise
     except TopicSetupError as error:
-        raise SinkSetupError(str(error)) from error
+        raise SinkSetupError(str(error), topics=error.topics) from error
     except ConfigError as error:
         raise SinkOptionError(f"a kafka. option is not taken: {error.value}") from error
     except (KafkaFailure, BridgeError, BufferError) as error:

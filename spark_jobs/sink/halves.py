@@ -67,7 +67,8 @@ class HalfSender(Sender):
             seen = self._topics.seen().get(topic)
             settings = self._topics.settings(topic) if seen else {}
         if seen is None:
-            raise SinkSetupError(f"no topic {topic} (or no right to see it); create it first")
+            text = f"no topic {topic} (or no right to see it); create it first"
+            raise SinkSetupError(text, topics=(topic,))
         known = self._real_topics[topic] = RealTopic(
             seen.partitions,
             int(settings.get("max.message.bytes", ANY_BYTES)),

@@ -119,7 +119,8 @@ class ManifestLog:
                 f" {size_bytes} bytes is larger than max.message.bytes ({bytes_max}) of"
                 f" {self._topic}. Run: {command} and start the query again. A batch that is planned"
                 " in a checkpoint stays as it is; maxOffsetsPerTrigger and fewer tasks make later"
-                " ones smaller"
+                " ones smaller",
+                topics=(self._topic,),
             )
 
     def _new_writer(self) -> Writer:
@@ -175,7 +176,8 @@ class ManifestLog:
                 f"{self._topic} begins at offset {start}: older manifests were deleted, and whether"
                 f" batch {batch_id} of {app_id} was published cannot be told. Its retention must be"
                 " -1; take an app.id that was never used, and is not kept in partition"
-                f" {place[1]} of it as this one is"
+                f" {place[1]} of it as this one is",
+                topics=(self._topic,),
             )
         return found
 

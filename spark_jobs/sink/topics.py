@@ -79,14 +79,16 @@ def manifest_bytes_max(topics: Topics, options: SinkOptions) -> int:
     if seen is None or seen.partitions < MANIFEST_PARTITIONS:
         raise SinkSetupError(
             f"{topic} must have at least {MANIFEST_PARTITIONS} partitions, it has"
-            f" {seen.partitions if seen else 0}; {_remedy(options)}"
+            f" {seen.partitions if seen else 0}; {_remedy(options)}",
+            topics=(topic,),
         )
     wanted = manifest_topic_settings(replicas=seen.replicas)
     for name in _GUARANTEED:
         if settings.get(name, wanted[name]) != wanted[name]:
             raise SinkSetupError(
                 f"{name} of {topic} is {settings[name]}, it must be {wanted[name]}: what the topic"
-                f" forgets would be published twice. Run: {altered(options, name, wanted[name])}"
+                f" forgets would be published twice. Run: {altered(options, name, wanted[name])}",
+                topics=(topic,),
             )
     return int(settings.get("max.message.bytes", MESSAGE_BYTES_MAX))
 

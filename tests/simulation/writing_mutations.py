@@ -84,6 +84,11 @@ def _discard_broken(self: Turns) -> None:
     self._transactors = [*usable]
 
 
+def _write_with_any_batch(self: Turns, records: Iterable[Outgoing]) -> Mapping[int, int]:
+    transactor = self._transactors[self._turn]
+    return (self._replace(self._turn) if transactor.worn else transactor).write(records)
+
+
 def _is_usable(transactor: Transactor) -> bool:
     writer = _writer(transactor)
     return writer._fatal is None and writer._state.name == "READY"
@@ -174,7 +179,13 @@ WRITING = (
     Mutation("failed commit believed", 300, ((Transactor, "_commit", _believe_a_failed_commit),)),
     Mutation("records written in reverse", 100, ((Transactor, "_produce", _write_in_reverse),)),
     # Of the turns.
-    Mutation("producer reused after an abort", 1000, ((Turns, "discard", _discard_broken),)),
+    # Whatever size of batch the producer has: a record that is refused for its size is found alone.
+    Mutation(
+        "producer reused after an abort",
+        300,
+        ((Turns, "discard", _discard_broken), (Turns, "write", _write_with_any_batch)),
+        begin=15,
+    ),
     Mutation("commit not awaited", 300, ((Turns, "is_done", _is_done_at_once),)),
     # Of the barriers.
     Mutation(

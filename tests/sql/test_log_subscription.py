@@ -150,10 +150,13 @@ def test_a_lost_position_stops_until_an_operator_chooses(relayed: Relayed) -> No
     _lose(relayed.orders)
     relayed.orders.insert(2)
     with (
-        pytest.raises(PositionLostError, match="--begin-at now or --begin-at snapshot"),
+        pytest.raises(PositionLostError, match="--begin-at now or --begin-at snapshot") as lost,
         relaying(**relayed.given) as relay,
     ):
         relay.ended.wait(60)
+    assert lost.value.subscription == NAME
+    assert lost.value.position
+    assert f"lost at {lost.value.position}: " in str(lost.value)
     # What a service is started with each time does not begin anew by itself.
     with (
         pytest.raises(PositionLostError),

@@ -69,7 +69,16 @@ class PositionLostError(LogSubscriptionError):
 
     The relay does not read the table instead, because that would miss deleted rows and read changed
     rows. An operator begins the subscription again, at "now" or at "snapshot".
+
+    Attributes:
+        subscription: Name of the subscription; empty if a source raises this.
+        position: Of the last claimed insert, in the words of the source; empty with it.
     """
+
+    def __init__(self, message: str, *, subscription: str = "", position: str = "") -> None:
+        super().__init__(message)
+        self.subscription = subscription
+        self.position = position
 
 
 class SlotLostError(PositionLostError):

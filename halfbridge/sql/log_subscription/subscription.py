@@ -282,5 +282,7 @@ class LogSubscription:
         return type(error)(
             f"subscription {self._name} is lost at {row.position.commit}: {error}. Later inserts "
             "may be missing. Look for them, then remove the subscription (halfbridge relay "
-            "remove) and choose where to begin: --begin-at now or --begin-at snapshot"
+            "remove) and choose where to begin: --begin-at now or --begin-at snapshot",
+            subscription=self._name,
+            position=row.position.commit,
         )

@@ -116,6 +116,10 @@ class MemoryTransactionalWriter(MemoryWriter):
             Kind.ADD_TO_TXN, lambda: broker.add_offsets(name, epoch, who.group), deadline_ns, _AGAIN
         )
         self._added.add(who.group)
+        if self._abortable is not None:
+            # A record was refused between the two requests: librdkafka tells no reason
+            # (rd_kafka_txn_send_TxnOffsetCommitRequest).
+            raise KafkaFailure(Code.STATE, "Failed to commit offsets: Local: Erroneous state")
         self._ask(
             Kind.TXN_OFFSETS,
             lambda: broker.send_offsets(name, epoch, who, staged),

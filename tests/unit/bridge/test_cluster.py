@@ -91,8 +91,9 @@ def test_what_does_not_appear_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     """Patience has an end."""
     monkeypatch.setattr("halfbridge.bridge.cluster.GRACE_S", 0.1)
     real_topics = _real_topics(_Brokers({"orders": 1}))
-    with pytest.raises(TopicSetupError, match="bills"):
+    with pytest.raises(TopicSetupError, match="bills") as missing:
         real_topics.check(Message("bills"))
+    assert missing.value.topics == ("bills",)
     with pytest.raises(InvalidMessageError, match="no partition 1"):
         real_topics.check(Message("orders", partition=1))
 

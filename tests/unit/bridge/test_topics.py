@@ -101,18 +101,25 @@ def test_settings_that_are_not_told_are_not_taken_for_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "text"),
+    ("there", "text", "named"),
     [
-        ({}, f"no topic {NAMES.half} and no topic {NAMES.op}; run: make"),
-        ({NAMES.half: 2}, f"no topic {NAMES.op}; run: make"),
-        ({NAMES.half: 2, NAMES.op: 3}, "must have the same number; run: make"),
+        ({}, f"no topic {NAMES.half} and no topic {NAMES.op}; run: make", (NAMES.half, NAMES.op)),
+        ({NAMES.half: 2}, f"no topic {NAMES.op}; run: make", (NAMES.op,)),
+        (
+            {NAMES.half: 2, NAMES.op: 3},
+            "must have the same number; run: make",
+            (NAMES.half, NAMES.op),
+        ),
     ],
 )
-def test_what_is_missing_is_waited_for_and_then_told(there: dict[str, int], text: str) -> None:
+def test_what_is_missing_is_waited_for_and_then_told(
+    there: dict[str, int], text: str, named: tuple[str, ...]
+) -> None:
     """A topic that was made a moment ago is not in every broker's metadata."""
     brokers = Brokers(there=there)
-    with pytest.raises(TopicSetupError, match=text):
+    with pytest.raises(TopicSetupError, match=text) as told:
         brokers.topics_of().half_shape()
+    assert told.value.topics == named
     assert (brokers.clock.now >= GRACE_S) is (len(there) < 2)
 
 
@@ -146,5 +153,6 @@ def test_what_is_there_is_not_made() -> None:
 )
 def test_a_topic_that_another_has_made_meanwhile_is_as_good(code: Code, outcome: str) -> None:
     """A refusal names the command."""
-    with pytest.raises(TopicSetupError, match=outcome):
+    with pytest.raises(TopicSetupError, match=outcome) as told:
         Brokers(made=KafkaFailure(code)).topics_of().make_missing([CHECKS])
+    assert told.value.topics == ("checks",)

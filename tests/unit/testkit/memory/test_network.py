@@ -28,7 +28,7 @@ class Faulty(Network):
     """Does to the next requests of a kind what it was told to do.
 
     Attributes:
-        fates: Kind -> what becomes of its next requests: "lost", "late" or "unanswered".
+        fates: Kind -> what becomes of its next requests: "lost", "late", "unanswered" or "slow".
         late: What has not come yet.
         silent: Processes that no broker hears.
     """
@@ -48,7 +48,9 @@ class Faulty(Network):
         fate = fates.pop(0) if fates else ""
         if client.process.name in self.silent:
             fate = "lost"
-        if not fate:
+        if fate == "slow":
+            self.scheduler.wait(client.process, None, 1.0)
+        if fate in {"", "slow"}:
             return do()
         if fate == "late":
             self.late.append(do)
@@ -173,6 +175,27 @@ def test_a_late_commit_ends_the_next_kafka_txn(machine: Machine) -> None:
     _written(writer)
     network.late.pop()()
     assert machine.broker.partition(_PLACE).lso == _end(machine) == 4
+
+
+def test_offsets_are_not_sent_after_a_refusal_between_their_requests(machine: Machine) -> None:
+    """STATE without a flag: the reason is in the acknowledgement of the record only."""
+    writer = _transactional(machine)
+    broker = machine.broker
+    member = _kafka(machine, "m").member({"group.id": "g"})
+    member.join_and_read(["topic"])
+    member.poll(1.0)
+    broker.create_topic(NewTopic("small", 1, 1, {"max.message.bytes": "100"}))
+    refused: list[Any] = []
+    writer.begin()
+    writer.produce("small", bytes(200), None, 0, lambda error, _: refused.append(error))
+    _network(machine).fates[Kind.ADD_TO_TXN] = ["slow"]
+    with pytest.raises(KafkaFailure) as failure:
+        writer.send_offsets([("topic", 0, 1, "")], member.membership(), 5.0)
+    assert (failure.value.code, failure.value.requires_abort) == (Code.STATE, False)
+    writer.poll(0.0)
+    assert [each.code for each in refused] == [Code.MSG_SIZE_TOO_LARGE]
+    writer.abort(5.0)
+    assert broker.group("g").committed == {}
 
 
 def test_late_markers_hold_up_the_next_kafka_txn(machine: Machine) -> None:
