@@ -189,7 +189,8 @@ WRITING = (
     Mutation("failed commit believed", 300, ((Transactor, "_commit", _believe_a_failed_commit),)),
     Mutation("records written in reverse", 100, ((Transactor, "_produce", _write_in_reverse),)),
     # Of the turns.
-    # Whatever size of batch the producer has: a record that is refused for its size is found alone.
+    # A record that is refused for its size is found by sending each record alone. A producer that
+    # is reused sends as before, so the record is never found.
     Mutation(
         "producer reused after an abort",
         300,

@@ -53,7 +53,7 @@ class Deadly(Network):
     def request(
         self, client: ProcessClient, kind: Kind, place: Any, do: Callable[[], T], timeout_s: float
     ) -> T:
-        """Carry the request out, or kill who sends it."""
+        """Carry the request out, or kill the process that sends it."""
         is_worker = client.process.name.startswith("worker")
         if not is_worker or self.at is None or kind is not self.at[0]:
             return super().request(client, kind, place, do, timeout_s)
@@ -107,7 +107,10 @@ def _start_again(stack: MemoryStack) -> None:
 
 
 def _recorded(stack: MemoryStack) -> Tape:
-    """Return what read_committed readers see of the topics."""
+    """Return what read_committed readers see of the topics.
+
+    Kafka's column timestampType is 1 less than the client library's number of the same kind.
+    """
     tape = Tape()
     for topic in (NAMES.half, NAMES.op, NAMES.dead, ORDERS):
         for partition in stack.machine.broker.topic(topic).partitions:
@@ -130,7 +133,7 @@ def test_every_death_leaves_a_ledger_without_findings(spark: SparkSession, tape:
 
 
 def test_a_record_that_is_taken_out_is_found(spark: SparkSession, tape: Tape) -> None:
-    """Of the same ledger without one real record, the audit says that one message is lost."""
+    """One real record is taken out of the ledger: the audit reports one lost message."""
     lost = tape.rows[ORDERS, 0][3]
     tape.drop(ORDERS, 0, lost[4])
     with audited(tape.facts(spark), Bounds(tape.snapshot())) as audit:

@@ -71,8 +71,8 @@ class PositionLostError(LogSubscriptionError):
     rows. An operator begins the subscription again, at "now" or at "snapshot".
 
     Attributes:
-        subscription: Name of the subscription; empty if a source raises this.
-        position: Of the last claimed insert, in the words of the source; empty with it.
+        subscription: Name of the subscription; empty if the source of the log raises this error.
+        position: The lost position, as its database writes positions; empty if `subscription` is.
     """
 
     def __init__(self, message: str, *, subscription: str = "", position: str = "") -> None:

@@ -50,7 +50,8 @@ class Faulty(Network):
             fate = "lost"
         if fate == "slow":
             self.scheduler.wait(client.process, None, 1.0)
-        if fate in {"", "slow"}:
+            fate = ""
+        if not fate:
             return do()
         if fate == "late":
             self.late.append(do)
