@@ -1,4 +1,4 @@
-"""`halfbridge relay`: send the messages of a local message table, or a table's inserts."""
+"""`halfbridge relay`: send the messages of a local message table."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import click
 from halfbridge.bridge.config import BridgeConfig
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.log_format import log_to_stderr
-from halfbridge.cli.database import URL_VARIABLE, opened
+from halfbridge.cli.database import opened
 from halfbridge.cli.local_messages import opened_table, table_options
-from halfbridge.cli.log_relay import log_options, remove_log, run_log
-from halfbridge.cli.options import json_option, load_settings, logging_options, settings_options
+from halfbridge.cli.options import load_settings, logging_options, settings_options
 from halfbridge.cli.relay_process import run_until_signal, started_producer
 from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS
 
@@ -35,7 +34,7 @@ _BRIDGE_SETTINGS = (
 
 @click.group()
 def relay() -> None:
-    """Send the messages of a local message table, or the inserts into a table of yours."""
+    """Send the messages of a local message table."""
 
 
 def _relay_options(command: Any) -> Any:
@@ -46,12 +45,6 @@ def _relay_options(command: Any) -> Any:
 
 @relay.command()
 @table_options
-@log_options
-@click.option(
-    "--by-log",
-    is_flag=True,
-    help="Learn of new rows from the database's log, instead of notifications.",
-)
 @click.option(
     "--fence-name", default="halfbridge_fence", show_default=True, help="Name of the fence's table."
 )
@@ -71,12 +64,7 @@ def run(**values: Any) -> int:
     """Run a relay until SIGTERM or Ctrl-C; then finish the transactions that were begun.
 
     Several relays may run on one table. Missing tables are created.
-
-    With --table the relay sends the inserts into a table of yours. It does not write to that table.
     """
-    if values["table"]:
-        log_to_stderr(values["log_level"], values["log_format"])
-        return run_log(values, load_settings(BridgeConfig, values))
     from halfbridge.sql.local_messages.config import RelayConfig
 
     bridge_config = load_settings(BridgeConfig, values)
@@ -96,33 +84,6 @@ def run(**values: Any) -> int:
             values=values,
         )
     return 0
-
-
-@relay.command()
-@click.option(
-    "--url",
-    required=True,
-    envvar=URL_VARIABLE,
-    metavar="URL",
-    help=f"SQLAlchemy URL of the database. [{URL_VARIABLE}]",
-)
-@click.option("--schema", default=None, help="Schema of the positions. [default: the user's]")
-@click.option(
-    "--subscription",
-    required=True,
-    metavar="NAME",
-    help="Name of the subscription: the --subscription of its relay, or the table's name.",
-)
-@click.option("--yes", is_flag=True, help="Remove it. Without --yes, only show what exists.")
-@json_option
-def remove(**values: Any) -> int:
-    """Remove a log subscription: its position, and its slot and publication on PostgreSQL.
-
-    Use this command after a lost position, and for a subscription that is no longer needed. Stop
-    its relay first. A relay that is started again begins where its --begin-at says: look for
-    inserts that were missed.
-    """
-    return remove_log(values)
 
 
 def _run(
@@ -153,7 +114,7 @@ def _run(
     with ExitStack() as stack:
         producer = started_producer(stack, checking, bridge_config)
         made = Relay(messages, fence, producer, relay_config)
-        service = RelayService(made, producer, callback=callback, by_log=values["by_log"])
+        service = RelayService(made, producer, callback=callback)
         says = f"relaying {messages.tables.messages.fullname} as {made.owner}"
         run_until_signal(stack, service, made.metrics.registry, values, says=says)
 

@@ -1,12 +1,10 @@
 """How fast relays are, in turn, several times in one run: `python -m tests.sql.bench_relay`.
 
-`relay run` on the local message table, beside a plain outbox relay, on PostgreSQL; with `--log`,
-`relay run --table`, which reads the log, beside the one on the local message table, on PostgreSQL
-and on MariaDB. Database, broker, daemon, relay, writer and reader are on this machine. Rate: rows
-of one commit, from that commit to the last one visible to a read_committed consumer. Latency: one
-row a transaction at a steady rate, from the commit to the consumer. Before that, runs of the relay
-that are not counted, for a broker that has just started takes a core to compile itself and answers
-late.
+`relay run` on the local message table, beside a plain outbox relay, on PostgreSQL. Database,
+broker, daemon, relay, writer and reader are on this machine. Rate: rows of one commit, from that
+commit to the last one visible to a read_committed consumer. Latency: one row a transaction at a
+steady rate, from the commit to the consumer. Before that, runs of the relay that are not counted,
+for a broker that has just started takes a core to compile itself and answers late.
 """
 
 from __future__ import annotations
@@ -18,29 +16,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
+from contextlib import closing, contextmanager
 from statistics import median, quantiles
-from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
-from sqlalchemy import Column, Integer, LargeBinary, MetaData, String, Table, create_engine, text
+from sqlalchemy import create_engine, text
 
 from halfbridge.bridge.message import Message
 from halfbridge.sql.local_messages.writer import LocalMessages
 from halfbridge.testkit.stack import HalfbridgeStack
 from tests.kit.reading import reader_of
 from tests.kit.waiting import until
-from tests.sql.servers import MariaDbServer, PostgresServer, Template
+from tests.sql.servers import PostgresServer, Template
 
-POLLING, PLAIN, LOG = "polling", "plain", "log"
+POLLING, PLAIN = "polling", "plain"
 KEYS = 1_000
 BODY = b"x" * 200
 PARTITIONS = 2
 WARM_ROWS = 2_000
 END_S_MAX = 60.0
 VISIBLE_S_MAX = 300.0
-MAPPING = 'topic = "%s"\nkey_column = "customer"\nvalue_column = "body"\n'
 
 
 class Reader:
@@ -84,7 +79,7 @@ class Bench:
     Args:
         url: Of an empty database.
         stack: Kafka and the daemon.
-        kind: POLLING, PLAIN or LOG.
+        kind: POLLING or PLAIN.
     """
 
     def __init__(self, url: str, stack: HalfbridgeStack, kind: str) -> None:
@@ -92,18 +87,8 @@ class Bench:
         self._url, self._stack, self._kind = url, stack, kind
         self._topic = stack.create_topic(f"bench-{kind}-{time.time_ns()}", partitions=PARTITIONS)
         self._messages = LocalMessages(self._engine)
-        self._table = Table(
-            "orders",
-            MetaData(),
-            Column("id", Integer, primary_key=True, autoincrement=False),
-            Column("customer", String(20)),
-            Column("body", LargeBinary(1_000)),
-        )
         self._next = 0
-        if kind == LOG:
-            self._table.metadata.create_all(self._engine)
-        else:
-            self._messages.create()
+        self._messages.create()
 
     def run(self, *, rows: int, rate: int, seconds: int) -> dict[str, float]:
         """Return rows/s, and latencies in milliseconds at `rate` a second."""
@@ -126,12 +111,8 @@ class Bench:
         self._next += rows
         given = [(n, b"key-%d" % (n % KEYS), b"%010d" % n + BODY[10:]) for n in numbers]
         with self._engine.begin() as connection:
-            if self._kind == LOG:
-                columns = ({"id": n, "customer": k.decode(), "body": body} for n, k, body in given)
-                connection.execute(self._table.insert(), list(columns))
-            else:
-                messages = [Message(self._topic, key=key, value=body) for _, key, body in given]
-                self._messages.add_all(connection, messages)
+            messages = [Message(self._topic, key=key, value=body) for _, key, body in given]
+            self._messages.add_all(connection, messages)
         return time.monotonic()
 
     def _write_steadily(self, rate: int, seconds: int) -> dict[int, float]:
@@ -152,17 +133,16 @@ class Bench:
 
     @contextmanager
     def _relay(self) -> Iterator[None]:
-        with TemporaryDirectory() as directory:
-            words = [sys.executable, *self._words(Path(directory) / "mapping.toml")]
-            nothing = subprocess.DEVNULL
-            process = subprocess.Popen(words, stdout=nothing, stderr=nothing)
-            try:
-                yield
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait(END_S_MAX)
+        nothing = subprocess.DEVNULL
+        words = [sys.executable, *self._words()]
+        process = subprocess.Popen(words, stdout=nothing, stderr=nothing)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(END_S_MAX)
 
-    def _words(self, mapping: Path) -> list[str]:
+    def _words(self) -> list[str]:
         """Return what Python is started with."""
         stack = self._stack
         if self._kind == PLAIN:
@@ -170,17 +150,12 @@ class Bench:
         words = ["-m", "halfbridge", "relay", "run", "--url", self._url]
         words += ["--bootstrap-servers", stack.bootstrap_servers]
         words += ["--topic-prefix", stack.topic_prefix]
-        words += ["--producer-group", f"bench-{time.time_ns()}"]
-        if self._kind == LOG:
-            mapping.write_text(MAPPING % self._topic)
-            words += ["--table", "orders", "--map", str(mapping), "--begin-at", "snapshot"]
-        return words
+        return [*words, "--producer-group", f"bench-{time.time_ns()}"]
 
 
 def main() -> None:
     """Measure, and print one JSON object: medians, and the first kind's over the second's."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--log", action="store_true", help="by the log, beside the local table")
     parser.add_argument("--rows", type=int, default=30_000)
     parser.add_argument("--rate", type=int, default=200)
     parser.add_argument("--seconds", type=int, default=15)
@@ -189,28 +164,28 @@ def main() -> None:
     parser.add_argument("--bootstrap-servers", default="")
     given = vars(parser.parse_args())
     runs, warmups = given.pop("runs"), given.pop("warmups")
-    by_log, bootstrap = given.pop("log"), given.pop("bootstrap_servers")
-    kinds = (LOG, POLLING) if by_log else (POLLING, PLAIN)
-    told: dict[str, dict[str, float]] = {}
-    with HalfbridgeStack(bootstrap) as stack:
-        for server_kind in (PostgresServer, MariaDbServer) if by_log else (PostgresServer,):
-            results: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
-            with ExitStack() as servers:
-                template = servers.enter_context(closing(Template(server_kind)))
-                server = servers.enter_context(server_kind(template, durable=True))
-                for kind in (*[kinds[0]] * warmups, *kinds * runs):
-                    url = server.url(server.create_database())
-                    result = Bench(url, stack, kind).run(**given)
-                    print(server.name, kind, json.dumps(result), flush=True)  # noqa: T201
-                    results[kind].append(result)
-                del results[kinds[0]][:warmups]
-            first, second = (
-                {name: median(each[name] for each in results[kind]) for name in results[kind][0]}
-                for kind in kinds
-            )
-            ratio = {name: first[name] / second[name] for name in first}
-            for what, figures in zip((*kinds, "ratio"), (first, second, ratio), strict=True):
-                told[f"{server_kind.name} {what}"] = {n: round(f, 2) for n, f in figures.items()}
+    kinds = (POLLING, PLAIN)
+    results: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
+    with (
+        HalfbridgeStack(given.pop("bootstrap_servers")) as stack,
+        closing(Template(PostgresServer)) as template,
+        PostgresServer(template, durable=True) as server,
+    ):
+        for kind in (*[kinds[0]] * warmups, *kinds * runs):
+            url = server.url(server.create_database())
+            result = Bench(url, stack, kind).run(**given)
+            print(server.name, kind, json.dumps(result), flush=True)  # noqa: T201
+            results[kind].append(result)
+    del results[kinds[0]][:warmups]
+    first, second = (
+        {name: median(each[name] for each in results[kind]) for name in results[kind][0]}
+        for kind in kinds
+    )
+    ratio = {name: first[name] / second[name] for name in first}
+    told = {
+        f"{PostgresServer.name} {what}": {n: round(f, 2) for n, f in figures.items()}
+        for what, figures in zip((*kinds, "ratio"), (first, second, ratio), strict=True)
+    }
     print(json.dumps(told))  # noqa: T201
 
 

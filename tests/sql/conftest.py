@@ -10,7 +10,6 @@ from sqlalchemy import Engine, make_url
 
 from halfbridge.sql.inbox import Inbox
 from halfbridge.sql.local_messages.writer import LocalMessages
-from halfbridge.sql.log_subscription.changes import LogSource
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.own_topics import OwnTopics
 from halfbridge.testkit.stack import HalfbridgeStack
@@ -24,8 +23,6 @@ from tests.sql.databases import (
     sqlite_database,
 )
 from tests.sql.fence_scene import Scene, new_cluster
-from tests.sql.log_relay import Relayed
-from tests.sql.log_scene import Orders
 from tests.sql.relaying import Scene as RelayScene
 from tests.sql.relaying import scene as relay_scene
 from tests.sql.servers import MariaDbServer, PostgresServer, Template
@@ -175,27 +172,3 @@ def relaying(
     """A local message table, a fence and a producer."""
     with relay_scene(database.engine(), halfbridge_stack, topic) as made:
         yield made
-
-
-@pytest.fixture
-def orders(database: Database) -> Iterator[Orders]:
-    """A user's table whose log is read."""
-    with closing(Orders(database)) as made:
-        yield made
-
-
-@pytest.fixture
-def source(orders: Orders) -> LogSource:
-    """A source of its log, open at the present end."""
-    made = orders.source()
-    made.open(made.begin_now())
-    return made
-
-
-@pytest.fixture
-def relayed(
-    orders: Orders, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
-) -> Iterator[Relayed]:
-    """The table, and a topic of this test's own that its rows are relayed to."""
-    yield Relayed(orders, halfbridge_stack, halfbridge_topics.create("orders"))
-    orders.source().drop()

@@ -10,7 +10,6 @@ from sqlalchemy.exc import DBAPIError
 
 from halfbridge.sql.dialects import connected
 from halfbridge.sql.fence_table import FenceTable
-from halfbridge.sql.log_subscription.positions import Positions
 from tests.sql.databases import killed_at_return
 
 if TYPE_CHECKING:
@@ -36,12 +35,10 @@ def test_a_connection_lost_in_the_pool_is_told_as_any_other(database: Database) 
 def test_a_connection_lost_at_its_return_costs_nothing(database: Database) -> None:
     """What was read stands, the pool keeps its only place, and the next connection is fresh."""
     engine = database.engine(pool_size=1, max_overflow=0, pool_timeout=1)
-    positions, fences = Positions(engine, owner="test"), FenceTable(engine)
-    positions.create()
+    fences = FenceTable(engine)
     fences.create()
-    for use in (lambda: positions.read("s"), fences.report):
-        expected = use()
-        with killed_at_return(engine, database) as killed:
-            assert use() == expected
-        assert killed.is_set()
-        assert use() == expected
+    expected = fences.report()
+    with killed_at_return(engine, database) as killed:
+        assert fences.report() == expected
+    assert killed.is_set()
+    assert fences.report() == expected

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from halfbridge.bridge.producer import TransactionProducer
     from halfbridge.sql.local_messages.relay import Relay
     from halfbridge.sql.local_messages.settling import PreparedMessage
-    from halfbridge.sql.log_subscription.wakeups import LogListener
 
 _LOG = logging.getLogger("halfbridge.sql")
 _TROUBLES = (SQLAlchemyError, BridgeError)
@@ -60,11 +59,7 @@ class RelayService:
         relay: The relay; its rounds run in a thread of their own.
         producer: The relay's producer.
         callback: For prepared rows; see Settling. Runs in a thread of its own.
-        by_log: Whether the database's log reports inserted rows, instead of notifications.
         round_s_max: Longest time without a successful round while the relay is healthy, seconds.
-
-    Raises:
-        LogSettingsError: `by_log` is set, and halfbridge cannot read this kind of database's log.
     """
 
     def __init__(
@@ -73,7 +68,6 @@ class RelayService:
         producer: TransactionProducer,
         *,
         callback: Callable[[PreparedMessage], bool | None] | None = None,
-        by_log: bool = False,
         round_s_max: float = ROUND_S_MAX,
     ) -> None:
         config = relay.config
@@ -87,7 +81,7 @@ class RelayService:
             relay.messages, relay.engine, relay.marks, relay.metrics, config
         )
         self._stopping = Event()
-        self._listener = self._log_listener() if by_log else Listener(relay.messages, self._wake)
+        self._listener = Listener(relay.messages, self._wake)
         self._wakeups = Wakeups(
             config.poll_ms_min, config.poll_ms_max, lambda: self._listener.is_listening
         )
@@ -175,14 +169,6 @@ class RelayService:
     def _step(self) -> str:
         step = self._relay.step
         return "a look for rows" if step is None else step.value
-
-    def _log_listener(self) -> LogListener:
-        # Imported late: reading a log needs packages that writing a table does not need.
-        from halfbridge.sql.log_subscription.wakeups import LogListener  # noqa: PLC0415
-
-        table = self._relay.messages.tables.messages
-        engine = self._relay.engine
-        return LogListener(engine, table=table.name, schema=table.schema, wake=self._wake)
 
     def _run_rounds(self) -> None:
         pause_s = _PAUSE_S_MIN

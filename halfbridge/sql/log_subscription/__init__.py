@@ -1,1 +1,0 @@
-"""The log of a database as a source of messages."""
