@@ -8,6 +8,8 @@ from time import time_ns
 
 from halfbridge.serde.units import NS_PER_MS
 
+# A message that a relay of changes wrote belongs to no message transaction. Its id begins so.
+CHANGE_ID_PREFIX = "change-"
 _RANDOM_BYTES = 8  # of which 62 bits are used (RFC 9562)
 # One system call fetches randomness for this many ids.
 _POOL_IDS = 512

@@ -19,12 +19,12 @@ F = TypeVar("F", bound="Callable[..., Any]")
 URL_VARIABLE = "HALFBRIDGE_DATABASE_URL"
 
 
-def database_options(default_name: str) -> Callable[[F], F]:
+def database_options(default_name: str, *, needs_url: bool = True) -> Callable[[F], F]:
     """Return a decorator that adds `--url`, `--name` and `--schema` of a table."""
     options = (
         click.option(
             "--url",
-            required=True,
+            required=needs_url,
             envvar=URL_VARIABLE,
             metavar="URL",
             help="SQLAlchemy URL of the database. Give a URL with a password in the environment"

@@ -27,15 +27,17 @@ _SHOWN_CHARS_MAX = 200  # two lines of a terminal
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
-def table_options(command: F) -> F:
-    """Add the options --url, --name, --schema and --relay-table-name."""
+def table_options(*, needs_url: bool = True) -> Callable[[F], F]:
+    """Return a decorator that adds --url, --name, --schema and --relay-table-name."""
     relays = click.option(
         "--relay-table-name",
         default="halfbridge_relay",
         show_default=True,
         help="Prefix of the names of the relays' own tables.",
     )
-    return database_options("halfbridge_local_message")(relays(command))
+    return lambda command: database_options("halfbridge_local_message", needs_url=needs_url)(
+        relays(command)
+    )
 
 
 _ids_argument = click.argument("row_ids", metavar="[ID]...", nargs=-1, type=click.IntRange(min=1))
@@ -62,7 +64,7 @@ def local_messages() -> None:
 
 
 @local_messages.command()
-@table_options
+@table_options()
 def create(**values: Any) -> int:
     """Create the tables if they do not exist."""
     with opened_table(values) as messages:
@@ -72,7 +74,7 @@ def create(**values: Any) -> int:
 
 
 @local_messages.command(name="list")
-@table_options
+@table_options()
 @click.option(
     "--state",
     "states",
@@ -111,7 +113,7 @@ def list_command(*, states: tuple[str, ...], as_json: bool, **values: Any) -> in
 
 
 @local_messages.command()
-@table_options
+@table_options()
 @click.argument("row_id", metavar="ID", type=click.IntRange(min=1))
 @json_option
 def show(*, row_id: int, as_json: bool, **values: Any) -> int:
@@ -134,7 +136,7 @@ def show(*, row_id: int, as_json: bool, **values: Any) -> int:
 
 
 @local_messages.command()
-@table_options
+@table_options()
 @_ids_argument
 @click.option("--all", "is_all", is_flag=True, help="All rows that were given up.")
 def retry(*, row_ids: tuple[int, ...], is_all: bool, **values: Any) -> int:
@@ -149,7 +151,7 @@ def retry(*, row_ids: tuple[int, ...], is_all: bool, **values: Any) -> int:
 
 
 @local_messages.command()
-@table_options
+@table_options()
 @click.option(
     "--older-than-ms",
     type=click.IntRange(min=1),

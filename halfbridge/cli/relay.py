@@ -1,4 +1,4 @@
-"""`halfbridge relay`: send the messages of a local message table."""
+"""`halfbridge relay`: send the messages of a local message table, or a database's changes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from halfbridge.bridge.log_format import log_to_stderr
 from halfbridge.cli.database import opened
 from halfbridge.cli.local_messages import opened_table, table_options
 from halfbridge.cli.options import load_settings, logging_options, settings_options
+from halfbridge.cli.relay_changes import changes_options, run_changes
 from halfbridge.cli.relay_process import run_until_signal, started_producer
 from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS
 
@@ -34,7 +35,7 @@ _BRIDGE_SETTINGS = (
 
 @click.group()
 def relay() -> None:
-    """Send the messages of a local message table."""
+    """Send the messages of a local message table, or a database's changes."""
 
 
 def _relay_options(command: Any) -> Any:
@@ -44,7 +45,8 @@ def _relay_options(command: Any) -> Any:
 
 
 @relay.command()
-@table_options
+@table_options(needs_url=False)
+@changes_options
 @click.option(
     "--fence-name", default="halfbridge_fence", show_default=True, help="Name of the fence's table."
 )
@@ -64,7 +66,16 @@ def run(**values: Any) -> int:
     """Run a relay until SIGTERM or Ctrl-C; then finish the transactions that were begun.
 
     Several relays may run on one table. Missing tables are created.
+
+    With --changes the relay sends what Debezium has read from a database's log into a topic. It
+    needs neither --url nor a producer group.
     """
+    if values["changes"] is not None:
+        log_to_stderr(values["log_level"], values["log_format"])
+        return run_changes(values)
+    if values["url"] is None:
+        context = click.get_current_context(silent=True)
+        raise click.UsageError("Missing option '--url' (or --changes).", context)
     from halfbridge.sql.local_messages.config import RelayConfig
 
     bridge_config = load_settings(BridgeConfig, values)

@@ -67,7 +67,7 @@ class SchemaRegistry:
         if data is None or len(data) < _HEAD.size or data[0]:
             return None
         _, number = _HEAD.unpack_from(data)
-        schema = self._schema(number)
+        schema = self.schema(number)
         if schema is None:
             return None
         try:
@@ -75,10 +75,15 @@ class SchemaRegistry:
         except Exception:  # noqa: BLE001 (a stranger's bytes: fastavro raises whatever it meets)
             return None
 
-    def _schema(self, number: int) -> dict[str, Any] | None:
+    def schema(self, number: int) -> dict[str, Any] | None:
+        """Return the registry's answer about a schema; None: it has no such schema.
+
+        Raises:
+            ClickException: The registry does not answer, or refuses; the operator acts.
+        """
         if number not in self._schemas:
             if len(self._schemas) >= SCHEMAS_MAX:
-                return None
+                del self._schemas[next(iter(self._schemas))]
             self._schemas[number] = self._asked(number)
         return self._schemas[number]
 

@@ -20,6 +20,7 @@ from halfbridge.serde.headers import (
     MESSAGE_INDEX,
     TRANSACTION_ID,
 )
+from halfbridge.serde.identity import CHANGE_ID_PREFIX
 from halfbridge.serde.limits import (
     METADATA_BYTES_MAX,
     OP_BYTES_MAX,
@@ -192,6 +193,8 @@ def facts_of_reals(records: DataFrame) -> DataFrame:
     named = F.nullif(
         F.try_validate_utf8(last_header(headers, TRANSACTION_ID).cast("string")), F.lit("")
     )
+    # Of a relay of changes: no half message says anything about it.
+    named = F.when(~named.startswith(CHANGE_ID_PREFIX), named)
     born = F.coalesce(last_header(headers, BORN_TIMESTAMP).cast("string"), F.lit(""))
     prepared = records.select(
         *_PLACE, "key", "value", "headers", named.alias("named"), born.alias("born")

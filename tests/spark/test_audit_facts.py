@@ -302,9 +302,10 @@ def test_ops_that_the_daemon_refuses(spark: SparkSession) -> None:
 
 
 def test_foreign_real_records(spark: SparkSession) -> None:
-    """Without an id, or with one that is no text: another producer's; the last id is ours."""
+    """Without an id, with one that is no text, or with a change's; the last id counts."""
     tape = Tape()
-    for headers in (None, [], [("trace", b"")], [(names.TRANSACTION_ID, b"\xff")]):
+    changes = [(names.TRANSACTION_ID, b"change-0-0-7")]  # of a relay of changes
+    for headers in (None, [], changes, [(names.TRANSACTION_ID, b"\xff")]):
         tape.write(ORDERS, 0, headers=headers)
     tape.write(ORDERS, 0, headers=names.real_headers([(names.TRANSACTION_ID, b"x")], "a1", 5))
     rows = facts_of_reals(tape.frame(spark, ORDERS)).collect()
