@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import fastavro
 
+from halfbridge.bridge.errors import BridgeError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -40,12 +42,13 @@ def decoded(data: bytes, schemas: Schemas) -> Any:
 
     Raises:
         UndecodedError: The bytes cannot be decoded, or the registry does not have their schema.
+        BridgeError: As `schemas` raises it.
     """
     try:
         if len(data) >= _HEAD.size and data[0] == 0:
             return _registered(data, schemas)
         return _unwrapped(json.loads(data, parse_float=Decimal))
-    except UndecodedError:
+    except (UndecodedError, BridgeError):  # the second: the registry does not answer now
         raise
     except RecursionError as error:
         raise UndecodedError("nested too deeply") from error

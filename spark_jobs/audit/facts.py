@@ -28,6 +28,7 @@ from halfbridge.serde.limits import (
     TRANSACTION_MESSAGES_MAX,
 )
 from halfbridge.serde.records import DeadReason
+from halfbridge.serde.topics import SYSTEM
 from halfbridge.spark_jobs.audit.half_headers import (
     half_bytes,
     half_hash,
@@ -253,11 +254,13 @@ def facts_of_letters(records: DataFrame, judge: Believed | None = None) -> DataF
     about_half = is_letter & F.col("unread").isNull()
     if judge is not None:
         about_half = about_half & ~is_invalid
+    # A change event, which a relay of changes could not send.
+    is_change = ~letter["source_topic"].contains(SYSTEM)
     return _facts(
         judged,
         what=F.when(F.col("is_mark"), IS_MARK)
         .when(about_half, IS_LETTER)
-        .when(is_letter & is_invalid, IS_JUNK_COPY)
+        .when(is_letter & (is_invalid | is_change), IS_JUNK_COPY)
         .otherwise(IS_JUNK_LETTER),
         txn=F.when(about_half, meta["transaction_id"]),
         ident=F.when(about_half, _identity(letter["source_partition"], meta)),

@@ -238,6 +238,7 @@ def test_bad_events_become_dead_letters_and_the_others_go_on(
             return len(letters) >= 3
 
         until("three dead letters", enough, within_s=WAIT_S_MAX, every_s=0.2)
+        until("health", lambda: '"healthy": true' in relay.health(), within_s=WAIT_S_MAX)
         assert relay.end(signal.SIGTERM) == 0, relay.said()
     assert judged(found) == []
     assert sorted(each.reason for each in letters) == [

@@ -8,7 +8,7 @@ import pytest
 
 from halfbridge.checker.core.events import HalfRead, append_ms_of
 from halfbridge.serde import headers as names
-from halfbridge.serde.avro import HALF_METADATA, OP, Codec
+from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP, Codec
 from halfbridge.serde.errors import DecodeError
 from halfbridge.serde.headers import parse_half, user_bytes
 from halfbridge.serde.limits import (
@@ -273,13 +273,16 @@ def test_unreadable_ops_and_dead_letters(spark: SparkSession) -> None:
     tape.dead(half, DeadReason.INVALID)
     letter = tape.rows[NAMES.dead, 0][-1][-1][-1]
     tape.write(NAMES.dead, 0, value=b"junk", headers=[letter])
+    dead = DEAD_LETTER.decode(letter[1])
+    of_change = dead._replace(reason=DeadReason.UNDELIVERABLE, source_topic="shop.orders")
+    tape.write(NAMES.dead, 0, headers=[(names.DEAD, DEAD_LETTER.encode(of_change))])
     tape.write(NAMES.dead, 0, headers=[(names.DEAD_MARK, b"junk")])
     rows = read(spark, tape)[1:]
     assert [row["what"] for row in rows] == [
         columns.IS_JUNK_OP, columns.IS_JUNK_OP, columns.IS_JUNK_LETTER, columns.IS_JUNK_LETTER,
-        columns.IS_LETTER, columns.IS_JUNK_COPY, columns.IS_MARK,
+        columns.IS_LETTER, columns.IS_JUNK_COPY, columns.IS_JUNK_COPY, columns.IS_MARK,
     ]  # fmt: skip
-    assert (rows[-2]["source"], rows[-2]["pair"], rows[-2]["origin"]) == (NAMES.half, 0, half.at)
+    assert (rows[-3]["source"], rows[-3]["pair"], rows[-3]["origin"]) == (NAMES.half, 0, half.at)
 
 
 def test_ops_that_the_daemon_refuses(spark: SparkSession) -> None:

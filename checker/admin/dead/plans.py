@@ -16,6 +16,7 @@ from halfbridge.serde.records import (
     DeadReason,
     HalfMetadata,
 )
+from halfbridge.serde.topics import holds_internal_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,6 +90,13 @@ def chosen_letters(transaction: DeadTransaction, choice: Choice) -> tuple[Letter
     if transaction.remedy is choice.remedy:
         return letters
     reasons = ", ".join(each.value for each in transaction.reasons)
+    source = letters[0].dead.source_topic
+    if not transaction.key.transaction_id and not holds_internal_name(source):
+        return Refusal(
+            transaction.key,
+            f"{reasons}: a change event of {source}, which belongs to no message transaction:"
+            " correct the mapping or the topic, write the message anew, then use `dead purge`",
+        )
     hints = {
         Remedy.RESUME: "its dead letters are of a DISCARD: use `dead resume`",
         Remedy.REDELIVER: "its transaction was committed: use `dead redeliver`",

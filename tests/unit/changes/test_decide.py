@@ -12,6 +12,7 @@ from typing import Any
 import fastavro
 import pytest
 
+from halfbridge.bridge.errors import RetriableError
 from halfbridge.changes.decide import Dead, Event, Message, Skip, decide
 from halfbridge.changes.mapping import parse_mapping
 from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID, real_identity
@@ -203,6 +204,16 @@ def test_avro_of_a_registry_is_read() -> None:
     unknown = decided(value)
     assert isinstance(unknown, Dead)
     assert "no schema 5" in unknown.detail
+
+
+def test_a_registry_that_does_not_answer_makes_no_dead_letter() -> None:
+    """The error reaches the relay, which tries again."""
+
+    def ask(_number: int) -> None:
+        raise RetriableError("the schema registry does not answer")
+
+    with pytest.raises(RetriableError, match="does not answer"):
+        decided(struct.pack(">bI", 0, 5) + b"x", schemas=ask)
 
 
 OUTBOX = {

@@ -200,3 +200,13 @@ def test_the_decision_says_what_helps(reasons: tuple[DeadReason, ...], remedy: R
     for tried in (Remedy.RESUME, Remedy.REDELIVER):
         chosen = chosen_letters(transaction, Choice(remedy=tried))
         assert isinstance(chosen, Refusal) == (tried is not remedy)
+
+
+def test_a_dead_change_event_is_refused_with_the_way_on() -> None:
+    """It belongs to no message transaction; the text names the change topic."""
+    dead = A_LETTER._replace(reason=UNDELIVERABLE, source_topic="shop.public.orders")
+    of_change = Letter(LetterPlace(0, 5), 1, dead, None, "", 10)
+    found = chosen_letters(DeadTransaction(Key("", 5, "x", 0), (of_change,), {}), DELIVER)
+    assert isinstance(found, Refusal)
+    assert "change event of shop.public.orders" in found.why
+    assert "dead purge" in found.why
