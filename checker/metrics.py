@@ -121,18 +121,25 @@ class Metrics:
             "halfbridge_barriers",
             "Aborted records that proved the end of a half partition, for an op that waits for it.",
         ).inc
-        self.waits_cut_short = self._counters(
+        self.deferred = self._counter(
+            "halfbridge_deliveries_deferred",
+            "Committed transactions whose delivery had to wait for a real topic.",
+        ).inc
+        self.waits_cut_short = self._counter(
             "halfbridge_waits_cut_short",
-            "Transactions to a missing topic, given up early: budgets of waiting were used up.",
-            "group",
-        ).add_all
+            "Deferred transactions that were not waited for any longer: too many, or no memory.",
+        ).inc
         self.real_topics_missing = self._gauges(
             "halfbridge_real_topics_missing",
-            "Partitions whose deliveries wait for this real topic, which does not exist.",
+            "Waits of pairs for partitions of this real topic, which is missing or away.",
             "topic",
         ).set_all
         self.producer_replaced = self._counter(
             "halfbridge_producer_replacements", "Transactional producers that were replaced."
+        ).inc
+        self.spare_id_taken = self._counter(
+            "halfbridge_spare_transactional_ids",
+            "Transactional ids left for another one, because their last kafka_txn did not end.",
         ).inc
         self.consumer_stalled = self._counter(
             "halfbridge_consumer_stalls", "Consumers that fetched nothing more, and were replaced."

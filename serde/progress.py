@@ -12,19 +12,26 @@ H, O, R, T and P of one partition pair:
                    recent ones (halfbridge.checker.core.forget)
 
 H and O are the committed offsets themselves; R, T and P travel, with H once more, in the
-metadata of op p's offset: `v1;H;R;T;P;W;<crc>`. W is when the pair's budget of waiting is full
-again (halfbridge.checker.loop.patience).
+metadata of op p's offset: `v1;H;R;T;P;W;<crc>`, or `v1;H;R;T;P;W;D;<crc>` while deliveries are
+deferred. W is written as 0: releases before 0.2 kept a budget of waiting there. D lists the op
+offsets of the deferred COMMITs (halfbridge.checker.core.deferred): the first one, then the
+differences, for example `1200,3,17` for 1200, 1203 and 1220.
 """
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _VERSION = "v1"
-_FIELDS = 7
-# Before there was W, no budget had been spent.
-_FIELDS_BEFORE_W = 6
+# Fields before there was W, with W, and with D.
+_FIELD_COUNTS = (6, 7, 8)
+_DEFERRED_AT = 6
 
 
 class ProgressError(ValueError):
@@ -42,7 +49,8 @@ class Progress:
         ops_from: T, lowest op offset that a rebuild needs.
         position: P, half records below it had their effect (dead letters of unreadable and late
             ones); P <= R.
-        waits_full_ms: W, partition time; 0 before any wait.
+        deferred: D, offsets of ops below O that committed a transaction whose delivery waits for a
+            real topic; ascending. A rebuild defers them again.
     """
 
     half: int
@@ -50,16 +58,22 @@ class Progress:
     rebuild_to: int
     ops_from: int
     position: int
-    waits_full_ms: int = 0
+    deferred: tuple[int, ...] = ()
+
+    def has_applied(self, op: int) -> bool:
+        """Tell whether the op at this offset has had its effect: below O, and not deferred."""
+        return op < self.op and op not in self.deferred
 
     def metadata(self) -> str:
-        """Return the text committed with op p's offset: ASCII, far below Kafka's 4,096 limit.
+        """Return the text committed with op p's offset: ASCII, below Kafka's 4,096 limit.
 
         The checksum covers O too, so that a tool that moves the offset and keeps the text is
         found out.
         """
         text = f"{_VERSION};{self.half};{self.rebuild_to};{self.ops_from};{self.position}"
-        text += f";{self.waits_full_ms}"
+        text += ";0"
+        if self.deferred:
+            text += f";{deferred_text(self.deferred)}"
         return f"{text};{_checksum(text, self.op)}"
 
 
@@ -85,16 +99,29 @@ def parse_progress(half_offset: int, op_offset: int, metadata: str | None) -> Pr
     parts = metadata.split(";")
     if parts[0] != _VERSION:
         raise ProgressError(f"offset metadata of unknown version {parts[0][:16]!r}")
-    is_whole = len(parts) in (_FIELDS_BEFORE_W, _FIELDS)
+    is_whole = len(parts) in _FIELD_COUNTS
     if not is_whole or parts[-1] != _checksum(metadata.rpartition(";")[0], op_offset):
         raise ProgressError(f"offset metadata is damaged or not of this offset: {metadata[:80]!r}")
-    half, rebuild_to, ops_from, position, *rest = (int(part) for part in parts[1:-1])
-    waits_full_ms = rest[0] if rest else 0
+    half, rebuild_to, ops_from, position = (int(part) for part in parts[1:5])
+    steps = parts[_DEFERRED_AT].split(",") if len(parts) > _DEFERRED_AT + 1 else ()
+    deferred = tuple(accumulate(map(int, steps)))
     if half != half_offset:
         raise ProgressError(f"half offset {half_offset} differs from H={half} in the metadata")
     if not half <= position <= rebuild_to or ops_from > op_offset:
         raise ProgressError(f"offset metadata contradicts itself: {metadata!r}, O={op_offset}")
-    return Progress(half, op_offset, rebuild_to, ops_from, position, waits_full_ms)
+    if deferred and not (
+        ops_from <= deferred[0]
+        and deferred[-1] < op_offset
+        and all(low < high for low, high in pairwise(deferred))
+    ):
+        raise ProgressError(f"offset metadata contradicts itself: {metadata!r}, O={op_offset}")
+    return Progress(half, op_offset, rebuild_to, ops_from, position, deferred)
+
+
+def deferred_text(offsets: Sequence[int]) -> str:
+    """Return ascending offsets as text: the first one, then the differences."""
+    steps = (high - low for low, high in pairwise(offsets))
+    return ",".join(map(str, (*offsets[:1], *steps)))
 
 
 def _checksum(text: str, op_offset: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead
+from halfbridge.checker.core.events import NO_KEY, HalfRead, JunkRead, OpRead
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.settings import OP_WAIT_MS, LedgerSettings
 from halfbridge.checker.core.weights import message_bytes
@@ -68,6 +68,7 @@ class Log:
         flaw: str = "",
         size_bytes: int = 100,
         user_bytes: int = 0,
+        key_number: int = NO_KEY,
     ) -> int:
         """Append a half record and return its offset."""
         offset = self.half_end
@@ -75,7 +76,16 @@ class Log:
         weight = message_bytes(metadata)
         self.half.append(
             HalfRead(
-                offset, append_ms, metadata, flaw, size_bytes, body, user_bytes, weight, size_bytes
+                offset,
+                append_ms,
+                metadata,
+                flaw,
+                size_bytes,
+                body,
+                user_bytes,
+                weight,
+                size_bytes,
+                key_number,
             )
         )
         self.half_end += 1
@@ -100,6 +110,7 @@ class Log:
                 flaw=half.flaw,
                 size_bytes=half.size_bytes,
                 user_bytes=half.user_bytes,
+                key_number=half.key_number,
             )
             copies_end = self.half_end
         for op in plan.discards:

@@ -191,8 +191,9 @@ def seen_topics(metadata: Any) -> dict[str, SeenTopic]:
         name: SeenTopic(
             len(topic.partitions),
             min(len(one.replicas) for one in topic.partitions.values()),
-            all(one.leader >= 0 for one in topic.partitions.values()),
+            frozenset(number for number, one in topic.partitions.items() if one.leader < 0),
             max(len(one.replicas) - len(one.isrs) for one in topic.partitions.values()),
+            tuple(len(one.isrs) for _, one in sorted(topic.partitions.items())),
         )
         for name, topic in metadata.topics.items()
         if topic.error is None and topic.partitions

@@ -18,14 +18,21 @@ class SeenTopic(NamedTuple):
     Attributes:
         partitions: Number of partitions.
         replicas: The lowest number of replicas that a partition has.
-        is_led: Whether every partition has a leader.
+        leaderless: The partitions without a leader: nobody can write to them for now.
         out_of_sync: The highest number of replicas of a partition that have not caught up.
+        in_sync: How many replicas of each partition have caught up; empty: not known.
     """
 
     partitions: int
     replicas: int
-    is_led: bool
+    leaderless: frozenset[int] = frozenset()
     out_of_sync: int = 0
+    in_sync: tuple[int, ...] = ()
+
+    @property
+    def is_led(self) -> bool:
+        """Whether every partition has a leader."""
+        return not self.leaderless
 
 
 class SeenCluster(NamedTuple):

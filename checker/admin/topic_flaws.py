@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from halfbridge.serde.topics import TopicNames
 
 MAX_BYTES = "max.message.bytes"
+MIN_IN_SYNC = "min.insync.replicas"
 TIMESTAMP_TYPE = "message.timestamp.type"
 CLEANUP_POLICY = "cleanup.policy"
 RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
-LOOKED_AT = frozenset((MAX_BYTES, TIMESTAMP_TYPE, CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES))
+LOOKED_AT = frozenset(
+    (MAX_BYTES, MIN_IN_SYNC, TIMESTAMP_TYPE, CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES)
+)
 # Half messages must outlive what may still be decided about them (docs/operations.md).
 RETENTION_AGES = 2
 # Of many problems the texts name so many; `topics check` shows all.

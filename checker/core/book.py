@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfbridge.checker.core.deferred import Deferred
 from halfbridge.checker.core.draft import Draft
 from halfbridge.checker.core.entries import Entries
 from halfbridge.checker.core.entry import IN_FLIGHT, Entry
@@ -11,7 +12,7 @@ from halfbridge.checker.core.forget import Decided
 from halfbridge.checker.core.holdings import Holdings
 from halfbridge.checker.core.letters import LETTERS_SHARE
 from halfbridge.checker.core.plan import Count, PutBackRule
-from halfbridge.checker.core.schedule import REST_MAX, CheckSchedule, first_due_ms
+from halfbridge.checker.core.schedule import REST_MAX, TAKEN, CheckSchedule, first_due_ms
 from halfbridge.checker.core.settings import WINDOW_PER_UNDECIDED, LedgerSettings
 from halfbridge.checker.core.too_large import is_excess, is_too_large
 from halfbridge.serde.protocol import REASON_TOO_LARGE, State, decision_of
@@ -25,8 +26,9 @@ class Book:
 
     Attributes:
         entries: Every transaction until it is forgotten.
-        held: The undecided transactions.
+        held: The transactions whose messages are still held: undecided or deferred.
         decided: The decided transactions.
+        deferred: Those of them whose delivery waits.
         schedule: When each undecided transaction is checked.
         unaged: Undecided transactions that are not scheduled yet: their append time is not known.
         draft: The next plan.
@@ -37,6 +39,7 @@ class Book:
         self.entries = Entries()
         self.held = Holdings()
         self.decided = Decided(self.entries)
+        self.deferred = Deferred()
         self.schedule = CheckSchedule()
         self.draft = Draft(settings.ledger_bytes_max // LETTERS_SHARE)
         self.unaged: list[Entry] = []
@@ -57,8 +60,10 @@ class Book:
             self._copy_back(entry, half)
 
     def restore(self, entry: Entry) -> None:
-        """Add an undecided transaction from a rebuild; offsets ascend from call to call."""
+        """Add a transaction from a rebuild, undecided or deferred; offsets ascend."""
         self.held.hold(entry)
+        if entry.deferred is not None:
+            return
         halves = entry.messages.values()
         last_ms = max(half.append_ms for half in halves)
         if entry.check_times and last_ms >= 0:
@@ -77,7 +82,7 @@ class Book:
             now_ms: Partition time; 0: not known yet, and nothing is scheduled.
         """
         if now_ms or len(self.unaged) > 2 * self.held.halves + REST_MAX:
-            self.unaged = [each for each in self.unaged if each.state is State.UNDECIDED]
+            self.unaged = [each for each in self.unaged if each.decided is State.UNDECIDED]
         if not self.unaged or not now_ms:
             return
         for entry in self.unaged:
@@ -86,10 +91,22 @@ class Book:
         self.unaged = []
 
     def decide(self, entry: Entry, state: State, op_offset: int, now_ms: int) -> None:
-        """Mark an undecided transaction as decided, and release its messages."""
+        """Mark an undecided or deferred transaction as decided, and release its messages."""
+        was_deferred = entry.deferred is not None
         self.held.release(entry)
         entry.decide(state, op_offset, now_ms)
+        if was_deferred:
+            self.decided.settled(entry)
+        else:
+            self.decided.add(entry)
+
+    def defer(self, entry: Entry, read: OpRead) -> None:
+        """Let the delivery that `read` commits wait; the messages stay held. No check is sent."""
+        entry.deferred = read
+        entry.op_offset = read.offset
+        entry.due_ms = TAKEN
         self.decided.add(entry)
+        self.deferred.add(entry, read)
 
     def remember(self, entry: Entry | None, read: OpRead, now_ms: int) -> None:
         """Remember a deciding op whose transaction is unknown or already decided.
@@ -117,11 +134,11 @@ class Book:
         """Put back all messages of an undecided transaction; return False where that cannot be.
 
         A transaction cannot be put back if it is too large, or if the half topic does not accept a
-        copy of one of its messages. A DISCARD is written for such a transaction. Until the DISCARD
-        is read back, H does not pass the transaction's messages.
+        copy of one of its messages. A DISCARD is written for such an undecided transaction. Until
+        the DISCARD is read back, H does not pass the transaction's messages.
         """
         if not self._can_be_put_back(entry):
-            if not entry.discarding:
+            if not entry.discarding and entry.deferred is None:
                 entry.discarding = True
                 self.draft.discard(entry, REASON_TOO_LARGE, self.settings.actor, now_ms)
             return False
@@ -185,7 +202,7 @@ class Book:
         offset of `entry`.
         """
         first = self.decided.first()
-        if first is None or first.last_record < entry.offset:
+        if first is None or first.last_record < entry.offset or first.deferred is not None:
             return False  # T is held for another reason, which a put back would not change
         window = self.settings.republish_window_records + WINDOW_PER_UNDECIDED * self.held.halves
         return op - first.op_offset > (window if ops_max is None else min(window, ops_max))
@@ -206,7 +223,8 @@ class Book:
             self.held.add(entry, half)
             immunity_ms = half.metadata.immunity_ms
             asked = entry.attempt or entry.check_times
-            if immunity_ms > self.settings.transaction_timeout_ms and not asked:
+            is_checked = entry.deferred is None and not asked
+            if immunity_ms > self.settings.transaction_timeout_ms and is_checked:
                 if entry.first_append_ms < 0:
                     self.unaged.append(entry)
                     return

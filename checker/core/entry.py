@@ -8,7 +8,7 @@ from halfbridge.checker.core.too_large import is_excess
 from halfbridge.serde.protocol import State
 
 if TYPE_CHECKING:
-    from halfbridge.checker.core.events import HalfRead
+    from halfbridge.checker.core.events import HalfRead, OpRead
     from halfbridge.serde.records import Op
 
 Key = tuple[object, ...]
@@ -49,6 +49,8 @@ class Entry:
         has_excess: One of the messages has an index that no transaction may have. Only the first
             such message is kept.
         op_offset, decided_ms: Offset of the deciding op, and partition time of the decision.
+        deferred: The COMMIT whose delivery waits (`checker.core.deferred`); else None. The
+            transaction is decided, but its messages are still held, and `state` is UNDECIDED.
     """
 
     __slots__ = (
@@ -56,6 +58,7 @@ class Entry:
         "bytes_at",
         "check_times",
         "decided_ms",
+        "deferred",
         "discarding",
         "due_ms",
         "failed_attempt",
@@ -97,6 +100,7 @@ class Entry:
         self.has_excess = is_excess(half)
         self.op_offset = -1
         self.decided_ms = 0
+        self.deferred: OpRead | None = None
 
     @classmethod
     def decided_unseen(cls, op: Op, state: State, op_offset: int, now_ms: int) -> Entry:
@@ -110,8 +114,14 @@ class Entry:
         entry.bytes_at = entry.check_times = entry.due_ms = 0
         entry.attempt = entry.failed_attempt = entry.first_request_ms = 0
         entry.discarding = entry.has_excess = False
+        entry.deferred = None
         entry.decide(state, op_offset, now_ms)
         return entry
+
+    @property
+    def decided(self) -> State:
+        """The state that the first decision led to: COMMITTED also while the delivery waits."""
+        return self.state if self.deferred is None else State.COMMITTED
 
     def in_order(self) -> list[HalfRead]:
         """Return the messages in the order of their indices."""
@@ -133,6 +143,7 @@ class Entry:
             contiguous = count == 0 or max(indices) == count - 1
             self.known = range(count) if contiguous else frozenset(indices)
         self.messages = _NO_MESSAGES
+        self.deferred = None
         self.state = state
         self.op_offset = op_offset
         self.decided_ms = now_ms

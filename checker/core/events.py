@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from halfbridge.serde.records import HalfMetadata, Op
 
 
+# Number of a null key.
+NO_KEY = -1
 # Kafka's word for a timestamp that the broker wrote when it appended the record.
 LOG_APPEND_TIME = 2
 
@@ -35,6 +37,7 @@ class HalfRead(NamedTuple):
         metadata_bytes: Bytes in memory without the body (`weights.message_bytes`), computed once;
             0 where memory is not counted.
         body_bytes: Bytes of the body in memory.
+        key_number: A number of the key, NO_KEY for a null key. Different keys may share a number.
     """
 
     offset: int
@@ -46,6 +49,7 @@ class HalfRead(NamedTuple):
     user_bytes: int = 0
     metadata_bytes: int = 0
     body_bytes: int = 0
+    key_number: int = NO_KEY
 
     @property
     def origin(self) -> int:

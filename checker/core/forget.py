@@ -22,7 +22,8 @@ class Decided:
     is kept as long as one of these holds:
 
     - A rebuild from the committed H would read one of its half records.
-    - One of its copies has not been read back.
+    - One of its copies has not been read back. For one of these two reasons a deferred
+      transaction is always kept: its messages are still held, so H does not pass them.
     - Its decision is at most RECENT_MS old, and at most RECENT_MAX transactions are in the queue:
       so a late duplicate half is recognised (rule 7).
 
@@ -43,8 +44,12 @@ class Decided:
         self._discarded: list[tuple[int, int]] = []
 
     def add(self, entry: Entry) -> None:
-        """Add an entry that was just decided; op offsets ascend from call to call."""
+        """Add an entry that was just decided or deferred; op offsets ascend from call to call."""
         self._queue.append(entry)
+        self.settled(entry)
+
+    def settled(self, entry: Entry) -> None:
+        """Record that an entry of the queue has released its messages: it is no longer deferred."""
         if type(entry.known) is frozenset:
             self._entries.size_bytes += INDEX_BYTES * len(entry.known)
         if entry.state is State.DISCARDED and entry.offset < entry.last_record:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterator
 
+    from halfbridge.checker.core.deferred import Awaits, Deferred
     from halfbridge.checker.core.entry import Entry
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.schedule import Room
@@ -44,10 +45,6 @@ class Ledger:
     Args:
         settings: Limits and the policy.
         committed: Progress to rebuild from. The caller reads half records from H and ops from T.
-
-    Attributes:
-        waits_full_ms: When the pair's budget of waiting is full again (`checker.loop.patience`).
-            This time is committed with the progress.
     """
 
     def __init__(self, settings: LedgerSettings, committed: Progress) -> None:
@@ -71,8 +68,8 @@ class Ledger:
         # Offsets of the plan that was returned last: more may be read before that plan commits.
         self._covered = (committed.position, committed.op)
         self._is_prepared = False  # a plan with records was returned, and is not committed
+        self._retries = False  # a plan had no room to retry all deferred deliveries
         self._rebuild_to = committed.rebuild_to
-        self.waits_full_ms = committed.waits_full_ms
 
     # --- what was read ---------------------------------------------------------------------
 
@@ -197,8 +194,13 @@ class Ledger:
 
     @property
     def undecided_halves(self) -> int:
-        """Half messages without a decision."""
+        """Half messages without a decision, and those of deferred transactions."""
         return self._book.held.halves
+
+    @property
+    def deferred(self) -> Deferred:
+        """The committed transactions whose delivery waits; the caller changes nothing."""
+        return self._book.deferred
 
     @property
     def halves_by_topic(self) -> Counter[str]:
@@ -207,7 +209,7 @@ class Ledger:
 
     def undecided(self) -> Iterator[Entry]:
         """Yield the undecided transactions, for a report; the caller changes nothing."""
-        return (entry for entry in self._book.entries if entry.state is State.UNDECIDED)
+        return (entry for entry in self._book.entries if entry.decided is State.UNDECIDED)
 
     def waiting(self) -> Iterator[OpRead]:
         """Yield the readable ops that were read and not applied yet, in op order."""
@@ -222,16 +224,31 @@ class Ledger:
             return []
         return self._checks.due(now_ms, limit, room)
 
-    def plan(self, now_ms: int, *, records_max: int, size_bytes_max: int) -> Plan:
+    def plan(
+        self,
+        now_ms: int,
+        *,
+        records_max: int,
+        size_bytes_max: int,
+        awaits: Awaits | None = None,
+        retry: bool = True,
+    ) -> Plan:
         """Apply the ops that may be applied, and return what to write.
 
         Waiting dead letters come first. While one of them is left, the plan is full, and no op is
-        applied. Ops for which the plan has no room wait for the next plan.
+        applied. Deferred deliveries come next. Ops for which the plan has no room wait for the
+        next plan.
+
+        A delivery waits no longer than `awaits` says. It ends sooner where memory is scarce, where
+        a rebuild would read more than `republish_window_records` ops for it, or where more
+        deliveries wait than the metadata of an offset can name.
 
         Args:
             now_ms: Partition time.
             records_max: Most records of the plan. The last transaction may exceed it.
             size_bytes_max: Most bytes of the plan. The last transaction may exceed it.
+            awaits: Tells which deliveries must wait for a real topic; None: none.
+            retry: Whether `awaits` may answer otherwise than before about deferred deliveries.
 
         Raises:
             RuntimeError: the plan before has records and is not committed. The caller's mistake:
@@ -247,8 +264,17 @@ class Ledger:
         book.decided.forget(self._committed.half, self._half_ms)
         metadata_before, bodies_before = self.memory.messages_bytes, self.memory.bodies_bytes
         book.draft.take_letters(records_max=records_max, size_bytes_max=size_bytes_max)
+        if self.memory.ops_window_max is not None:
+            awaits, retry = None, True
+        if book.deferred and (retry or self._retries):
+            self._retries = not self._ops.retry_deferred(
+                awaits, now_ms, records_max=records_max, size_bytes_max=size_bytes_max
+            )
+        window = self._settings.republish_window_records
+        while book.deferred.is_older_than(self._next_op() - window):
+            self._ops.end_oldest_wait(now_ms)
         self._ops.apply_waiting(
-            self._waiting, self._position, now_ms, records_max, size_bytes_max, self.memory
+            self._waiting, self._position, now_ms, records_max, size_bytes_max, self.memory, awaits
         )
         book.keep_window(
             self._position,
@@ -284,7 +310,7 @@ class Ledger:
         half = self._book.decided.whole(half)
         self._rebuild_to = max(position, self._rebuild_to, copies_end)
         ops_from = self._book.decided.lowest_op(op)
-        return Progress(half, op, self._rebuild_to, ops_from, position, self.waits_full_ms)
+        return Progress(half, op, self._rebuild_to, ops_from, position, self._book.deferred.offsets)
 
     def committed(self, progress: Progress) -> None:
         """Record that plan and `progress` are committed; forget what a lower H needs (rule 7)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from halfbridge.checker.core.deferred import Deferred
 from halfbridge.checker.core.events import JunkRead
 from halfbridge.checker.core.judge import discard_reason, judge_commit
 from halfbridge.checker.core.plan import Count, PutBackRule
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from halfbridge.checker.core.book import Book
+    from halfbridge.checker.core.deferred import Awaits
     from halfbridge.checker.core.entry import Entry
     from halfbridge.checker.core.events import OpRead
+    from halfbridge.checker.core.judge import CommitEffect
     from halfbridge.checker.core.memory import Memory
 
 
@@ -40,6 +43,7 @@ class Ops:
 
     def __init__(self, book: Book) -> None:
         self._book = book
+        self._awaits: Awaits | None = None
         self._allowed: dict[tuple[str, str], bool] = {}
         self._do = {
             Effect.DELIVER: self._commit,
@@ -59,7 +63,7 @@ class Ops:
         if entry is None:
             self._orphan(read, now_ms)
         else:
-            self._do[effect_of(op, entry.state)](entry, read, now_ms)
+            self._do[effect_of(op, entry.decided)](entry, read, now_ms)
 
     def apply_waiting(  # noqa: PLR0917 (one caller, whose variables have these names)
         self,
@@ -69,10 +73,12 @@ class Ops:
         records_max: int,
         size_bytes_max: int,
         memory: Memory,
+        awaits: Awaits | None,
     ) -> None:
         """Apply waiting ops in op order, and take them from `waiting`, until the plan is full.
 
         The first op whose half record has not been read keeps all later ops waiting (rule 1).
+        A COMMIT whose delivery must wait for a real topic is deferred, and keeps none waiting.
 
         Args:
             waiting: Ops that were read and not applied yet, in op order.
@@ -81,7 +87,9 @@ class Ops:
             records_max: Most records of the plan. The last transaction may exceed it.
             size_bytes_max: Most bytes of the plan. The last transaction may exceed it.
             memory: Is told which ops are gone.
+            awaits: Tells which deliveries must wait; None: none.
         """
+        self._awaits = awaits
         draft, apply = self._book.draft, self.apply
         plan = draft.plan
         while waiting and plan.records < records_max and plan.size_bytes < size_bytes_max:
@@ -95,6 +103,39 @@ class Ops:
             else:
                 return
             waiting.popleft()
+
+    def retry_deferred(
+        self, awaits: Awaits | None, now_ms: int, *, records_max: int, size_bytes_max: int
+    ) -> bool:
+        """Deliver the deferred transactions that need not wait any more, in op order.
+
+        Args:
+            awaits: Tells which deliveries must still wait; None: none.
+            now_ms: Partition time.
+            records_max: Most records of the plan. The last transaction may exceed it.
+            size_bytes_max: Most bytes of the plan. The last transaction may exceed it.
+
+        Returns:
+            Whether the plan had room for all of them.
+        """
+        book, plan = self._book, self._book.draft.plan
+        before, book.deferred = book.deferred, Deferred()
+        is_full = False
+        for entry, read in before:
+            is_full = plan.records >= records_max or plan.size_bytes >= size_bytes_max
+            effect = judge_commit(entry.in_order(), read.op, self._allows)
+            if is_full or self._must_wait(entry, effect, read, awaits, again=True):
+                book.deferred.add(entry, read)
+            else:
+                self._deliver(entry, read, effect, now_ms)
+        return not is_full
+
+    def end_oldest_wait(self, now_ms: int) -> None:
+        """Apply the oldest deferred COMMIT: its messages are delivered, or become dead letters."""
+        entry, read = self._book.deferred.take()
+        self._book.draft.count(Count.WAIT_CUT_SHORT)
+        effect = judge_commit(entry.in_order(), read.op, self._allows)
+        self._deliver(entry, read, effect, now_ms)
 
     def ended(
         self, waiting: Iterable[OpRead | JunkRead], end: int, *, read_to: int
@@ -125,8 +166,33 @@ class Ops:
         book.remember(None, read, now_ms)
 
     def _commit(self, entry: Entry, read: OpRead, now_ms: int) -> None:
-        draft = self._book.draft
         effect = judge_commit(entry.in_order(), read.op, self._allows)
+        if not self._must_wait(entry, effect, read, self._awaits, again=False):
+            self._deliver(entry, read, effect, now_ms)
+            return
+        self._book.draft.count(Count.DEFERRED)
+        self._book.defer(entry, read)
+        if self._book.deferred.is_over_limit:
+            self.end_oldest_wait(now_ms)
+
+    def _must_wait(
+        self,
+        entry: Entry,
+        effect: CommitEffect,
+        read: OpRead,
+        awaits: Awaits | None,
+        *,
+        again: bool,
+    ) -> bool:
+        if awaits is None or not effect.deliver:
+            return False
+        deferred = self._book.deferred
+        if deferred and deferred.holds_key_of(entry):
+            return True
+        return awaits(effect.deliver, read.append_ms, again)
+
+    def _deliver(self, entry: Entry, read: OpRead, effect: CommitEffect, now_ms: int) -> None:
+        draft = self._book.draft
         if effect.deliver:
             draft.deliver(entry, effect.deliver, read)
         if effect.dead:
@@ -183,7 +249,7 @@ class Ops:
         self._book.remember(entry, read, now_ms)
 
     def _contradict(self, entry: Entry, read: OpRead, now_ms: int) -> None:
-        text = f"{named(read)} came after it was {entry.state.value}"
+        text = f"{named(read)} came after it was {entry.decided.value}"
         self._book.draft.note(Count.CONFLICT, text)
         self._book.remember(entry, read, now_ms)
 

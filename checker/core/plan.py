@@ -26,6 +26,8 @@ class Count(Enum):
     ATTEMPT_FAILED = "attempt failed"
     CHECK_EXPIRED = "check expired"
     ROLLED_BACK = "rolled back"
+    DEFERRED = "deferred"
+    WAIT_CUT_SHORT = "wait cut short"
 
 
 class PutBackRule(Enum):

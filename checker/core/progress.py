@@ -34,7 +34,8 @@ def check_against_log(
         BeyondEndError: The topic was truncated or recreated, or a deposed leader has answered.
         ProgressError: Records that a rebuild needs were deleted.
     """
-    if progress.half == progress.rebuild_to and progress.ops_from < op_range[0] <= progress.op:
+    is_spent = progress.half == progress.rebuild_to and not progress.deferred
+    if is_spent and progress.ops_from < op_range[0] <= progress.op:
         progress = replace(progress, ops_from=op_range[0])
     spans = (
         ("H", progress.half, *half_range, "half"),

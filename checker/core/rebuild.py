@@ -110,8 +110,9 @@ class Rebuild:
     def finish(self, book: Book, now_ms: int) -> None:
         """Bring the empty `book` to the committed state."""
         book.entries.take_over(self._halves)
+        deferred = frozenset(self._progress.deferred)
         for read in self._past:
-            self._decide(book, read, now_ms)
+            self._decide(book, read, now_ms, is_deferred=read.offset in deferred)
         undecided = [entry for entry in book.entries if entry.state is State.UNDECIDED]
         for entry in undecided:
             entry.offset = min(half.offset for half in entry.messages.values())
@@ -123,21 +124,23 @@ class Rebuild:
                 continue
             entry, half = each
             index = half.metadata.message_index
-            if entry.state is State.UNDECIDED:
+            if entry.state is State.UNDECIDED:  # a deferred one judges its late messages itself
                 if is_excess(half) and index not in entry.messages:
                     book.draft.bury_excess(entry, half)
             elif entry.state is not State.ROLLED_BACK and index not in entry.known:
                 book.draft.bury_late(entry, half)
 
-    def _decide(self, book: Book, read: OpRead, now_ms: int) -> None:
+    def _decide(self, book: Book, read: OpRead, now_ms: int, *, is_deferred: bool) -> None:
         """Apply an earlier decision. The first decision wins; `half_offset` is not compared."""
         op = read.op
         state = decision_of(op)
         if state is None:
             return
         entry = book.entries.find(op.transaction_id, op.resume_count, op.producer_group)
-        if entry is None or entry.state is not State.UNDECIDED:
+        if entry is None or entry.decided is not State.UNDECIDED:
             book.remember(entry, read, now_ms)
+        elif is_deferred:
+            book.defer(entry, read)
         elif _took_effect(read, entry):
             messages = entry.messages
             entry.messages = {

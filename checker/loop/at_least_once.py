@@ -232,7 +232,7 @@ class PlainOutlet(BatchWriter[Writer]):
         Raises:
             KafkaTxnFailedError: the client takes no more records.
         """
-        self._told.copies_end, self._told.refused = {}, None
+        self._told.begins()
         try:
             is_first = True
             for piece in self._first_writes.pieces([*records]):

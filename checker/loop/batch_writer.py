@@ -5,6 +5,7 @@ Each guard against a trap of Kafka's protocol names the trap.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from halfbridge.bridge.failure import INFERRED, KafkaFailure
@@ -13,9 +14,9 @@ from halfbridge.checker.loop.clients import client_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from halfbridge.bridge.ports import Clock, Writer
+    from halfbridge.bridge.ports import Clock, Place, Writer
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.publish import Outgoing
     from halfbridge.checker.loop.told import Told
@@ -34,6 +35,13 @@ _ROOM_S = 0.05
 MESSAGE_BYTES_MAX = 1_000_000_000
 # A sixth of the client library's default: the daemon has looked the topic up before.
 _MISSING_MS_MAX = 5_000
+# Records are acknowledged within milliseconds. After this time without a single acknowledgement the
+# partitions of the records that are left are away, and the records of others should not wait for
+# them. A change of leaders takes longer than this at times: then its partitions are tried again
+# after `routes.BLAMED_MS`.
+STALLED_S = 5.0
+# Partitions that an error names.
+_SHOWN_MAX = 3
 # How late a refused record is noticed while other records wait or are handed over.
 FLUSH_S = 0.1
 # Small batches pass most topics' limits. ONE_RECORD sends each record alone.
@@ -92,15 +100,32 @@ class BatchWriter(Generic[AnyWriter]):
             KafkaTxnFailedError: a record is not confirmed.
             KafkaFailure: the client has failed.
         """
-        until = self._clock.monotonic() + self._timeout_s
+        began = moved = self._clock.monotonic()
+        before = 0
         while left := self._writer.flush(FLUSH_S):
             if self._told.refused is not None:
                 break  # records in the queue behind a refused record are never sent
-            if self._clock.monotonic() > until:
-                raise KafkaTxnFailedError(f"{left} records were not acknowledged in time")
+            now = self._clock.monotonic()
+            if left != before:
+                before, moved = left, now
+            if now - moved > STALLED_S or now - began > self._timeout_s:
+                raise self._stalled(left)
         refused = self._told.refused
         if refused is not None and refused[0] is INFERRED:
             raise failed(INFERRED)
+
+    def _stalled(self, left: int) -> KafkaTxnFailedError:
+        """Return the error of a batch that is not acknowledged, with the partitions at fault."""
+        with suppress(KafkaFailure):
+            self._writer.purge()
+            self._writer.poll(0)
+        unwritten = self._told.unwritten
+        why = f"{left} records were not acknowledged in time"
+        if unwritten:
+            shown = [f"{topic}[{number}]" for topic, number in sorted(unwritten)[:_SHOWN_MAX]]
+            more = ", ..." if len(unwritten) > _SHOWN_MAX else ""
+            why += f": {', '.join(shown)}{more}"
+        return KafkaTxnFailedError(why, unwritten=unwritten)
 
     def _produce(self, records: Iterable[Outgoing]) -> bool:
         """Hand over the records; tell whether there are copies among them."""
@@ -157,8 +182,19 @@ def shared_properties(config: CheckerConfig, told: Told, batch: Batch) -> dict[s
 
 
 def failed(
-    failure: KafkaFailure, *, topic: str = "", fenced: bool = False, is_vague: bool = False
+    failure: KafkaFailure,
+    *,
+    topic: str = "",
+    fenced: bool = False,
+    is_vague: bool = False,
+    unwritten: Mapping[Place, str] | None = None,
 ) -> KafkaTxnFailedError:
     """Return the error of a batch that failed; the arguments are those of the error."""
-    text = failure.text
-    return KafkaTxnFailedError(text, failure, topic=topic, fenced=fenced, is_vague=is_vague)
+    return KafkaTxnFailedError(
+        failure.text,
+        failure,
+        topic=topic,
+        fenced=fenced,
+        is_vague=is_vague,
+        unwritten=unwritten,
+    )

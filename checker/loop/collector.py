@@ -46,17 +46,19 @@ class Collector:
     def collect(self, pairs: Mapping[int, Pair], now: float) -> list[Work]:
         """Return the next batch; only its last transaction may exceed the limits.
 
+        Deliveries whose real topic is missing, or whose partition is away, are in none.
+
         A pair in which something is refused is a batch of its own. Otherwise it would fail the
         other pairs too, and a success of the others would prove nothing about it.
 
         Raises:
             InputLostError: topics must be looked up, and no broker answered.
         """
+        self._topics.look_for_dead(now)
         batch: list[Work] = []
         left, left_bytes = self._config.batch_records_max, self._config.batch_bytes_max
-        looked_at = self._topics.looked_at
         for pair in in_turn(pairs, self._last):
-            if pair.held is None and not _may_have_work(pair, now):
+            if pair.held is None and not self._may_have_work(pair, now):
                 continue
             limit = self._blame.limit(pair.partition)
             goes_alone = limit < self._config.batch_records_max
@@ -71,18 +73,28 @@ class Collector:
             self._last = pair.partition
             if goes_alone:
                 break
-        if self._topics.looked_at != looked_at:
-            # A look-up for one pair may have found a missing topic of the pairs before it.
-            batch = [each for each in batch if not self._topics.awaits(each.pair, each.plan, now)]
         return batch
+
+    def _may_have_work(self, pair: Pair, now: float) -> bool:
+        has_news = pair.has_news or (
+            pair.ledger.deferred and self._topics.looks != pair.retried_by
+        )
+        return has_news or now - pair.idle_at >= IDLE_PLAN_S
 
     def _plan(
         self, pair: Pair, now: float, *, records_max: int, size_bytes_max: int
     ) -> Plan | None:
         """Return the plan, which the pair holds from now on; None if there is nothing to do."""
-        plan = pair.held or pair.ledger.plan(
-            pair.now_ms(now), records_max=records_max, size_bytes_max=size_bytes_max
-        )
+        plan = pair.held
+        if plan is None:
+            plan = pair.ledger.plan(
+                pair.now_ms(now),
+                records_max=records_max,
+                size_bytes_max=size_bytes_max,
+                awaits=self._topics.awaits(pair, now),
+                retry=self._topics.looks != pair.retried_by,
+            )
+            pair.retried_by = self._topics.looks
         if not plan.records:
             self._reporter.written(plan, pair, refused=(), stubs=0)
             plan = Plan()
@@ -92,10 +104,6 @@ class Collector:
         if plan is not pair.held:
             pair.held, pair.held_since = plan, now
         return plan
-
-
-def _may_have_work(pair: Pair, now: float) -> bool:
-    return pair.has_news or now - pair.idle_at >= IDLE_PLAN_S
 
 
 def _must_move(pair: Pair, now: float) -> bool:

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 from halfbridge.bridge.failure import PERMANENT, TOO_LARGE, Code
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from halfbridge.bridge.failure import KafkaFailure
+    from halfbridge.bridge.ports import Place
 
 
 class InputLostError(Exception):
@@ -26,6 +29,7 @@ class KafkaTxnFailedError(Exception):
         topic: Topic of the refused record; empty if not known.
         fenced: Another producer took over the id, or the broker timed out the kafka_txn.
         is_vague: The client called a record invalid, and does not tell whether its timestamp is.
+        unwritten: Partition -> what was said of its records, which were not acknowledged.
     """
 
     def __init__(
@@ -36,17 +40,24 @@ class KafkaTxnFailedError(Exception):
         topic: str = "",
         fenced: bool = False,
         is_vague: bool = False,
+        unwritten: Mapping[Place, str] | None = None,
     ) -> None:
         super().__init__(text)
         self.failure = failure
         self.topic = topic
         self.fenced = fenced
         self.is_vague = is_vague
+        self.unwritten = dict(unwritten or {})
 
     @property
     def permanent(self) -> bool:
         """Whether the broker permanently refuses something in the batch."""
         return self._code in PERMANENT
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether the kafka_txn before, of the same id, has not ended: a marker is missing."""
+        return self._code == Code.CONCURRENT_TRANSACTIONS
 
     @property
     def topic_refused(self) -> bool:

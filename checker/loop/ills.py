@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.log_text import one_line
+from halfbridge.checker.loop.routes import MISSING, Lack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.intake import Input
     from halfbridge.checker.loop.pair import Pair
     from halfbridge.checker.loop.report import Reporter
+    from halfbridge.checker.loop.routes import Routes
     from halfbridge.checker.loop.topic_watch import TopicWatch
     from halfbridge.checker.status import Status
 
@@ -36,16 +38,19 @@ class Ills:
         status: Status,
         *,
         topics: TopicWatch,
+        routes: Routes,
         intake: Input,
         reporter: Reporter,
     ) -> None:
         self._servers = config.bootstrap_servers
+        self._prefix = f" --topic-prefix {config.topic_prefix}" if config.topic_prefix else ""
         self._dead = config.names.dead
         self._status = status
         self._topics = topics
+        self._routes = routes
         self._input = intake
         self._reporter = reporter
-        self._waited: set[tuple[int, str]] = set()  # (pair, topic), of which a line was logged
+        self._waited: set[tuple[int, str, int]] = set()  # (pair, topic, partition) with a log line
 
     def tell(self, now: float, assignment: Assignment, barriers: Barriers) -> None:
         """Look at everything, and tell it."""
@@ -54,32 +59,38 @@ class Ills:
         self._status.set_ill("group", self._input.group_trouble.text(now))
         self._status.set_ill("memory", assignment.memory_trouble())
         self._status.set_ill("barriers", barriers.trouble(now))
-        self._tell_waits(assignment.pairs.values())
+        self._tell_waits(assignment.pairs.values(), int(now * 1000))
 
-    def _tell_waits(self, pairs: Iterable[Pair]) -> None:
+    def _tell_waits(self, pairs: Iterable[Pair], now_ms: int) -> None:
         waited = {
-            (pair.partition, topic): pair.awaited.limit_ms
+            (pair.partition, lack.topic, lack.partition): lack
             for pair in pairs
-            if pair.awaited is not None
-            for topic in pair.awaited.topics
+            for entry, _ in pair.ledger.deferred
+            for lack in self._routes.lacks(entry.messages.values(), now_ms)
         }
-        for (partition, topic), limit_ms in waited.items():
-            if (partition, topic) not in self._waited:
-                self._reporter.waits_for_topic(partition, topic, limit_ms)
+        for place, lack in waited.items():
+            if place not in self._waited:
+                self._reporter.waits_for_topic(place[0], lack)
         self._waited = set(waited)
-        by_topic = Counter(topic for _, topic in waited)
+        by_topic = Counter(lack.topic for lack in waited.values())
         self._status.metrics.real_topics_missing(by_topic)
-        self._status.set_ill("real topics", self._missing(by_topic))
+        self._status.set_ill("real topics", self._missing([*waited.values()]))
 
-    def _missing(self, by_topic: Counter[str]) -> str:
-        if not by_topic:
+    def _missing(self, lacks: list[Lack]) -> str:
+        if not lacks:
             return ""
+        found = Counter((lack.topic, lack.partition, lack.why) for lack in lacks)
         texts = [
-            f"{count} partitions wait for real topic {one_line(topic)}, which is missing or has too"
-            f" few partitions; make it: kafka-topics.sh --bootstrap-server {self._servers}"
-            f" --create --topic {shlex.quote(one_line(topic))}"
-            for topic, count in by_topic.most_common(SHOWN_MAX)
+            f"deliveries of {count} pairs wait for"
+            f" {self._text(Lack(one_line(topic), number, why, 0))}"
+            for (topic, number, why), count in found.most_common(SHOWN_MAX)
         ]
-        if len(by_topic) > SHOWN_MAX:
-            texts.append(f"and {len(by_topic) - SHOWN_MAX} more topics")
+        if len(found) > SHOWN_MAX:
+            texts.append(f"and {len(found) - SHOWN_MAX} more")
         return "; ".join(texts)
+
+    def _text(self, lack: Lack) -> str:
+        if lack.why != MISSING:
+            return f"{lack}"
+        create = f"halfbridge topics create {shlex.quote(lack.topic)} --type transaction"
+        return f"{lack}; create it: {create} --bootstrap-servers {self._servers}{self._prefix}"

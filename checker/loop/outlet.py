@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.publish import Outgoing
 
+# How long to wait for a transactional id. Its open kafka_txn is aborted within milliseconds, unless
+# one of its partitions is away.
+INIT_S_MAX = 5.0
 # A commit that took longer may have been sent twice, and the second request may end a later
 # kafka_txn of the same producer (KAFKA-17754). So the producer is replaced before its next
 # kafka_txn.
@@ -77,7 +80,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
             KafkaTxnFailedError: not possible now; try again.
         """
         try:
-            self._writer.init(self._timeout_s)
+            self._writer.init(min(self._timeout_s, INIT_S_MAX))
         except KafkaFailure as failure:
             raise failed(failure) from failure
         self._writer.poll(0)
@@ -95,7 +98,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
         Raises:
             KafkaTxnFailedError: the kafka_txn failed.
         """
-        self._told.copies_end, self._told.refused = {}, None
+        self._told.begins()
         try:
             self._writer.begin()
             if self._produce(records):
@@ -177,4 +180,10 @@ class Transactor(BatchWriter[TransactionalWriter]):
         if named.code not in PERMANENT or cause.code == Code.INVALID_TIMESTAMP or is_another:
             named, topic = cause, ""
         is_vague = named.code == Code.INVALID_RECORD and cause.code == Code.STATE
-        return failed(named, topic=topic, fenced=cause.code in _FENCED, is_vague=is_vague)
+        return failed(
+            named,
+            topic=topic,
+            fenced=cause.code in _FENCED,
+            is_vague=is_vague,
+            unwritten=self._told.unwritten,
+        )

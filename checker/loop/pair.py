@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
-from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead, append_ms_of
+from halfbridge.checker.core.events import NO_KEY, HalfRead, JunkRead, OpRead, append_ms_of
 from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.weights import message_bytes
 from halfbridge.checker.loop.plan_bodies import WithoutHeaders, let_go_plan, whole_or_bare
@@ -33,29 +34,14 @@ RECORD_OVERHEAD_BYTES = 300
 HEADER_OVERHEAD_BYTES = 150
 
 
-class Awaited(NamedTuple):
-    """The deliveries of a plan that wait, as far as budgets pay for the wait.
-
-    Attributes:
-        since_ms: Append time of the first op that waits (partition time).
-        limit_ms: The longest allowed wait.
-        groups: The groups of the deliveries that wait.
-        topics: Which real topics, or partitions of them, are missing.
-    """
-
-    since_ms: int
-    limit_ms: int
-    groups: frozenset[str]
-    topics: frozenset[str] = frozenset()
-
-
 class Pair:
     """The ledger of a partition pair, its clock, and the plan that waits to be written.
 
     Attributes:
         held: A plan that was taken from the ledger and is not written yet.
         held_since: When the held plan was taken, monotonic seconds.
-        awaited: The wait of the held plan for missing topics, as far as budgets pay for it.
+        retried_by: Number of the last look-up of topics (`TopicWatch.looks`) before the last plan:
+            a later one is new to deferred deliveries.
         began_from: Progress from which this ledger was rebuilt.
         committed: Progress that is committed.
         paused: Topics of the pair that are not fetched at present.
@@ -83,7 +69,7 @@ class Pair:
         self.publisher = publisher
         self.held: Plan | None = None
         self.held_since = began
-        self.awaited: Awaited | None = None
+        self.retried_by = -1
         self.began_from = committed
         self.committed = committed
         self.committed_at = began
@@ -136,6 +122,7 @@ class Pair:
                 user_bytes(key, value, headers or (), has_flaw=bool(flaw)),
                 message_bytes(metadata),
                 size_bytes + _overhead_bytes(headers),
+                NO_KEY if key is None else crc32(key),
             )
         )
 

@@ -17,7 +17,7 @@ from halfbridge.checker.loop.failures import InputLostError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from halfbridge.bridge.ports import Admin, Answer, Clock, Place, Ports
+    from halfbridge.bridge.ports import Admin, Answer, Clock, Place, Ports, SeenTopic
     from halfbridge.checker.config import CheckerConfig
 
 _log = logging.getLogger("halfbridge.checker")
@@ -143,8 +143,8 @@ class Questions:
         """Ask for the settings of at least one topic."""
         return SettingsQuestion(self._admin, topics, self._clock)
 
-    def partitions(self) -> dict[str, int]:
-        """Return topic -> number of partitions, for all topics that the daemon may see; blocks.
+    def topics(self) -> dict[str, SeenTopic]:
+        """Return all topics that the daemon may see; blocks.
 
         Raises:
             InputLostError: no broker answered.
@@ -155,7 +155,7 @@ class Questions:
             where, said = self._bootstrap_servers, failure.text
             raise InputLostError(f"no Kafka broker answers at {where}: {said}") from failure
         self._were_answered = True
-        return {name: one.partitions for name, one in topics.items()}
+        return topics
 
     def may_write(self, topics: Sequence[str]) -> dict[str, bool | None]:
         """Return for each topic whether the daemon may write to it; None: the broker cannot tell.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Clock
     from halfbridge.checker.core.plan import DeadHalf, Plan
     from halfbridge.checker.loop.pair import Pair
+    from halfbridge.checker.loop.routes import Lack
     from halfbridge.checker.metrics import Metrics
     from halfbridge.serde.records import Op
 
@@ -84,7 +85,6 @@ class Reporter:
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
-        self._cut_short = TellNow()
         self._failed = TellNow()
         self._lines = Lines(clock)
 
@@ -122,19 +122,6 @@ class Reporter:
         for note in plan.notes:
             self._lines.warn("partition %d: %s", pair.partition, note)
 
-    def waits_cut_short(self, pair: Pair, by_group: Mapping[str, int], monotonic_s: float) -> None:
-        """Report deliveries that are given up before the topic's grace is over, by group."""
-        self._metrics.waits_cut_short(by_group)
-        for group, count in by_group.items():
-            if not self._cut_short.is_due(group, monotonic_s):
-                continue
-            self._lines.warn(
-                "partition %d: %d transactions of group %s go to topics or partitions that do not"
-                " exist, and are not waited for: group or partition has waited too long lately"
-                " (docs/operations.md, A real topic is missing or refuses)",
-                *(pair.partition, count, group),
-            )
-
     def answered(self, answers: Iterable[Op], monotonic_s: float) -> None:
         """Count answers to checks and failed attempts; log the latter, once per group in TOLD_S."""
         counts: Counter[tuple[str, str]] = Counter()
@@ -150,15 +137,14 @@ class Reporter:
                 )
         self._metrics.checks_answered(counts)
 
-    def waits_for_topic(self, partition: int, topic: str, limit_ms: int) -> None:
-        """Say that deliveries of a pair wait for a real topic."""
+    def waits_for_topic(self, partition: int, lack: Lack) -> None:
+        """Report that deliveries of a pair wait for a real topic or for a partition of it."""
         self._lines.warn(
-            "partition %d waits for real topic %s: the topic, or the partition that a message"
-            " names, does not exist. Create it; after %.0f s of waiting its transactions become"
-            " dead letters, UNDELIVERABLE",
-            *(partition, topic, limit_ms / 1000),
+            "partition %d: deliveries wait, because %s; other deliveries go on. After %.0f s of"
+            " waiting their transactions become dead letters, UNDELIVERABLE",
+            *(partition, lack, lack.limit_ms / 1000),
             partition=partition,
-            real_topic=topic,
+            real_topic=lack.topic,
         )
 
     def state(
@@ -258,6 +244,8 @@ class Reporter:
             (Count.INVALID_OP, metrics.invalid_ops),
             (Count.ORPHAN_OP, metrics.orphan_ops),
             (Count.CHECK_EXPIRED, metrics.checks_expired),
+            (Count.DEFERRED, metrics.deferred),
+            (Count.WAIT_CUT_SHORT, metrics.waits_cut_short),
         ):
             if counts.get(count):
                 add(counts[count])

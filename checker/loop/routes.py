@@ -1,17 +1,24 @@
-"""Where deliveries can go: which real topics exist, and what brokers refuse. Pure."""
+"""Where deliveries can go: which real topics and partitions can be written, and what is refused.
+
+A real topic that is missing, and a partition that is away, are waited for: their deliveries are
+deferred (`checker.core.deferred`) until `must_wait` says no. Then they are delivered, or `refusal`
+says why they become dead letters. Pure.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
-from halfbridge.serde.partitioner import Partitioner, partition_by_crc
+from halfbridge.serde.partitioner import Partitioner, partition_by_crc, partition_of
 from halfbridge.serde.records import PARTITION_BY_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from halfbridge.bridge.ports import Place, SeenTopic
+    from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.plan import Delivery
     from halfbridge.serde.records import HalfMetadata
 
@@ -30,25 +37,56 @@ PARTITION_DOUBT_MS = 60_000
 # A topic that existed a moment ago must be missing for this time before its deliveries are given
 # up: a broker that was down may not know the topic, and learns of it within a heartbeat (2 s).
 LOST_MS = 3_000
+# After records of a partition were not acknowledged, it is not written to for this time, which
+# doubles with each further failure up to the maximum. A failure costs all deliveries of the worker
+# the time that it takes to notice it (`batch_writer.STALLED_S`).
+BLAMED_MS = 5_000
+BLAMED_MS_MAX = 60_000
+# A partition that exists comes back, so it is waited for at least this long: a broker that restarts
+# is back sooner, and so is a new leader.
+AWAY_MS_MIN = 30_000
+# Why a topic or a partition that does not exist cannot be written.
+MISSING = "does not exist"
+# An answered look-up adds at most so much to the time that a partition was away: while no broker
+# answers, nobody knows.
+LOOK_STEP_MS_MAX = 2_000
 
 
 class Lack(NamedTuple):
-    """A delivery whose real topic is missing, and how long it is worth waiting for.
+    """Why a message cannot be written to its real topic now.
 
     Attributes:
-        topics: Those that are missing, or that have too few partitions.
+        topic: The real topic.
+        partition: The partition; PARTITION_BY_KEY: the topic is missing, or any of its partitions.
+        why: What is wrong, as in "has no leader".
+        limit_ms: The longest wait, measured from the append time of the op.
+        left_ms: The wait does not end before the partition was away for so long.
     """
 
-    delivery: Delivery
+    topic: str
+    partition: int
+    why: str
     limit_ms: int
-    topics: frozenset[str] = frozenset()
+    left_ms: int = 0
+
+    def __str__(self) -> str:
+        """Return the text for log and dead letters."""
+        where = "" if self.partition == PARTITION_BY_KEY else f"partition {self.partition} of "
+        return f"{where}topic {self.topic} {self.why}"
+
+
+class _Blamed(NamedTuple):
+    until_ms: int
+    pause_ms: int
+    why: str
 
 
 class Routes:
     """The known real topics. Times are monotonic milliseconds.
 
     Args:
-        gone_ms: The longest wait for a missing topic.
+        gone_ms: The longest wait for a missing topic, or for a partition that is away: for that
+            AWAY_MS_MIN at least.
         partitioner: Real topic -> partitioner.
     """
 
@@ -67,9 +105,25 @@ class Routes:
         self._too_few_since: dict[str, int] = {}
         self._refused_topics: dict[str, tuple[int, str]] = {}
         self._refused: dict[tuple[str, int], str] = {}
+        self._away: dict[str, dict[int, str]] = {}  # topic -> partition -> why
+        self._away_ms: dict[Place, int] = {}  # for how long, by answered look-ups
+        self._blamed: dict[Place, _Blamed] = {}
+        self._updated_ms = 0
 
-    def update(self, partitions: Mapping[str, int], now_ms: int) -> None:
-        """Replace the known topics by the cluster's topics and their partition counts."""
+    def update(
+        self,
+        topics: Mapping[str, SeenTopic],
+        now_ms: int,
+        min_in_sync: Callable[[str], int | None] = lambda _: None,
+    ) -> None:
+        """Replace the known topics by those of the cluster.
+
+        Args:
+            topics: What a look-up has answered.
+            now_ms: The time.
+            min_in_sync: Topic -> its `min.insync.replicas`; None where it is not known.
+        """
+        partitions = {name: one.partitions for name, one in topics.items()}
         grown = {name for name, count in partitions.items() if count != self._partitions.get(name)}
         self._too_few_since = {
             topic: since
@@ -82,7 +136,7 @@ class Routes:
             for topic, since in {**lost, **self._lost_since}.items()
             if topic not in partitions and now_ms - since < LOST_MS
         }
-        self._partitions = dict(partitions)
+        self._partitions = partitions
         by_crc = Partitioner.CONSISTENT_RANDOM
         self._by_crc = frozenset(name for name in partitions if self._partitioner(name) is by_crc)
         self._tried = {name: partitions[name] for name in self._tried if name in partitions}
@@ -91,6 +145,49 @@ class Routes:
             for topic, (until, why) in self._refused_topics.items()
             if until > now_ms and topic in partitions
         }
+        self._update_away(topics, now_ms, min_in_sync)
+
+    def _update_away(
+        self,
+        topics: Mapping[str, SeenTopic],
+        now_ms: int,
+        min_in_sync: Callable[[str], int | None],
+    ) -> None:
+        step_ms = min(now_ms - self._updated_ms, LOOK_STEP_MS_MAX)
+        self._updated_ms = now_ms
+        self._blamed = {
+            place: blamed
+            for place, blamed in self._blamed.items()
+            if place[0] in topics and now_ms < blamed.until_ms + blamed.pause_ms
+        }
+        away = {
+            **{place: one.why for place, one in self._blamed.items() if now_ms < one.until_ms},
+            **dict(_unavailable(topics, min_in_sync)),
+        }
+        before = self._away_ms
+        self._away_ms = {place: before.get(place, -step_ms) + step_ms for place in away}
+        for place in self._blamed.keys() - away.keys():
+            self._away_ms[place] = before.get(place, 0)  # it is tried again; nothing is proven yet
+        self._away = {}
+        for (topic, number), why in away.items():
+            self._away.setdefault(topic, {})[number] = why
+
+    def blame(self, place: Place, why: str, now_ms: int) -> None:
+        """Record that records of a partition were not acknowledged: it is not written to for now.
+
+        Args:
+            place: Real topic and partition.
+            why: What the client or a broker said.
+            now_ms: The time.
+        """
+        topic, number = place
+        if not 0 <= number < self._partitions.get(topic, 0):
+            return
+        before = self._blamed.get(place)
+        pause_ms = BLAMED_MS if before is None else min(2 * before.pause_ms, BLAMED_MS_MAX)
+        self._blamed[place] = _Blamed(now_ms + pause_ms, pause_ms, why)
+        self._away.setdefault(topic, {}).setdefault(number, why)
+        self._away_ms.setdefault(place, 0)
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic that exists."""
@@ -100,44 +197,38 @@ class Routes:
         """Tell whether the topic existed at the last look-up."""
         return topic in self._partitions
 
-    def is_clear(self, deliveries: Iterable[Delivery]) -> bool:
-        """Tell whether topics, partitions and rights of all `deliveries` are known to be there."""
-        tried = self._tried
-        for one in deliveries:
-            for half in one.messages:
-                count = tried.get(half.metadata.real_topic)
-                if count is None or half.metadata.real_partition >= count:
-                    return False
+    def takes(self, messages: Iterable[HalfRead]) -> bool:
+        """Tell whether topics, partitions and rights of all `messages` are known to be there."""
+        tried, away = self._tried, self._away
+        for half in messages:
+            topic = half.metadata.real_topic
+            count = tried.get(topic)
+            if count is None or half.metadata.real_partition >= count or topic in away:
+                return False
         return True
 
-    def lacks(self, deliveries: Iterable[Delivery], now_ms: int) -> list[Lack]:
-        """Return the deliveries whose topic or partition was missing at the last look-up.
+    def must_wait(self, messages: Iterable[HalfRead], op_age_ms: int, now_ms: int) -> bool:
+        """Tell whether the delivery of `messages` must wait for a topic or a partition.
 
-        The longest wait is `gone_ms` for a missing topic. It is PARTITION_NEW_MS for a missing
-        partition, once a minute for each topic.
+        The longest wait is `gone_ms` for a missing topic, and for a partition that is away. It is
+        PARTITION_NEW_MS for a partition that the topic does not have, once a minute for each topic.
+
+        Args:
+            messages: Messages of one transaction.
+            op_age_ms: Time since the append time of the COMMIT.
+            now_ms: The time.
         """
-        found = []
-        for one in deliveries:
-            lacking: dict[str, int] = {}
-            for half in one.messages:
-                topic, number = half.metadata.real_topic, half.metadata.real_partition
-                limit_ms = self._limit_ms(topic, number, now_ms)
-                if limit_ms is not None:
-                    lacking[topic] = max(limit_ms, lacking.get(topic, 0))
-            if lacking:
-                found.append(Lack(one, max(lacking.values()), frozenset(lacking)))
-        return found
-
-    def was_lost(self, deliveries: Iterable[Delivery]) -> bool:
-        """Tell whether a delivery goes to a topic that existed less than LOST_MS ago.
-
-        Either the topic was deleted, or the broker that was asked was down and does not know it
-        yet. Nobody deletes topics to delay others, so budgets of waiting do not pay for this wait.
-        """
-        lost = self._lost_since
-        return bool(lost) and any(
-            half.metadata.real_topic in lost for one in deliveries for half in one.messages
+        return any(
+            op_age_ms < lack.limit_ms or lack.left_ms > 0 or lack.topic in self._lost_since
+            for lack in self.lacks(messages, now_ms)
         )
+
+    def lacks(self, messages: Iterable[HalfRead], now_ms: int) -> Iterator[Lack]:
+        """Yield why messages cannot be written now, by the last look-up."""
+        for half in messages:
+            lack = self._missing(half.metadata, now_ms) or self._is_away(half)
+            if lack is not None:
+                yield lack
 
     def untried(self, deliveries: Iterable[Delivery]) -> set[str]:
         """Return the existing topics of `deliveries` whose rights were not asked for yet."""
@@ -187,30 +278,83 @@ class Routes:
                 return f"topic {topic} has no partition {partition}"
             if topic in self._refused_topics:
                 return self._refused_topics[topic][1]
+            away = self._is_away(half)
+            if away is not None:
+                return str(away)
         return ""
 
     def place(self, metadata: HalfMetadata, key: bytes | None) -> int:
         """Return the partition of a message whose topic exists: its own, or by its key.
 
         PARTITION_BY_KEY if the Kafka client chooses: any partition for a null key, murmur2 for
-        another key.
+        another key. While partitions are away, a null key gets one of the others.
         """
         number, topic = metadata.real_partition, metadata.real_topic
-        if number != PARTITION_BY_KEY or key is None or topic not in self._by_crc:
+        if number != PARTITION_BY_KEY:
+            return number
+        if key is None and topic in self._away:
+            there = [n for n in range(self._partitions[topic]) if n not in self._away[topic]]
+            return there[_chance(metadata) % len(there)] if there else number
+        if key is None or topic not in self._by_crc:
             return number
         if key:
             return partition_by_crc(key, self._partitions[topic])
-        # librdkafka chooses at random for an empty key; the id ends with random digits.
-        return crc32(metadata.transaction_id.encode()) % self._partitions[topic]
+        # librdkafka chooses at random for an empty key.
+        return _chance(metadata) % self._partitions[topic]
 
-    def _limit_ms(self, topic: str, partition: int, now_ms: int) -> int | None:
-        """Return the longest wait for a topic and partition; None if they exist."""
+    def _missing(self, metadata: HalfMetadata, now_ms: int) -> Lack | None:
+        """Return what is missing of a topic and partition; None if they exist."""
+        topic, partition = metadata.real_topic, metadata.real_partition
         count = self._partitions.get(topic)
-        if count is None and len(topic) > TOPIC_CHARS_MAX:
-            return 0  # no topic can have such a name
         if count is None:
-            return self._gone_ms
+            is_possible = len(topic) <= TOPIC_CHARS_MAX
+            return Lack(topic, PARTITION_BY_KEY, MISSING, self._gone_ms if is_possible else 0)
         if partition < count:
             return None
         since = self._too_few_since.setdefault(topic, now_ms)
-        return PARTITION_NEW_MS if now_ms - since < PARTITION_NEW_MS else 0
+        limit_ms = PARTITION_NEW_MS if now_ms - since < PARTITION_NEW_MS else 0
+        return Lack(topic, partition, MISSING, limit_ms)
+
+    def _is_away(self, half: HalfRead) -> Lack | None:
+        """Return why the partition of a message cannot be written; None if it can, or is missing.
+
+        Where the body was released, the key is not known: then any partition that is away counts.
+        """
+        topic = half.metadata.real_topic
+        away = self._away.get(topic)
+        if not away:
+            return None
+        number = half.metadata.real_partition
+        body: Any = half.body
+        if number == PARTITION_BY_KEY and body is not None:
+            key, count = body.key(), self._partitions[topic]
+            number = self.place(half.metadata, key)
+            if number == PARTITION_BY_KEY and key is not None:
+                number = partition_of(key, count)
+        if number != PARTITION_BY_KEY and number not in away:
+            return None
+        number = next(iter(away)) if number == PARTITION_BY_KEY else number
+        limit_ms = max(self._gone_ms, AWAY_MS_MIN)
+        left_ms = limit_ms - self._away_ms.get((topic, number), 0)
+        return Lack(topic, number, away[number], limit_ms, left_ms)
+
+
+def _unavailable(
+    topics: Mapping[str, SeenTopic], min_in_sync: Callable[[str], int | None]
+) -> Iterator[tuple[Place, str]]:
+    """Yield the partitions that take no records by the brokers' metadata, and why."""
+    for name, topic in topics.items():
+        for number in topic.leaderless:
+            yield (name, number), "has no leader"
+        wanted = min_in_sync(name) or 1
+        if wanted == 1 or topic.replicas < wanted:
+            continue  # a broker never asks for more replicas than there are
+        for number, count in enumerate(topic.in_sync):
+            if count < wanted and number not in topic.leaderless:
+                why = f"has {count} of min.insync.replicas={wanted} replicas in sync"
+                yield (name, number), why
+
+
+def _chance(metadata: HalfMetadata) -> int:
+    """Return a number for a message without a key; the id ends with random digits."""
+    return crc32(metadata.transaction_id.encode())

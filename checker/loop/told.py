@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import INFERRED, PERMANENT, UNREACHABLE, Code
+from halfbridge.bridge.failure import INFERRED, PERMANENT, PURGED, UNREACHABLE, Code
 from halfbridge.bridge.kafka.errors import failure_of
 
 if TYPE_CHECKING:
     from halfbridge.bridge.failure import KafkaFailure
+
+
+# The partition took no record in time: it has no leader, or too few replicas in sync, or its broker
+# does not answer. A purged record was handed over, and never acknowledged.
+_UNWRITTEN = PURGED | {
+    Code.MSG_TIMED_OUT,
+    Code.REQUEST_TIMED_OUT,
+    Code.NOT_ENOUGH_REPLICAS,
+    Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    Code.LEADER_NOT_AVAILABLE,
+    Code.NOT_LEADER_FOR_PARTITION,
+}
 
 
 class Told:
@@ -21,12 +33,18 @@ class Told:
         worn: See `Transactor`.
         copies_end: Half partition -> highest offset of a copy in this kafka_txn plus one.
         refused: The failure of a record of this kafka_txn, and the record's topic.
+        unwritten: Partition -> what was said of its records that were not acknowledged.
     """
 
     def __init__(self) -> None:
         self.worn = False
         self.copies_end: dict[int, int] = {}
         self.refused: tuple[KafkaFailure, str] | None = None
+        self.unwritten: dict[tuple[str, int], str] = {}
+
+    def begins(self) -> None:
+        """Forget what was reported of the records of an earlier batch."""
+        self.copies_end, self.refused, self.unwritten = {}, None, {}
 
     def on_error(self, error: Any) -> None:
         """Take an error of the client."""
@@ -57,6 +75,8 @@ class Told:
         if error is None and record.offset() is not None:
             return
         failure = INFERRED if error is None else failure_of(error)
+        if failure.code in _UNWRITTEN:
+            self.unwritten.setdefault((record.topic() or "", record.partition()), failure.text)
         before = None if self.refused is None else self.refused[0].code
         is_vague = failure.code == Code.INVALID_RECORD and before in PERMANENT
         if before is None or (failure.code in PERMANENT and not is_vague):

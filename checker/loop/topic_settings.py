@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.admin.topic_flaws import LOOKED_AT, MAX_BYTES, number
+from halfbridge.checker.admin.topic_flaws import LOOKED_AT, MAX_BYTES, MIN_IN_SYNC, number
 from halfbridge.checker.loop.clients import QUESTION_S
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class TopicSettings:
         """
         self.want(topic)
         return number(self.known.get(topic, {}).get(MAX_BYTES, ""))
+
+    def min_in_sync(self, topic: str) -> int | None:
+        """Return the `min.insync.replicas` of a topic; None: not known."""
+        return number(self.known.get(topic, {}).get(MIN_IN_SYNC, ""))
 
     def want(self, topic: str) -> None:
         """Ask about `topic` too, if there are not too many topics."""

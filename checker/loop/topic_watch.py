@@ -1,8 +1,7 @@
-"""Keeps the known topics of the cluster fresh, and makes plans wait for missing topics."""
+"""Keeps the known topics of the cluster fresh, and tells which deliveries must wait for them."""
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -10,20 +9,20 @@ from halfbridge.checker.admin.topic_flaws import RETENTION_MS, number
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.own_topics import LOOK_S as OWN_LOOK_S
 from halfbridge.checker.loop.own_topics import OwnTopics
-from halfbridge.checker.loop.patience import Patience
 from halfbridge.checker.loop.topic_guard import TopicGuard
 from halfbridge.checker.loop.topic_settings import TopicSettings
 from halfbridge.serde.units import MS_PER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from halfbridge.bridge.ports import Clock
     from halfbridge.checker.config import CheckerConfig
+    from halfbridge.checker.core.deferred import Awaits
+    from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.core.plan import Plan
     from halfbridge.checker.loop.pair import Pair
     from halfbridge.checker.loop.questions import Questions
-    from halfbridge.checker.loop.report import Reporter
     from halfbridge.checker.loop.routes import Routes
     from halfbridge.checker.status import Status
 
@@ -50,14 +49,14 @@ class TopicWatch:
         routes: Holds the known topics.
         config: The daemon's settings.
         status: Shows wrong settings of topics.
-        reporter: Reports waits that were cut short.
         clock: Measures look-ups.
 
     Attributes:
         settings: The known settings of topics.
         guard: Judges the settings.
         lacks_dead: A plan waits for the dead-letter topic, which is missing.
-        look_at: When the look-up takes place that a plan waits for; infinite if no plan does.
+        looks: Look-ups that were answered.
+        look_at: When the look-up is due that deferred deliveries wait for; infinite if none does.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class TopicWatch:
         routes: Routes,
         config: CheckerConfig,
         status: Status,
-        reporter: Reporter,
         *,
         clock: Clock,
     ) -> None:
@@ -75,12 +73,11 @@ class TopicWatch:
         self.guard = TopicGuard(config, self.settings, status)
         self._own = OwnTopics(config, status)
         self.lacks_dead = False
+        self.looks = 0
         self.look_at = float("inf")
         self._questions = questions
         self._routes = routes
         self._names = names
-        self._patience = Patience(config.topic_gone_ms)
-        self._reporter = reporter
         self._clock = clock
         self._pauses: dict[str, float] = {}  # see `finds`
         self._at = float("-inf")
@@ -94,11 +91,6 @@ class TopicWatch:
         half, op = (known.get(topic, {}).get(RETENTION_MS, "") for topic in (names.half, names.op))
         return number(half), number(op)
 
-    @property
-    def looked_at(self) -> float:
-        """When topics were last looked up."""
-        return self._at
-
     def look(self, now: float) -> None:
         """Look up all topics.
 
@@ -107,8 +99,9 @@ class TopicWatch:
         """
         self._at, self.look_at = now, float("inf")
         began = self._clock.monotonic()
-        topics = self._questions.partitions()
-        self._routes.update(topics, int(now * MS_PER_S))
+        topics = self._questions.topics()
+        self.looks += 1
+        self._routes.update(topics, int(now * MS_PER_S), self.settings.min_in_sync)
         self._own.judge(topics, now)
         for group in self._names.groups_of(topics):
             self.settings.want(self._names.check(group))
@@ -119,7 +112,8 @@ class TopicWatch:
     def look_now_and_then(self, now: float) -> None:
         """Look up all topics if that is due."""
         pace_s = RIGHTS_S if self._routes.refused_topics else FRESH_S
-        if now - self._at >= (OWN_LOOK_S if self._own.missing else pace_s):
+        pace_s = OWN_LOOK_S if self._own.missing else pace_s
+        if now >= min(self._at + pace_s, self.look_at):
             self.look(now)
 
     def forget(self) -> None:
@@ -152,51 +146,54 @@ class TopicWatch:
         """Return the number of partitions of a topic that exists."""
         return self._routes.partitions(topic)
 
-    def must_wait(self, pair: Pair, plan: Plan, now: float) -> bool:
-        """Tell whether `plan` waits for a topic: a real one not given up yet, or the dead letters'.
+    def awaits(self, pair: Pair, now: float) -> Awaits:
+        """Return which deliveries of a pair must wait for a real topic or a partition of it.
 
-        Args:
-            pair: Holds the plan.
-            plan: The plan to write.
-            now: Monotonic seconds.
+        No delivery is given up by a look-up from before its COMMIT was read: the topic may be newer
+        than the look-up. So each waits for the next look-up, which is due at once (`look_at`).
         """
-        if not self.exists(self._names.dead, now):
+        routes, partition_ms, monotonic_ms = self._routes, pair.now_ms(now), int(now * MS_PER_S)
+        is_early = self._first_at is None or now - self._first_at < FIRST_LOOKS_S
+        if pair.ledger.deferred:
+            self._look_at(self._at + MISSING_S)
+
+        def awaits(messages: Sequence[HalfRead], op_append_ms: int, again: bool) -> bool:  # noqa: FBT001  (as `Awaits` says)
+            if routes.takes(messages):
+                return False
+            if is_early or not again:
+                must_wait = any(True for _ in routes.lacks(messages, monotonic_ms))
+            else:
+                must_wait = routes.must_wait(messages, partition_ms - op_append_ms, monotonic_ms)
+            if must_wait:
+                self._look_at(self._at + MISSING_S if again else now)
+            return must_wait
+
+        return awaits
+
+    def _look_at(self, at: float) -> None:
+        self.look_at = min(self.look_at, max(at, self._not_before))
+
+    def look_for_dead(self, now: float) -> None:
+        """Look up the dead-letter topic again if it was missing: before plans are made."""
+        self.exists(self._names.dead, now)
+
+    def must_wait(self, pair: Pair, plan: Plan, now: float) -> bool:
+        """Tell whether `plan` must wait as a whole, because the dead-letter topic is missing.
+
+        A plan that has waited so may have deliveries that must wait now for their real topics.
+        """
+        if not self._routes.exists(self._names.dead):
             if plan.dead or plan.junk or any(map(self._routes.refusal, plan.deliveries)):
                 self.lacks_dead = True
                 return True
         else:
             self.lacks_dead = False
-        if self._routes.is_clear(plan.deliveries):
-            self._wait_no_longer(pair, now)
-            return False
-        # A look-up from before the plan's ops were read does not count: the topic may be newer.
-        is_stale = self._at < pair.held_since or now - self._at > MISSING_S
-        lacks = self._routes.lacks(plan.deliveries, int(now * MS_PER_S))
-        if lacks and is_stale and not self._look_again(now):
-            self.look_at = min(self.look_at, self._not_before)
-            return True
-        return self.awaits(pair, plan, now)
-
-    def awaits(self, pair: Pair, plan: Plan, now: float) -> bool:
-        """Tell whether `plan` waits for a missing real topic, by the last look-up."""
-        deliveries, monotonic_ms = plan.deliveries, int(now * MS_PER_S)
-        if self._routes.is_clear(deliveries):
-            return False
-        self._ask_rights(self._routes.untried(deliveries), now)
-        lacks = self._routes.lacks(deliveries, monotonic_ms)
-        if lacks:
-            is_early = self._first_at is None or now - self._first_at < FIRST_LOOKS_S
-            if is_early or self._routes.was_lost(deliveries):
+        deliveries = plan.deliveries
+        if not all(self._routes.takes(one.messages) for one in deliveries):
+            awaits, again = self.awaits(pair, now), True
+            if any(awaits(one.messages, one.op_append_ms, again) for one in deliveries):
                 return True
-            now_ms = pair.now_ms(now)
-            awaited = self._patience.awaited(pair, lacks, now_ms, monotonic_ms)
-            if awaited is not None:
-                pair.awaited = awaited
-                return True
-            cut_short = self._patience.cut_short(pair, lacks, now_ms, monotonic_ms)
-            if cut_short:
-                self._reporter.waits_cut_short(pair, Counter(cut_short), now)
-        self._wait_no_longer(pair, now)
+            self._ask_rights(self._routes.untried(deliveries), now)
         return False
 
     def _look_again(self, now: float) -> bool:
@@ -206,12 +203,6 @@ class TopicWatch:
         self.look_at = float("inf")
         self.look(now)
         return True
-
-    def _wait_no_longer(self, pair: Pair, now: float) -> None:
-        if pair.awaited is not None:
-            now_ms = pair.now_ms(now)
-            self._patience.spend(pair, pair.awaited, now_ms, int(now * MS_PER_S))
-            pair.awaited = None
 
     def _ask_rights(self, topics: Iterable[str], now: float) -> None:
         """Ask for missing rights before they fail a kafka_txn with the plans of all its pairs.

@@ -7,6 +7,7 @@ at a time: each commit is acknowledged before the next kafka_txn begins.
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import TimeoutError as NotDoneError  # its own on 3.10
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
     from halfbridge.checker.loop.publish import Outgoing
     from halfbridge.checker.metrics import Metrics
 
+_log = logging.getLogger("halfbridge.checker")
+
+# Transactional ids of a turn beside its first one. A kafka_txn ends when each of its partitions has
+# its marker. While a partition is away, the coordinator answers CONCURRENT_TRANSACTIONS to whoever
+# wants the id. Then the kafka_txn is already decided, so a producer with another id cannot meet it:
+# if it is to commit, its offsets are read as soon as they are stable (read_committed).
+SPARE_IDS_MAX = 4
 # Interval at which a slow commit is checked: bounds how late a hung call is noticed.
 LOOK_S = 0.5
 
@@ -50,6 +58,7 @@ class Turns:
         self._transactors: list[Transactor | AtLeastOnce] = []
         self.batch = Batch.USUAL
         self._were_ready = False
+        self._spares = [0] * config.transactional_producers  # 0: the first id of the turn
         self._turn = 0
         self._under_way: Call | None = None
         self._committing: Transactor | AtLeastOnce | None = None
@@ -172,11 +181,35 @@ class Turns:
         raise KafkaTxnFailedError("sending offsets does not return: left behind with its producer")
 
     def _new(self, turn: int) -> Transactor | AtLeastOnce:
-        name = f"{self._id_prefix}-{turn}"
+        """Return the producer of a turn, under the first of its ids that is free."""
+        for _ in range(SPARE_IDS_MAX):
+            try:
+                return self._started(turn)
+            except KafkaTxnFailedError as error:  # noqa: PERF203 (each round waits for a broker)
+                if not error.is_concurrent:
+                    raise
+                self._take_spare(turn)
+        return self._started(turn)
+
+    def _take_spare(self, turn: int) -> None:
+        before = self._name(turn)
+        self._spares[turn] = (self._spares[turn] + 1) % (SPARE_IDS_MAX + 1)
+        self._metrics.spare_id_taken()
+        _log.warning(
+            "the last kafka_txn of transactional id %s has not ended, because a partition of it is"
+            " away; going on with id %s",
+            *(before, self._name(turn)),
+        )
+
+    def _name(self, turn: int) -> str:
+        spare = self._spares[turn]
+        return f"{self._id_prefix}-{turn}" + (f"-{spare}" if spare else "")
+
+    def _started(self, turn: int) -> Transactor | AtLeastOnce:
         is_exact = self._config.delivery == Delivery.EXACTLY_ONCE
         outlet = Transactor if is_exact else AtLeastOnce
         try:
-            transactor = outlet(self._config, name, ports=self._ports, batch=self.batch)
+            transactor = outlet(self._config, self._name(turn), ports=self._ports, batch=self.batch)
         except ConfigError as error:
             if not self._were_ready:
                 raise

@@ -89,9 +89,7 @@ class Worker:
         self._bodies = BodyReader(config, ports)
         self._input = Input(config, ids, ports)
         questions = Questions(config, ports)
-        self._topics = TopicWatch(
-            questions, self._routes, config, status, self._reporter, clock=ports.clock
-        )
+        self._topics = TopicWatch(questions, self._routes, config, status, clock=ports.clock)
         self._sizes = Sizes(known_limits(config, self._topics.settings.max_bytes))
         self._blame = Blame(
             config.names, self._routes, self._sizes, questions, limit_max=config.batch_records_max
@@ -121,7 +119,12 @@ class Worker:
             metrics=status.metrics,
         )
         self._ills = Ills(
-            config, status, topics=self._topics, intake=self._input, reporter=self._reporter
+            config,
+            status,
+            topics=self._topics,
+            routes=self._routes,
+            intake=self._input,
+            reporter=self._reporter,
         )
 
     def _new_assignment(
@@ -264,6 +267,9 @@ class Worker:
         self._topics.forget()  # a topic may have changed
         if error.untimely:
             self._stamps.refused(self._stamps.turn)
+        for place, why in error.unwritten.items():
+            if not self._names.is_internal(place[0]):
+                self._routes.blame(place, f"took no record: {why}", int(self._monotonic() * 1000))
         if error.permanent:
             with suppress(InputLostError):  # no broker tells the rights now: the next failure asks
                 plans = {pair.partition: plan for pair, plan in self._work}

@@ -35,7 +35,8 @@ class Applied:
     """How far the daemon says it has come; empty where it says nothing.
 
     Attributes:
-        ops: Op partition -> O.
+        ops: Op partition -> O, or the first op whose delivery is deferred: what follows it may have
+            had its effect or not.
         positions: Half partition -> P; without partitions whose metadata cannot be trusted.
     """
 
@@ -182,12 +183,15 @@ def read_applied(
         op: Name of the op topic.
     """
     ops = {number: said for (topic, number), said in committed.items() if topic == op}
+    applied = {number: offset for number, (offset, _) in ops.items()}
     positions: dict[int, int] = {}
     for number, (offset, metadata) in ops.items():
         half_offset, _ = committed.get((half, number), (-1, None))
         with suppress(ProgressError):  # the daemon stops there, and says so
-            positions[number] = parse_progress(half_offset, offset, metadata).position
-    return Applied({number: offset for number, (offset, _) in ops.items()}, positions)
+            progress = parse_progress(half_offset, offset, metadata)
+            positions[number] = progress.position
+            applied[number] = min((offset, *progress.deferred))
+    return Applied(applied, positions)
 
 
 @contextmanager

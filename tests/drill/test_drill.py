@@ -92,7 +92,7 @@ def test_a_real_topic_deleted(drill: Drill) -> None:
         tx.commit()
         drill.stack.advance(20)
         assert drill.metric("HalfbridgeRealTopicMissing", topic=TOPIC) == 1
-        assert "--create --topic orders" in drill.health.reason
+        assert "halfbridge topics create orders --type transaction" in drill.health.reason
         assert drill.doctor()["real-topic"].mend.endswith("--create --topic orders")
         drill.broker.create_topic(NewTopic(TOPIC, 1, 1, {}))
         drill.stack.advance(20)

@@ -168,7 +168,7 @@ def test_a_broker_that_does_not_answer_has_no_end_to_tell(
     admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(_CALL_S)
     questions = Questions(config, system_ports())
     places = [(topic, number) for number in range(2)]
-    until("both are led", lambda: topic in questions.partitions())
+    until("both are led", lambda: topic in questions.topics())
     assert questions.ask_ranges(places).answers() == dict.fromkeys(places, (0, 0))
 
     cluster.proxy.drop_answers(cluster.node_ids[0])

@@ -1,4 +1,4 @@
-"""What one group writes wrongly costs the others of its pair little: nobody waits for it for long.
+"""What one group writes wrongly costs the others of its pair nothing: their deliveries go on.
 
 Latencies are the broker's own: append time on the real topic minus append time of the COMMIT. They
 are compared within one run, with the same load before any mistake.
@@ -15,7 +15,6 @@ from tests.kit.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.integration.daemon import Daemon
     from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
@@ -23,8 +22,8 @@ pytestmark = pytest.mark.broker
 GOOD = 200
 # A mistake after so many good transactions: some are behind each, and fewer than one in ten.
 EVERY = 15
-# How long a missing topic is waited for, while the budgets last.
-GRACE_MS = 400
+# How long a missing topic is waited for: longer than the run.
+GRACE_MS = 600_000
 # The machine does other things too: below this, a percentile says nothing of waiting. Each op
 # beyond the end alone used to cost 6 s.
 FLOOR_MS = 700
@@ -35,7 +34,7 @@ BEYOND = 1 << 40
 def test_good_transactions_are_as_fast_as_before_beside_mistakes(
     installation: Installation,
 ) -> None:
-    """An op beyond the end cost those behind it 6 s, a missing topic its whole grace, each time."""
+    """Neither an op beyond the end nor a missing topic or partition holds up those behind it."""
     installation.make()
     orders = installation.topic("orders", message_timestamp_type="LogAppendTime")
     daemon = installation.start(topic_gone_ms=GRACE_MS)
@@ -43,13 +42,9 @@ def test_good_transactions_are_as_fast_as_before_beside_mistakes(
     quiet_ms = _p99_ms(installation, orders, lambda _number: None)
 
     kinds = [_beyond_the_end, _missing_topic, _missing_partition]
-    for kind in kinds:  # first offences: their waits are what the budgets are for
-        for number in range(3):
-            kind(installation, orders, number)
-            installation.fence()
+    _beyond_the_end(installation, orders, 0)  # the first one of an hour is waited for longer
+    installation.fence()
     barriers = daemon.metric("halfbridge_barriers_total")
-    # Not all of the next ones are cut short: on a slow machine budgets fill again meanwhile.
-    _cut_short(daemon)
 
     def mistake(number: int) -> None:
         kinds[number % len(kinds)](installation, orders, 100 + number)
@@ -59,21 +54,18 @@ def test_good_transactions_are_as_fast_as_before_beside_mistakes(
     assert beside_ms <= SLOWER_MAX * max(quiet_ms, FLOOR_MS)
     assert daemon.metric("halfbridge_barriers_total") > barriers
     assert daemon.metric("halfbridge_kafka_txn_failures_total") == 0
-    # Nothing was lost over it: what has nowhere to go is a dead letter.
+    assert daemon.metric("halfbridge_deliveries_deferred_total") > 0
+    # A partition that the topic does not have is waited for 2 s, once a minute.
     reasons = {each.dead.reason.value for each in installation.dead_now()}
-    assert reasons == {"UNDELIVERABLE"}
+    assert reasons <= {"UNDELIVERABLE"}
 
 
 def test_a_topic_that_is_made_a_moment_before_its_use_is_found(installation: Installation) -> None:
-    """The budgets are used up, so nothing is waited for; but nothing is judged by an old look."""
+    """Missing topics are given up at once; but none is judged by an old look-up."""
     installation.make()
     orders = installation.topic("orders")
-    daemon = installation.start(topic_gone_ms=GRACE_MS)
+    installation.start(topic_gone_ms=0)
     installation.fence()
-    for number in range(4):
-        _missing_topic(installation, orders, number)
-        installation.fence()
-    _cut_short(daemon)
 
     for number in range(3):
         _missing_topic(installation, orders, 10 + number)  # has the daemon look
@@ -115,15 +107,11 @@ def _beyond_the_end(installation: Installation, orders: str, number: int) -> Non
 
 def _missing_topic(installation: Installation, _orders: str, number: int) -> None:
     group = f"missing-{number}"
-    half = installation.half(installation.real(f"none-{number}"), producer_group=group)
+    half = installation.half(installation.real(f"none-{number}"), producer_group=group, key=b"m")
     installation.commit(half, producer_group=group)
 
 
 def _missing_partition(installation: Installation, orders: str, number: int) -> None:
     group = f"partition-{number}"
-    half = installation.half(orders, producer_group=group, real_partition=7 + number)
+    half = installation.half(orders, producer_group=group, real_partition=7 + number, key=b"m")
     installation.commit(half, producer_group=group)
-
-
-def _cut_short(daemon: Daemon) -> None:
-    assert daemon.metric("halfbridge_waits_cut_short_total") > 0

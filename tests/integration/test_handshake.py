@@ -33,7 +33,7 @@ _REASON = re.compile("SSL handshake failed|SSL_HANDSHAKE")
 
 def _ask(servers: str) -> None:
     config = CheckerConfig(bootstrap_servers=servers, kafka=_TLS)
-    Questions(config, system_ports()).partitions()
+    Questions(config, system_ports()).topics()
 
 
 def _start(servers: str) -> None:

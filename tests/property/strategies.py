@@ -110,7 +110,23 @@ _steps = st.one_of(
     _step("dies"),
     _step("would_do_the_same_after_a_restart"),
 )
-# Lists alone would be short, mostly.
-histories = st.integers(0, STEPS_MAX).flatmap(
-    lambda length: st.lists(_steps, min_size=length, max_size=length)
+
+
+def _lists_of(steps: st.SearchStrategy[Step]) -> st.SearchStrategy[list[Step]]:
+    # Lists alone would be short, mostly.
+    return st.integers(0, STEPS_MAX).flatmap(
+        lambda length: st.lists(steps, min_size=length, max_size=length)
+    )
+
+
+histories = _lists_of(_steps)
+_topics_away = st.sampled_from(("real", "other"))
+histories_with_topics_away = _lists_of(
+    st.one_of(
+        _steps,
+        _step("begins", _groups, st.integers(1, 3), _topics_away, _flaws, st.just(0)),
+        _step("says", _which, _decisions, st.just("")),
+        _step("goes_away", _topics_away),
+        _step("is_back", _topics_away),
+    )
 )

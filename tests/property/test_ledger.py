@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 
-from halfbridge.checker.core.events import HalfRead, JunkRead
+from halfbridge.checker.core.events import NO_KEY, HalfRead, JunkRead
 from halfbridge.checker.core.progress import check_against_log
 from halfbridge.checker.core.too_large import is_too_large
 from halfbridge.serde.progress import START, parse_progress
@@ -26,6 +26,8 @@ from tests.property import strategies as some
 from tests.property.model import Truth, key_of, line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from halfbridge.checker.core.plan import Plan
 
 QUICK = replace(
@@ -44,6 +46,10 @@ LIFE_MS = 9_000
 DRAIN_STEPS_MAX = 300
 # The last counted answer writes a DISCARD, not a copy that would tell a rebuilt ledger of it.
 ANSWERS_MAX = QUICK.check_count_max - 1
+# Different keys of first messages.
+KEYS = 3
+# How long a delivery waits for its topic, at most.
+WAIT_MS = 500
 
 
 class History:
@@ -186,9 +192,10 @@ class History:
         if self.taken is not None:
             return
         self._ask_half_end()
-        self.taken = self.reader.ledger.plan(
-            self.now_ms, records_max=limit, size_bytes_max=UNLIMITED
-        )
+        self.taken = self._plan_of(self.reader, limit)
+
+    def _plan_of(self, reader: Reader, limit: int = UNLIMITED) -> Plan:
+        return reader.ledger.plan(self.now_ms, records_max=limit, size_bytes_max=UNLIMITED)
 
     def commits(self) -> None:
         """The kafka_txn stands."""
@@ -232,12 +239,13 @@ class History:
         its.clear()
         its.extend(mine)
         self.takes_a_plan(limit=UNLIMITED)
-        plan = twin.ledger.plan(self.now_ms, records_max=UNLIMITED, size_bytes_max=UNLIMITED)
+        plan = self._plan_of(twin)
         if not twin.ledger.is_rebuilt:
             return  # this one had not come so far yet either
         assert _delivered(plan) == _delivered(self.taken)
         live, rebuilt = _known(self.reader), _known(twin)
         assert rebuilt["undecided"] == live["undecided"]
+        assert rebuilt["deferred"] == live["deferred"]
         # This one may have forgotten some more, from the front, since it said where T stands.
         more = len(rebuilt["decided"]) - len(live["decided"])
         assert more >= 0
@@ -251,7 +259,7 @@ class History:
         """At the end everything that was decided has had its effect, and nothing else has."""
         self._drain()
         truth = Truth(self.log, UNLIMITED)
-        assert self.delivered == truth.delivered
+        self._check_delivered(truth, self.committed)
         dead = Counter(truth.dead_line(reason, half) for reason, half in self.dead)
         assert truth.dead - dead == Counter()
         assert dead - truth.dead - truth.perhaps == Counter()
@@ -276,6 +284,10 @@ class History:
 
     # --- parts -----------------------------------------------------------------------------
 
+    def _check_delivered(self, truth: Truth, progress: Any) -> None:
+        assert not progress.deferred
+        assert self.delivered == truth.delivered
+
     def _pick(self, which: int) -> tuple[str, str, int]:
         return self.keys[-1 - which % len(self.keys)]  # the newest is the simplest example
 
@@ -291,7 +303,9 @@ class History:
         told = metadata(key[0], index)._replace(
             producer_group=key[1], resume_count=key[2], real_topic=real_topic
         )
-        offset = self.log.append_half(told, self.now_ms, flaw=flaw, user_bytes=user_bytes)
+        offset = self.log.append_half(
+            told, self.now_ms, flaw=flaw, user_bytes=user_bytes, key_number=_key_number(key, index)
+        )
         self.offsets.setdefault(key, {})[index] = offset
 
     def _ask_half_end(self) -> None:
@@ -316,16 +330,87 @@ class History:
         """What stands is enough to begin from: nothing undecided or needed is below it."""
         assert progress.half <= progress.position <= progress.rebuild_to
         truth = Truth(self.log, progress.op)
-        assert self.delivered == truth.delivered
+        self._check_delivered(truth, progress)
         above: dict[Any, set[int]] = {}
         for record in self.log.half:
             if isinstance(record, HalfRead) and record.offset >= progress.half:
                 above.setdefault(key_of(record), set()).add(record.metadata.message_index)
-        for key in truth.undecided:
+        held = {*truth.undecided, *self._deferred_keys(truth, progress)}
+        for key in held:
             assert truth.messages[key].keys() <= above.get(key, set())
         for key, op_offset in truth.decided_by.items():
             if key in above:
                 assert op_offset >= progress.ops_from
+
+    def _deferred_keys(self, truth: Truth, progress: Any) -> set[Any]:
+        """Return the transactions whose delivery waits: a rebuild needs their messages."""
+        offsets = {*progress.deferred}
+        return {key for key, op_offset in truth.decided_by.items() if op_offset in offsets}
+
+
+class Deferring(History):
+    """A history in which real topics go away and come back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away: set[str] = set()
+
+    def goes_away(self, topic: str) -> None:
+        """A real topic cannot be written for now."""
+        self.away.add(topic)
+
+    def is_back(self, topic: str) -> None:
+        """It can be written again."""
+        self.away.discard(topic)
+
+    def ends(self) -> None:
+        """At the end no topic is away, and no delivery waits any more."""
+        self.away.clear()
+        super().ends()
+        assert not self.committed.deferred
+
+    def _plan_of(self, reader: Reader, limit: int = UNLIMITED) -> Plan:
+        return reader.ledger.plan(
+            self.now_ms, records_max=limit, size_bytes_max=UNLIMITED, awaits=self._awaits
+        )
+
+    def _awaits(self, messages: Sequence[HalfRead], op_append_ms: int, _again: bool) -> bool:
+        is_away = any(half.metadata.real_topic in self.away for half in messages)
+        return is_away and self.now_ms - op_append_ms < WAIT_MS
+
+    def _check_delivered(self, truth: Truth, progress: Any) -> None:
+        """Each once, but for those that wait; those of one key in the order of their decisions."""
+        waiting = {_whose(key) for key in self._deferred_keys(truth, progress)}
+        expected = [each for each in truth.delivered if each.partition(" [")[0] not in waiting]
+        assert sorted(self.delivered) == sorted(expected)
+        for number in range(KEYS):
+            for topic in ("real", "other"):
+                placed = _placed(truth, number, topic)
+                assert [one for one in self.delivered if one in placed] == [
+                    one for one in expected if one in placed
+                ]
+
+
+def _whose(key: Any) -> str:
+    """Return how the lines of a transaction's delivered messages begin."""
+    transaction_id, group, life = key
+    return f"delivered {transaction_id}{f'/{life}' if life else ''} of {group}"
+
+
+def _placed(truth: Truth, number: int, topic: str) -> set[str]:
+    """Return the lines of the messages for a topic with the key of this number."""
+    return {
+        f"{_whose(key)} [{index}]"
+        for key, messages in truth.messages.items()
+        for index, half in messages.items()
+        if half.metadata.real_topic == topic and half.key_number == number
+    }
+
+
+def _key_number(key: Any, index: int) -> int:
+    """Return the number of a message's key: there are few keys, and some have none."""
+    number = (int(key[0][1:] or 0) + index) % (KEYS + 1)
+    return NO_KEY if number == KEYS else number
 
 
 def _delivered(plan: Plan) -> list[str]:
@@ -346,7 +431,7 @@ def _known(reader: Reader) -> dict[str, Any]:
     decided = [
         (entry.op_offset, *entry.key[:2], entry.group, entry.state) for entry in book.decided._queue
     ]
-    return {"undecided": undecided, "decided": decided}
+    return {"undecided": undecided, "decided": decided, "deferred": book.deferred.offsets}
 
 
 @some.PROFILE
@@ -354,6 +439,18 @@ def _known(reader: Reader) -> dict[str, Any]:
 def test_first_decisions_take_effect_once_whatever_happens(steps: list[some.Step]) -> None:
     """Delivered are the first decisions in op order, each once, and nothing is lost."""
     history = History()
+    for name, arguments in steps:
+        getattr(history, name)(*arguments)
+        history.weighs_rightly()
+    history.ends()
+    history.weighs_rightly()
+
+
+@some.PROFILE
+@given(steps=some.histories_with_topics_away)
+def test_deliveries_that_wait_come_once_and_delay_no_other(steps: list[some.Step]) -> None:
+    """A topic that is away delays its own deliveries and later ones of their keys, and no other."""
+    history = Deferring()
     for name, arguments in steps:
         getattr(history, name)(*arguments)
         history.weighs_rightly()

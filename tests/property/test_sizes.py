@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.ports import SeenTopic
 from halfbridge.bridge.threads import SystemClock
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.loop.blame import Batch, Blame
@@ -105,9 +106,9 @@ class Cluster:
     op: list[Message] = field(default_factory=list)
     written: list[Outgoing] = field(default_factory=list)
 
-    def partitions(self) -> dict[str, int]:
+    def topics(self) -> dict[str, SeenTopic]:
         """Return the topics that there are."""
-        return dict.fromkeys((*REAL, NAMES.half, NAMES.op, NAMES.dead), 1)
+        return dict.fromkeys((*REAL, NAMES.half, NAMES.op, NAMES.dead), SeenTopic(1, 1))
 
     def may_write(self, topics: Iterable[str]) -> dict[str, bool]:
         """Tell that every right is there."""
@@ -163,7 +164,7 @@ class Daemon:
             NAMES, self.routes, self.sizes, nobody, limit_max=config.batch_records_max
         )
         topics = TopicWatch(
-            cast("Any", cluster), self.routes, config, Status(), nobody, clock=SystemClock()
+            cast("Any", cluster), self.routes, config, Status(), clock=SystemClock()
         )
         topics.look(0.0)
         self.collector = Collector(

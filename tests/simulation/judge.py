@@ -8,7 +8,7 @@ that order and byte for byte; what it says is dead must be in the dead-letter to
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from halfbridge.checker.core.events import HalfRead, JunkRead, OpRead
 from halfbridge.serde.avro import DEAD_LETTER
@@ -145,7 +145,7 @@ class Judge:
                 self.repeats += repeats_in(delivered[number])
                 known = set(truth.delivered)
                 delivered[number] = without_repeats(delivered[number], known, set(expected))
-            _compare_deliveries(expected, delivered[number], is_final=is_final)
+            _compare_deliveries(expected, delivered[number], _keys(truth), is_final=is_final)
             _compare_dead(truth, dead[number], is_final=is_final)
             _compare_junk(log, junk[number], is_final=is_final)
             _compare_copies(log, truth, is_final=is_final)
@@ -282,22 +282,38 @@ def _split(
     return [words for words in truth.delivered if words not in gone], undeliverable
 
 
+def _keys(truth: Rulings) -> dict[str, object]:
+    """Return message -> its key; without a key, its transaction."""
+    keys: dict[str, object] = {}
+    for transaction, messages in truth.messages.items():
+        for half in messages.values():
+            body: Any = half.body
+            key = body.key()
+            keys[line("delivered", half)] = transaction if key is None else key
+    return keys
+
+
 def _compare_deliveries(
-    expected: list[str], delivered: dict[Place, list[str]], *, is_final: bool
+    expected: list[str],
+    delivered: dict[Place, list[str]],
+    keys: dict[str, object],
+    *,
+    is_final: bool,
 ) -> None:
+    """Each message once, and in each real partition those of one key in op order."""
     ranks = {words: rank for rank, words in enumerate(expected)}
     found: set[str] = set()
     for place, lines in delivered.items():
-        newest = -1
+        newest: dict[object, int] = {}
         for words in lines:
             rank = ranks.get(words)
             if rank is None:
                 raise BrokenPromiseError(f"{place}: {words}, which nobody decided")
             if words in found:
                 raise BrokenPromiseError(f"{place}: {words} twice")
-            if rank < newest:
+            if rank < newest.get(keys[words], -1):
                 raise BrokenPromiseError(f"{place}: {words} after one that was decided later")
-            newest = rank
+            newest[keys[words]] = rank
             found.add(words)
     if is_final and len(found) < len(expected):
         raise BrokenPromiseError(f"lost: {[words for words in expected if words not in found]}")

@@ -56,7 +56,7 @@ class Ends:
             return [], []
         decisions = [each for each in op_events if each.verdict is Verdict.WON]
         if decisions and not any(each.is_applied is not False for each in decisions):
-            text = "the decision stands in the log, and the daemon has not applied it yet"
+            text = "the decision is in the log, and the daemon has not applied it yet"
             return [], [text]
         since_ms = min((each.at_ms or time.from_ms for each in decisions), default=time.from_ms)
         places = self._places(half_events)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.asked import Request
     from halfbridge.checker.admin.transactions.life import Ruling
     from halfbridge.checker.core.events import HalfRead, OpRead
+    from halfbridge.serde.progress import Progress
     from halfbridge.serde.records import HalfMetadata
 
 # The order of events of one moment, as they come about.
@@ -47,14 +48,16 @@ def half_event(record: Record, half: HalfRead) -> Event:
     )
 
 
-def op_event(record: Record, read: OpRead, ruling: Ruling | None, applied_to: int | None) -> Event:
+def op_event(
+    record: Record, read: OpRead, ruling: Ruling | None, progress: Progress | None
+) -> Event:
     """Return an answer or a decision.
 
     Args:
         record: The op record.
         read: What the record says.
         ruling: What became of the op; None: not known.
-        applied_to: The daemon's committed op offset of the pair; None: not known.
+        progress: The daemon's committed progress of the pair; None: not known.
     """
     op = read.op
     return Event(
@@ -76,7 +79,7 @@ def op_event(record: Record, read: OpRead, ruling: Ruling | None, applied_to: in
         check_number=op.check_number or None,
         verdict=None if ruling is None else ruling.verdict,
         why=None if ruling is None else ruling.why,
-        is_applied=None if applied_to is None else read.offset < applied_to,
+        is_applied=None if progress is None else progress.has_applied(read.offset),
     )
 
 

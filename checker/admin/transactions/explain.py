@@ -185,7 +185,10 @@ def _decided(life: Life) -> list[str]:
             " (rule 2)."
         )
     if life.is_applied is False:
-        sentences.append("A worker applies it once it has applied the ops before it (rule 1).")
+        sentences.append(
+            "A worker delivers it once it has applied the ops before it and its real topics can be"
+            " written; /healthz of the workers names a topic or partition that is missing or away."
+        )
     delivered = [each for each in life.events if each.kind is Kind.DELIVERY]
     sentences += [
         f"Message {each.message_index} was delivered to {_place(each)} at {time_text(each.at_ms)}."

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.admin.transactions.life import Event, Judged
     from halfbridge.checker.admin.transactions.trail import Match
     from halfbridge.checker.admin.transactions.waits import Limits
+    from halfbridge.serde.progress import Progress
     from halfbridge.serde.topics import TopicNames
 
 
@@ -204,13 +205,13 @@ class _LookUp:
         judged: Judged,
         limits: Limits,
     ) -> Life:
-        applied_to = self._applied_to(partition)
+        progress = self._progress_of(partition)
         half_events = [
             self._with_payload(made.half_event(record, half), record)
             for record, half in pieces.halves
         ]
         op_events = [
-            made.op_event(record, read, judged.rulings.get(read.offset), applied_to)
+            made.op_event(record, read, judged.rulings.get(read.offset), progress)
             for record, read in pieces.ops
         ]
         winner = next((each for each in op_events if each.offset == judged.winner), None)
@@ -243,12 +244,12 @@ class _LookUp:
         world = asking.world(checks, [read.op for _, read in pieces.ops])
         return replace(life, undecided=undecided_of(judged.entry, partition, world))
 
-    def _applied_to(self, partition: int) -> int | None:
-        """Return the daemon's committed op offset of the pair; None where it cannot be trusted."""
+    def _progress_of(self, partition: int) -> Progress | None:
+        """Return the daemon's committed progress of the pair; None where it cannot be trusted."""
         half, op = (self._names.half, partition), (self._names.op, partition)
         committed = self._cluster.committed(self._names.daemon_group, [half, op])
         try:
-            progress = parse_progress(
+            return parse_progress(
                 committed[half].offset, committed[op].offset, committed[op].metadata
             )
         except ProgressError as error:
@@ -257,7 +258,6 @@ class _LookUp:
                 f" --partition {partition}"
             )
             return None
-        return progress.op
 
     def _with_payload(self, event: Event, record: Any) -> Event:
         has_it = event.kind in (Kind.HALF, Kind.COPY, Kind.DELIVERY, Kind.DEAD_LETTER)

@@ -133,7 +133,7 @@ class Broker:
         """Return the topics that a process may see."""
         unseen = self.rights[process].unseen if process in self.rights else ()
         return {
-            name: SeenTopic(len(topic.partitions), topic.replicas, is_led=True)
+            name: SeenTopic(len(topic.partitions), topic.replicas)
             for name, topic in sorted(self.topics.items())
             if name not in unseen
         }

@@ -78,7 +78,7 @@ class FakeWriter:
 
     def topics(self, _timeout_s: float) -> dict[str, SeenTopic]:
         """Return the one real topic."""
-        return {"orders": SeenTopic(3, 1, is_led=True)}
+        return {"orders": SeenTopic(3, 1)}
 
     def __len__(self) -> int:
         return len(self._waiting)

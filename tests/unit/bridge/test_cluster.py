@@ -36,7 +36,7 @@ class _Brokers:
         assert timeout_s
         answer = self._answers[min(self.asked, len(self._answers) - 1)]
         self.asked += 1
-        return {name: SeenTopic(partitions, 1, is_led=True) for name, partitions in answer.items()}
+        return {name: SeenTopic(partitions, 1) for name, partitions in answer.items()}
 
 
 def _unreachable() -> Any:

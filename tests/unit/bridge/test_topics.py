@@ -47,7 +47,7 @@ class Brokers:
         """Return what is there by now."""
         self.asked += 1
         come = {name: 4 for name, at in self.coming.items() if at <= self.clock.now}
-        return {name: SeenTopic(n, 1, is_led=True) for name, n in (self.there | come).items()}
+        return {name: SeenTopic(n, 1) for name, n in (self.there | come).items()}
 
     def ask_settings(self, topics: Sequence[str], _timeout_s: float) -> dict[str, Any]:
         """Return settings, or fail."""

@@ -158,4 +158,4 @@ def test_topics_that_cannot_be_seen_are_left_out() -> None:
         "new": SimpleNamespace(error=None, partitions={}),
     }
     seen = admin.seen_topics(SimpleNamespace(topics=topics))
-    assert seen == {"orders": (2, 1, False, 1)}
+    assert seen == {"orders": (2, 1, {1}, 1, (1, 1))}

@@ -7,7 +7,7 @@ import pytest
 from halfbridge.checker.core.progress import check_against_log
 from halfbridge.serde.progress import Progress, ProgressError
 
-PROGRESS = Progress(half=3, op=9, rebuild_to=8, ops_from=5, position=7, waits_full_ms=12)
+PROGRESS = Progress(half=3, op=9, rebuild_to=8, ops_from=5, position=7)
 
 
 def test_a_log_that_holds_everything_is_fine() -> None:

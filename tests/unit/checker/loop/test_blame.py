@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from halfbridge.bridge.failure import Code, KafkaFailure
+from halfbridge.bridge.ports import SeenTopic
 from halfbridge.checker.core.plan import Delivery, Plan
 from halfbridge.checker.loop.blame import DOUBTFUL_MAX, Batch, Blame
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
@@ -32,7 +33,7 @@ def _blame(routes: Routes, sizes: Sizes | None = None) -> Blame:
 def _rounds_until_blamed(beside: list[Step]) -> int:
     """Have the broker refuse A, naming nothing, while B and `beside` come in each round."""
     routes = Routes(0)
-    routes.update({"real": 1}, 0)
+    routes.update({"real": SeenTopic(1, 1)}, 0)
     blame = _blame(routes)
     book = Playbook() >> unread(half("A"), commit("A"))
     for number in range(ROUNDS):
@@ -77,7 +78,7 @@ def test_deliveries_make_the_batches_larger_again() -> None:
 
 def _vaguely(blame: Blame, routes: Routes) -> Delivery:
     """Have a broker refuse A, alone in its kafka_txn, while the client does not say why."""
-    routes.update({"real": 1}, 0)
+    routes.update({"real": SeenTopic(1, 1)}, 0)
     book = Playbook() >> half("A") >> commit("A")
     book.take_plan()
     blame.failed(VAGUE, {0: book.plan}, 0)

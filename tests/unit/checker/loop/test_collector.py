@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +23,9 @@ from tests.fake_ports import Clock
 from tests.ledger_log import BEGIN_MS, SETTINGS, metadata, op_record
 
 CONFIG = CheckerConfig()
+if TYPE_CHECKING:
+    from halfbridge.bridge.ports import SeenTopic
+
 TOPIC = CONFIG.names.half
 
 
@@ -41,7 +44,7 @@ class End:
 class Cluster:
     """Answers as brokers without a topic do."""
 
-    def partitions(self) -> dict[str, int]:
+    def topics(self) -> dict[str, SeenTopic]:
         """Return no topic."""
         return {}
 
@@ -57,7 +60,7 @@ def collector() -> Collector:
     cluster: Any = Cluster()
     routes, sizes = Routes(0), Sizes(lambda _: None)
     clock = Clock()
-    topics = TopicWatch(cluster, routes, CONFIG, Status(), nothing, clock=clock)
+    topics = TopicWatch(cluster, routes, CONFIG, Status(), clock=clock)
     blame = Blame(CONFIG.names, routes, sizes, nothing, limit_max=CONFIG.batch_records_max)
     return Collector(CONFIG, blame=blame, topics=topics, reporter=Reporter(Metrics(), clock))
 

@@ -12,7 +12,7 @@ from halfbridge.serde.partitioner import partition_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TOPICS = {"orders": SeenTopic(2, 1, is_led=True), "bills": SeenTopic(1, 1, is_led=True)}
+TOPICS = {"orders": SeenTopic(2, 1), "bills": SeenTopic(1, 1)}
 
 
 class _Client:

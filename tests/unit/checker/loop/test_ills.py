@@ -60,10 +60,10 @@ def test_a_pair_that_waits_for_a_real_topic_says_so(
         tx.commit()
         stack.advance(10)
         assert not health(stack).all_well
-        assert "--create --topic late" in health(stack).reason
+        assert "halfbridge topics create late --type transaction" in health(stack).reason
         assert gauge(stack, "late") == 1
-        (line,) = [each for each in caplog.messages if "waits for real topic late" in each]
-        assert "after 60 s" in line
+        (line,) = [each for each in caplog.messages if "topic late does not exist" in each]
+        assert "After 60 s" in line
         stack.machine.broker.create_topic(NewTopic("late", 1, 1, {}))
         stack.advance(10)
         assert health(stack).all_well

@@ -9,7 +9,7 @@ import pytest
 
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.batch_writer import HANG_GRACE_S
+from halfbridge.checker.loop.batch_writer import HANG_GRACE_S, STALLED_S
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import (
     COMMIT_RETRIES_MAX,
@@ -75,6 +75,9 @@ class _Writer:
             tell()
         self.clock.now += 0.0 if told else timeout_s
         return len(self._queue)
+
+    def purge(self) -> None:
+        self.calls.append("purge")
 
     def send_offsets(self, _offsets: Any, _membership: object, _timeout_s: float) -> None:
         self.calls.append("offsets")
@@ -143,12 +146,13 @@ def test_a_record_whose_acknowledgement_names_no_offset_fails_its_kafka_txn(
 def test_records_that_nobody_acknowledges_fail_their_kafka_txn(
     writer: _Writer, transactor: Transactor
 ) -> None:
-    """After its time-out, and not sooner."""
+    """After a time without any acknowledgement; the partitions of the records are named."""
     writer.says["nobody"] = True
     began = writer.clock.now
     with pytest.raises(KafkaTxnFailedError, match="1 records were not acknowledged"):
         _transact(transactor, REAL)
-    assert TIMEOUT_S < writer.clock.now - began < TIMEOUT_S + 1
+    assert STALLED_S < writer.clock.now - began < STALLED_S + 1
+    assert writer.calls[-1] == "purge"
 
 
 def test_a_record_that_is_refused_for_good_is_named(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from halfbridge.bridge.ports import SeenTopic
 from halfbridge.checker.core.events import HalfRead, JunkRead
 from halfbridge.checker.core.plan import DeadHalf, DeadJunk, Delivery, Plan
 from halfbridge.checker.loop.publish import Outgoing, Publisher
@@ -20,7 +21,7 @@ from tests.playbook import metadata
 
 NAMES = TopicNames()
 ROUTES = Routes(0)
-ROUTES.update({"real": 1}, 0)
+ROUTES.update({"real": SeenTopic(1, 1)}, 0)
 
 
 class Body:

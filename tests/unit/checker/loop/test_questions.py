@@ -157,6 +157,6 @@ def test_rights_are_told_or_not(admin: _Admin, questions: Questions) -> None:
 def test_topics_are_told_or_the_input_is_lost(admin: _Admin, questions: Questions) -> None:
     """The address stands in the text: a typing error is the usual cause at the start."""
     with pytest.raises(InputLostError, match="localhost:9092"):
-        questions.partitions()
-    admin.says["topics"] = {"orders": SeenTopic(3, 1, is_led=True)}
-    assert questions.partitions() == {"orders": 3}
+        questions.topics()
+    admin.says["topics"] = {"orders": SeenTopic(3, 1)}
+    assert questions.topics() == {"orders": SeenTopic(3, 1)}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
 import pytest
 
+from halfbridge.bridge.ports import SeenTopic
 from halfbridge.checker.core.events import HalfRead
 from halfbridge.checker.core.plan import Delivery
 from halfbridge.checker.loop.routes import (
+    AWAY_MS_MIN,
+    BLAMED_MS,
+    LOOK_STEP_MS_MAX,
     LOST_MS,
     PARTITION_DOUBT_MS,
     PARTITION_NEW_MS,
@@ -17,7 +22,7 @@ from halfbridge.checker.loop.routes import (
     REFUSED_TRANSACTIONS_MAX,
     Routes,
 )
-from halfbridge.serde.partitioner import Partitioner
+from halfbridge.serde.partitioner import Partitioner, partition_of
 from halfbridge.serde.records import PARTITION_BY_KEY, new_half
 
 GONE_MS = 1000
@@ -35,11 +40,15 @@ def _delivery(topic: str, partition: int = -1, transaction_id: str = "t") -> Del
     return Delivery(transaction_id, "g", (half,), 0, 0, 0, 0)
 
 
+def _seen(partitions: dict[str, int]) -> dict[str, SeenTopic]:
+    return {name: SeenTopic(count, 1) for name, count in partitions.items()}
+
+
 @pytest.fixture
 def routes() -> Routes:
     """Routes that know one topic of three partitions."""
     made = Routes(GONE_MS)
-    made.update({"orders": 3}, 0)
+    made.update(_seen({"orders": 3}), 0)
     return made
 
 
@@ -56,7 +65,12 @@ def test_partitions_that_do_not_exist_are_refused(routes: Routes, partition: int
 
 
 def _limits(routes: Routes, deliveries: list[Delivery], now_ms: int) -> list[int]:
-    return [lack.limit_ms for lack in routes.lacks(deliveries, now_ms)]
+    messages = [half for one in deliveries for half in one.messages]
+    return [lack.limit_ms for lack in routes.lacks(messages, now_ms)]
+
+
+def _waits(routes: Routes, delivery: Delivery, op_age_ms: int, now_ms: int) -> bool:
+    return routes.must_wait(delivery.messages, op_age_ms, now_ms)
 
 
 def test_a_missing_topic_is_worth_waiting_for(routes: Routes) -> None:
@@ -65,41 +79,42 @@ def test_a_missing_topic_is_worth_waiting_for(routes: Routes) -> None:
     assert _limits(routes, [*late, _delivery("orders")], 100) == [GONE_MS]
     assert "does not exist" in routes.refusal(late[0])
 
-    routes.update({"orders": 3, "late": 1}, 5000)
-    assert routes.lacks(late, 5000) == []
+    routes.update(_seen({"orders": 3, "late": 1}), 5000)
+    assert _limits(routes, late, 5000) == []
     assert routes.refusal(late[0]) == ""
-    routes.update({"orders": 3}, 6000)
+    routes.update(_seen({"orders": 3}), 6000)
     assert _limits(routes, late, 6000) == [GONE_MS]
 
 
 def test_a_topic_that_was_there_a_moment_ago_is_not_given_up_at_once(routes: Routes) -> None:
     """A broker that was away does not know it yet; nobody holds others up by deleting topics."""
-    assert not routes.was_lost([_delivery("never was")])
-    routes.update({}, 1000)
-    assert routes.was_lost([_delivery("orders")])
-    routes.update({}, 1000 + LOST_MS - 1)
-    assert routes.was_lost([_delivery("orders")])
-    routes.update({}, 1000 + LOST_MS)
-    assert not routes.was_lost([_delivery("orders")])
-    routes.update({"orders": 3}, 9000)
-    assert not routes.was_lost([_delivery("orders")])
+    orders, hour_ms = _delivery("orders"), 3_600_000
+    assert not _waits(routes, _delivery("never was"), hour_ms, 500)
+    routes.update(_seen({}), 1000)
+    assert _waits(routes, orders, hour_ms, 1000)
+    routes.update(_seen({}), 1000 + LOST_MS - 1)
+    assert _waits(routes, orders, hour_ms, 1000 + LOST_MS - 1)
+    routes.update(_seen({}), 1000 + LOST_MS)
+    assert not _waits(routes, orders, hour_ms, 1000 + LOST_MS)
+    routes.update(_seen({"orders": 3}), 9000)
+    assert not _waits(routes, orders, hour_ms, 9000)
 
 
 def test_a_partition_may_be_new(routes: Routes) -> None:
     """It is waited for for a moment, once for each number of partitions that is known."""
     new = [_delivery("orders", 4)]
     assert _limits(routes, new, 100) == [PARTITION_NEW_MS]
-    assert routes.lacks([_delivery("orders", 2)], 100) == []
-    routes.update({"orders": 3}, 200)
+    assert _limits(routes, [_delivery("orders", 2)], 100) == []
+    routes.update(_seen({"orders": 3}), 200)
     assert _limits(routes, new, 100 + PARTITION_NEW_MS - 1) == [PARTITION_NEW_MS]
     assert _limits(routes, new, 100 + PARTITION_NEW_MS) == [0]
     assert "no partition 4" in routes.refusal(new[0])
     assert _limits(routes, [_delivery("orders", 5)], 100 + PARTITION_NEW_MS) == [0]
 
-    routes.update({"orders": 4}, 9000)
+    routes.update(_seen({"orders": 4}), 9000)
     assert _limits(routes, new, 9000) == [PARTITION_NEW_MS]
-    routes.update({"orders": 5}, 9100)
-    assert routes.lacks(new, 9100) == []
+    routes.update(_seen({"orders": 5}), 9100)
+    assert _limits(routes, new, 9100) == []
     assert routes.refusal(new[0]) == ""
 
 
@@ -115,9 +130,9 @@ def test_a_number_is_doubted_anew_after_a_while(routes: Routes) -> None:
     """The topic may have grown since somebody named a number that it never had."""
     wrong = [_delivery("orders", 999)]
     assert _limits(routes, wrong, 0) == [PARTITION_NEW_MS]
-    routes.update({"orders": 3}, PARTITION_DOUBT_MS - 1)
+    routes.update(_seen({"orders": 3}), PARTITION_DOUBT_MS - 1)
     assert _limits(routes, wrong, PARTITION_DOUBT_MS - 1) == [0]
-    routes.update({"orders": 3}, PARTITION_DOUBT_MS)
+    routes.update(_seen({"orders": 3}), PARTITION_DOUBT_MS)
     assert _limits(routes, [_delivery("orders", 3)], PARTITION_DOUBT_MS) == [PARTITION_NEW_MS]
 
 
@@ -130,21 +145,24 @@ def test_what_is_lacking_is_looked_into(
 ) -> None:
     """Whether it is still waited for or not."""
     routes.tried(["orders", "none"])
-    assert routes.is_clear([_delivery("orders"), _delivery(topic, partition)]) == is_clear
+    assert (
+        routes.takes([*_delivery("orders").messages, *_delivery(topic, partition).messages])
+        == is_clear
+    )
 
 
 def test_a_topic_is_looked_into_before_the_first_delivery(routes: Routes) -> None:
     """Whether it may be written to; again when it was deleted and came back."""
     deliveries = [_delivery("orders"), _delivery("none")]
-    assert not routes.is_clear(deliveries[:1])
+    assert not routes.takes(deliveries[0].messages)
     assert routes.untried(deliveries) == {"orders"}
     routes.tried(["orders"])
-    assert routes.is_clear(deliveries[:1])
+    assert routes.takes(deliveries[0].messages)
     assert routes.untried(deliveries) == set()
-    routes.update({"orders": 4}, 0)
-    assert routes.is_clear([_delivery("orders", 3)])
-    routes.update({}, 0)
-    routes.update({"orders": 4}, 0)
+    routes.update(_seen({"orders": 4}), 0)
+    assert routes.takes([*_delivery("orders", 3).messages])
+    routes.update(_seen({}), 0)
+    routes.update(_seen({"orders": 4}), 0)
     assert routes.untried(deliveries) == {"orders"}
 
 
@@ -154,7 +172,7 @@ def test_a_topic_is_refused_for_a_while(routes: Routes) -> None:
     assert routes.refused_topics == ["orders"]
     assert routes.refusal(_delivery("orders")) == "no right"
 
-    routes.update({"orders": 3}, REFUSED_TOPIC_MS)
+    routes.update(_seen({"orders": 3}), REFUSED_TOPIC_MS)
 
     assert routes.refusal(_delivery("orders")) == ""
     assert not routes.refused_topics
@@ -165,6 +183,85 @@ def test_a_right_that_is_given_is_heard_of(routes: Routes) -> None:
     routes.refuse_topic("orders", "no right", 0)
     routes.allow_topic("orders")
     assert routes.refusal(_delivery("orders")) == ""
+
+
+def _away(
+    *leaderless: int, in_sync: tuple[int, ...] = (), replicas: int = 1
+) -> dict[str, SeenTopic]:
+    return {"orders": SeenTopic(3, replicas, frozenset(leaderless), in_sync=in_sync)}
+
+
+def test_only_the_partition_without_a_leader_is_waited_for(routes: Routes) -> None:
+    """Deliveries to its neighbours go on; after the wait the dead letter names it."""
+    routes.tried(["orders"])
+    routes.update(_away(2), 0)
+    away, there = _delivery("orders", 2), _delivery("orders", 1)
+    assert _waits(routes, away, 0, 0)
+    assert not _waits(routes, there, 0, 0)
+    assert routes.refusal(away) == "partition 2 of topic orders has no leader"
+    assert routes.refusal(there) == ""
+    assert not routes.takes(there.messages)  # its topic is looked into for each delivery now
+    routes.update(_away(), 1)
+    assert routes.takes(away.messages)
+    assert routes.refusal(away) == ""
+
+
+def test_too_few_replicas_in_sync_are_waited_for(routes: Routes) -> None:
+    """As far as the topic's setting is known; a broker never asks for more than there are."""
+    delivery = _delivery("orders", 0)
+    routes.update(_away(in_sync=(1, 2, 2), replicas=2), 0, {"orders": 2}.get)
+    assert routes.refusal(delivery) == (
+        "partition 0 of topic orders has 1 of min.insync.replicas=2 replicas in sync"
+    )
+    routes.update(_away(in_sync=(1, 2, 2), replicas=2), 0)
+    assert routes.refusal(delivery) == ""
+    routes.update(_away(in_sync=(1, 1, 1)), 0, {"orders": 2}.get)
+    assert routes.refusal(delivery) == ""
+
+
+def test_a_wait_is_measured_by_answered_look_ups(routes: Routes) -> None:
+    """While no broker answered, nobody knows that the partition was away."""
+    away, hour_ms = _delivery("orders", 2), 3_600_000
+    routes.update(_away(2), 0)
+    routes.update(_away(2), hour_ms)  # no look-up was answered for an hour
+    now_ms, steps = hour_ms, AWAY_MS_MIN // LOOK_STEP_MS_MAX
+    for _ in range(1, steps):
+        assert _waits(routes, away, hour_ms, now_ms)
+        now_ms += LOOK_STEP_MS_MAX
+        routes.update(_away(2), now_ms)
+    assert not _waits(routes, away, hour_ms, now_ms)
+
+
+def test_a_partition_that_took_no_record_is_left_alone_for_longer_and_longer(
+    routes: Routes,
+) -> None:
+    """Each try costs the other deliveries the time that it takes to notice the failure."""
+    place, delivery, now_ms = ("orders", 1), _delivery("orders", 1), 0
+    for pause_ms in (BLAMED_MS, 2 * BLAMED_MS, 4 * BLAMED_MS):
+        routes.blame(place, "took no record: timed out", now_ms)
+        routes.update(_away(), now_ms + pause_ms - 1)
+        assert "took no record: timed out" in routes.refusal(delivery)
+        now_ms += pause_ms
+        routes.update(_away(), now_ms)
+        assert routes.refusal(delivery) == ""
+    routes.update(_away(), now_ms + 4 * BLAMED_MS)
+    routes.blame(place, "again", now_ms + 5 * BLAMED_MS)
+    routes.update(_away(), now_ms + 6 * BLAMED_MS)
+    assert routes.refusal(delivery) == ""
+
+
+def test_a_message_with_a_key_waits_for_its_own_partition(routes: Routes) -> None:
+    """As far as its body is in memory; without a body, any partition of the topic may be meant."""
+    routes.update(_away(2), 0)
+    keys = [f"key-{number}".encode() for number in range(20)]
+    for key in (*keys, None):
+        body = SimpleNamespace(key=lambda key=key: key)
+        (half,) = _delivery("orders").messages
+        is_away = key is not None and partition_of(key, 3) == 2
+        assert routes.must_wait([half._replace(body=body)], 0, 0) == is_away
+        assert routes.must_wait([half], 0, 0)
+        if key is None:
+            assert routes.place(half.metadata, None) in (0, 1)
 
 
 def test_another_decision_under_the_same_id_is_not_refused(routes: Routes) -> None:
@@ -198,7 +295,7 @@ def mixed() -> Routes:
     """Routes that know a topic for each partitioner."""
     by_crc = {"legacy": Partitioner.CONSISTENT_RANDOM}
     made = Routes(GONE_MS, lambda topic: by_crc.get(topic, Partitioner.MURMUR2))
-    made.update({"orders": 3, "legacy": 3}, 0)
+    made.update(_seen({"orders": 3, "legacy": 3}), 0)
     return made
 
 
@@ -211,7 +308,7 @@ def test_keys_are_placed_by_the_topics_partitioner(mixed: Routes) -> None:
 
 def test_a_topic_that_grows_has_its_keys_placed_anew(mixed: Routes) -> None:
     """By the number of partitions that was seen last, like any producer."""
-    mixed.update({"legacy": 30}, 1)
+    mixed.update(_seen({"legacy": 30}), 1)
     assert _placed(mixed, b"key-1") == crc32(b"key-1") % 30
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from halfbridge.bridge.ports import SeenTopic
 from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.core.events import HalfRead
 from halfbridge.checker.core.plan import Delivery, Plan
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.pair import Pair
-from halfbridge.checker.loop.report import Reporter
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.topic_watch import (
     FIRST_LOOKS_S,
@@ -21,7 +21,6 @@ from halfbridge.checker.loop.topic_watch import (
     RIGHTS_S,
     TopicWatch,
 )
-from halfbridge.checker.metrics import Metrics
 from halfbridge.checker.status import Status
 from halfbridge.serde.progress import START
 from halfbridge.serde.records import new_half
@@ -29,7 +28,7 @@ from tests.fake_ports import Clock
 from tests.ledger_log import BEGIN_MS, SETTINGS
 
 GRACE_MS = 60_000
-DEAD = CheckerConfig().names.dead
+NAMES = CheckerConfig().names
 STEP_S = 0.1
 
 
@@ -37,7 +36,7 @@ class _Cluster:
     """Answers as brokers do."""
 
     def __init__(self) -> None:
-        self.topics = {DEAD: 1, "orders": 3}
+        self.there = {NAMES.half: 4, NAMES.op: 4, NAMES.dead: 1, "orders": 3}
         self.forbidden: set[str] = set()
         self.is_silent = False
         self.asked: list[list[str]] = []
@@ -45,10 +44,10 @@ class _Cluster:
         self.look_s = 0.0
         self.clock = Clock()
 
-    def partitions(self) -> dict[str, int]:
+    def topics(self) -> dict[str, SeenTopic]:
         self.looks += 1
         self.clock.now += self.look_s
-        return dict(self.topics)
+        return {name: SeenTopic(count, 1) for name, count in self.there.items()}
 
     def may_write(self, topics: list[str]) -> dict[str, bool | None]:
         self.asked.append(topics)
@@ -63,37 +62,29 @@ class _Scene:
     def __init__(self) -> None:
         self.cluster: Any = _Cluster()
         self.routes = Routes(GRACE_MS)
-        self.metrics = Metrics()
         self.topics = TopicWatch(
             self.cluster,
             self.routes,
             CheckerConfig(topic_gone_ms=GRACE_MS),
             Status(),
-            Reporter(self.metrics, self.cluster.clock),
             clock=self.cluster.clock,
         )
         publisher: Any = None
         self.pair = Pair(0, SETTINGS, START, publisher, began=0.0)
         self.pair._newest_ms, self.pair._newest_at = BEGIN_MS, 0.0
 
-    def waits(self, topic: str, *, taken: float, now: float, op_at: float | None = None) -> bool:
-        """Tell whether a COMMIT for `topic` waits whose plan was taken at `taken`."""
+    def waits(self, topic: str, *, now: float, op_at: float, again: bool = True) -> bool:
+        """Tell whether the delivery of a COMMIT to `topic`, appended at `op_at`, must wait."""
         metadata = new_half(
             transaction_id="t", born_timestamp=0, producer_group="g", real_topic=topic
         )
         half = HalfRead(0, 0, metadata, "", 0, None)
-        append_ms = BEGIN_MS + int((taken if op_at is None else op_at) * 1000)
+        append_ms = BEGIN_MS + int(op_at * 1000)
+        if self.topics.awaits(self.pair, now)((half,), append_ms, again):
+            return True
         plan = Plan([Delivery("t", "g", (half,), 0, 0, 0, append_ms)], records=1)
-        self.pair.held, self.pair.held_since = plan, taken
-        return self.topics.must_wait(self.pair, plan, now)
-
-    def spend_all(self) -> float:
-        """Have the group's budget used up by a topic that never comes; return when."""
-        self.topics.look(0.0)
-        assert self.waits("none", taken=1.0, now=1.0)
-        assert self.waits("none", taken=1.0, now=60.9)
-        assert not self.waits("none", taken=1.0, now=61.0)
-        return 61.0
+        assert not self.topics.must_wait(self.pair, plan, now)
+        return False
 
 
 @pytest.fixture
@@ -103,70 +94,71 @@ def scene() -> _Scene:
 
 
 def test_a_topic_that_comes_is_seen(scene: _Scene) -> None:
-    """A plan waits for it, and no longer."""
+    """Its deliveries wait, and no longer; the wait makes a look-up due."""
     scene.topics.look(0.0)
-    assert scene.waits("late", taken=5.0, now=5.0)
-    scene.cluster.topics["late"] = 1
-    assert not scene.waits("late", taken=5.0, now=6.0)
+    assert scene.waits("late", now=5.0, op_at=5.0)
+    assert scene.topics.look_at <= 5.0
+    scene.cluster.there["late"] = 1
+    scene.topics.look_now_and_then(5.0)
+    assert scene.topics.look_at == float("inf")
+    assert not scene.waits("late", now=5.0, op_at=5.0)
+
+
+def test_a_topic_that_never_comes_is_given_up(scene: _Scene) -> None:
+    """After topic_gone_ms from the append time of the COMMIT, by a look-up of that moment."""
+    scene.topics.look(0.0)
+    scene.topics.look(64.9)
+    assert scene.waits("none", now=64.9, op_at=5.0)
+    scene.topics.look(65.0)
+    assert not scene.waits("none", now=65.0, op_at=5.0)
 
 
 def test_no_op_is_judged_by_a_look_from_before_it_was_read(scene: _Scene) -> None:
-    """The budget is used up, and the topic was made a moment before the op came."""
-    now = scene.spend_all()
-    assert not scene.waits("other", taken=now + 10, now=now + 10)
-    scene.cluster.topics["new"] = 1
-    assert not scene.waits("new", taken=now + 10.1, now=now + 10.2)
-    assert scene.routes.exists("new")
+    """The COMMIT is old, and the topic was made a moment before the COMMIT was read."""
+    scene.topics.look(100.0)
+    scene.cluster.there["new"] = 1
+    assert scene.waits("new", now=110.0, op_at=0.0, again=False)
+    scene.topics.look_now_and_then(110.0)
+    assert not scene.waits("new", now=110.0, op_at=0.0)
 
 
 def test_looks_take_a_part_of_the_time_only(scene: _Scene) -> None:
     """Whoever names missing topics without end does not keep the loop looking them up."""
-    now = scene.spend_all()
-    scene.cluster.look_s = 0.02
+    scene.topics.look(0.0)
+    scene.cluster.look_s = 0.5
     before = scene.cluster.looks
-    turns = [now + 10 + turn / 100 for turn in range(100)]
-    waited = [scene.waits("none", taken=turn, now=turn) for turn in turns]
-    assert True in waited
-    assert False in waited
-    assert 2 <= scene.cluster.looks - before <= 1.0 / 0.02 / LOOK_SHARE + 1
-    assert scene.topics.look_at < float("inf")
+    for turn in range(1_000, 3_000):
+        now = turn / 100
+        assert scene.waits("none", now=now, op_at=now)
+        scene.topics.look_now_and_then(now)
+    assert 3 <= scene.cluster.looks - before <= 20 / 0.5 / LOOK_SHARE + 1
 
 
 def test_nothing_is_given_up_by_the_first_looks_of_a_process(scene: _Scene) -> None:
     """The op is an hour old, for the daemon was away; brokers may have just begun as well."""
     scene.topics.look(3600.0)
-    assert scene.waits("none", taken=3600.1, now=3600.1, op_at=0.0)
-    assert not scene.waits("none", taken=3600.1, now=3600.0 + FIRST_LOOKS_S, op_at=0.0)
-    # Nobody waited, so nobody has to pay.
-    assert scene.waits("none", taken=3700.0, now=3700.0)
-
-
-def test_what_is_cut_short_is_counted(scene: _Scene) -> None:
-    """By group; what waited its whole grace is not among it."""
-    now = scene.spend_all()
-    sample = ("halfbridge_waits_cut_short_total", {"group": "g"})
-    assert scene.metrics.registry.get_sample_value(*sample) is None
-    assert not scene.waits("none", taken=now + 1, now=now + 1)
-    assert scene.metrics.registry.get_sample_value(*sample) == 1
+    assert scene.waits("none", now=3600.1, op_at=0.0)
+    scene.topics.look(3600.0 + FIRST_LOOKS_S)
+    assert not scene.waits("none", now=3600.0 + FIRST_LOOKS_S, op_at=0.0)
 
 
 def test_rights_are_learned_before_the_first_delivery(scene: _Scene) -> None:
     """A kafka_txn that fails over them has all pairs of the worker read again."""
-    scene.cluster.topics["closed"] = 1
+    scene.cluster.there["closed"] = 1
     scene.cluster.forbidden.add("closed")
     scene.topics.look(0.0)
     for topic in ("orders", "closed", "orders", "closed"):
-        assert not scene.waits(topic, taken=5.0, now=5.0)
+        assert not scene.waits(topic, now=0.1, op_at=0.1)
     assert scene.cluster.asked == [["orders"], ["closed"]]
     assert scene.routes.refused_topics == ["closed"]
 
 
 def test_a_refused_topic_is_not_tried_before_the_right_is_there(scene: _Scene) -> None:
     """Every 10 s a kafka_txn failed to find out that nothing had changed."""
-    scene.cluster.topics["closed"] = 1
+    scene.cluster.there["closed"] = 1
     scene.cluster.forbidden.add("closed")
     scene.topics.look(0.0)
-    assert not scene.waits("closed", taken=5.0, now=5.0)
+    assert not scene.waits("closed", now=0.1, op_at=0.1)
     for number in range(1, 60):
         scene.topics.look_now_and_then(5.0 + number * RIGHTS_S)
         assert scene.routes.refused_topics == ["closed"]
@@ -179,9 +171,9 @@ def test_where_nobody_tells_of_rights_it_is_tried(scene: _Scene) -> None:
     """Brokers that do not answer such questions are written to all the same."""
     scene.cluster.is_silent = True
     scene.topics.look(0.0)
-    assert not scene.waits("orders", taken=5.0, now=5.0)
+    assert not scene.waits("orders", now=0.1, op_at=0.1)
     assert scene.routes.refused_topics == []
-    assert not scene.waits("orders", taken=6.0, now=6.0)
+    assert not scene.waits("orders", now=0.2, op_at=0.2)
     assert scene.cluster.asked == [["orders"]]
 
 
@@ -210,7 +202,7 @@ def test_a_new_group_is_asked_at_once_beside_one_that_is_missing() -> None:
     watch = _watch(cluster)
     assert not any(watch.finds("check-a", now) for now in _times(601))
     looks = cluster.looks
-    cluster.topics["check-b"] = 4
+    cluster.there["check-b"] = 4
     now = 601.0 + FRESH_S / 2
     assert watch.finds("check-b", now)
     assert (watch.partitions("check-b"), cluster.looks) == (4, looks + 1)
@@ -221,10 +213,10 @@ def test_a_topic_that_is_found_and_lost_again_is_looked_for_at_once() -> None:
     cluster = _Cluster()
     watch = _watch(cluster)
     assert not any(watch.finds("check-a", now) for now in _times(600))
-    cluster.topics["check-a"] = 4
+    cluster.there["check-a"] = 4
     watch.look(700.0)
     assert watch.finds("check-a", 700.1)
-    del cluster.topics["check-a"]
+    del cluster.there["check-a"]
     watch.look(701.0)
     looks = cluster.looks
     assert not watch.finds("check-a", 701.6)

@@ -101,7 +101,7 @@ class Kafka:
         """Return the topic, with its partition."""
         if self.failure is not None:
             raise self.failure
-        return {TOPIC: SeenTopic(1, 1, is_led=True)}
+        return {TOPIC: SeenTopic(1, 1)}
 
     def ask_ends(self, places: list[Place], edge: Edge, _timeout_s: float) -> dict[Place, Any]:
         """Return where the partition begins or ends."""

@@ -65,9 +65,9 @@ class Kafka:
     def topics(self, _timeout_s: float) -> dict[str, SeenTopic]:
         """Return the three topics."""
         return {
-            NAMES.half: SeenTopic(2, 1, is_led=True),
-            NAMES.op: SeenTopic(2, 1, is_led=True),
-            "orders": SeenTopic(3, 1, is_led=True),
+            NAMES.half: SeenTopic(2, 1),
+            NAMES.op: SeenTopic(2, 1),
+            "orders": SeenTopic(3, 1),
         }
 
     def ask_settings(self, topics: list[str], _timeout_s: float) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def half(
     partitions: int = 4, replicas: int = 3, *, is_led: bool = True, out_of_sync: int = 0
 ) -> dict[str, Any]:
     """Return a half topic on three brokers."""
-    seen = SeenTopic(partitions, replicas, is_led, out_of_sync)
+    seen = SeenTopic(partitions, replicas, frozenset(() if is_led else (0,)), out_of_sync)
     return {"topics": {NAMES.half: seen}, "brokers": {1: "a:1", 2: "b:1", 3: "c:1"}}
 
 

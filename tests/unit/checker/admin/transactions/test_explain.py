@@ -107,7 +107,7 @@ def test_what_is_not_found_or_not_applied_is_said() -> None:
     life = Life(id="id", state=NOT_FOUND, read_from_ms=NOW, at_ms=NOW)
     assert "from 2023-11-14T22:13:20.000Z to the end of the logs" in explain(life)[0]
     waits = replace(LIFE, is_applied=False, notes=("its pair is stopped",))
-    assert "A worker applies it" in " ".join(explain(waits))
+    assert "A worker delivers it" in " ".join(explain(waits))
     assert explain(waits)[-1] == "Its pair is stopped."
 
 

@@ -1,0 +1,119 @@
+"""Committed transactions whose delivery waits for a real topic. Pure.
+
+A real topic, or one partition of it, may be missing or away for a while. Ops of a pair apply in
+order, so a COMMIT that waited at the front would hold up every later decision of the pair. It is
+deferred instead: the op counts as applied, O moves on, and the offset of the op is committed with
+the progress (D, `serde.progress`). A rebuild reads the op again, since T stays at or below it, and
+defers it again. So a delivery waits without delaying another transaction, and is still written
+exactly once: in the kafka_txn whose progress no longer lists the op.
+
+Per-key order stays in each real topic: while a transaction is deferred, every later one that has a
+message with the same key, for the same topic, is deferred behind it.
+
+    op 10 commits A, key 1 to "bills" and to "away"   deferred          D = 10
+    op 11 commits B, key 2 to "bills"                 delivered         D = 10
+    op 12 commits C, key 1 to "orders"                delivered         D = 10
+    op 13 commits E, key 1 to "bills"                 deferred too      D = 10,13
+    "away" is back                                    A, E delivered    D empty
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from halfbridge.checker.core.events import NO_KEY, HalfRead
+
+if TYPE_CHECKING:
+    from halfbridge.checker.core.entry import Entry
+    from halfbridge.checker.core.events import OpRead
+
+# Messages of a COMMIT, append time of the op, whether the delivery was deferred before -> whether
+# the delivery must wait. Pure.
+Awaits = Callable[[Sequence[HalfRead], int, bool], bool]
+
+_Key = tuple[int, str]  # number of a message's key, its real topic
+
+# Kafka takes 4,096 bytes of metadata by default (offset.metadata.max.bytes). The other fields of
+# the progress, with the first deferred offset, take at most 160.
+DEFERRED_CHARS_MAX = 3_500
+# Deferred transactions of a pair. Each is looked at again whenever topics were looked up: about
+# 2 us each. Differences of op offsets up to 99 fit, with their commas, into DEFERRED_CHARS_MAX.
+DEFERRED_MAX = 1_000
+# Different keys of their messages, some 150 bytes each. A transaction may have a thousand.
+KEYS_MAX = 20_000
+
+
+class Deferred:
+    """The deferred transactions of a pair with their COMMITs, in op order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Waiting] = deque()
+        self._keys: Counter[_Key] = Counter()
+        self._chars = 0  # of the differences of `offsets`, each with its comma
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[tuple[Entry, OpRead]]:
+        return ((each.entry, each.read) for each in self._waiting)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Op offsets of the COMMITs, ascending."""
+        return tuple(each.read.offset for each in self._waiting)
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether the oldest transaction can wait no longer, because there are too many."""
+        return (
+            len(self._waiting) > DEFERRED_MAX
+            or self._chars > DEFERRED_CHARS_MAX
+            or len(self._keys) > KEYS_MAX
+        )
+
+    def is_older_than(self, op: int) -> bool:
+        """Tell whether the oldest COMMIT is below op offset `op`."""
+        return bool(self._waiting) and self._waiting[0].read.offset < op
+
+    def holds_key_of(self, entry: Entry) -> bool:
+        """Tell whether `entry` must come after a deferred transaction, by a key and a topic."""
+        return any(key in self._keys for key in _keys_of(entry))
+
+    def add(self, entry: Entry, read: OpRead) -> None:
+        """Add a transaction; op offsets ascend from call to call."""
+        added = _Waiting(entry, read, _keys_of(entry))
+        if self._waiting:
+            self._chars += _chars(self._waiting[-1], added)
+        self._waiting.append(added)
+        self._keys.update(added.keys)
+
+    def take(self) -> tuple[Entry, OpRead]:
+        """Remove and return the oldest transaction."""
+        taken = self._waiting.popleft()
+        for key in taken.keys:
+            self._keys[key] -= 1
+            if not self._keys[key]:
+                del self._keys[key]
+        if self._waiting:
+            self._chars -= _chars(taken, self._waiting[0])
+        return taken.entry, taken.read
+
+
+class _Waiting(NamedTuple):
+    entry: Entry
+    read: OpRead
+    keys: frozenset[_Key]  # when it was deferred: a late message may bring others
+
+
+def _keys_of(entry: Entry) -> frozenset[_Key]:
+    return frozenset(
+        (half.key_number, half.metadata.real_topic)
+        for half in entry.messages.values()
+        if half.key_number != NO_KEY
+    )
+
+
+def _chars(before: _Waiting, after: _Waiting) -> int:
+    return len(str(after.read.offset - before.read.offset)) + 1
