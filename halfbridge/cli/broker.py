@@ -14,8 +14,10 @@ from halfbridge.checker.process.signals import on_signals
 
 if TYPE_CHECKING:
     from halfbridge.testkit.broker import EmbeddedBroker
+    from halfbridge.testkit.connect import ConnectWorker
 
 _PORT = 9092  # Kafka's usual port
+_CONNECT_PORT = 8083  # Kafka Connect's usual port
 _PORT_MAX = 65535  # 16 bits of TCP
 _ALIVE_POLL_S = 0.5  # how late a broker that died is told
 
@@ -39,19 +41,42 @@ def broker() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of the data. Without it, a temporary directory that is deleted at the end.",
 )
-def start(*, port: int, directory: Path | None) -> int:
+@click.option(
+    "--connect",
+    is_flag=True,
+    help="Run a Kafka Connect worker with Debezium's connectors (PostgreSQL, MySQL) beside"
+    " it; its first start fetches 53 MB.",
+)
+@click.option(
+    "--connect-port",
+    type=click.IntRange(0, _PORT_MAX),
+    default=_CONNECT_PORT,
+    show_default=True,
+    help="Port of Kafka Connect's REST interface on 127.0.0.1; 0 takes a free one.",
+)
+def start(*, port: int, directory: Path | None, connect: bool, connect_port: int) -> int:
     """Run one broker in the foreground until Ctrl-C. The first start fetches its jars."""
     # Imported here: --help needs no broker.
     from halfbridge.testkit.broker import EmbeddedBroker
+    from halfbridge.testkit.connect import ConnectWorker
 
     _refuse_taken(port)
     click.echo("starting Kafka (the first start fetches its jars) ...", err=True)
     with ExitStack() as stack:
         try:
             running = stack.enter_context(EmbeddedBroker(directory=directory, port=port))
+            worker = None
+            if connect:
+                click.echo("starting Kafka Connect ...", err=True)
+                worker = ConnectWorker(
+                    running.bootstrap_servers,
+                    directory=directory and directory / "connect",
+                    port=connect_port,
+                )
+                stack.enter_context(worker)
         except RuntimeError as error:  # the testkit's errors: no Java, no jars, port taken, ...
             raise click.ClickException(str(error)) from error
-        _say_and_wait(running)
+        _say_and_wait(running, worker)
     return 0
 
 
@@ -65,7 +90,7 @@ def _refuse_taken(port: int) -> None:
         ) from error
 
 
-def _say_and_wait(running: EmbeddedBroker) -> None:
+def _say_and_wait(running: EmbeddedBroker, worker: ConnectWorker | None) -> None:
     """Say where the broker is; return after a signal. A broker that ends by itself is an error."""
     # Handlers are set only now: before the broker runs, Ctrl-C must interrupt the download. They
     # are set before the address is told, since whoever reads it may send a signal at once.
@@ -77,6 +102,10 @@ def _say_and_wait(running: EmbeddedBroker) -> None:
             f"next: halfbridge topics create --bootstrap-servers {running.bootstrap_servers}",
             err=True,
         )
+        if worker is not None:
+            click.echo(f"Kafka Connect: {worker.url}, log in {worker.log_path}", err=True)
         while not stop.wait(_ALIVE_POLL_S):
             if running.process_id is None:
                 raise click.ClickException(f"the broker ended by itself: see {running.log_path}")
+            if worker is not None and worker.process_id is None:
+                raise click.ClickException(f"Kafka Connect ended by itself: see {worker.log_path}")

@@ -16,6 +16,7 @@ from halfbridge.cli.database import opened
 from halfbridge.cli.local_messages import opened_table, table_options
 from halfbridge.cli.options import load_settings, logging_options, settings_options
 from halfbridge.cli.relay_changes import changes_options, run_changes
+from halfbridge.cli.relay_connector import connector
 from halfbridge.cli.relay_process import run_until_signal, started_producer
 from halfbridge.sql.bounds import CHECK_BOUNDS, RELAY_BOUNDS
 
@@ -36,6 +37,9 @@ _BRIDGE_SETTINGS = (
 @click.group()
 def relay() -> None:
     """Send the messages of a local message table, or a database's changes."""
+
+
+relay.add_command(connector)
 
 
 def _relay_options(command: Any) -> Any:

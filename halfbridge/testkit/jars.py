@@ -1,4 +1,4 @@
-"""The broker's jars: one pinned Kafka, and the log binding that this Kafka's slf4j takes."""
+"""Jars of a Kafka broker and of Kafka Connect, each with the log binding that its slf4j takes."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ _LOG_BINDINGS = {
 }
 
 
+# Of Kafka Connect and the Debezium connectors that were tried together.
+_CONNECT_VERSION = "4.2.0"
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerJars:
     """A class path on which `kafka.Kafka` runs and logs into a file."""
@@ -75,6 +79,20 @@ def broker_jars(version: str | None = None, cache_dir: Path | None = None) -> Br
         jars = resolve(coordinates, cache_dir, transitive=True)
     config = (_HERE / binding.config).as_uri()
     return BrokerJars(wanted, jars, f"-D{binding.option}={config}")
+
+
+def connect_jars(cache_dir: Path | None = None) -> BrokerJars:
+    """Return the jars of Kafka Connect with Debezium's connectors, fetched on first use (53 MB).
+
+    PostgreSQL's and MySQL's are there. The Kafka of the broker may be another version.
+
+    Raises:
+        JarsError: as `locked_jars`; the user must act.
+    """
+    jars = locked_jars(_HERE / f"connect-{_CONNECT_VERSION}.lock", cache_dir)
+    binding = _binding(_CONNECT_VERSION)
+    config = (_HERE / binding.config).as_uri()
+    return BrokerJars(_CONNECT_VERSION, jars, f"-D{binding.option}={config}")
 
 
 def coordinates_of(version: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ from tests.deploy.promql import ROOT
 from tests.tools import compose
 
 COMPOSE = ROOT / "docker-compose.yml"
-PROFILES = ("redpanda", "observability", "demo")
+PROFILES = ("connect", "redpanda", "observability", "demo")
 # Of no use there: nobody shares, nothing is compacted, one broker needs no defaults of replicas.
 NOT_IN_COMPOSE = ("share.", "log.cleaner.", "default.replication", "min.insync")
 
@@ -31,7 +31,7 @@ def test_every_image_is_pinned() -> None:
     """A tag with a version; ours is the version of the package, Kafka's the one that is tested."""
     for name, service in services().items():
         _, _, tag = service["image"].rpartition(":")
-        assert re.match(r"v?\d+\.\d+\.\d+$", tag), name
+        assert re.match(r"v?\d+\.\d+\.\d+(\.Final)?$", tag), name
     assert services()["checker"]["image"] == f"halfbridge:{__version__}"
     assert services()["kafka"]["image"] == IMAGE
 

@@ -1,0 +1,1 @@
+"""Kafka Connect with Debezium's connectors: configuration, and calls of its REST interface."""

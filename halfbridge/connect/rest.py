@@ -1,0 +1,202 @@
+"""Kafka Connect's REST interface: put a connector's configuration, and wait until it runs."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RUNNING_S_MAX = 120.0  # a worker validates against the database, and rebalances, before tasks start
+_CALL_S_MAX = 95.0  # a worker itself gives up after 90 s
+_POLL_S = 0.2  # how late a state is seen
+_OLD_FAILURE_S = 5.0  # tasks of a changed connector start within a rebalance
+_RETRIES = (HTTPStatus.CONFLICT, HTTPStatus.SERVICE_UNAVAILABLE)  # a rebalance, or a start
+_TRACE_CHARS_MAX = 500  # of a failed task's first lines
+
+
+class ConnectError(RuntimeError):
+    """Kafka Connect refused, did not answer, or the connector failed; the text says what to do."""
+
+
+class _RefusedError(ConnectError):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorState:
+    """States of a connector and of its tasks, as Kafka Connect names them.
+
+    Attributes:
+        name: The connector.
+        state: RUNNING, PAUSED, STOPPED, FAILED, UNASSIGNED or RESTARTING.
+        tasks: State of each task, in order.
+        trace: First cause of a failure; empty without one.
+    """
+
+    name: str
+    state: str
+    tasks: tuple[str, ...]
+    trace: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether the connector and at least one task run, and no task does not."""
+        return self.state == "RUNNING" and set(self.tasks) == {"RUNNING"}
+
+    @property
+    def has_failed(self) -> bool:
+        """Tell whether the connector or a task failed, which Kafka Connect does not restart."""
+        return "FAILED" in (self.state, *self.tasks)
+
+
+class ConnectRest:
+    """Calls of one Kafka Connect cluster.
+
+    Args:
+        url: Address of any worker, such as http://127.0.0.1:8083.
+
+    Raises:
+        ConnectError: not an http or https address.
+    """
+
+    def __init__(self, url: str) -> None:
+        if urlsplit(url).scheme not in {"http", "https"}:
+            raise ConnectError(
+                f"{url!r} is no address of Kafka Connect: give one such as http://127.0.0.1:8083"
+            )
+        self.url = url.rstrip("/")
+
+    def is_ready(self) -> bool:
+        """Tell whether the worker has joined its group and answers.
+
+        Raises:
+            ConnectError: it cannot be reached.
+        """
+        try:
+            self._call("GET", "/health")
+        except _RefusedError:
+            return False
+        return True
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all connectors, sorted."""
+        return tuple(sorted(self._call("GET", "/connectors")))
+
+    def state(self, name: str) -> ConnectorState:
+        """Return a connector's state."""
+        answer = self._call("GET", f"/connectors/{quote(name, safe='')}/status")
+        parts = [answer["connector"], *answer["tasks"]]
+        traces = (part.get("trace", "") for part in parts)
+        return ConnectorState(
+            name,
+            answer["connector"]["state"],
+            tuple(task["state"] for task in answer["tasks"]),
+            _first_cause(next(filter(None, traces), "")),
+        )
+
+    def apply(
+        self, name: str, config: Mapping[str, str], *, timeout_s: float = RUNNING_S_MAX
+    ) -> ConnectorState:
+        """Make or change a connector and return when it runs.
+
+        Raises:
+            ConnectError: the worker refuses the configuration, or the connector failed or did not
+                run within `timeout_s`; the user must act.
+        """
+        deadline = time.monotonic() + timeout_s
+        path = f"/connectors/{quote(name, safe='')}"
+        while not self._accepts(f"{path}/config", config):
+            if time.monotonic() > deadline:
+                raise ConnectError(
+                    f"Kafka Connect at {self.url} rebalances for {timeout_s:.0f} s: look at its"
+                    " log, then run the command again."
+                )
+            time.sleep(_POLL_S)
+        state = ConnectorState(name, "not known yet", ())
+        failed_at: float | None = None
+        while time.monotonic() < deadline:
+            try:
+                state = self.state(name)
+            except _RefusedError as error:
+                if error.status not in (HTTPStatus.NOT_FOUND, *_RETRIES):
+                    raise
+            if state.is_running:
+                return state
+            # A failure of the configuration before this one is shown until the tasks are new.
+            if state.has_failed:
+                failed_at = failed_at or time.monotonic()
+                if time.monotonic() - failed_at > _OLD_FAILURE_S:
+                    break
+            else:
+                failed_at = None
+            time.sleep(_POLL_S)
+        shown = ", ".join(state.tasks) or "none"
+        raise ConnectError(
+            f"connector {name} does not run: state {state.state}, tasks {shown}."
+            f" {state.trace or 'The log of Kafka Connect has the cause.'} Correct the cause, then"
+            f" run the command again; GET {self.url}{path}/status shows the state."
+        )
+
+    def delete(self, name: str) -> None:
+        """Remove a connector; the slot of a PostgreSQL database stays. Absent: nothing to do."""
+        try:
+            self._call("DELETE", f"/connectors/{quote(name, safe='')}")
+        except _RefusedError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+
+    def _accepts(self, path: str, config: Mapping[str, str]) -> bool:
+        """Put a configuration; False: the group is rebalancing, so it must be put again."""
+        try:
+            self._call("PUT", path, dict(config))
+        except _RefusedError as error:
+            if error.status not in _RETRIES:
+                raise
+            return False
+        return True
+
+    def _call(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
+        request = urllib.request.Request(  # noqa: S310  (the scheme was checked)
+            self.url + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", "Accept": "application/json"},
+            method=method,
+        )
+        try:
+            # The scheme was checked.
+            with urllib.request.urlopen(request, timeout=_CALL_S_MAX) as answer:  # noqa: S310
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            text = error.read().decode("utf-8", "replace")
+            raise _RefusedError(
+                error.code, f"Kafka Connect at {self.url} refused: {_message(text)}"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise ConnectError(
+                f"Kafka Connect does not answer at {self.url}: {error}. Start it, or correct the"
+                " address."
+            ) from error
+
+
+def _message(text: str) -> str:
+    try:
+        return " ".join(str(json.loads(text)["message"]).split())
+    except (ValueError, KeyError, TypeError):
+        return " ".join(text.split())[:_TRACE_CHARS_MAX] or "without a reason"
+
+
+def _first_cause(trace: str) -> str:
+    """Return the last `Caused by` of a Java stack, which is what happened first, in one line."""
+    lines = [line for line in trace.splitlines() if line and not line.startswith("\t")]
+    causes = [line for line in lines if line.startswith("Caused by: ")] or lines[:1]
+    return causes[-1].removeprefix("Caused by: ")[:_TRACE_CHARS_MAX] if causes else ""

@@ -1,0 +1,187 @@
+"""What a Debezium connector needs to know of tables, asked of the database itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from sqlalchemy import Connection
+
+_NAMES_MAX = 5  # in an error
+
+
+class TableError(ValueError):
+    """A table, or the server, cannot be read by Debezium; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as the database writes its name.
+
+    Attributes:
+        schema: PostgreSQL's schema, or MySQL's and MariaDB's database.
+        name: The table.
+    """
+
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    table: Table
+    kind: str
+    parent: str = ""
+    children: tuple[str, ...] = ()
+
+
+# relkind: r table, p partitioned, v view, m materialised view, f foreign; relpersistence: p, u, t.
+_POSTGRESQL = text("""
+SELECT n.nspname, c.relname, c.relkind::text, c.relpersistence::text, c.relispartition,
+  (SELECT min(i.inhparent::regclass::text) FROM pg_inherits i WHERE i.inhrelid = c.oid),
+  ARRAY(SELECT i.inhrelid::regclass::text FROM pg_inherits i WHERE i.inhparent = c.oid ORDER BY 1)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE lower(c.relname) = lower(:name) AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+  AND CASE WHEN CAST(:schema AS text) IS NULL THEN pg_table_is_visible(c.oid)
+      ELSE lower(n.nspname) = lower(:schema) END
+""")
+_INFORMATION_SCHEMA = text("""
+SELECT table_schema, table_name, table_type FROM information_schema.tables
+WHERE lower(table_name) = lower(:name)
+  AND lower(table_schema) = lower(COALESCE(:schema, DATABASE()))
+""")
+
+
+def find_tables(connection: Connection, names: Iterable[str]) -> tuple[Table, ...]:
+    """Return the tables that `names` mean, having checked that Debezium tells all their rows.
+
+    Args:
+        connection: PostgreSQL, MySQL or MariaDB.
+        names: Each `TABLE` or `SCHEMA.TABLE`. Upper and lower case count only where the database
+            has several tables whose names differ in nothing else.
+
+    Raises:
+        TableError: no such table, a kind of table whose rows would be lost or come twice, or a
+            server whose log does not have the rows; the user must act.
+    """
+    if connection.dialect.name == "postgresql":
+        _require(connection, "SHOW wal_level", {"logical"}, "ALTER SYSTEM SET wal_level = logical")
+        look: Callable[[Connection, str], _Found] = _postgresql
+    elif connection.dialect.name in {"mysql", "mariadb"}:
+        for variable, value in (
+            ("log_bin", "1"),
+            ("binlog_format", "ROW"),
+            ("binlog_row_image", "FULL"),
+        ):
+            remedy = f"set {variable.replace('_', '-')}={'ON' if value == '1' else value}"
+            _require(connection, f"SELECT @@GLOBAL.{variable}", {value}, remedy)
+        look = _mysql
+    else:
+        raise TableError(
+            f"{connection.dialect.name} has no log that Debezium reads here: give the URL of"
+            " PostgreSQL, MySQL or MariaDB"
+        )
+    found = [look(connection, name) for name in dict.fromkeys(names)]
+    named = {str(each.table) for each in found} | {each.table.name for each in found}
+    for each in found:
+        missing = [child for child in each.children if child not in named]
+        if missing:
+            raise TableError(
+                f"{each.table} has tables that inherit from it, and Debezium tells their rows"
+                f" under their own names: give --table for each of them too ({_some(missing)}),"
+                " and again for each one that is made later"
+            )
+    return tuple(dict.fromkeys(each.table for each in found))
+
+
+def _require(connection: Connection, query: str, allowed: set[str], remedy: str) -> None:
+    value = str(connection.execute(text(query)).scalar())
+    if value not in allowed:
+        raise TableError(
+            f"{query} says {value}, so the log does not have what Debezium reads: {remedy}, and"
+            " restart the database server"
+        )
+
+
+def _only(rows: Iterable[_Found], asked: str) -> _Found:
+    """Return the one that is meant: the same letters, else the only one of other case."""
+    found = list(rows)
+    exact = [each for each in found if asked in {each.table.name, str(each.table)}]
+    if len(exact or found) == 1:
+        return (exact or found)[0]
+    if not found:
+        raise TableError(
+            f"there is no table {asked} in this database (or this user may not see it): correct"
+            " --table; SCHEMA.TABLE names one of another schema"
+        )
+    raise TableError(f"{asked} means several tables: give one of {_some(map(str, _tables(found)))}")
+
+
+def _tables(found: Iterable[_Found]) -> Iterator[Table]:
+    return (each.table for each in found)
+
+
+def _some(names: Iterable[str]) -> str:
+    all_names = list(names)
+    more = len(all_names) - _NAMES_MAX
+    return ", ".join(all_names[:_NAMES_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def _asked(name: str) -> dict[str, str | None]:
+    schema, _, table = name.rpartition(".")
+    if not table or "," in name:
+        raise TableError(f"--table {name!r} is no TABLE or SCHEMA.TABLE")
+    return {"schema": schema or None, "name": table}
+
+
+def _postgresql(connection: Connection, name: str) -> _Found:
+    rows = []
+    persistence = {}
+    partitions = set()
+    for schema, table, kind, kept, partition, parent, children in connection.execute(
+        _POSTGRESQL, _asked(name)
+    ):
+        each = Table(schema, table)
+        persistence[each] = kept
+        if partition:
+            partitions.add(each)
+        inherited = tuple(children) if kind == "r" else ()
+        rows.append(_Found(each, kind, parent or "", inherited))
+    found = _only(rows, name)
+    if found.kind not in {"r", "p"}:
+        raise TableError(f"{found.table} is a view or a foreign table: give the tables behind it")
+    if persistence[found.table] != "p":
+        raise TableError(
+            f"{found.table} is unlogged or temporary, so its rows are not in the log: ALTER TABLE"
+            f" {found.table} SET LOGGED, or give another table"
+        )
+    if found.table in partitions:
+        raise TableError(
+            f"{found.table} is a partition, whose rows are told under the name of the partitioned"
+            f" table: give --table {found.parent}"
+        )
+    return found
+
+
+def _mysql(connection: Connection, name: str) -> _Found:
+    rows = connection.execute(_INFORMATION_SCHEMA, _asked(name))
+    found = _only((_Found(Table(row[0], row[1]), row[2]) for row in rows), name)
+    if found.kind == "SYSTEM VERSIONED":
+        raise TableError(
+            f"{found.table} is system-versioned: its log has an insert for each update, which"
+            " nobody can tell from a new row. Give a table WITHOUT SYSTEM VERSIONING"
+        )
+    if found.kind != "BASE TABLE":
+        raise TableError(
+            f"{found.table} is a {found.kind.lower()}, which is not in the log: give the tables"
+            " behind it"
+        )
+    return found
