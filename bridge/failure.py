@@ -52,11 +52,13 @@ class Code(IntEnum):
     INVALID_PRODUCER_EPOCH = 47
     INVALID_TXN_STATE = 48
     CONCURRENT_TRANSACTIONS = 51
+    KAFKA_STORAGE_ERROR = 56
     SASL_AUTHENTICATION_FAILED = 58
     GROUP_ID_NOT_FOUND = 69
     FENCED_INSTANCE_ID = 82
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
+    THROTTLING_QUOTA_EXCEEDED = 89
     PRODUCER_FENCED = 90
     DESTROY_BROKER = -137
     AUTO_OFFSET_RESET = -140
@@ -156,6 +158,22 @@ PASSING = frozenset(
         Code.COORDINATOR_NOT_AVAILABLE,
         Code.COORDINATOR_LOAD_IN_PROGRESS,
         Code.DESTROY_BROKER,
+    )
+)
+# A partition did not take a record, and may take it later: it has no leader, or too few replicas in
+# sync, or its broker does not answer, has lost the disk or asks for less.
+AWAY = frozenset(
+    (
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_FOR_PARTITION,
+        Code.REQUEST_TIMED_OUT,
+        Code.NETWORK_EXCEPTION,
+        Code.NOT_ENOUGH_REPLICAS,
+        Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.THROTTLING_QUOTA_EXCEEDED,
+        Code.TIMED_OUT,
+        Code.MSG_TIMED_OUT,
     )
 )
 _RETRIABLE = UNREACHABLE | {

@@ -134,6 +134,13 @@ class Metrics:
             "Waits of pairs for partitions of this real topic, which is missing or away.",
             "topic",
         ).set_all
+        self.partitions_unavailable = self._gauges(
+            "halfbridge_partition_unavailable",
+            "1 for each partition, of at most 20, that deliveries wait for, with the cause.",
+            "topic",
+            "partition",
+            "cause",
+        ).set_all
         self.producer_replaced = self._counter(
             "halfbridge_producer_replacements", "Transactional producers that were replaced."
         ).inc

@@ -19,18 +19,18 @@ OTHER_TOPICS = "(other)"
 
 
 class Series:
-    """The children of a metric with labels, bound once for each value (a tuple of several)."""
+    """The children of a metric with labels, bound once for each value: a string, or several."""
 
     def __init__(self, parent: Counter | Gauge) -> None:
         self._parent: Any = parent
         self._children: dict[str | tuple[str, ...], Any] = {}
 
-    def add_all(self, by_value: Mapping[str, int] | Mapping[tuple[str, str], int]) -> None:
+    def add_all(self, by_value: Mapping[Any, int]) -> None:
         """Add to counters."""
         for value, count in by_value.items():
             self._child(value).inc(count)
 
-    def set_all(self, by_value: Mapping[str, int] | Mapping[tuple[str, str], int]) -> None:
+    def set_all(self, by_value: Mapping[Any, int]) -> None:
         """Set gauges; those not in `by_value` fall to 0."""
         totals = dict.fromkeys(self._children.values(), 0)
         for value, count in by_value.items():

@@ -46,6 +46,7 @@ class Assignment:
         guard: TopicGuard,
         status: Status,
         clock: Clock,
+        away: Callable[[int], str] = lambda _: "",
         verifier: Verifier | None = None,
     ) -> None:
         self.pairs: dict[int, Pair] = {}
@@ -60,6 +61,7 @@ class Assignment:
         self._guard = guard
         self._status = status
         self._clock = clock
+        self._away = away
         self._doubts = Doubts()
         self._waits = Waits(status)
         self._question: Ranges | None = None  # about waiting pairs
@@ -115,9 +117,13 @@ class Assignment:
             return
         asked = self._to_ask(numbers, began)
         committed = self._input.committed(assigned)
-        ranges = self._ask(asked).answers()
+        away = {number: InputLostError(why) for number in asked if (why := self._away(number))}
+        ranges = self._ask([number for number in asked if number not in away]).answers()
         names = self._half, self._op
-        found = {number: where_to_begin(number, names, committed, ranges) for number in asked}
+        found = {
+            number: away.get(number) or where_to_begin(number, names, committed, ranges)
+            for number in asked
+        }
         known = self._leave_out(found, began)
         self._doubts.check(known, began)
         self._serve(known, self._settings.shared_by(len(numbers)), began)
@@ -156,10 +162,13 @@ class Assignment:
         elif self._question.is_over:
             answers, self._question = self._question.answers(), None
             errors = ((number, each) for (_, number), each in answers.items())
-            silent = {number: each for number, each in errors if isinstance(each, InputLostError)}
+            silent = {
+                number: str(each) for number, each in errors if isinstance(each, InputLostError)
+            }
+            silent |= {n: why for _, n in answers if (why := self._away(n))}
             for number in {number for _, number in answers}:
                 if number in silent:
-                    self._waits.leave_out(number, str(silent[number]), now)
+                    self._waits.leave_out(number, silent[number], now)
                 else:
                     self._waits.answered(number)
                     self._input.changed = True

@@ -133,9 +133,23 @@ class AtLeastOnce:
         self._plain = PlainOutlet(config, ports=ports, batch=batch)
         self._is_plain = False
 
-    def start(self) -> None:
+    def start(self, timeout_s: float | None = None) -> None:
         """Take over the transactional id, as `Transactor.start`."""
-        self._transactor.start()
+        self._transactor.start(timeout_s)
+
+    @property
+    def stall_s(self) -> float:
+        """As `BatchWriter.stall_s`."""
+        return self._transactor.stall_s
+
+    @stall_s.setter
+    def stall_s(self, stall_s: float) -> None:
+        self._transactor.stall_s = self._plain.stall_s = stall_s
+
+    @property
+    def transactional_id(self) -> str:
+        """The transactional id."""
+        return self._id
 
     def write(self, records: Iterable[Outgoing]) -> dict[int, int]:
         """Hand `records` over, in order, in a kafka_txn if they need one.
@@ -150,8 +164,10 @@ class AtLeastOnce:
         if batch:
             self._kafka_txns_left = max(0, self._kafka_txns_left - 1)
         if self._transactor.worn:
+            stall_s = self.stall_s
             self._transactor.close()
             self._transactor = self._new_transactor()
+            self._transactor.stall_s = stall_s
             self._transactor.start()
         return self._transactor.write(batch)
 
@@ -232,7 +248,7 @@ class PlainOutlet(BatchWriter[Writer]):
         Raises:
             KafkaTxnFailedError: the client takes no more records.
         """
-        self._told.begins()
+        self._told.begin()
         try:
             is_first = True
             for piece in self._first_writes.pieces([*records]):
@@ -292,4 +308,6 @@ class PlainOutlet(BatchWriter[Writer]):
         """
         named, topic = self._told.refused or (cause, "")
         where = f" for {topic}" if topic else ""
-        return KafkaTxnFailedError(f"a record{where} was not stored: {named.text}")
+        return KafkaTxnFailedError(
+            f"a record{where} was not stored: {named.text}", places=self._places()
+        )

@@ -8,13 +8,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from halfbridge.bridge.failure import INFERRED, KafkaFailure
+from halfbridge.bridge.failure import AWAY, INFERRED, KafkaFailure
 from halfbridge.checker.loop.blame import Batch
 from halfbridge.checker.loop.clients import client_config
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from halfbridge.bridge.ports import Clock, Place, Writer
     from halfbridge.checker.config import CheckerConfig
@@ -35,15 +35,15 @@ _ROOM_S = 0.05
 MESSAGE_BYTES_MAX = 1_000_000_000
 # A sixth of the client library's default: the daemon has looked the topic up before.
 _MISSING_MS_MAX = 5_000
-# Records are acknowledged within milliseconds. After this time without a single acknowledgement the
-# partitions of the records that are left are away, and the records of others should not wait for
-# them. A change of leaders takes longer than this at times: then its partitions are tried again
-# after `routes.BLAMED_MS`.
-STALLED_S = 5.0
-# Partitions that an error names.
-_SHOWN_MAX = 3
+# Of many partitions an error names so many.
+SHOWN_MAX = 5
 # How late a refused record is noticed while other records wait or are handed over.
 FLUSH_S = 0.1
+# A batch of which no record was acknowledged for this time fails: one of its partitions is away,
+# and all pairs of the worker wait behind it. The broker of a real disk answers within a second.
+STALL_S = 5.0
+# The same while a partition is tried that was away a moment ago.
+TRY_S = 1.5
 # Small batches pass most topics' limits. ONE_RECORD sends each record alone.
 _BATCHES: dict[Batch, dict[str, int]] = {
     Batch.USUAL: {},
@@ -60,6 +60,12 @@ class BatchWriter(Generic[AnyWriter]):
         told: Takes the reports of that writer's client.
         timeout_ms: Longest wait for brokers, milliseconds.
         clock: The clock.
+
+    Attributes:
+        stall_s: The longest time without any acknowledgement, seconds.
+        names_places: Whether a partition that does not acknowledge is to blame for it. If it is
+            not, the producer's last kafka_txn may not have ended yet: then brokers take no record
+            of the next one, for any partition.
     """
 
     def __init__(self, writer: AnyWriter, told: Told, *, timeout_ms: int, clock: Clock) -> None:
@@ -68,6 +74,8 @@ class BatchWriter(Generic[AnyWriter]):
         self._timeout_s = timeout_ms / 1000
         self._clock = clock
         self._sending_since: float | None = None
+        self.stall_s = STALL_S
+        self.names_places = True
 
     @property
     def worn(self) -> bool:
@@ -101,31 +109,37 @@ class BatchWriter(Generic[AnyWriter]):
             KafkaFailure: the client has failed.
         """
         began = moved = self._clock.monotonic()
-        before = 0
+        before = -1
         while left := self._writer.flush(FLUSH_S):
             if self._told.refused is not None:
                 break  # records in the queue behind a refused record are never sent
             now = self._clock.monotonic()
-            if left != before:
-                before, moved = left, now
-            if now - moved > STALLED_S or now - began > self._timeout_s:
+            moved, before = (moved if left == before else now), left
+            if now - moved > self.stall_s or now - began > self._timeout_s:
                 raise self._stalled(left)
         refused = self._told.refused
         if refused is not None and refused[0] is INFERRED:
             raise failed(INFERRED)
+        if refused is not None and refused[0].code in AWAY:
+            raise failed(refused[0], places=self._places())
 
     def _stalled(self, left: int) -> KafkaTxnFailedError:
-        """Return the error of a batch that is not acknowledged, with the partitions at fault."""
+        """Give up what is not acknowledged, and return the error that names its partitions."""
+        self._told.is_given_up = True
         with suppress(KafkaFailure):
             self._writer.purge()
-            self._writer.poll(0)
-        unwritten = self._told.unwritten
-        why = f"{left} records were not acknowledged in time"
-        if unwritten:
-            shown = [f"{topic}[{number}]" for topic, number in sorted(unwritten)[:_SHOWN_MAX]]
-            more = ", ..." if len(unwritten) > _SHOWN_MAX else ""
-            why += f": {', '.join(shown)}{more}"
-        return KafkaTxnFailedError(why, unwritten=unwritten)
+            self._writer.flush(FLUSH_S)
+        places = self._places()
+        names = ", ".join(f"{topic}[{number}]" for topic, number in sorted(places)[:SHOWN_MAX])
+        where = f": {names}" if names else ""
+        return KafkaTxnFailedError(
+            f"{left} records were not acknowledged in time{where}", places=places
+        )
+
+    def _places(self) -> frozenset[Place]:
+        """Return the partitions that are to blame because they do not take records for now."""
+        is_clear = self.names_places or self._told.has_stored
+        return frozenset(self._told.away) if is_clear else frozenset()
 
     def _produce(self, records: Iterable[Outgoing]) -> bool:
         """Hand over the records; tell whether there are copies among them."""
@@ -187,14 +201,10 @@ def failed(
     topic: str = "",
     fenced: bool = False,
     is_vague: bool = False,
-    unwritten: Mapping[Place, str] | None = None,
+    places: Iterable[Place] = (),
 ) -> KafkaTxnFailedError:
     """Return the error of a batch that failed; the arguments are those of the error."""
+    text = failure.text
     return KafkaTxnFailedError(
-        failure.text,
-        failure,
-        topic=topic,
-        fenced=fenced,
-        is_vague=is_vague,
-        unwritten=unwritten,
+        text, failure, topic=topic, fenced=fenced, is_vague=is_vague, places=places
     )

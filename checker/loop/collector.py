@@ -76,9 +76,7 @@ class Collector:
         return batch
 
     def _may_have_work(self, pair: Pair, now: float) -> bool:
-        has_news = pair.has_news or (
-            pair.ledger.deferred and self._topics.looks != pair.retried_by
-        )
+        has_news = pair.has_news or (pair.ledger.deferred and self._topics.looks != pair.retried_by)
         return has_news or now - pair.idle_at >= IDLE_PLAN_S
 
     def _plan(

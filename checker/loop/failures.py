@@ -6,12 +6,12 @@ KafkaTxnFailedError     a kafka_txn failed, or its outcome is unknown; producers
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from halfbridge.bridge.failure import PERMANENT, TOO_LARGE, Code
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
     from halfbridge.bridge.failure import KafkaFailure
     from halfbridge.bridge.ports import Place
@@ -29,7 +29,7 @@ class KafkaTxnFailedError(Exception):
         topic: Topic of the refused record; empty if not known.
         fenced: Another producer took over the id, or the broker timed out the kafka_txn.
         is_vague: The client called a record invalid, and does not tell whether its timestamp is.
-        unwritten: Partition -> what was said of its records, which were not acknowledged.
+        places: Partitions that did not take a record for now.
     """
 
     def __init__(
@@ -40,24 +40,19 @@ class KafkaTxnFailedError(Exception):
         topic: str = "",
         fenced: bool = False,
         is_vague: bool = False,
-        unwritten: Mapping[Place, str] | None = None,
+        places: Iterable[Place] = (),
     ) -> None:
         super().__init__(text)
         self.failure = failure
         self.topic = topic
         self.fenced = fenced
         self.is_vague = is_vague
-        self.unwritten = dict(unwritten or {})
+        self.places: Final = frozenset(places)
 
     @property
     def permanent(self) -> bool:
         """Whether the broker permanently refuses something in the batch."""
         return self._code in PERMANENT
-
-    @property
-    def is_concurrent(self) -> bool:
-        """Whether the kafka_txn before, of the same id, has not ended: a marker is missing."""
-        return self._code == Code.CONCURRENT_TRANSACTIONS
 
     @property
     def topic_refused(self) -> bool:
@@ -68,6 +63,11 @@ class KafkaTxnFailedError(Exception):
     def untimely(self) -> bool:
         """Whether the broker refuses a timestamp."""
         return self._code == Code.INVALID_TIMESTAMP
+
+    @property
+    def is_unended(self) -> bool:
+        """Whether the last kafka_txn of the transactional id has not ended yet."""
+        return self._code == Code.CONCURRENT_TRANSACTIONS
 
     @property
     def too_large(self) -> bool:

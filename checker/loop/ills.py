@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.log_text import one_line
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # Of many topics that are missing, a text names so many; the gauge has all.
 SHOWN_MAX = 3
+# The gauge of partitions that are away has no more series.
+GAUGES_MAX = 20
 
 
 class Ills:
@@ -72,6 +75,12 @@ class Ills:
             if place not in self._waited:
                 self._reporter.waits_for_topic(place[0], lack)
         self._waited = set(waited)
+        away = {
+            (lack.topic, str(lack.partition), lack.why): 1
+            for lack in waited.values()
+            if lack.why != MISSING
+        }
+        self._status.metrics.partitions_unavailable(dict(islice(away.items(), GAUGES_MAX)))
         by_topic = Counter(lack.topic for lack in waited.values())
         self._status.metrics.real_topics_missing(by_topic)
         self._status.set_ill("real topics", self._missing([*waited.values()]))

@@ -16,7 +16,13 @@ from halfbridge.bridge.failure import (
     KafkaFailure,
 )
 from halfbridge.bridge.ports import TransactionalWriter
-from halfbridge.checker.loop.batch_writer import FLUSH_S, BatchWriter, failed, shared_properties
+from halfbridge.checker.loop.batch_writer import (
+    FLUSH_S,
+    STALL_S,
+    BatchWriter,
+    failed,
+    shared_properties,
+)
 from halfbridge.checker.loop.blame import Batch
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.told import Told
@@ -28,9 +34,6 @@ if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.publish import Outgoing
 
-# How long to wait for a transactional id. Its open kafka_txn is aborted within milliseconds, unless
-# one of its partitions is away.
-INIT_S_MAX = 5.0
 # A commit that took longer may have been sent twice, and the second request may end a later
 # kafka_txn of the same producer (KAFKA-17754). So the producer is replaced before its next
 # kafka_txn.
@@ -51,6 +54,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
         transactional_id: The transactional id.
         ports: Kafka and the clock are used.
         batch: How much is sent to a partition at once; also an attribute.
+        transactional_id: Also an attribute.
     """
 
     def __init__(
@@ -71,16 +75,20 @@ class Transactor(BatchWriter[TransactionalWriter]):
             on_lost=told.on_lost,
         )
         super().__init__(writer, told, timeout_ms=config.kafka_txn_timeout_ms, clock=ports.clock)
+        self.transactional_id = transactional_id
         self.batch = batch
 
-    def start(self) -> None:
+    def start(self, timeout_s: float | None = None) -> None:
         """Take over the transactional id, which aborts an open kafka_txn of a dead predecessor.
+
+        Args:
+            timeout_s: Longest wait, seconds; None: that of other requests.
 
         Raises:
             KafkaTxnFailedError: not possible now; try again.
         """
         try:
-            self._writer.init(min(self._timeout_s, INIT_S_MAX))
+            self._writer.init(self._timeout_s if timeout_s is None else timeout_s)
         except KafkaFailure as failure:
             raise failed(failure) from failure
         self._writer.poll(0)
@@ -98,7 +106,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
         Raises:
             KafkaTxnFailedError: the kafka_txn failed.
         """
-        self._told.begins()
+        self._told.begin()
         try:
             self._writer.begin()
             if self._produce(records):
@@ -131,7 +139,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
     ) -> None:
         self._sending_since = self._clock.monotonic()
         try:
-            self._writer.send_offsets(offsets, membership, self._timeout_s)
+            self._writer.send_offsets(offsets, membership, min(STALL_S, self._timeout_s))
         finally:
             self._sending_since = None
 
@@ -149,6 +157,7 @@ class Transactor(BatchWriter[TransactionalWriter]):
                     raise failed(failure) from failure
                 raise self._aborted(failure) from failure
             self._writer.poll(0)  # serves the remaining error callbacks
+            self.names_places = False  # the markers of this kafka_txn may not be written yet
             if in_doubt or self._clock.monotonic() - began > SLOW_COMMIT_S:
                 self._told.worn = True
             return
@@ -171,8 +180,9 @@ class Transactor(BatchWriter[TransactionalWriter]):
             with suppress(KafkaFailure):
                 self._writer.poll(FLUSH_S)
             requires_abort = self._told.refused is not None
-        if requires_abort and not cause.is_fatal:
+        if requires_abort and not cause.is_fatal and not self._told.away:
             # The next producer of this id would abort too; without one, readers would wait longer.
+            # Where a partition is away, the abort would wait for its marker.
             with suppress(KafkaFailure):
                 self._writer.abort(self._timeout_s)
         named, topic = self._told.refused or (cause, "")
@@ -185,5 +195,5 @@ class Transactor(BatchWriter[TransactionalWriter]):
             topic=topic,
             fenced=cause.code in _FENCED,
             is_vague=is_vague,
-            unwritten=self._told.unwritten,
+            places=self._places(),
         )

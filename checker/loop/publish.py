@@ -232,7 +232,8 @@ class Publisher:
         key, value = body.key(), body.value()
         headers = [*(body.headers() or ()), (names.DEAD, DEAD_LETTER.encode(letter))]
         if self._sizes.fits(self._topics.dead, bytes_at_most(key, value, headers)):
-            return Outgoing(self._topics.dead, ANY_PARTITION, key, value, headers, now_ms)
+            at = self._routes.any_partition(self._topics.dead, key)
+            return Outgoing(self._topics.dead, at, key, value, headers, now_ms)
         return self._stub(letter, metadata, now_ms)
 
     def _stub(self, letter: DeadLetter, metadata: HalfMetadata | None, now_ms: int) -> Outgoing:
@@ -242,7 +243,8 @@ class Publisher:
         if metadata is not None:
             headers.append((names.HALF, HALF_METADATA.encode(metadata)))
         headers.append((names.DEAD, DEAD_LETTER.encode(letter._replace(is_stub=True))))
-        return Outgoing(self._topics.dead, ANY_PARTITION, None, None, headers, now_ms)
+        at = self._routes.any_partition(self._topics.dead, None)
+        return Outgoing(self._topics.dead, at, None, None, headers, now_ms)
 
     def _put_back(self, put_back: PutBack, now_ms: int, signed_ms: int) -> Outgoing:
         body: Any = put_back.half.body

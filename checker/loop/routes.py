@@ -39,7 +39,7 @@ PARTITION_DOUBT_MS = 60_000
 LOST_MS = 3_000
 # After records of a partition were not acknowledged, it is not written to for this time, which
 # doubles with each further failure up to the maximum. A failure costs all deliveries of the worker
-# the time that it takes to notice it (`batch_writer.STALLED_S`).
+# the time that it takes to notice it (`batch_writer.STALL_S`).
 BLAMED_MS = 5_000
 BLAMED_MS_MAX = 60_000
 # A partition that exists comes back, so it is waited for at least this long: a broker that restarts
@@ -188,6 +188,31 @@ class Routes:
         self._blamed[place] = _Blamed(now_ms + pause_ms, pause_ms, why)
         self._away.setdefault(topic, {}).setdefault(number, why)
         self._away_ms.setdefault(place, 0)
+
+    def is_trying(self, now_ms: int) -> bool:
+        """Tell whether a partition may be written to that acknowledged nothing a moment ago."""
+        return any(one.until_ms <= now_ms for one in self._blamed.values())
+
+    def absence(self, place: Place) -> str:
+        """Return why a partition takes no records, by the last look-up; empty if it does."""
+        return self._away.get(place[0], {}).get(place[1], "")
+
+    def is_open(self, topic: str) -> bool:
+        """Tell whether a topic exists, and a partition of it takes records."""
+        return len(self._away.get(topic, ())) < self._partitions.get(topic, 0)
+
+    def any_partition(self, topic: str, key: bytes | None) -> int:
+        """Return the partition of a record that may go anywhere; PARTITION_BY_KEY: the client's.
+
+        A partition is chosen here where the client might choose one that is away.
+        """
+        away = self._away.get(topic)
+        if not away or not self.is_open(topic):
+            return PARTITION_BY_KEY
+        count = self._partitions[topic]
+        number = partition_of(key or b"", count)
+        there = [each for each in range(count) if each not in away]
+        return number if number in there else there[number % len(there)]
 
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic that exists."""

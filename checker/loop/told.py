@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from halfbridge.bridge.failure import INFERRED, PERMANENT, PURGED, UNREACHABLE, Code
+from halfbridge.bridge.failure import AWAY, INFERRED, PERMANENT, PURGED, UNREACHABLE, Code
 from halfbridge.bridge.kafka.errors import failure_of
 
 if TYPE_CHECKING:
     from halfbridge.bridge.failure import KafkaFailure
-
-
-# The partition took no record in time: it has no leader, or too few replicas in sync, or its broker
-# does not answer. A purged record was handed over, and never acknowledged.
-_UNWRITTEN = PURGED | {
-    Code.MSG_TIMED_OUT,
-    Code.REQUEST_TIMED_OUT,
-    Code.NOT_ENOUGH_REPLICAS,
-    Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    Code.LEADER_NOT_AVAILABLE,
-    Code.NOT_LEADER_FOR_PARTITION,
-}
+    from halfbridge.bridge.ports import Place
 
 
 class Told:
@@ -33,18 +22,23 @@ class Told:
         worn: See `Transactor`.
         copies_end: Half partition -> highest offset of a copy in this kafka_txn plus one.
         refused: The failure of a record of this kafka_txn, and the record's topic.
-        unwritten: Partition -> what was said of its records that were not acknowledged.
+        has_stored: Brokers have confirmed a record of this kafka_txn.
+        away: Partitions that did not take a record of this kafka_txn, and may take it later.
+        is_given_up: Records that are not acknowledged are purged: their partitions are away.
     """
 
     def __init__(self) -> None:
         self.worn = False
         self.copies_end: dict[int, int] = {}
         self.refused: tuple[KafkaFailure, str] | None = None
-        self.unwritten: dict[tuple[str, int], str] = {}
+        self.has_stored = False
+        self.away: set[Place] = set()
+        self.is_given_up = False
 
-    def begins(self) -> None:
-        """Forget what was reported of the records of an earlier batch."""
-        self.copies_end, self.refused, self.unwritten = {}, None, {}
+    def begin(self) -> None:
+        """Forget what was reported of the batch before."""
+        self.copies_end, self.refused = {}, None
+        self.has_stored, self.away, self.is_given_up = False, set(), False
 
     def on_error(self, error: Any) -> None:
         """Take an error of the client."""
@@ -61,6 +55,7 @@ class Told:
         if error is None and offset is not None:
             partition = record.partition()
             self.copies_end[partition] = max(offset + 1, self.copies_end.get(partition, 0))
+            self.has_stored = True
         else:
             self.on_delivery(error, record)
 
@@ -73,10 +68,12 @@ class Told:
         names the size for the kafka_txn; `alpha` must not be blamed.
         """
         if error is None and record.offset() is not None:
+            self.has_stored = True
             return
         failure = INFERRED if error is None else failure_of(error)
-        if failure.code in _UNWRITTEN:
-            self.unwritten.setdefault((record.topic() or "", record.partition()), failure.text)
+        is_purged = self.is_given_up and failure.code in PURGED
+        if error is not None and (failure.code in AWAY or is_purged) and record.partition() >= 0:
+            self.away.add((record.topic(), record.partition()))
         before = None if self.refused is None else self.refused[0].code
         is_vague = failure.code == Code.INVALID_RECORD and before in PERMANENT
         if before is None or (failure.code in PERMANENT and not is_vague):

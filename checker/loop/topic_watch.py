@@ -116,6 +116,14 @@ class TopicWatch:
         if now >= min(self._at + pace_s, self.look_at):
             self.look(now)
 
+    def away(self, number: int) -> str:
+        """Return why half or op partition `number` takes no records; empty if it does."""
+        for topic in (self._names.half, self._names.op):
+            why = self._routes.absence((topic, number))
+            if why:
+                return f"{topic}[{number}] {why}"
+        return ""
+
     def forget(self) -> None:
         """Make the next look-up due at once."""
         self._at = self._not_before = float("-inf")
@@ -182,9 +190,10 @@ class TopicWatch:
 
         A plan that has waited so may have deliveries that must wait now for their real topics.
         """
-        if not self._routes.exists(self._names.dead):
+        if not self._routes.is_open(self._names.dead):
             if plan.dead or plan.junk or any(map(self._routes.refusal, plan.deliveries)):
-                self.lacks_dead = True
+                self.lacks_dead = not self._routes.exists(self._names.dead)
+                self._look_at(self._at + MISSING_S)
                 return True
         else:
             self.lacks_dead = False

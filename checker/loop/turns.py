@@ -3,6 +3,9 @@
 Consecutive kafka_txns of one producer meet CONCURRENT_TRANSACTIONS, while the markers of the last
 kafka_txn are being written. So two or three producers take turns. There is still only one kafka_txn
 at a time: each commit is acknowledged before the next kafka_txn begins.
+
+A marker of a partition that is away cannot be written, and until it is, the transactional id cannot
+be used. Then a spare id takes the turn (ADR 26).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.checker.loop.at_least_once import AtLeastOnce
+from halfbridge.checker.loop.batch_writer import STALL_S
 from halfbridge.checker.loop.blame import Batch
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import Transactor
@@ -28,13 +32,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("halfbridge.checker")
 
-# Transactional ids of a turn beside its first one. A kafka_txn ends when each of its partitions has
-# its marker. While a partition is away, the coordinator answers CONCURRENT_TRANSACTIONS to whoever
-# wants the id. Then the kafka_txn is already decided, so a producer with another id cannot meet it:
-# if it is to commit, its offsets are read as soon as they are stable (read_committed).
-SPARE_IDS_MAX = 4
 # Interval at which a slow commit is checked: bounds how late a hung call is noticed.
 LOOK_S = 0.5
+# Spare transactional ids, beside those of the producers that take turns. An attempt to write to a
+# partition that is away needs one, and there are some four attempts before its metadata tell, or
+# its deliveries are given up.
+SPARES_MAX = 6
+# How long a worker that has written waits for a transactional id whose kafka_txn does not end. The
+# markers of partitions that are there take milliseconds.
+UNENDED_S = 2.0
+# After this time such an id is tried again.
+UNENDED_AGAIN_S = 60.0
 
 
 class Turns:
@@ -46,6 +54,7 @@ class Turns:
 
     Attributes:
         batch: See `Transactor`; a producer with another one is replaced before its next batch.
+        stall_s: See `BatchWriter`.
     """
 
     def __init__(
@@ -57,8 +66,9 @@ class Turns:
         self._ports = ports
         self._transactors: list[Transactor | AtLeastOnce] = []
         self.batch = Batch.USUAL
+        self.stall_s = STALL_S
         self._were_ready = False
-        self._spares = [0] * config.transactional_producers  # 0: the first id of the turn
+        self._unended: dict[str, float] = {}  # transactional id -> when it was found, monotonic
         self._turn = 0
         self._under_way: Call | None = None
         self._committing: Transactor | AtLeastOnce | None = None
@@ -76,7 +86,9 @@ class Turns:
             KafkaTxnFailedError: not possible now; try again.
         """
         while not self.are_ready:
-            self._transactors.append(self._new(len(self._transactors)))
+            self._transactors.append(self._new())
+        if not self._were_ready:
+            self._fence_spares()
         self._were_ready = True
 
     def write(self, records: Iterable[Outgoing]) -> Mapping[int, int]:
@@ -91,6 +103,7 @@ class Turns:
         transactor = self._transactors[self._turn]
         if transactor.worn or transactor.batch is not self.batch:
             transactor = self._replace(self._turn)
+        transactor.stall_s = self.stall_s
         return transactor.write(records)
 
     def commit(
@@ -180,48 +193,82 @@ class Turns:
         self._metrics.producer_replaced()
         raise KafkaTxnFailedError("sending offsets does not return: left behind with its producer")
 
-    def _new(self, turn: int) -> Transactor | AtLeastOnce:
-        """Return the producer of a turn, under the first of its ids that is free."""
-        for _ in range(SPARE_IDS_MAX):
-            try:
-                return self._started(turn)
-            except KafkaTxnFailedError as error:  # noqa: PERF203 (each round waits for a broker)
-                if not error.is_concurrent:
-                    raise
-                self._take_spare(turn)
-        return self._started(turn)
+    def _new(self) -> Transactor | AtLeastOnce:
+        """Return a producer of the first transactional id that is free.
 
-    def _take_spare(self, turn: int) -> None:
-        before = self._name(turn)
-        self._spares[turn] = (self._spares[turn] + 1) % (SPARE_IDS_MAX + 1)
-        self._metrics.spare_id_taken()
-        _log.warning(
-            "the last kafka_txn of transactional id %s has not ended, because a partition of it is"
-            " away; going on with id %s",
-            *(before, self._name(turn)),
+        Raises:
+            KafkaTxnFailedError: none is free, or brokers do not answer.
+        """
+        now = self._ports.clock.monotonic()
+        self._unended = {
+            name: since for name, since in self._unended.items() if now - since < UNENDED_AGAIN_S
+        }
+        in_use = {each.transactional_id for each in self._transactors}
+        for name in self._names():
+            if name in in_use or name in self._unended:
+                continue
+            try:
+                return self._started(name)
+            except KafkaTxnFailedError as error:
+                if not error.is_unended:
+                    raise
+                self._note_unended(name)
+        self._unended.clear()
+        raise KafkaTxnFailedError(
+            f"the kafka_txns of all {len(self._names())} transactional ids wait for markers"
         )
 
-    def _name(self, turn: int) -> str:
-        spare = self._spares[turn]
-        return f"{self._id_prefix}-{turn}" + (f"-{spare}" if spare else "")
+    def _names(self) -> list[str]:
+        count = self._config.transactional_producers + SPARES_MAX
+        return [f"{self._id_prefix}-{number}" for number in range(count)]
 
-    def _started(self, turn: int) -> Transactor | AtLeastOnce:
+    def _note_unended(self, name: str) -> None:
+        self._unended[name] = self._ports.clock.monotonic()
+        self._metrics.spare_id_taken()
+        _log.warning(
+            "the last kafka_txn of %s does not end: a partition that it wrote to cannot take its"
+            " marker. Another transactional id is used",
+            name,
+        )
+
+    def _fence_spares(self) -> None:
+        """Abort what a predecessor left open under a spare id: readers would wait for it."""
+        used = {each.transactional_id for each in self._transactors}
+        for name in self._names():
+            if name in used or name in self._unended:
+                continue
+            spare = Transactor(self._config, name, ports=self._ports)
+            try:
+                spare.start(UNENDED_S)
+            except KafkaTxnFailedError as error:
+                if not error.is_unended:
+                    raise
+                self._note_unended(name)
+            finally:
+                spare.close()
+
+    def _started(self, name: str) -> Transactor | AtLeastOnce:
         is_exact = self._config.delivery == Delivery.EXACTLY_ONCE
         outlet = Transactor if is_exact else AtLeastOnce
         try:
-            transactor = outlet(self._config, self._name(turn), ports=self._ports, batch=self.batch)
+            transactor = outlet(self._config, name, ports=self._ports, batch=self.batch)
         except ConfigError as error:
             if not self._were_ready:
                 raise
             # For example while a certificate is being replaced, or the system has no threads.
             raise KafkaTxnFailedError(str(error)) from error
-        transactor.start()
+        try:
+            transactor.start(UNENDED_S if self._were_ready else None)
+        except KafkaTxnFailedError:
+            transactor.close()
+            raise
         return transactor
 
     def _replace(self, turn: int) -> Transactor | AtLeastOnce:
         self._metrics.producer_replaced()
-        self._transactors[turn].close()
-        self._transactors[turn] = self._new(turn)
+        old = self._transactors.pop(turn)
+        old.close()
+        self._transactors.insert(turn, self._new())
         return self._transactors[turn]
 
     def _new_thread(self) -> SideThread:

@@ -16,6 +16,7 @@ from halfbridge.checker.loop import tracing
 from halfbridge.checker.loop.asking import Asker
 from halfbridge.checker.loop.assignment import Assignment
 from halfbridge.checker.loop.barriers import Barriers
+from halfbridge.checker.loop.batch_writer import STALL_S, TRY_S
 from halfbridge.checker.loop.blame import Blame
 from halfbridge.checker.loop.bodies import BodyReader
 from halfbridge.checker.loop.check_sender import CheckSender
@@ -141,6 +142,7 @@ class Worker:
                 Publisher, config.names, routes=self._routes, sizes=sizes, signer=signer
             ),
             guard=self._topics.guard,
+            away=self._topics.away,
             status=self._status,
             clock=clock,
             verifier=signatures.verifier,
@@ -247,6 +249,8 @@ class Worker:
     # --- kafka_txns ------------------------------------------------------------------------
 
     def _transact(self, now: float) -> None:
+        is_trying = self._routes.is_trying(int(now * 1000))
+        self._turns.stall_s = TRY_S if is_trying else STALL_S
         if not self._at_hand.write(self._work, now):
             self._committed()
 
@@ -267,9 +271,8 @@ class Worker:
         self._topics.forget()  # a topic may have changed
         if error.untimely:
             self._stamps.refused(self._stamps.turn)
-        for place, why in error.unwritten.items():
-            if not self._names.is_internal(place[0]):
-                self._routes.blame(place, f"took no record: {why}", int(self._monotonic() * 1000))
+        for place in error.places:
+            self._routes.blame(place, "took no record in time", int(self._monotonic() * 1000))
         if error.permanent:
             with suppress(InputLostError):  # no broker tells the rights now: the next failure asks
                 plans = {pair.partition: plan for pair, plan in self._work}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def topics_are_described(world: World) -> None:
     """`topics` names partitions and replicas of each; `broker_count` how many brokers there are."""
     topic = world.topic(partitions=3)
-    assert world.admin.topics(LIMIT_S)[topic] == SeenTopic(3, 1)
+    assert world.admin.topics(LIMIT_S)[topic] == SeenTopic(3, 1, in_sync=(1, 1, 1))
     assert world.name("none") not in world.admin.topics(LIMIT_S)
     assert world.admin.broker_count(LIMIT_S) == 1
 

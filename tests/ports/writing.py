@@ -224,7 +224,7 @@ def closed_writers_are_refused(world: World) -> None:
 def a_writer_sees_topics(world: World) -> None:
     """`topics` names partitions and replicas."""
     topic = world.topic(partitions=3)
-    assert world.writer().topics(LIMIT_S)[topic] == SeenTopic(3, 1)
+    assert world.writer().topics(LIMIT_S)[topic] == SeenTopic(3, 1, in_sync=(1, 1, 1))
 
 
 CHECKS: tuple[Callable[[World], None], ...] = (

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 from halfbridge.checker.core import forget, half_end
-from halfbridge.checker.loop import at_least_once, stall_watch, work_at_hand
+from halfbridge.checker.loop import at_least_once, routes, stall_watch, turns, work_at_hand
+from halfbridge.checker.loop import worker as worker_module
 from halfbridge.serde.delivery import Delivery
 from tests.simulation.choices import Choices, shrink
 from tests.simulation.workers import NotedWorker
@@ -36,6 +37,14 @@ STALLED_S = 5.0
 LOOK_S = 1.0
 # So that most batches of a short run at least once are written without a kafka_txn.
 FIRST_KAFKA_TXNS = 1
+# Partitions go away in runs where brokers refuse: only these need spare transactional ids, and give
+# a partition up sooner than its kafka_txn.
+SPARES = 3
+AWAY_S = 0.5
+NEVER_S = 1e9
+# So that a short run comes to the end of a wait, and to further attempts.
+AWAY_MS_MIN = 1_000
+BLAMED_MS = 500
 
 
 class Outcome(NamedTuple):
@@ -85,6 +94,10 @@ def run(
             patch.object(stall_watch, "STALLED_S", STALLED_S),
             patch.object(stall_watch, "LOOK_S", LOOK_S),
             patch.object(at_least_once, "FIRST_KAFKA_TXNS", FIRST_KAFKA_TXNS),
+            patch.object(turns, "SPARES_MAX", SPARES if world.profile.refuses else 0),
+            patch.object(worker_module, "STALL_S", AWAY_S if world.profile.refuses else NEVER_S),
+            patch.object(routes, "AWAY_MS_MIN", AWAY_MS_MIN),
+            patch.object(routes, "BLAMED_MS", BLAMED_MS),
             patch.object(work_at_hand, "BACKGROUND_RECORDS", world.profile.background_records),
         ):
             world.run(steps)

@@ -185,7 +185,10 @@ def shut(world: World) -> None:
     if not world.profile.refuses:
         return
     worker = world.workers[world.choices.below(len(world.workers))]
-    if worker is None or world.choices.below(3) == 0:
+    which = world.choices.below(6)
+    if which > 2:
+        go_away(world)
+    elif worker is None or which == 0:
         open_topics(world)
     else:
         world.shut.add(SMALL)
@@ -193,9 +196,20 @@ def shut(world: World) -> None:
         world.note("lost the right to write:", worker.instance)
 
 
+def go_away(world: World) -> None:
+    """A partition takes neither records nor markers, whether metadata tell it or not."""
+    places = [(each.topic, each.number) for each in _partitions(world)]
+    place = places[world.choices.below(len(places))]
+    world.broker.go_away(place, is_told=world.choices.below(2) == 1)
+    world.shut.add(place[0])
+    world.note("away:", *place)
+
+
 def open_topics(world: World) -> None:
-    """Give all rights back, and make the topic that is missing."""
+    """Give all rights back, make the topic that is missing, and bring all partitions back."""
     world.broker.rights.clear()
+    for place in [*world.broker.away]:
+        world.broker.come_back(place)
     if LATER not in world.broker.topics:
         world.broker.create_topic(NewTopic(LATER, REAL_TOPICS[LATER], 1, {}))
     world.note("all topics may be written")

@@ -43,6 +43,7 @@ class NotedWorker(Worker):
     def _after_failure(self, error: KafkaTxnFailedError, stop: Event) -> None:
         why = str(error) if error.failure is None else error.failure.name
         self.world.note(self.instance, "failed:", why)
+        self.world.shut.update(topic for topic, _ in error.places)  # they may be given up
         super()._after_failure(error, stop)
 
     def _recover(self, why: str, stop: Event) -> None:

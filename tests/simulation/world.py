@@ -83,7 +83,7 @@ class World:
         contested: Those about which somebody lied.
         feed: The Spark query; None: the run has none.
         deaf: Producer groups whose checkers hang.
-        shut: Real topics that were missing, or to which rights were missing, for a while.
+        shut: Real topics that were missing or away, or to which rights were missing, for a while.
         known, keys, partitions, offsets: Of a transaction: its client process, the key of its first
             message, its half partition, its acknowledged half offsets.
     """
@@ -286,9 +286,9 @@ class World:
 
     def step_marker(self) -> None:
         """Have one marker arrive."""
-        markers = self.broker.coordinator.markers
-        if markers:
-            self.broker.coordinator.mark(self.choices.below(len(markers)))
+        writable = self.broker.coordinator.writable
+        if writable:
+            self.broker.coordinator.mark(writable[self.choices.below(len(writable))])
 
     def append(
         self, place: Place, key: bytes | None, value: bytes | None, headers: Headers | None
@@ -318,8 +318,8 @@ class World:
         self.pass_time(ROUND_MS)
         coordinator = self.broker.coordinator
         for _ in range(ROUND_STEPS_MAX):
-            while coordinator.markers:
-                coordinator.mark(0)
+            while writable := coordinator.writable:
+                coordinator.mark(writable[0])
             tasks = self.scheduler.runnable()
             if not tasks:
                 break

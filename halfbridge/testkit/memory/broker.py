@@ -47,6 +47,8 @@ class Broker:
         coordinator: Of transactional producers.
         rights: By process name; a process without any may do everything.
         version: Counts changes that a reader may wait for.
+        away: Partitions that take neither records nor markers for now -> whether metadata tell it,
+            by naming no leader.
     """
 
     def __init__(self, scheduler: Scheduler, *, brokers: int = 1) -> None:
@@ -56,7 +58,8 @@ class Broker:
         self.groups: dict[str, Group] = {}
         self.rights: dict[str, Rights] = {}
         self.version = 0
-        self.coordinator = Coordinator(self._existing, self.changed)
+        self.away: dict[Place, bool] = {}
+        self.coordinator = Coordinator(self._existing, self.changed, self.away)
         self._retention_looked_ns = 0
         scheduler.on_time.append(self._on_time)
         scheduler.timers.append(self._next_moment)
@@ -133,7 +136,7 @@ class Broker:
         """Return the topics that a process may see."""
         unseen = self.rights[process].unseen if process in self.rights else ()
         return {
-            name: SeenTopic(len(topic.partitions), topic.replicas)
+            name: self._seen(topic)
             for name, topic in sorted(self.topics.items())
             if name not in unseen
         }
@@ -148,6 +151,23 @@ class Broker:
     def delete_records(self, place: Place, offset: int) -> None:
         """Delete what stands below an offset."""
         self.partition(place).delete_before(offset)
+        self.changed()
+
+    def go_away(self, place: Place, *, is_told: bool) -> None:
+        """Have a partition take no records and no markers, until `come_back`.
+
+        Args:
+            place: The partition.
+            is_told: Whether metadata name no leader; else nothing tells but the silence.
+        """
+        self.partition(place)
+        self.away[place] = is_told
+        self.changed()
+
+    def come_back(self, place: Place) -> None:
+        """Have a partition take records again, and the markers that wait for it."""
+        self.away.pop(place, None)
+        self.coordinator.mark_at_once()
         self.changed()
 
     # --- rights -----------------------------------------------------------------------------
@@ -269,6 +289,11 @@ class Broker:
         if topic is not None and place[1] < len(topic.partitions):
             return topic.partitions[place[1]]
         return Topic(place[0], 1, 1, {}).partitions[0]
+
+    def _seen(self, topic: Topic) -> SeenTopic:
+        count, replicas = len(topic.partitions), topic.replicas
+        away = (number for number in range(count) if self.away.get((topic.name, number)))
+        return SeenTopic(count, replicas, frozenset(away), in_sync=(replicas,) * count)
 
     def _partition_count(self, topic: str) -> int:
         known = self.topics.get(topic)

@@ -248,7 +248,17 @@ class SendQueue(Client):
         rows = [sent.row for sent in batch]
         deadline_ns = min(sent.deadline_ns for sent in batch)
         number = None
+        away = self._broker.away
         while self._scheduler.now_ns < deadline_ns:
+            if place in away:  # the client asks again and again: nobody answers, or the same
+                is_purged = self._in_flight.get(place) is not batch
+                if is_purged:
+                    break
+                self._wait(
+                    lambda: place not in away or self._in_flight.get(place) is not batch,
+                    self._left_s(deadline_ns),
+                )
+                continue
             try:
                 self._prepare(place, deadline_ns)
                 if self._is_idempotent and number is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from halfbridge.bridge.failure import Code, KafkaFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from halfbridge.bridge.ports import Place
     from halfbridge.testkit.memory.group import Group, Offsets
@@ -83,6 +83,7 @@ class Coordinator:
     Args:
         partition_of: Returns a partition that exists.
         changed: Called when something became visible.
+        away: Partitions that take no markers.
 
     Attributes:
         marks_at_once: Markers arrive before the end of a kafka_txn is acknowledged.
@@ -90,8 +91,12 @@ class Coordinator:
     """
 
     def __init__(
-        self, partition_of: Callable[[Place], Partition], changed: Callable[[], None]
+        self,
+        partition_of: Callable[[Place], Partition],
+        changed: Callable[[], None],
+        away: Mapping[Place, bool] | None = None,
     ) -> None:
+        self._away: Mapping[Place, bool] = {} if away is None else away
         self.marks_at_once = True
         self.identities: dict[str, Identity] = {}
         self.markers: list[Marker] = []
@@ -194,6 +199,17 @@ class Coordinator:
         """Tell whether markers of the last kafka_txn are under way."""
         return self.identities[transactional_id].marking > 0
 
+    @property
+    def writable(self) -> list[int]:
+        """Return the markers whose partitions take them, as `mark` counts them."""
+        away = self._away
+        return [which for which, each in enumerate(self.markers) if each.place not in away]
+
+    def mark_at_once(self) -> None:
+        """Have all markers arrive that can be written, if that is the rule here."""
+        while self.marks_at_once and (writable := self.writable):
+            self.mark(writable[0])
+
     def mark(self, which: int) -> None:
         """Have one marker arrive."""
         identity, place, txn, is_aborted = self.markers.pop(which)
@@ -255,9 +271,7 @@ class Coordinator:
         places: list[Place | str] = [*txn.fates, *txn.groups]
         identity.marking += len(places)
         self.markers += [Marker(identity, place, txn, not is_commit) for place in places]
-        if self.marks_at_once:
-            while self.markers:
-                self.mark(0)
+        self.mark_at_once()
 
 
 def concurrent_transactions() -> KafkaFailure:

@@ -9,7 +9,7 @@ import pytest
 
 from halfbridge.bridge.failure import Code, KafkaFailure
 from halfbridge.checker.config import CheckerConfig
-from halfbridge.checker.loop.batch_writer import HANG_GRACE_S, STALLED_S
+from halfbridge.checker.loop.batch_writer import HANG_GRACE_S, STALL_S
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.outlet import (
     COMMIT_RETRIES_MAX,
@@ -43,6 +43,7 @@ class _Writer:
         self.says: dict[str, Any] = {}
         self.commits: list[Any] = []
         self.calls: list[str] = []
+        self.purged: KafkaFailure | None = None
         self.on_lost: Callable[[], None] = lambda: None
         self._queue: list[Callable[[], None]] = []
 
@@ -66,7 +67,7 @@ class _Writer:
         record = SimpleNamespace(
             topic=lambda: topic, partition=lambda: given[2], offset=lambda: offset
         )
-        self._queue.append(lambda: given[3](error, record))
+        self._queue.append(lambda: given[3](self.purged or error, record))
 
     def flush(self, timeout_s: float) -> int:
         told = [tell for tell in self._queue if self.says.get("nobody") is None]
@@ -78,6 +79,8 @@ class _Writer:
 
     def purge(self) -> None:
         self.calls.append("purge")
+        self.purged = KafkaFailure(Code.PURGE_QUEUE)
+        self.says.pop("nobody", None)
 
     def send_offsets(self, _offsets: Any, _membership: object, _timeout_s: float) -> None:
         self.calls.append("offsets")
@@ -149,10 +152,11 @@ def test_records_that_nobody_acknowledges_fail_their_kafka_txn(
     """After a time without any acknowledgement; the partitions of the records are named."""
     writer.says["nobody"] = True
     began = writer.clock.now
-    with pytest.raises(KafkaTxnFailedError, match="1 records were not acknowledged"):
+    with pytest.raises(KafkaTxnFailedError, match="1 records were not acknowledged") as failed:
         _transact(transactor, REAL)
-    assert STALLED_S < writer.clock.now - began < STALLED_S + 1
+    assert STALL_S < writer.clock.now - began < STALL_S + 1
     assert writer.calls[-1] == "purge"
+    assert failed.value.places == {("orders", 0)}
 
 
 def test_a_record_that_is_refused_for_good_is_named(

@@ -1,0 +1,253 @@
+"""A partition that cannot take records for now: all other topics are served, and nothing is lost.
+
+The duration of the long scenes is HALFBRIDGE_AWAY_MINUTES (default 2).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from halfbridge import BridgeError, Message, Resolution
+from halfbridge.bridge.kafka.admin_client import AdminClient
+from halfbridge.serde.delivery import Delivery
+from halfbridge.testkit.cluster import EmbeddedCluster
+from halfbridge.testkit.reader import Witness, read_all
+from halfbridge.testkit.stack import HalfbridgeStack
+from tests.kit.http import answer_of
+from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+_log = logging.getLogger(__name__)
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(3600)]
+
+MINUTES = float(os.environ.get("HALFBRIDGE_AWAY_MINUTES", "2"))
+# Below that, three times the latency of a calm machine is within the noise of a busy one.
+LEAST_BOUND_S = 2.0
+CALM_S = 8.0
+SHORT_S = 6.0
+# Kafka moves the leaders of a killed broker after its session, and the daemon finds the partition
+# within 5 s. Each step is slower on a busy machine.
+FOUND_S = 60.0
+HEALED_S = 90.0
+OTHERS = 9
+RATE = 30  # transactions a second, of all topics
+GONE = 3  # the broker that is killed
+SESSION_MS = 6_000
+
+
+@pytest.fixture
+def cluster() -> Iterator[EmbeddedCluster]:
+    """Three brokers."""
+    properties = {
+        "broker.session.timeout.ms": str(SESSION_MS),
+        "broker.heartbeat.interval.ms": "1500",
+    }
+    with EmbeddedCluster(3, properties=properties) as started:
+        yield started
+
+
+class Traffic:
+    """Transactions of one message each, to the topics in turn; when each was decided and seen."""
+
+    def __init__(self, stack: HalfbridgeStack, topics: list[str], witnessed: list[str]) -> None:
+        self.decided: dict[bytes, tuple[str, float]] = {}
+        self.doubtful: set[bytes] = set()
+        self.seen: dict[bytes, float] = {}
+        self.copies: Counter[bytes] = Counter()
+        self._stack, self._topics, self._witnessed = stack, topics, witnessed
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._read, daemon=True),
+            *(threading.Thread(target=self._send, args=(each,), daemon=True) for each in range(3)),
+        ]
+
+    def __enter__(self) -> Self:
+        for each in self._threads:
+            each.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Send and read nothing more."""
+        self._stop.set()
+        for each in self._threads:
+            each.join(HEALED_S)
+
+    def p99_s(self, since: float, until_: float, *, but: str) -> float:
+        """Return the 99th percentile from decision to delivery, of topics other than `but`."""
+        now = time.monotonic()
+        took = [
+            self.seen.get(value, now) - at
+            for value, (topic, at) in list(self.decided.items())
+            if topic != but and since <= at < until_
+        ]
+        assert len(took) > RATE, f"only {len(took)} decisions"
+        return statistics.quantiles(took, n=100)[98]
+
+    def delivered_since(self, since: float, *, but: str) -> int:
+        """Return how many messages of topics other than `but` were decided and seen since."""
+        return sum(
+            topic != but and at >= since and value in self.seen
+            for value, (topic, at) in list(self.decided.items())
+        )
+
+    def _send(self, seat: int) -> None:
+        draw, number = random.Random(seat), 0
+        with self._stack.producer(
+            f"shop-{seat}", checker=lambda _: Resolution.COMMIT, topics=self._topics
+        ) as producer:
+            while not self._stop.wait(3 / RATE):
+                topic = self._topics[(seat + number) % len(self._topics)]
+                value = b"%d/%d" % (seat, number)
+                number += 1
+                try:
+                    with producer.begin() as tx:
+                        tx.send(Message(topic, key=b"%d" % draw.randrange(1000), value=value))
+                except BridgeError:  # while leaders move; checks commit what was stored
+                    self.doubtful.add(value)
+                else:
+                    self.decided[value] = topic, time.monotonic()
+
+    def _read(self) -> None:
+        with closing(Witness(self._stack.bootstrap_servers, self._witnessed)) as witness:
+            while not self._stop.is_set():
+                for record in witness.poll():
+                    self.seen.setdefault(record.value or b"", time.monotonic())
+
+
+def _placed(cluster: EmbeddedCluster, topic: str, nodes: list[int], **config: str) -> None:
+    """Make a topic of one partition on given brokers, with the first of them as its leader."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    made = NewTopic(topic, 1, replica_assignment=[nodes], config=config)
+    admin.create_topics([made])[topic].result(60)
+
+
+@contextmanager
+def _scene(
+    cluster: EmbeddedCluster, away_nodes: list[int], delivery: str
+) -> Iterator[tuple[HalfbridgeStack, Traffic, str]]:
+    """Traffic to ten topics, of which the last one depends on the broker that is killed."""
+    with HalfbridgeStack(cluster.bootstrap_servers, delivery=delivery) as stack:
+        others = [f"orders-{number}" for number in range(OTHERS)]
+        for number, topic in enumerate(others):
+            _placed(cluster, topic, [1 + (number + each) % 3 for each in range(3)])
+        away = "reports"
+        _placed(cluster, away, away_nodes, **{"min.insync.replicas": str(len(away_nodes))})
+        with Traffic(stack, [*others, away], others) as traffic:
+            until("it runs", lambda: len(traffic.seen) > RATE, within_s=HEALED_S)
+            yield stack, traffic, away
+
+
+def _health(stack: HalfbridgeStack) -> str:
+    return answer_of(f"http://127.0.0.1:{stack.config.metrics_port}/healthz")[1]
+
+
+def _metrics(stack: HalfbridgeStack) -> str:
+    return answer_of(f"http://127.0.0.1:{stack.config.metrics_port}/metrics")[1]
+
+
+def _dead(stack: HalfbridgeStack, *arguments: str) -> None:
+    command = [sys.executable, "-m", "halfbridge", "dead", *arguments]
+    command += ["--bootstrap-servers", stack.bootstrap_servers]
+    command += ["--topic-prefix", stack.topic_prefix]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+
+
+def _bound_s(before_s: float) -> float:
+    return max(3 * before_s, LEAST_BOUND_S)
+
+
+def _one_topic_is_away(
+    cluster: EmbeddedCluster, away_nodes: list[int], delivery: str, away_s: float
+) -> None:
+    with _scene(cluster, away_nodes, delivery) as (stack, traffic, away):
+        calm = time.monotonic()
+        time.sleep(CALM_S)
+        before_s = traffic.p99_s(calm, time.monotonic() - 1, but=away)
+
+        killed = time.monotonic()
+        cluster.node(GONE).kill()
+        named = f"partition 0 of topic {away}"
+        until("health names it", lambda: named in _health(stack), within_s=FOUND_S)
+        named_s = time.monotonic() - killed
+        assert 'halfbridge_partition_unavailable{cause="' in _metrics(stack)
+
+        settled = time.monotonic()
+        until(
+            "others go on",
+            lambda: traffic.delivered_since(settled, but=away) > RATE,
+            within_s=FOUND_S,
+        )
+        time.sleep(max(0.0, away_s - (time.monotonic() - settled)))
+        ended = time.monotonic()
+        time.sleep(_bound_s(before_s))
+        away_p99_s = traffic.p99_s(settled, ended, but=away)
+        whole_p99_s = traffic.p99_s(killed, ended, but=away)
+        _log.info(
+            "%s, replicas %s: p99 before %.3f s, away %.3f s, from the kill on %.3f s; named after"
+            " %.1f s, settled after %.1f s; away for %.0f s; %d decisions",
+            *(delivery, away_nodes, before_s, away_p99_s, whole_p99_s, named_s),
+            *(settled - killed, ended - killed, len(traffic.decided)),
+        )
+        assert away_p99_s <= _bound_s(before_s)
+        cluster.node(GONE).spawn()
+        cluster.node(GONE).wait_ready(brokers_min=3, timeout_s=HEALED_S)
+        traffic.stop()
+        stack.wait_until_decided()
+        _dead(stack, "redeliver", "--all", "--actor", "test", "--reason", "it is back", "--yes")
+        stack.wait_until_decided()
+        _all_are_there(stack, traffic, away, delivery)
+        until("health is well", lambda: named not in _health(stack), within_s=HEALED_S)
+
+
+def _all_are_there(stack: HalfbridgeStack, traffic: Traffic, away: str, delivery: str) -> None:
+    topics = [*(f"orders-{number}" for number in range(OTHERS)), away]
+    wanted = set(traffic.decided)
+
+    def missing() -> set[bytes]:
+        found = read_all(stack.bootstrap_servers, topics, timeout_s=60)
+        traffic.copies = Counter(each.value or b"" for each in found)
+        return wanted - set(traffic.copies)
+
+    until("all are delivered", lambda: not missing(), within_s=HEALED_S)
+    assert set(traffic.copies) <= wanted | traffic.doubtful
+    if delivery == Delivery.EXACTLY_ONCE.value:
+        assert set(traffic.copies.values()) == {1}
+
+
+def test_others_are_served_while_a_topic_is_below_its_minimum(cluster: EmbeddedCluster) -> None:
+    """One of two replicas dies, and both must be in sync: the other nine topics go on.
+
+    The topic's transactions are delivered once the broker is back.
+    """
+    _one_topic_is_away(cluster, [1, GONE], Delivery.EXACTLY_ONCE.value, SHORT_S)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("delivery", [each.value for each in Delivery])
+@pytest.mark.parametrize("away_nodes", [[GONE], [1, GONE]], ids=["rf1", "rf2"])
+def test_others_are_served_for_long(
+    cluster: EmbeddedCluster, away_nodes: list[int], delivery: str
+) -> None:
+    """A topic of ten is away for minutes: the others' deliveries take no longer than before."""
+    _one_topic_is_away(cluster, away_nodes, delivery, 60 * MINUTES)
