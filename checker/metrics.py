@@ -148,6 +148,11 @@ class Metrics:
             "halfbridge_spare_transactional_ids",
             "Transactional ids left for another one, because their last kafka_txn did not end.",
         ).inc
+        self.clients_replaced = self._counters(
+            "halfbridge_client_replacements",
+            "Other Kafka clients that were replaced, because no broker answered them for 30 s.",
+            "client",
+        ).add_all
         self.consumer_stalled = self._counter(
             "halfbridge_consumer_stalls", "Consumers that fetched nothing more, and were replaced."
         ).inc

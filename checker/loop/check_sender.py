@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.failure import PURGED, Code, KafkaFailure
 from halfbridge.bridge.kafka.errors import failure_of
 from halfbridge.bridge.trouble import Troubles
 from halfbridge.checker.loop.batch_writer import MESSAGE_BYTES_MAX
 from halfbridge.checker.loop.clients import client_config
+from halfbridge.checker.loop.silence import Silence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halfbridge.bridge.ports import Ports
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.publish import Outgoing
@@ -30,24 +35,41 @@ _LINGER_MS = 5
 # each record as invalid, without the reason.
 _UNTIMELY = frozenset((Code.INVALID_TIMESTAMP, Code.INVALID_RECORD))
 
+# No broker has answered for a request.
+_UNANSWERED = frozenset((Code.MSG_TIMED_OUT, Code.FATAL))
+
 
 class CheckSender:
-    """Sends check requests, outside any kafka_txn: a lost request is repeated."""
+    """Sends check requests, outside any kafka_txn: a lost request is repeated.
 
-    def __init__(self, config: CheckerConfig, ports: Ports) -> None:
+    A producer whose requests have all timed out for `silence.REPLACED_AFTER_S`, or which has failed
+    for good, is replaced. The worker that sends requests reads records meanwhile.
+
+    Args:
+        config: The daemon's settings.
+        ports: Make the producer.
+        on_replaced: Called when the producer was replaced.
+    """
+
+    def __init__(
+        self, config: CheckerConfig, ports: Ports, on_replaced: Callable[[], object] = lambda: None
+    ) -> None:
         self._troubles = Troubles(_log, ports.clock)
-        self._writer = ports.kafka.writer(
-            {
-                # The user's properties come after, and override it.
-                "queue.buffering.max.messages": _QUEUE_CHECKS_MAX,
-                "queue.buffering.max.kbytes": _QUEUE_KIB_MAX,
-                **client_config(config),
-                "enable.idempotence": True,
-                "message.timeout.ms": _REQUEST_MS_MAX,
-                "message.max.bytes": MESSAGE_BYTES_MAX,
-                "linger.ms": _LINGER_MS,
-            },
-        )
+        self._monotonic = ports.clock.monotonic
+        self._kafka = ports.kafka
+        self._on_replaced = on_replaced
+        self._properties = {
+            # The user's properties come after, and override it.
+            "queue.buffering.max.messages": _QUEUE_CHECKS_MAX,
+            "queue.buffering.max.kbytes": _QUEUE_KIB_MAX,
+            **client_config(config),
+            "enable.idempotence": True,
+            "message.timeout.ms": _REQUEST_MS_MAX,
+            "message.max.bytes": MESSAGE_BYTES_MAX,
+            "linger.ms": _LINGER_MS,
+        }
+        self._silence = Silence()
+        self._writer = self._kafka.writer(self._properties)
         self.untimely: int | None = None  # the turn of `Stamps` that was refused last
 
     def send(self, record: Outgoing, turn: int) -> bool:
@@ -57,6 +79,8 @@ class CheckSender:
             record: The request.
             turn: The turn of `Stamps` that gave the request's timestamp.
         """
+        if self._silence.is_over_limit(self._monotonic()):
+            self._replace()
         try:
             self._writer.produce(
                 record.topic,
@@ -67,7 +91,11 @@ class CheckSender:
                 record.timestamp_ms,
                 record.headers,
             )
-        except (BufferError, KafkaFailure):
+        except BufferError:
+            return False
+        except KafkaFailure as failure:
+            if failure.code == Code.FATAL:  # an idempotent producer accepts no more records
+                self._silence.goes_on(self._monotonic())
             return False
         return True
 
@@ -79,10 +107,24 @@ class CheckSender:
         """Drop the writer without waiting."""
         self._writer.close()
 
+    def _replace(self) -> None:
+        """Send by a new producer; the requests of the old one are repeated when they are due."""
+        self._silence.end()
+        with suppress(ConfigError):  # not possible now: the old producer is kept
+            old, self._writer = self._writer, self._kafka.writer(self._properties)
+            old.close()
+            _log.warning("no check request was acknowledged for a while: new producer")
+            self._on_replaced()
+
     def _on_delivery(self, turn: int, error: Any, _record: Any) -> None:
         if error is None:
+            self._silence.end()
             return
         code = failure_of(error).code
+        if code in _UNANSWERED:
+            self._silence.goes_on(self._monotonic())
+        elif code > 0:  # a broker's answer
+            self._silence.end()
         if code in _UNTIMELY:
             self.untimely = turn
         if code not in PURGED:

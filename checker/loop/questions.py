@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.ends import Ends
+from halfbridge.bridge.errors import ConfigError
 from halfbridge.bridge.failure import NO_SUCH_TOPIC, Code, KafkaFailure
 from halfbridge.bridge.ports import Edge
 from halfbridge.bridge.trouble import Troubles
 from halfbridge.checker.loop.clients import QUESTION_S, client_config
 from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.silence import Silence
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from halfbridge.bridge.ports import Admin, Answer, Clock, Place, Ports, SeenTopic
     from halfbridge.checker.config import CheckerConfig
@@ -103,13 +105,30 @@ class SettingsQuestion:
 
 
 class Questions:
-    """Asks brokers without delaying the loop; `answers` returns the answers."""
+    """Asks brokers without delaying the loop; `answers` returns the answers.
 
-    def __init__(self, config: CheckerConfig, ports: Ports) -> None:
+    A client that no broker answers for `silence.REPLACED_AFTER_S` is replaced if a new client is
+    answered. librdkafka's client may stay silent after its broker was frozen and restarted.
+
+    Args:
+        config: The daemon's settings.
+        ports: Make the client.
+        on_replaced: Called when the client was replaced.
+    """
+
+    def __init__(
+        self, config: CheckerConfig, ports: Ports, on_replaced: Callable[[], object] = lambda: None
+    ) -> None:
         self._bootstrap_servers = config.bootstrap_servers
         self._clock = ports.clock
-        troubles = {"error_cb": Troubles(_log, ports.clock).note}
-        self._admin = ports.kafka.admin({**client_config(config), **troubles})
+        self._kafka = ports.kafka
+        self._properties = {
+            **client_config(config),
+            "error_cb": Troubles(_log, ports.clock).note,
+        }
+        self._on_replaced = on_replaced
+        self._silence = Silence()
+        self._admin = self._kafka.admin(self._properties)
         self._open: dict[Place, tuple[int, Answer[int]]] = {}
         self._were_answered = False
 
@@ -149,12 +168,31 @@ class Questions:
         Raises:
             InputLostError: no broker answered.
         """
+        asked_at = self._clock.monotonic()
         try:
-            topics = self._admin.topics(QUESTION_S if self._were_answered else FIRST_QUESTION_S)
+            topics = self._topics(asked_at)
         except KafkaFailure as failure:
+            self._silence.goes_on(asked_at)
             where, said = self._bootstrap_servers, failure.text
             raise InputLostError(f"no Kafka broker answers at {where}: {said}") from failure
+        except ConfigError as error:  # for example while a certificate is being replaced
+            raise InputLostError(f"no new admin client can be made yet: {error}") from error
+        self._silence.end()
         self._were_answered = True
+        return topics
+
+    def _topics(self, now: float) -> dict[str, SeenTopic]:
+        """Return all topics; after a long silence a new client asks, and is kept if answered."""
+        if not self._silence.is_over_limit(now):
+            return self._admin.topics(QUESTION_S if self._were_answered else FIRST_QUESTION_S)
+        # A further new client only after a further silence: the old one may recover by itself.
+        self._silence.end()
+        another = self._kafka.admin(self._properties)
+        topics = another.topics(QUESTION_S)
+        self._admin = another
+        self._open = {}  # questions of the old client: they are asked again
+        _log.warning("brokers did not answer the admin client, but answer a new one: replaced")
+        self._on_replaced()
         return topics
 
     def may_write(self, topics: Sequence[str]) -> dict[str, bool | None]:

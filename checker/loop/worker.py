@@ -85,11 +85,13 @@ class Worker:
         self._gauges_at = 0.0
         self._work: list[Work] = []
         self._turns = Turns(config, ids.transactional_id_prefix, status.metrics, ports=ports)
-        self._checks = CheckSender(config, ports)
+        self._checks = CheckSender(
+            config, ports, partial(status.metrics.clients_replaced, {"checks": 1})
+        )
         self._barriers = Barriers(config, ids, ports)
         self._bodies = BodyReader(config, ports)
         self._input = Input(config, ids, ports)
-        questions = Questions(config, ports)
+        questions = Questions(config, ports, partial(status.metrics.clients_replaced, {"admin": 1}))
         self._topics = TopicWatch(questions, self._routes, config, status, clock=ports.clock)
         self._sizes = Sizes(known_limits(config, self._topics.settings.max_bytes))
         self._blame = Blame(

@@ -28,6 +28,7 @@ NAMES = (
     "halfbridge_kafka_txn_failures_total",
     "halfbridge_rebuild_seconds_bucket",
     "halfbridge_producer_replacements_total",
+    "halfbridge_client_replacements_total",
     "halfbridge_consumer_stalls_total",
     "halfbridge_partitions_stopped",
     "halfbridge_partitions_waiting",
@@ -47,6 +48,7 @@ def _touch_all(metrics: Metrics) -> None:
     metrics.checks_sent({"orders-service": 4})
     metrics.checks_answered({("orders-service", "COMMIT"): 1})
     metrics.checks_expired(1)
+    metrics.clients_replaced({"admin": 1})
     metrics.check_topic_missing("orders-service")
     metrics.conflicts(1)
     metrics.duplicates(1)

@@ -1,0 +1,127 @@
+"""A Kafka client that no broker answers, while others are answered, is replaced and counted."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from halfbridge.bridge.ports import NewTopic
+from halfbridge.checker.config import CheckerConfig
+from halfbridge.checker.loop.check_sender import CheckSender
+from halfbridge.checker.loop.failures import InputLostError
+from halfbridge.checker.loop.publish import Outgoing
+from halfbridge.checker.loop.questions import Questions
+from halfbridge.checker.loop.silence import REPLACED_AFTER_S
+from halfbridge.testkit.memory.machine import Machine
+from halfbridge.testkit.memory.network import Network, NoAnswerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from halfbridge.bridge.ports import Ports
+    from halfbridge.testkit.memory.network import Kind
+    from halfbridge.testkit.memory.process import ProcessClient
+    from halfbridge.testkit.memory.scheduler import Scheduler
+
+T = TypeVar("T")
+CONFIG = CheckerConfig()
+# The last time-out before the replacement may begin just before the limit.
+LIMIT_S = REPLACED_AFTER_S + 30.0
+# Longer than a request to a client waits for its acknowledgement.
+SLICE_S = 8.0
+UNHEARD_S = 1.0
+
+
+class Deaf(Network):
+    """Never answers the clients in `unheard`, all others at once."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__(scheduler)
+        self.is_direct = False
+        self.unheard: set[object] = set()
+
+    def request(
+        self, client: ProcessClient, kind: Kind, place: Any, do: Callable[[], T], timeout_s: float
+    ) -> T:
+        """Answer, or not."""
+        if client not in self.unheard:
+            return super().request(client, kind, place, do, timeout_s)
+        self.scheduler.wait(client.process, None, min(timeout_s, UNHEARD_S))
+        raise NoAnswerError
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """Yield brokers with one topic."""
+    with Machine(network=Deaf) as made:
+        made.broker.create_topic(NewTopic("orders", 1, 1, {}))
+        yield made
+
+
+@pytest.fixture
+def ports(machine: Machine) -> Ports:
+    """Return the ports of a worker's process."""
+    return machine.ports(machine.process("worker"))
+
+
+def _unheard(machine: Machine) -> set[object]:
+    network = machine.network
+    assert isinstance(network, Deaf)
+    return network.unheard
+
+
+def test_an_admin_client_that_stays_silent_is_replaced(machine: Machine, ports: Ports) -> None:
+    """A worker kept it for its life, and could do nothing until somebody restarted the worker."""
+    replaced: list[int] = []
+    questions = Questions(CONFIG, ports, partial(replaced.append, 1))
+    assert questions.partitions() == {"orders": 1}
+    _unheard(machine).add(questions._admin)
+    began = ports.clock.monotonic()
+
+    while not replaced:
+        with suppress(InputLostError):
+            assert questions.partitions() == {"orders": 1}
+        assert ports.clock.monotonic() - began < LIMIT_S
+    assert ports.clock.monotonic() - began >= REPLACED_AFTER_S
+    assert questions.partitions() == {"orders": 1}
+    assert replaced == [1]
+
+
+def test_an_admin_client_is_kept_while_nobody_is_answered(machine: Machine, ports: Ports) -> None:
+    """A new client is not answered either, and is dropped."""
+    replaced: list[int] = []
+    questions = Questions(CONFIG, ports, partial(replaced.append, 1))
+    kept = questions._admin
+    machine.network.is_down = True
+    began = ports.clock.monotonic()
+    while ports.clock.monotonic() - began < 3 * LIMIT_S:
+        with pytest.raises(InputLostError):
+            questions.partitions()
+        machine.scheduler.wait(machine.process("waits"), None, SLICE_S)
+    assert questions._admin is kept
+    assert not replaced
+    machine.network.is_down = False
+    assert questions.partitions() == {"orders": 1}
+
+
+def test_a_producer_of_checks_that_stays_silent_is_replaced(machine: Machine, ports: Ports) -> None:
+    """Its requests timed out one after the other, and nobody was asked any more."""
+    replaced: list[int] = []
+    sender = CheckSender(CONFIG, ports, partial(replaced.append, 1))
+    _unheard(machine).add(sender._writer)
+    record = Outgoing("orders", 0, None, b"request", headers=[], timestamp_ms=0)
+    began = ports.clock.monotonic()
+
+    while not replaced:
+        sender.send(record, 0)
+        machine.scheduler.wait(machine.process("waits"), None, SLICE_S)
+        sender.serve()
+        assert ports.clock.monotonic() - began < LIMIT_S
+    assert ports.clock.monotonic() - began >= REPLACED_AFTER_S
+    while not machine.broker.partition(("orders", 0)).slots:
+        machine.scheduler.wait(machine.process("waits"), None, SLICE_S)
+        assert ports.clock.monotonic() - began < 2 * LIMIT_S
+    assert replaced == [1]
