@@ -159,6 +159,29 @@ def test_records_that_nobody_acknowledges_fail_their_kafka_txn(
     assert failed.value.places == {("orders", 0)}
 
 
+def test_silence_after_a_commit_names_no_partition(writer: _Writer, transactor: Transactor) -> None:
+    """The id itself may be what cannot go on: the markers of its last kafka_txn are missing."""
+    _transact(transactor, REAL)
+    writer.says["nobody"] = True
+    with pytest.raises(KafkaTxnFailedError) as failed:
+        _transact(transactor, REAL)
+    assert failed.value.places == frozenset()
+
+
+def test_a_record_behind_a_refused_one_names_no_partition(
+    writer: _Writer, transactor: Transactor
+) -> None:
+    """It was never sent, so its partition is not silent."""
+    writer.says |= {
+        "large": KafkaFailure(Code.MSG_SIZE_TOO_LARGE),
+        "orders": KafkaFailure(Code.PURGE_QUEUE),
+    }
+    writer.commits = [KafkaFailure(Code.STATE, requires_abort=True)]
+    with pytest.raises(KafkaTxnFailedError) as failed:
+        _transact(transactor, REAL, LARGE)
+    assert failed.value.places == frozenset()
+
+
 def test_a_record_that_is_refused_for_good_is_named(
     writer: _Writer, transactor: Transactor
 ) -> None:
