@@ -40,6 +40,7 @@ class Pair:
     Attributes:
         held: A plan that was taken from the ledger and is not written yet.
         held_since: When the held plan was taken, monotonic seconds.
+        topics_read: Real topics of the half messages that were read since the caller cleared it.
         retried_by: Number of the last look-up of topics (`TopicWatch.looks`) before the last plan:
             a later one is new to deferred deliveries.
         began_from: Progress from which this ledger was rebuilt.
@@ -69,6 +70,7 @@ class Pair:
         self.publisher = publisher
         self.held: Plan | None = None
         self.held_since = began
+        self.topics_read: set[str] = set()
         self.retried_by = -1
         self.began_from = committed
         self.committed = committed
@@ -110,6 +112,7 @@ class Pair:
         except DecodeError as error:
             self.ledger.junk_half(_junk(message, message, error))
             return
+        self.topics_read.add(metadata.real_topic)
         size_bytes = bytes_at_most(key, value, headers)
         self.ledger.half(
             HalfRead(

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # Intervals of look-ups: usually, and while a topic is missing.
 FRESH_S = 30.0
 MISSING_S = 0.5
-# Missing check topics that are remembered, because clients can invent groups. Further missing
-# topics are found at the usual interval.
+# Missing check topics, and missing real topics, that are remembered, because clients can invent
+# them. Further ones are found at the usual interval.
 MISSING_MAX = 1_000
 # Interval of questions while a right is missing, which may be granted again.
 RIGHTS_S = 2.0
@@ -80,6 +80,7 @@ class TopicWatch:
         self._names = names
         self._clock = clock
         self._pauses: dict[str, float] = {}  # see `finds`
+        self._looked_for: set[str] = set()  # missing real topics; see `expect`
         self._at = float("-inf")
         self._not_before = float("-inf")
         self._first_at: float | None = None
@@ -101,6 +102,7 @@ class TopicWatch:
         began = self._clock.monotonic()
         topics = self._questions.topics()
         self.looks += 1
+        self._looked_for -= topics.keys()
         self._routes.update(topics, int(now * MS_PER_S), self.settings.min_in_sync)
         self._own.judge(topics, now)
         for group in self._names.groups_of(topics):
@@ -153,6 +155,17 @@ class TopicWatch:
     def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic that exists."""
         return self._routes.partitions(topic)
+
+    def expect(self, topics: set[str], now: float) -> None:
+        """Make a look-up due at once if a half message is for a topic that was never looked for.
+
+        So a new topic is known before the first COMMIT for it is applied.
+        """
+        for topic in topics:
+            is_new = topic not in self._looked_for and not self._routes.exists(topic)
+            if is_new and len(self._looked_for) < MISSING_MAX:
+                self._looked_for.add(topic)
+                self._look_at(now)
 
     def awaits(self, pair: Pair, now: float) -> Awaits:
         """Return which deliveries of a pair must wait for a real topic or a partition of it.

@@ -231,7 +231,11 @@ class Worker:
             tracing.ops(messages, self._names.op)
         if taken.failure is not None:
             raise self._assignment.lost(taken.failed, taken.failure.text)
-        self._assignment.pause_or_resume(*self._assignment.with_news)
+        with_news = self._assignment.with_news
+        for pair in with_news:
+            self._topics.expect(pair.topics_read, now)
+            pair.topics_read.clear()
+        self._assignment.pause_or_resume(*with_news)
 
     def _look_around(self, now: float) -> None:
         """Do the work of each turn, and the periodic work that is due."""

@@ -122,6 +122,18 @@ def test_no_op_is_judged_by_a_look_from_before_it_was_read(scene: _Scene) -> Non
     assert not scene.waits("new", now=110.0, op_at=0.0)
 
 
+def test_a_topic_is_looked_up_when_its_first_half_message_is_read(scene: _Scene) -> None:
+    """Once: the topic of a message that is never decided causes no look-ups without end."""
+    scene.topics.look(0.0)
+    looks = scene.cluster.looks
+    scene.cluster.there["new"] = 1
+    for step in range(100):
+        scene.topics.expect({"orders", "new", "none"}, step / 100)
+        scene.topics.look_now_and_then(step / 100)
+    assert scene.cluster.looks == looks + 1
+    assert not scene.waits("new", now=1.0, op_at=1.0, again=False)
+
+
 def test_looks_take_a_part_of_the_time_only(scene: _Scene) -> None:
     """Whoever names missing topics without end does not keep the loop looking them up."""
     scene.topics.look(0.0)
