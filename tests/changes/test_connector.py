@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import text
+from sqlalchemy.pool import NullPool
 
 from halfbridge.bridge.failure import KafkaFailure
 from halfbridge.cli import cli
@@ -70,7 +71,7 @@ def connector(database: Database, *words: str) -> Result:
 
 def execute(database: Database, *statements: str) -> None:
     """Run statements, each in a transaction of its own."""
-    engine = database.engine()
+    engine = database.engine(poolclass=NullPool)  # it would keep a connection for each call
     for each in statements:
         with engine.begin() as connection:
             connection.execute(text(each.replace(":", "\\:")))
