@@ -161,6 +161,7 @@ def test_case_079_a_deleted_real_topic_stops_nobody(installation: Installation) 
     passed = installation.pass_through(orders)
     (real,) = installation.delivered(orders)
     assert real.transaction_id == passed.transaction_id
+    until("the other one is given up", installation.dead_now)
     (dead,) = installation.dead_letters()
     assert dead.dead.reason is DeadReason.UNDELIVERABLE
     daemon.stop()
