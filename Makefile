@@ -182,6 +182,7 @@ help:  ## Show this list
 # Build tools come first, pinned too: an isolated build would fetch whatever is newest. setuptools is
 # for pyspark, which comes as source only (70.1 and later need no `wheel`).
 $(STAMP): pyproject.toml constraints.txt
+	@echo "installing into $(VENV), with Spark and all tools: 2 to 5 minutes, 1.5 GB"
 	@python="$${PYTHON:-$$(.ci/python)}"; \
 	echo "making $(VENV) with $$("$$python" --version) and the versions of constraints.txt"; \
 	[[ -x $(BIN)/python ]] || "$$python" -m venv $(VENV)

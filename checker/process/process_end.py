@@ -18,6 +18,7 @@ def end_process(status: int) -> NoReturn:
     """
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # the reader is gone, or the stream is closed
+        # The reader is gone, or the stream is closed; a stream closed before the start is None.
+        with suppress(OSError, ValueError, AttributeError):
             stream.flush()
     os._exit(status)

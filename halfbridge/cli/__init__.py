@@ -6,9 +6,12 @@ Exit status: 0 success; 1 failure; 2 wrong usage or configuration. The daemon ha
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import sys
 import traceback
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
+# A full disk, or a reader that ended first, such as `head`.
+_NO_OUTPUT = (errno.ENOSPC, errno.EPIPE)
 EXIT_INTERRUPTED = 130  # what a shell shows for SIGINT
 DEBUG_FLAG = "--debug"
 _ASKED_FOR_HELP: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
@@ -113,7 +118,8 @@ def _fail(error: BaseException, *, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exception(error)
     text, status = _explain(error)
-    click.echo(f"halfbridge: {text}", err=True)
+    with suppress(OSError):  # nobody reads standard error; the exit status says enough
+        click.echo(f"halfbridge: {text}", err=True)
     sys.exit(status)
 
 
@@ -134,8 +140,11 @@ def _explain(error: BaseException) -> tuple[str, int]:
         return _one_line(str(error)), error.exit_code
     if isinstance(error, BridgeError):
         return _one_line(str(error)), EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
-    what = _one_line(f"{type(error).__name__}: {error}")
-    return f"unexpected error: {what} (run again with {DEBUG_FLAG} for the traceback)", EXIT_ERROR
+    what = f"unexpected error: {_one_line(f'{type(error).__name__}: {error}')}"
+    text = f"{what} (run again with {DEBUG_FLAG} for the traceback)"
+    if isinstance(error, OSError) and error.errno in _NO_OUTPUT and error.filename is None:
+        text = f"cannot write to standard output: {error.strerror}"
+    return text, EXIT_ERROR
 
 
 def _one_line(text: str) -> str:
@@ -155,11 +164,29 @@ def main() -> NoReturn:
     # Imported here: code that imports single commands does not need it.
     from halfbridge.checker.process.process_end import end_process
 
+    _open_closed_streams()
     try:
         cli.main(prog_name="halfbridge")
     except SystemExit as end:
         end_process(_status_of(end))
     raise AssertionError("a command line ends by SystemExit")
+
+
+def _open_closed_streams() -> None:
+    """Open the null device in place of each standard stream that the caller has closed.
+
+    Otherwise the next file or socket gets the stream's number, and what is printed goes there.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        if descriptor != number:
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.set_inheritable(number, True)  # noqa: FBT003 (positional only)
+        stream = os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False)
+        setattr(sys, name, stream)
 
 
 def _status_of(end: SystemExit) -> int:

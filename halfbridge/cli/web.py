@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from importlib.util import find_spec
 from typing import Any
 
 import click
 
+from halfbridge.bridge.log_format import log_to_stderr
 from halfbridge.cli.options import load_settings, settings_options
 from halfbridge.web.config import WebConfig
-
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def require_extra() -> None:
@@ -39,6 +37,6 @@ def web(**values: Any) -> int:
     require_extra()
     from halfbridge.web.server import serve
 
-    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
+    log_to_stderr("info", config.log_format)
     serve(config, on_ready=lambda url: click.echo(f"halfbridge web on {url}"))
     return 0

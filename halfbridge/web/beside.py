@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.errors import BridgeError
+from halfbridge.bridge.log_format import log_to_stderr
 from halfbridge.checker.errors import EXIT_CONFIG, EXIT_OK
 from halfbridge.serde.settings import load, to_plain
 from halfbridge.web.config import WebConfig, beside
@@ -121,11 +122,7 @@ class _Keeper(threading.Thread):
 def main() -> int:
     """Serve what standard input describes; return the exit status."""
     config = load(WebConfig, flags=json.loads(sys.stdin.buffer.readline(LINE_BYTES_MAX)))
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s [web] %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    log_to_stderr("info", config.log_format, worker="web")
     os.nice(NICENESS)
     threading.Thread(target=_end_with_the_daemon, daemon=True).start()
     try:

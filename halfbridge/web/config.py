@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from halfbridge.bridge.errors import ConfigError
+from halfbridge.bridge.log_format import LOG_FORMATS
 from halfbridge.serde.settings import check, setting
 from halfbridge.serde.topics import TopicNames
 
@@ -55,6 +56,7 @@ class WebConfig:
     metrics_urls: tuple[str, ...] = setting(
         (), doc="Metrics port of a daemon, http://HOST:PORT; for the overview."
     )
+    log_format: str = setting("text", words=LOG_FORMATS, doc="text, or json: one event a line.")
     kafka: Mapping[str, str] = setting(
         {}, doc="More Kafka client properties, such as security ones, name=value.", secret=True
     )
