@@ -21,6 +21,8 @@ _AUDIT = "RMQ_SYS_TRANS_AUDIT"
 # Consumer group of operators' commands, of every installation; nothing is committed under it.
 ADMIN_GROUP = "halfbridge-admin"
 _DEAD_LETTERS_ID = "halfbridge-dead-letters"
+# Begins the text of a mark in `reading_group`: the pair has a record that ends its readers.
+DEADLY = "deadly: "
 _DAEMON_GROUP = "CID_RMQ_SYS_TRANS"
 # An app's manifests stand in partition murmur2(app.id) mod this, for ever: partitions that the
 # topic gets later stay empty, so that no app is ever looked for in the wrong one.
@@ -79,6 +81,11 @@ class TopicNames:
     def dead_letters_id(self) -> str:
         """Transactional id of the operator's commands that bring dead letters back."""
         return f"{self.prefix}{_DEAD_LETTERS_ID}"
+
+    @property
+    def reading_group(self) -> str:
+        """Name of the group without members in which workers mark pairs that they begin to read."""
+        return f"{self.daemon_group}-reading"
 
     @property
     def daemon_group(self) -> str:

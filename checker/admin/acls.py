@@ -65,6 +65,7 @@ def daemon_acls(
         Acl(principal, ("Read", "Write", "Describe"), "--topic", names.settings),
         *(Acl(principal, written, "--topic", topic) for topic in real_topics),
         Acl(principal, ("Read", "Describe"), "--group", names.daemon_group),
+        Acl(principal, ("Read", "Describe"), "--group", names.reading_group),
         Acl(
             principal,
             ("Write", "Describe"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from halfbridge.bridge.ports import Clock
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.core.settings import LedgerSettings
+    from halfbridge.checker.loop.first_reads import FirstReads
     from halfbridge.checker.loop.intake import Input
     from halfbridge.checker.loop.publish import Publisher
     from halfbridge.checker.loop.questions import Questions, Ranges
@@ -48,6 +49,7 @@ class Assignment:
         clock: Clock,
         away: Callable[[int], str] = lambda _: "",
         verifier: Verifier | None = None,
+        first_reads: FirstReads | None = None,
     ) -> None:
         self.pairs: dict[int, Pair] = {}
         self._config = config
@@ -58,6 +60,7 @@ class Assignment:
         self._questions = questions
         self._new_publisher = new_publisher
         self._verifier = verifier
+        self._first_reads = first_reads
         self._guard = guard
         self._status = status
         self._clock = clock
@@ -126,6 +129,7 @@ class Assignment:
         }
         known = self._leave_out(found, began)
         self._doubts.check(known, began)
+        known = self._leave_out_unsafe(known)
         self._serve(known, self._settings.shared_by(len(numbers)), began)
 
     def lost(
@@ -187,6 +191,9 @@ class Assignment:
                     *(pair.partition, seconds, pair.began_from.half, pair.began_from.op),
                     pair.ledger.undecided_halves,
                 )
+        if self._first_reads is not None:
+            rebuilt = [pair.partition for pair in waiting if pair.announced]
+            self._first_reads.rebuilt(rebuilt)
         if waiting and all(pair.announced for pair in waiting):
             self._status.set_ready(ready=True)
 
@@ -271,6 +278,18 @@ class Assignment:
                 self._status.clear_partition(number)  # a former error
             self._waits.leave_out(number, str(error), now)
         return known
+
+    def _leave_out_unsafe(
+        self, found: Mapping[int, Progress | ProgressError]
+    ) -> dict[int, Progress | ProgressError]:
+        """Return the pairs without those whose records would end this process."""
+        if self._first_reads is None:
+            return dict(found)
+        to_read = {no: each for no, each in found.items() if isinstance(each, Progress)}
+        unsafe = self._first_reads.begin(to_read)
+        for number, why in unsafe.items():
+            self._waits.unsafe(number, why, self._clock.monotonic())
+        return {number: each for number, each in found.items() if number not in unsafe}
 
     def _stop_all(self, numbers: Collection[int], why: str) -> None:
         """Stop `numbers` until the guard lets them go on."""

@@ -85,6 +85,7 @@ class BodyReader:
             {
                 **client_config(config),
                 **unjoined(config),
+                "check.crcs": True,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",

@@ -119,6 +119,15 @@ class Waits:
         ask_at = now + delay_s(was.failures, FIRST_S, longest_s)
         self._wait(number, Wait(why, was.since, was.failures, ask_at, was_lost=True))
 
+    def unsafe(self, number: int, why: str, now: float) -> None:
+        """Leave out a pair whose records end the process; it is shown in health at once."""
+        was = self._waits.get(number)
+        failures = 1 if was is None else was.failures + 1
+        ask_at = now + delay_s(failures, ILL_S, TAKE_AGAIN_S_MAX)
+        since = now - ILL_S if was is None else was.since
+        self._wait(number, Wait(why, since, failures, ask_at, was_lost=True))
+        self.tell(now)
+
     def end(self, number: int) -> None:
         """Record that a pair is served, or stopped, from now on."""
         if self._waits.pop(number, None) is not None:

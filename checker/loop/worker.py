@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from halfbridge.checker.config import CheckerConfig
     from halfbridge.checker.loop.clients import SlotIds
     from halfbridge.checker.loop.collector import Work
+    from halfbridge.checker.loop.first_reads import FirstReads
     from halfbridge.checker.policy import Policy
     from halfbridge.checker.status import Status
 
@@ -71,6 +72,7 @@ class Worker:
         status: Status,
         ports: Ports,
         signatures: Signatures = NO_SIGNATURES,
+        first_reads: FirstReads | None = None,
     ) -> None:
         self._monotonic = ports.clock.monotonic
         self._config = config
@@ -110,6 +112,7 @@ class Worker:
         self._collector = Collector(
             config, blame=self._blame, topics=self._topics, reporter=self._reporter
         )
+        self._first_reads = first_reads
         self._assignment = self._new_assignment(policy, questions, ports.clock, signatures)
         self._stall_watch = StallWatch(questions, self._input, self._assignment, status.metrics)
         self._asker = Asker(
@@ -148,6 +151,7 @@ class Worker:
             status=self._status,
             clock=clock,
             verifier=signatures.verifier,
+            first_reads=self._first_reads,
         )
 
     def run(self, stop: Event) -> None:

@@ -11,7 +11,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from halfbridge.bridge.kafka import system_ports
+from halfbridge.bridge.kafka.tasting import taste
 from halfbridge.checker.errors import EXIT_OK
+from halfbridge.checker.loop.first_reads import FirstReads
 from halfbridge.checker.loop.worker import Worker
 from halfbridge.checker.policy import load_policy
 from halfbridge.checker.process.settings_record import settings_record
@@ -62,7 +64,15 @@ def run_worker(
     policy = load_policy(config.policy_file, names=config.names)
     signatures = daemon_signatures(config)
     ids, ports = slot_ids(slot, topic_prefix=config.topic_prefix), ports or system_ports()
-    worker = Worker(config, policy, ids=ids, status=status, ports=ports, signatures=signatures)
+    worker = Worker(
+        config,
+        policy,
+        ids=ids,
+        status=status,
+        ports=ports,
+        signatures=signatures,
+        first_reads=FirstReads(config, ports, taste),
+    )
     _log.info("worker on slot %s starts, process %d", slot, os.getpid())
     record = settings_record(config, slot, status, ports)
     record.start()

@@ -43,6 +43,7 @@ MEANINGS: dict[str, tuple[Severity, str]] = {
     "topic-offline": (Severity.ERROR, "a partition of the installation has no leader"),
     "partitions": (Severity.ERROR, "half and op topic have different numbers of partitions"),
     "offsets": (Severity.ERROR, "a partition has no offsets that can be trusted: it is stopped"),
+    "damaged": (Severity.ERROR, "a damaged record ends the worker that reads it: its pair waits"),
     "retention-ends": (Severity.ERROR, "retention deletes a needed record within a day"),
     "offsets-retention": (
         Severity.WARNING,

@@ -112,6 +112,7 @@ class Facts:
         workers: Live members of the daemon's group.
         responders: Producer group -> live members of its check group.
         stalls: Partitions whose readers are held back.
+        damaged: Pair -> the record that ends whoever reads it.
         plain: Transaction topics to which somebody else writes.
         clocks: Clients' clocks, by producer group.
         newest_ms: Newest append time of the half topic; -1: none.
@@ -136,6 +137,7 @@ class Facts:
     workers: tuple[str, ...] | None = None
     responders: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stalls: tuple[Stall, ...] = ()
+    damaged: Mapping[int, str] = field(default_factory=dict)
     plain: tuple[PlainRecords, ...] = ()
     clocks: tuple[BornClock, ...] = ()
     newest_ms: int = -1

@@ -28,11 +28,12 @@ from halfbridge.checker.admin.topics import check_topics, plan_layout
 from halfbridge.checker.policy import may_deliver
 from halfbridge.serde.signing_keys import Role
 from halfbridge.serde.topic_types import TopicType
+from halfbridge.serde.topics import DEADLY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from halfbridge.bridge.ports import Admin, Answer, Ports
+    from halfbridge.bridge.ports import Admin, Answer, Place, Ports
     from halfbridge.checker.admin.acls import Acl
     from halfbridge.checker.admin.doctor.facts import Host
     from halfbridge.checker.config import CheckerConfig
@@ -147,6 +148,7 @@ class _Asker:
         if names.half in topics:
             halves = [(names.half, number) for number in range(topics[names.half].partitions)]
             look = partial(newest_halves, halves, self._ports, self._common, names=names)
+            questions.ask("damaged records", partial(self._damaged, halves))
             questions.ask("half records", partial(look, ring=self._ring))
         if names.settings in topics:
             questions.ask("settings record", self._record)
@@ -164,6 +166,17 @@ class _Asker:
             retention_ms=max(HALF_RETENTION_MS, RETENTION_AGES * config.transaction_age_ms_max),
         )
         return check_topics(cluster, self._names, layout, is_real=set(self._real).__contains__)
+
+    def _damaged(self, halves: list[Place]) -> dict[int, str]:
+        cluster = Cluster(
+            self._config.bootstrap_servers, kafka=self._config.kafka, ports=self._ports
+        )
+        found = cluster.committed(self._names.reading_group, halves)
+        return {
+            number: each.metadata.removeprefix(DEADLY)
+            for (_, number), each in found.items()
+            if each.metadata.startswith(DEADLY)
+        }
 
     def _brokers(self) -> tuple[Mapping[int, str], Mapping[int, Mapping[str, str]]]:
         brokers = self._admin.ask_cluster(CALL_TIMEOUT_S).result().brokers
@@ -244,6 +257,7 @@ def _filled(facts: Facts, questions: Questions) -> Facts:
     facts.workers = answer("workers", None)
     facts.responders = answer("check responders", {})
     facts.stalls = answer("ends of logs", ())
+    facts.damaged = answer("damaged records", {})
     facts.plain = answer("records of transaction topics", ())
     facts.clocks, facts.newest_ms, facts.not_believed = answer("half records", NewestHalves())
     facts.record = answer("settings record", None)

@@ -42,6 +42,7 @@ def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
         judge_brokers(facts, config),
         _rights(facts, config),
         _stalls(facts, config),
+        _damaged(facts, config),
         _workers(facts, config),
         _settings(facts, config),
         _clocks(facts),
@@ -160,6 +161,13 @@ def _stalls(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
         made = finding("frozen-lso", what, mend)
         is_old = age_ms >= KAFKA_TXN_MS_MAX or stall.since_ms < 0
         yield made if is_old else Finding(Severity.WARNING, made.code, made.what, made.mend)
+
+
+def _damaged(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:
+    half, servers = config.names.half, config.bootstrap_servers
+    for number, why in facts.damaged.items():
+        mend = f"kafka-topics.sh --bootstrap-server {servers} --describe --topic {half}"
+        yield finding("damaged", f"partition {number} waits: {one_line(why)}", mend)
 
 
 def _workers(facts: Facts, config: CheckerConfig) -> Iterator[Finding]:

@@ -73,6 +73,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "topic-offline": (half(is_led=False), f"--describe --topic {NAMES.half}"),
     "partitions": (problem("partitions"), "topics create"),
     "offsets": (problem("offsets"), "topics create"),
+    "damaged": ({"damaged": {1: "half[1]@5: damaged"}}, "kafka-topics.sh"),
     "retention-ends": (problem("retention-ends"), "topics create"),
     "offsets-retention": (broker(offsets_retention_minutes="60"), "minutes=10080"),
     "kafka-txn-timeout": (broker(transaction_max_timeout_ms="5000"), "TIMEOUT_MS=5000"),

@@ -1,0 +1,145 @@
+"""A damaged record that ends the process which reads it stops its own pair only."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from halfbridge.bridge.kafka.tasting import Deadly, taste
+from halfbridge.testkit.broker import EmbeddedBroker
+from halfbridge.testkit.ports import free_ports
+from tests.integration.brokers import started
+from tests.integration.installation import Installation
+from tests.kit.http import answer_of
+from tests.kit.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.broker, pytest.mark.long]
+
+SOUND, DAMAGED = 0, 1
+BEFORE = 5
+# A run of zeros in a record is enough for the abort: librdkafka reads 12 of them as a message.
+VALUE = b"ab" + bytes(10_000)
+# A worker that ended without a mark leaves one at its next start; a second end is the last one.
+# With two workers, each may end once before either finds the mark of the other.
+ENDS_MAX = 4
+FOUND_S = 120.0
+SESSION_MS = 6_000
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[EmbeddedBroker]:
+    """Yield a broker of its own, whose files the test damages."""
+    with started(EmbeddedBroker(directory=tmp_path), "no broker to damage") as made:
+        yield made
+
+
+@pytest.fixture
+def damaged(broker: EmbeddedBroker, topic_prefix: str) -> Iterator[Installation]:
+    """Yield an installation with two pairs, one of them with a damaged half record."""
+    with closing(Installation(broker.bootstrap_servers, topic_prefix)) as made:
+        made.make(partitions=2)
+        orders = made.topic("orders")
+        for value in (*[b"sound"] * BEFORE, VALUE):
+            made.half(orders, partition=DAMAGED, value=value)
+        broker.node.terminate()
+        (path,) = broker.directory.glob(f"**/{made.names.half}-{DAMAGED}/*.log")
+        content = path.read_bytes()
+        assert VALUE in content
+        path.write_bytes(content.replace(VALUE, b"zb" + VALUE[2:]))
+        broker.restart()
+        yield made
+
+
+class Pod:
+    """`checker run` on a slot of its own, started again whenever it ends, as Kubernetes does."""
+
+    def __init__(self, installation: Installation, slot: str) -> None:
+        (self.port,) = free_ports(1)
+        self.ends: list[int] = []
+        flags = {
+            "bootstrap-servers": installation.servers,
+            "topic-prefix": installation.names.prefix,
+            "slot": slot,
+            "session-timeout-ms": str(SESSION_MS),
+            "metrics-port": str(self.port),
+            "metrics-host": "127.0.0.1",
+        }
+        words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+        self._command = [sys.executable, "-m", "halfbridge", "checker", "run", *words]
+        self._stop = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
+
+    def health(self) -> dict[str, Any]:
+        """Return what /healthz says; empty while nobody answers."""
+        _, body = answer_of(f"http://127.0.0.1:{self.port}/healthz")
+        return json.loads(body) if body else {}
+
+    def close(self) -> None:
+        """End the process and start it no more."""
+        self._stop.set()
+        if self._process is not None:
+            self._process.terminate()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        while not self._stop.is_set():
+            self._process = subprocess.Popen(self._command, env=dict(os.environ))
+            status = self._process.wait()
+            if not self._stop.is_set():
+                self.ends.append(status)
+
+
+def test_a_child_finds_the_record(damaged: Installation) -> None:
+    """It names the partition and the offset, and finds nothing in a sound partition."""
+    half = damaged.names.half
+    properties = {"bootstrap.servers": damaged.servers}
+    found = taste(properties, {(half, SOUND): 0, (half, DAMAGED): 0})
+    assert found == Deadly(half, DAMAGED, BEFORE, "SIGABRT")
+    assert taste(properties, {(half, SOUND): 0}) is None
+
+
+def test_pods_serve_all_pairs_but_the_damaged_one(damaged: Installation) -> None:
+    """The pair moved from pod to pod, and all of them ended in turn, for ever."""
+    orders = damaged.real("orders")
+    with ExitStack() as stack:
+        pods = [Pod(damaged, slot) for slot in ("a", "b")]
+        for pod in pods:
+            stack.callback(pod.close)
+        place = f"{damaged.names.half}[{DAMAGED}]@{BEFORE}"
+        until(
+            f"{place} is named",
+            lambda: any(place in json.dumps(pod.health()) for pod in pods),
+            within_s=FOUND_S,
+        )
+        for count in range(1, 4):
+            damaged.pass_through(orders, partition=SOUND)
+            damaged.tail(orders).until(count)
+        ends = [end for pod in pods for end in pod.ends]
+        assert 0 < len(ends) <= ENDS_MAX
+        assert set(ends) == {-6}
+
+        kinds = (["tx", "list"], ["doctor"])
+        flags = ["--bootstrap-servers", damaged.servers, "--topic-prefix", damaged.names.prefix]
+        for words in kinds:
+            done = subprocess.run(
+                [sys.executable, "-m", "halfbridge", *words, *flags],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=FOUND_S,
+            )
+            assert done.returncode >= 0, done.stderr
+        assert place in done.stdout
