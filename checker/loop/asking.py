@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from halfbridge.bridge.log_format import about
 from halfbridge.checker.loop import tracing
 from halfbridge.checker.loop.pacer import Pacer, Unanswered
 from halfbridge.checker.loop.pair import in_turn
@@ -36,6 +37,13 @@ _log = logging.getLogger("halfbridge.checker")
 # Bodies that are read again for one part of the checks. Without parts, a tenth of a second's checks
 # may be 200 messages of a megabyte each.
 PART_BYTES = 4_194_304
+# A group that was asked so long ago and has answered nothing is reported: every member was asked
+# several times (`check_interval_ms` is 6 s, and repetitions go to other partitions).
+NOBODY_S = 60.0
+# How often silent groups are looked for, and how many undecided transactions one look counts at
+# most: some 10 ms of work.
+NOBODY_LOOK_S = 30.0
+NOBODY_COUNT_MAX = 10_000
 
 
 class Asker:
@@ -64,6 +72,8 @@ class Asker:
         self._stamps = Stamps()
         self._last = -1  # the pair that asked last
         self._told = TellNow()
+        self._told_silent = TellNow()
+        self._silent_look_at = 0.0
 
     def ask(self, pairs: Mapping[int, Pair], now: float) -> None:
         """Send the checks that are due and may be sent, and ask for the wanted ends."""
@@ -90,6 +100,9 @@ class Asker:
         self._sender.serve()
         if self._sender.untimely is not None:
             self._stamps.refused(self._sender.untimely)
+        if now >= self._silent_look_at:
+            self._silent_look_at = now + NOBODY_LOOK_S
+            self._report_silent(pairs, now)
 
     def answered(self, answers: Iterable[Op], now: float) -> None:
         """Record answers of producer groups, which may be asked so much more."""
@@ -130,6 +143,34 @@ class Asker:
                 self._unanswered.asked(group, count, now)
         self._metrics.checks_sent(sent)
 
+    def _report_silent(self, pairs: Mapping[int, Pair], now: float) -> None:
+        """Log now and then which groups answer nothing, and what an operator has to do."""
+        silent = self._unanswered.silent_groups(now, NOBODY_S)
+        if not silent:
+            return
+        ages: dict[str, list[float]] = {group: [] for group in silent}
+        counted = list(islice(_asked(pairs, now), NOBODY_COUNT_MAX))
+        for group, age_s in counted:
+            if group in ages:
+                ages[group].append(age_s)
+        is_all = len(counted) < NOBODY_COUNT_MAX
+        for group, of_group in ages.items():
+            if not of_group:
+                if is_all:
+                    self._unanswered.nothing_open(group)
+            elif self._told_silent.is_due(group, now):
+                _log.warning(
+                    "nobody answers checks of group %s: %s%d undecided transactions, the oldest for"
+                    " %.0f s. Start a member of the group (a producer with its checker);"
+                    " `halfbridge groups show %s` names the members that have answered",
+                    *(group, "" if is_all else "at least ", len(of_group), max(of_group), group),
+                    extra=about(
+                        producer_group=group,
+                        undecided=len(of_group),
+                        oldest_s=round(max(of_group)),
+                    ),
+                )
+
     def _nobody_to_ask(self, group: str, topic: str, now: float) -> None:
         """Count the check, and log now and then what an operator has to do."""
         self._metrics.check_topic_missing(group)
@@ -142,6 +183,15 @@ class Asker:
             topic,
             group,
         )
+
+
+def _asked(pairs: Mapping[int, Pair], now: float) -> Iterator[tuple[str, float]]:
+    """Yield group and age in seconds of each undecided transaction that was asked about."""
+    for pair in pairs.values():
+        now_ms = pair.now_ms(now)
+        for entry in pair.ledger.undecided():
+            if entry.attempt:
+                yield entry.group, (now_ms - entry.first_append_ms) / MS_PER_S
 
 
 def in_parts(checks: list[Check]) -> Iterator[list[Check]]:

@@ -53,6 +53,7 @@ class _Group:
     asked: deque[tuple[float, int]] = field(default_factory=deque)
     count: int = 0
     heard_at: float = float("-inf")
+    asked_since: float | None = None  # the first request after the last answer
 
 
 class Unanswered:
@@ -88,6 +89,20 @@ class Unanswered:
             del self._groups[next(iter(self._groups))]
         known.asked.append((now, count))
         known.count += count
+        if known.asked_since is None:
+            known.asked_since = now
+
+    def silent_groups(self, now: float, silent_s: float) -> list[str]:
+        """Return the groups that were asked `silent_s` ago and have answered nothing since."""
+        return [
+            group
+            for group, known in self._groups.items()
+            if known.asked_since is not None and now - known.asked_since >= silent_s
+        ]
+
+    def nothing_open(self, group: str) -> None:
+        """Record that a group has no transaction to answer for: its silence ends."""
+        self._groups[group].asked_since = None
 
     def answered(self, group: str, now: float) -> None:
         """Record an answer of a group; it counts for the oldest request."""
@@ -95,6 +110,7 @@ class Unanswered:
         if known is None:
             return
         known.heard_at = now
+        known.asked_since = None
         if known.asked:
             at, count = known.asked.popleft()
             if count > 1:

@@ -11,7 +11,7 @@ from halfbridge.bridge.log_format import about
 from halfbridge.checker.core.plan import Count
 from halfbridge.checker.loop import tracing
 from halfbridge.serde.protocol import is_failed_attempt
-from halfbridge.serde.records import DeadDecision
+from halfbridge.serde.records import DeadDecision, OpKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +34,9 @@ FAILED = "FAILED"
 # Of a dead letter: nobody expects one of a transaction that the service believes in.
 _COMMITTED = "; the transaction was COMMITTED, and this message of it is not delivered"
 
+# Answers that decide a transaction, unless its producer has decided before.
+_DECISIONS = (OpKind.COMMIT, OpKind.ROLLBACK)
+
 _log = logging.getLogger("halfbridge.checker")
 
 
@@ -54,23 +57,29 @@ class TellNow:
 
 
 class Lines:
-    """Logs warnings about records of clients, at most LINES_A_SECOND_MAX a second."""
+    """Logs lines about records of clients, at most LINES_A_SECOND_MAX a second.
 
-    def __init__(self, clock: Clock) -> None:
+    Args:
+        clock: Limits the lines per second.
+        level: Of every line, as in `logging`.
+    """
+
+    def __init__(self, clock: Clock, level: int = logging.WARNING) -> None:
         self._clock = clock
+        self._level = level
         self._since = -inf
         self._logged = self._left_out = 0
 
-    def warn(self, text: str, *arguments: object, **fields: object) -> None:
+    def say(self, text: str, *arguments: object, **fields: object) -> None:
         """Log a line, or count it among those left out; `fields` as in `log_format.about`."""
         now = self._clock.monotonic()
         if now - self._since >= 1:
             if self._left_out:
-                _log.warning("%d more lines like these were left out", self._left_out)
+                _log.log(self._level, "%d more lines like these were left out", self._left_out)
             self._since, self._logged, self._left_out = now, 0, 0
         if self._logged < LINES_A_SECOND_MAX:
             self._logged += 1
-            _log.warning(text, *arguments, extra=about(**fields))
+            _log.log(self._level, text, *arguments, extra=about(**fields))
         else:
             self._left_out += 1
 
@@ -87,6 +96,7 @@ class Reporter:
         self._metrics = metrics
         self._failed = TellNow()
         self._lines = Lines(clock)
+        self._answers = Lines(clock, logging.INFO)
 
     def written(self, plan: Plan, pair: Pair, *, refused: Sequence[DeadHalf], stubs: int) -> None:
         """Report that `plan` is committed.
@@ -104,7 +114,7 @@ class Reporter:
             self._buried(plan, pair, refused)
         if stubs:
             metrics.stubs(stubs)
-            self._lines.warn(
+            self._lines.say(
                 "partition %d: %d dead letters only refer to their records, which are deleted with"
                 " the retention of the half and op topic",
                 *(pair.partition, stubs),
@@ -120,18 +130,30 @@ class Reporter:
         if plan.counts:
             self._counted(plan.counts)
         for note in plan.notes:
-            self._lines.warn("partition %d: %s", pair.partition, note)
+            self._lines.say("partition %d: %s", pair.partition, note)
 
     def answered(self, answers: Iterable[Op], monotonic_s: float) -> None:
-        """Count answers to checks and failed attempts; log the latter, once per group in TOLD_S."""
+        """Count answers to checks and failed attempts; log decisions, and failures now and then.
+
+        A failure is logged once per group in TOLD_S. Answers of UNKNOWN decide nothing.
+        """
         counts: Counter[tuple[str, str]] = Counter()
         for op in answers:
             if not is_failed_attempt(op):
                 counts[op.producer_group, op.kind.value] += 1
+                if op.kind in _DECISIONS:
+                    self._answers.say(
+                        "a check of transaction %s is answered %s by group %s, at %s",
+                        *(op.transaction_id, op.kind.value, op.producer_group, op.actor),
+                        transaction_id=op.transaction_id,
+                        producer_group=op.producer_group,
+                        kind=op.kind,
+                        actor=op.actor,
+                    )
                 continue
             counts[op.producer_group, FAILED] += 1
             if self._failed.is_due(op.producer_group, monotonic_s):
-                self._lines.warn(
+                self._lines.say(
                     "transaction %s stays undecided: the checker of group %s, at %s, failed: %s",
                     *(op.transaction_id, op.producer_group, op.actor, op.reason),
                 )
@@ -139,7 +161,7 @@ class Reporter:
 
     def waits_for_topic(self, partition: int, lack: Lack) -> None:
         """Report that deliveries of a pair wait for a real topic or for a partition of it."""
-        self._lines.warn(
+        self._lines.say(
             "partition %d: deliveries wait, because %s; other deliveries go on. After %.0f s of"
             " waiting their transactions become dead letters, UNDELIVERABLE",
             *(partition, lack, lack.limit_ms / 1000),
@@ -203,7 +225,7 @@ class Reporter:
         for junk in plan.junk:
             name, record = "op" if junk.is_op else "half", junk.record
             doubted[name] += record.is_doubted
-            self._lines.warn(
+            self._lines.say(
                 "dead letter, INVALID: the record at offset %d of %s partition %d %s: %s",
                 *(record.offset, name, pair.partition),
                 "is not believed" if record.is_doubted else "cannot be read",
@@ -218,7 +240,7 @@ class Reporter:
 
     def _dead_letter(self, dead: DeadHalf, partition: int) -> None:
         told, reason = dead.half.metadata, dead.reason.value
-        self._lines.warn(
+        self._lines.say(
             "dead letter, %s: message %d of transaction %s of group %s for topic %s, half offset %d"
             " of partition %d%s%s",
             *(reason, told.message_index, told.transaction_id, told.producer_group),

@@ -39,6 +39,7 @@ COMMANDS = {
     "checker": "Run the daemon, or reset one of its partitions.",
     "dead": "List dead letters, and bring them back.",
     "demo": "Show the whole protocol: 2,000 orders, with crashes.",
+    "dev": "Run Kafka, topics, daemon and page in one terminal.",
     "doctor": "Find what is wrong, and the commands that mend it.",
     "fence": "Create, show and purge the table of a fence.",
     "groups": "See producer groups, and who answers checks.",

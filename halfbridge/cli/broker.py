@@ -60,7 +60,7 @@ def start(*, port: int, directory: Path | None, connect: bool, connect_port: int
     from halfbridge.testkit.broker import EmbeddedBroker
     from halfbridge.testkit.connect import ConnectWorker
 
-    _refuse_taken(port)
+    refuse_taken(port, "--port")
     click.echo("starting Kafka (the first start fetches its jars) ...", err=True)
     with ExitStack() as stack:
         try:
@@ -80,13 +80,13 @@ def start(*, port: int, directory: Path | None, connect: bool, connect_port: int
     return 0
 
 
-def _refuse_taken(port: int) -> None:
-    """Refuse a port in use, so that the broker that answers on it later is this one."""
+def refuse_taken(port: int, option: str) -> None:
+    """Refuse a port in use, so that whoever answers on it later is what is started here."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         raise click.ClickException(
-            f"port {port} is not available ({error.strerror}): give another --port, 0 for any"
+            f"port {port} is not available ({error.strerror}): give another {option}"
         ) from error
 
 

@@ -95,10 +95,10 @@ def test_lines_about_records_of_others_are_counted_beyond_a_pace(
     clock = Clock()
     lines = report.Lines(clock)
     for number in range(report.LINES_A_SECOND_MAX + 7):
-        lines.warn("line %d", number)
+        lines.say("line %d", number)
     assert len(caplog.messages) == report.LINES_A_SECOND_MAX
     clock.now += 1.0
-    lines.warn("the next second")
+    lines.say("the next second")
     assert caplog.messages[-2:] == ["7 more lines like these were left out", "the next second"]
 
 
