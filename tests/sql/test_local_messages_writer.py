@@ -183,6 +183,13 @@ def test_a_row_with_an_impossible_hash_is_refused(
         connection.execute(statement)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[" * 100_000 + "]" * 100_000])
+def test_headers_nested_too_deep_are_the_rows_fault(text: str) -> None:
+    """As headers in any other form: an error of the row, which ends no relay."""
+    with pytest.raises(ValueError, match="headers are no JSON list"):
+        headers_of(text)
+
+
 def test_a_prepared_row_that_cannot_be_shown_keeps_no_other_one_waiting(
     messages: LocalMessages,
 ) -> None:

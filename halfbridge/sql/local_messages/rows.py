@@ -122,5 +122,5 @@ def headers_of(text: str | None) -> tuple[Header, ...]:
             (name, None if value is None else b64decode(value, validate=True))
             for name, value in json.loads(text)
         )
-    except (TypeError, ValueError) as error:
+    except (RecursionError, TypeError, ValueError) as error:  # RecursionError: JSON nested too deep
         raise ValueError(f"headers are no JSON list of [name, base64 or null]: {error}") from error
