@@ -53,7 +53,7 @@ def engine_of(url: str, *, bounds: Bounds | None = None, option: str = "--url") 
     try:
         if bounds is None:
             wait = "timeout" if name == "sqlite" else "connect_timeout"
-            options = {wait: Bounds().connect_s}
+            options = {wait: Bounds().connect_s, **_encoding(parsed)}
             return create_engine(parsed, poolclass=NullPool, connect_args=options)
         return _bounded(parsed, name, bounds)
     except (NoSuchModuleError, ModuleNotFoundError) as error:
@@ -69,6 +69,7 @@ def engine_of(url: str, *, bounds: Bounds | None = None, option: str = "--url") 
 def _bounded(url: URL, name: str, bounds: Bounds) -> Engine:
     """Return an engine for a long-running command."""
     options, setup = _OPTIONS[name](bounds)
+    options.update(_encoding(url))
     engine = create_engine(
         url,
         poolclass=QueuePool,
@@ -92,6 +93,18 @@ def _bounded(url: URL, name: str, bounds: Bounds) -> Engine:
         told = _server_settings(bounds)
         event.listen(engine, "do_connect", connecting(answer_s=bounds.answer_s, settings=told))
     return engine
+
+
+def _encoding(url: URL) -> dict[str, Any]:
+    """Return psycopg's option for the encoding of text, if the URL gives none.
+
+    Without it the server's encoding applies. Where that is SQL_ASCII, psycopg returns bytes for
+    text, which SQLAlchemy cannot read.
+    """
+    is_given = any("client_encoding" in f"{name} {value}" for name, value in url.query.items())
+    return (
+        {"client_encoding": "utf8"} if url.drivername.endswith("+psycopg") and not is_given else {}
+    )
 
 
 def _postgresql(bounds: Bounds) -> tuple[dict[str, Any], str]:

@@ -176,3 +176,31 @@ def test_a_server_lets_go_of_what_a_lost_relay_has_locked(database: Database) ->
                 lost.execute(change)
     finally:
         engine.dispose()
+
+
+@pytest.mark.parametrize("bounds", [None, RELAY_BOUNDS], ids=["command", "relay"])
+def test_a_database_without_an_encoding(database: Database, bounds: Bounds | None) -> None:
+    """SQL_ASCII: text is read as UTF-8, unless the URL names another encoding."""
+    if database.name != "postgresql":
+        pytest.skip("SQL_ASCII is PostgreSQL's")
+    with database.admin_engine(isolation_level="AUTOCOMMIT").connect() as admin:
+        made = f"{make_url(database.url).database}_ascii"
+        admin.execute(
+            text(
+                f"CREATE DATABASE {made} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
+                f" OWNER {make_url(database.url).username}"
+            )
+        )
+        try:
+            url = make_url(database.url).set(database=made)
+            for each, encoding in (
+                (url, "UTF8"),
+                (url.update_query_dict({"client_encoding": "latin1"}), "LATIN1"),
+            ):
+                engine = engine_of(each.render_as_string(hide_password=False), bounds=bounds)
+                with engine.connect() as connection:
+                    assert connection.execute(text("SHOW client_encoding")).scalar_one() == encoding
+                    assert connection.execute(text("SELECT 'grün'")).scalar_one() == "grün"
+                engine.dispose()
+        finally:
+            admin.execute(text(f"DROP DATABASE {made}"))
