@@ -19,6 +19,7 @@ from halfbridge.bridge.producer_arguments import check_arguments, configured
 from halfbridge.bridge.repeated_commit import RepeatedCommit
 from halfbridge.bridge.rollback_on import checked
 from halfbridge.bridge.shared import Shared
+from halfbridge.bridge.threads import check_native_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -100,10 +101,11 @@ class TransactionProducer:
             ProducerClosedError, ForkedProcessError: closed, or made before a fork; make another.
             TopicSetupError: half, op, check or a bound topic is missing or has the wrong
                 shape; the text names the command.
-            ConfigError: the Kafka client refuses a property, perhaps for consumers only; the user
-                corrects it.
+            ConfigError: the Kafka client refuses a property, perhaps for consumers only; or gevent
+                or eventlet has patched `threading`. The user corrects it.
             BridgeError: the brokers do not answer; try again later.
         """
+        check_native_threads()
         with held(self._starting):
             if self._shared is not None:
                 self._shared.check_open()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from _thread import allocate_lock, get_ident
 from concurrent.futures import Future, wait
 from queue import Queue, SimpleQueue
 from threading import Event, Lock, Thread, main_thread
 from typing import TYPE_CHECKING, Any
+
+from halfbridge.bridge.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +31,33 @@ _left: list[Future[None]] = []
 _left_lock = Lock()
 
 _Work = tuple["Future[None]", "Callable[..., None]", tuple[Any, ...]]
+
+
+def check_native_threads() -> None:
+    """Refuse a process whose threads are greenlets.
+
+    The Kafka client waits in C code, where no greenlet yields: the first wait would stop all
+    greenlets of the process for ever.
+
+    Raises:
+        ConfigError: gevent or eventlet has patched `threading`; whoever starts the process chooses
+            another kind of worker.
+    """
+    for package, module, function, name in (
+        ("gevent", "gevent.monkey", "is_module_patched", "threading"),
+        ("eventlet", "eventlet.patcher", "is_monkey_patched", "thread"),
+    ):
+        patcher = sys.modules.get(module)  # a process that has patched has imported it
+        if patcher is not None and getattr(patcher, function)(name):
+            raise ConfigError(
+                field="threading",
+                value="greenlets",
+                origin=f"{package}'s monkey patching",
+                allowed="native threads, because the Kafka client would block all greenlets: use"
+                " gunicorn's worker class gthread, Celery's pool prefork or threads, or do not"
+                " patch threads (monkey.patch_all(thread=False), eventlet.monkey_patch(thread="
+                "False))",
+            )
 
 
 class SystemClock:
