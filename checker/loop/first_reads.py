@@ -58,7 +58,7 @@ class FirstReads:
             return {}
         unsafe = {
             number: why
-            for number in sorted(self._left_behind(pairs))
+            for number in sorted(self._left_behind(pairs) - self._marked)  # not its own marks
             if (why := self._why_not(number, pairs[number]))
         }
         self._marked = set(pairs) - set(unsafe)
