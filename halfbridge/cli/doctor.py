@@ -11,6 +11,7 @@ import click
 from halfbridge import __version__
 from halfbridge.checker.admin.doctor.codes import Severity
 from halfbridge.checker.config import CheckerConfig
+from halfbridge.cli.doctor_changes import CHANGES_URL_VARIABLE, ask_changes, changes_of
 from halfbridge.cli.options import json_option, load_settings, settings_options
 
 if TYPE_CHECKING:
@@ -51,6 +52,18 @@ _TIMEOUT_S_MAX = 600  # ten minutes: a longer wait is a hang to whoever asks
 )
 @click.option("--client-principal", default="User:client", show_default=True, help="For grants.")
 @click.option(
+    "--connect-url",
+    metavar="URL",
+    help="Kafka Connect, such as http://127.0.0.1:8083: look at its connectors too.",
+)
+@click.option(
+    "--changes-url",
+    envvar=CHANGES_URL_VARIABLE,
+    metavar="URL",
+    help="SQLAlchemy URL of a PostgreSQL database: look at its replication slots too. Give a URL"
+    f" with a password in the environment variable. [{CHANGES_URL_VARIABLE}]",
+)
+@click.option(
     "--timeout",
     "timeout_s",
     type=click.FloatRange(1, _TIMEOUT_S_MAX),
@@ -69,8 +82,9 @@ _TIMEOUT_S_MAX = 600  # ten minutes: a longer wait is a hang to whoever asks
 def doctor(**values: Any) -> int:
     """Find what is wrong with an installation, and show the command that mends it.
 
-    Asks brokers and this machine, changes nothing. Give the daemon's settings (--config, variables
-    or flags) and its principal. Exit status: 0, 1 with warnings, 2 with errors.
+    Asks brokers and this machine, and Kafka Connect and a database if they are given; changes
+    nothing. Give the daemon's settings (--config, variables or flags) and its principal. Exit
+    status: 0, 1 with warnings, 2 with errors.
     """
     # Imported here: --help does not need the Kafka client.
     from halfbridge.bridge.kafka import system_ports
@@ -78,6 +92,7 @@ def doctor(**values: Any) -> int:
     from halfbridge.checker.admin.doctor.gather import Request, gather
     from halfbridge.checker.admin.doctor.host import host_facts
     from halfbridge.checker.admin.doctor.judge import judge
+    from halfbridge.checker.admin.doctor.questions import Questions
     from halfbridge.checker.policy import load_policy, named_topics
 
     config = load_settings(CheckerConfig, values)
@@ -90,7 +105,14 @@ def doctor(**values: Any) -> int:
         policy_topics=named_topics(config.policy_file),
         timeout_s=values["timeout_s"],
     )
-    facts = gather(config, policy, request, host=host_facts(), ports=system_ports())
+    ports = system_ports()
+    beside = Questions(ports, request.timeout_s)  # of others than brokers
+    connect_url, changes_url = values["connect_url"] or "", values["changes_url"] or ""
+    database = ask_changes(beside, connect_url, changes_url, timeout_s=request.timeout_s)
+    facts = gather(config, policy, request, host=host_facts(), ports=ports)
+    beside.wait()
+    facts.changes = changes_of(beside, connect_url, database)
+    facts.silent.update(beside.silent)
     found = judge(facts, config)
     if values["bundle"] is not None:
         try:

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -64,17 +65,20 @@ class ConnectRest:
 
     Args:
         url: Address of any worker, such as http://127.0.0.1:8083.
+        call_s: Seconds that a call waits for the worker.
 
     Raises:
-        ConnectError: not an http or https address.
+        ConnectError: not an http or https address, or one with a password, which errors would show.
     """
 
-    def __init__(self, url: str) -> None:
-        if urlsplit(url).scheme not in {"http", "https"}:
+    def __init__(self, url: str, *, call_s: float = _CALL_S_MAX) -> None:
+        if not _is_address(url):
             raise ConnectError(
-                f"{url!r} is no address of Kafka Connect: give one such as http://127.0.0.1:8083"
+                "the address of Kafka Connect is one such as http://127.0.0.1:8083, without a user"
+                " and a password"
             )
         self.url = url.rstrip("/")
+        self._call_s = call_s
 
     def is_ready(self) -> bool:
         """Tell whether the worker has joined its group and answers.
@@ -95,14 +99,21 @@ class ConnectRest:
     def state(self, name: str) -> ConnectorState:
         """Return a connector's state."""
         answer = self._call("GET", f"/connectors/{quote(name, safe='')}/status")
-        parts = [answer["connector"], *answer["tasks"]]
-        traces = (part.get("trace", "") for part in parts)
-        return ConnectorState(
-            name,
-            answer["connector"]["state"],
-            tuple(task["state"] for task in answer["tasks"]),
-            _first_cause(next(filter(None, traces), "")),
-        )
+        return _state_of(name, answer)
+
+    def states(self) -> tuple[ConnectorState, ...]:
+        """Return the states of all connectors, sorted by name.
+
+        Raises:
+            ConnectError: it cannot be reached, or something else answers at the address.
+        """
+        answer = self._call("GET", "/connectors?expand=status")
+        try:
+            return tuple(_state_of(name, each["status"]) for name, each in sorted(answer.items()))
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ConnectError(
+                f"what answers at {self.url} is not Kafka Connect: correct the address."
+            ) from error
 
     def apply(
         self, name: str, config: Mapping[str, str], *, timeout_s: float = RUNNING_S_MAX
@@ -174,18 +185,38 @@ class ConnectRest:
         )
         try:
             # The scheme was checked.
-            with urllib.request.urlopen(request, timeout=_CALL_S_MAX) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=self._call_s) as answer:  # noqa: S310
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             text = error.read().decode("utf-8", "replace")
             raise _RefusedError(
                 error.code, f"Kafka Connect at {self.url} refused: {_message(text)}"
             ) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             raise ConnectError(
                 f"Kafka Connect does not answer at {self.url}: {error}. Start it, or correct the"
                 " address."
             ) from error
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # ValueError: it is no number
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and "@" not in parts.netloc
+
+
+def _state_of(name: str, status: Mapping[str, Any]) -> ConnectorState:
+    parts = [status["connector"], *status["tasks"]]
+    traces = (part.get("trace", "") for part in parts)
+    return ConnectorState(
+        name,
+        status["connector"]["state"],
+        tuple(task["state"] for task in status["tasks"]),
+        _first_cause(next(filter(None, traces), "")),
+    )
 
 
 def _message(text: str) -> str:

@@ -78,6 +78,54 @@ class PlainRecords(NamedTuple):
     records: int
 
 
+class Connector(NamedTuple):
+    """A connector of Kafka Connect that does not run, or of which a task does not.
+
+    Attributes:
+        state: As Kafka Connect names it, such as FAILED.
+        tasks: State of each task, in order.
+        trace: First cause of a failure, one line; empty without one.
+    """
+
+    name: str
+    state: str
+    tasks: tuple[str, ...]
+    trace: str
+
+
+class Slot(NamedTuple):
+    """A logical replication slot of PostgreSQL.
+
+    Attributes:
+        is_active: A connection reads it now.
+        kept_bytes: Log (WAL) that the server keeps for it; -1: not known, as for a lost slot.
+        is_lost: The server has removed log that it needs.
+    """
+
+    name: str
+    is_active: bool
+    kept_bytes: int
+    is_lost: bool
+
+
+class Changes(NamedTuple):
+    """What delivers the changes of a database.
+
+    Attributes:
+        connect_url: Address of Kafka Connect; empty: it was not asked.
+        connect_silent: Why it did not answer; empty: it did.
+        connectors: Those that do not run.
+        database: Connection string for psql, without a password.
+        slots: Logical slots of the database.
+    """
+
+    connect_url: str = ""
+    connect_silent: str = ""
+    connectors: tuple[Connector, ...] = ()
+    database: str = ""
+    slots: tuple[Slot, ...] = ()
+
+
 class Host(NamedTuple):
     """This machine and this Python.
 
@@ -121,6 +169,7 @@ class Facts:
         key_problems: What has to be done about the key file.
         record: Limits that the daemon published last.
         named_topics: Real topics that the policy names without a pattern, or the request.
+        changes: Connectors and slots, where they were asked for.
         host: This machine.
     """
 
@@ -146,4 +195,5 @@ class Facts:
     key_problems: tuple[str, ...] = ()
     record: DaemonSettings | None = None
     named_topics: tuple[str, ...] = ()
+    changes: Changes = field(default_factory=Changes)
     host: Host = field(default_factory=Host)

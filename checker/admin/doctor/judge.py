@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from halfbridge.bridge.log_text import one_line
 from halfbridge.checker.admin.doctor.codes import Finding, Severity, finding
 from halfbridge.checker.admin.doctor.judge_brokers import judge_brokers
+from halfbridge.checker.admin.doctor.judge_changes import judge_changes
 from halfbridge.checker.admin.doctor.judge_host import judge_host
 from halfbridge.checker.admin.doctor.judge_keys import judge_keys
 from halfbridge.serde.delivery import DELIVERY_LIMIT, Delivery
@@ -32,8 +33,9 @@ _ORDER = {severity: place for place, severity in enumerate(Severity)}
 def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
     """Return all findings, errors first."""
     if facts.unreachable:
-        found = [_unreachable(facts, config)]
-        return (*found, *judge_keys(facts, config), *judge_host(facts.host, config))
+        elsewhere = (*_silent(facts, config), *judge_changes(facts.changes))
+        host = judge_host(facts.host, config)
+        return (_unreachable(facts, config), *judge_keys(facts, config), *elsewhere, *host)
     parts = (
         _silent(facts, config),
         _topics(facts),
@@ -49,6 +51,7 @@ def judge(facts: Facts, config: CheckerConfig) -> tuple[Finding, ...]:
         judge_keys(facts, config),
         _real_topics(facts, config),
         _plain_writers(facts, config),
+        judge_changes(facts.changes),
         judge_host(facts.host, config),
     )
     found = [each for part in parts for each in part]

@@ -12,13 +12,17 @@ from halfbridge.checker.admin.acls import Acl
 from halfbridge.checker.admin.doctor.codes import MEANINGS, Finding, Severity
 from halfbridge.checker.admin.doctor.facts import (
     BornClock,
+    Changes,
+    Connector,
     Facts,
     Host,
     NotBelieved,
     PlainRecords,
+    Slot,
     Stall,
 )
 from halfbridge.checker.admin.doctor.judge import CLOCK_MS_MAX, KAFKA_TXN_MS_MAX, judge
+from halfbridge.checker.admin.doctor.judge_changes import KEPT_BYTES_MAX
 from halfbridge.checker.admin.shape import Problem
 from halfbridge.checker.admin.topics import Report
 from halfbridge.checker.config import CheckerConfig
@@ -62,6 +66,18 @@ def broker(**settings: str) -> dict[str, Any]:
     return {"broker_settings": {1: {**BROKER, **told}}}
 
 
+def connector(state: str, *tasks: str, trace: str = "", name: str = "shop") -> dict[str, Any]:
+    """Return a connector that does not run."""
+    stopped = Connector(name, state, tasks, trace)
+    return {"changes": Changes(connect_url="http://c:8083", connectors=(stopped,))}
+
+
+def slot(*, is_active: bool = True, kept_bytes: int = 0, is_lost: bool = False) -> dict[str, Any]:
+    """Return a slot of a database."""
+    one = Slot("shop", is_active, kept_bytes, is_lost)
+    return {"changes": Changes(database="host=db dbname=shop", slots=(one,))}
+
+
 # Code -> facts that make it, and words of the command.
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "unreachable": ({"unreachable": "refused"}, "nc -vz kafka 9092"),
@@ -102,6 +118,17 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "key-file": ({"key_file_flaw": "no such file"}, "halfbridge keys check"),
     "keys": ({"key_problems": ("key a ends",)}, "halfbridge keys check"),
+    "connect-silent": (
+        {"changes": Changes(connect_url="http://c:8083", connect_silent="refused")},
+        "curl -fsS http://c:8083/",
+    ),
+    "connector-stopped": (
+        connector("RUNNING", "RUNNING", "FAILED", trace="PSQLException: no\nslot"),
+        "curl -fsS -X POST 'http://c:8083/connectors/shop/restart?includeTasks=true",
+    ),
+    "slot-lost": (slot(is_active=False, kept_bytes=-1, is_lost=True), "pg_drop_replication_slot"),
+    "slot-log": (slot(kept_bytes=KEPT_BYTES_MAX + 1), "psql 'host=db dbname=shop' -c"),
+    "slot-inactive": (slot(is_active=False, kept_bytes=1), "FROM pg_replication_slots"),
     "package": (host(foreign={"halfbridge.serde": "/x/serde"}), "pip install"),
     "client-library": (host(kafka_client=("2.13.1", "2.13.1")), "confluent-kafka>=2.15"),
     "memory": (host(memory_bytes=1 << 30), "HALFBRIDGE_ENTRIES_BYTES_MAX="),
@@ -143,6 +170,7 @@ def test_nothing_is_wrong_where_nothing_is_known_to_be() -> None:
         "record": DaemonSettings(),
         "newest_ms": NOW_MS,
         "clocks": (BornClock("g", 5, 3),),
+        **slot(kept_bytes=KEPT_BYTES_MAX),
     }
     assert found(sound) == ()
 
@@ -184,3 +212,40 @@ def test_text_of_records_breaks_no_line() -> None:
         "not_believed": (NotBelieved("g\nx", Role.CLIENT, 1, NOW_MS, "u\nx", 0),),
     }
     assert all("\n" not in each.what for each in found(facts))
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (connector("PAUSED", "PAUSED"), "-X PUT http://c:8083/connectors/shop/resume"),
+        (connector("STOPPED", name="a b/c"), "/connectors/a%20b%2Fc/resume"),
+        (connector("UNASSIGNED", "UNASSIGNED"), "/connectors/shop/status"),
+        (connector("RUNNING"), "/connectors/shop/status"),
+    ],
+)
+def test_a_connector_that_did_not_fail_is_a_warning(facts: dict[str, Any], words: str) -> None:
+    """An operator stopped it, or it moves between workers; there is nothing to restart."""
+    (one,) = found(facts)
+    assert (one.code, one.severity) == ("connector-stopped", Severity.WARNING)
+    assert words in one.mend
+
+
+def test_a_failed_task_is_named_with_its_cause() -> None:
+    """States of all tasks, and the first cause."""
+    (one,) = found(CASES["connector-stopped"][0])
+    assert "tasks RUNNING, FAILED: PSQLException: no" in one.what
+
+
+def test_a_slot_without_a_reader_shows_how_to_drop_it() -> None:
+    """Whether it keeps much or little; one with a reader must not be dropped."""
+    for kept_bytes in (0, KEPT_BYTES_MAX + 1):
+        (one,) = found(slot(is_active=False, kept_bytes=kept_bytes))
+        assert "SELECT pg_drop_replication_slot('shop')" in one.what
+    (one,) = found(slot(kept_bytes=KEPT_BYTES_MAX + 1))
+    assert "drop" not in one.what
+
+
+def test_connectors_and_slots_are_judged_without_a_broker() -> None:
+    """They answer where Kafka does not; so does the reason why a database did not."""
+    facts = {**slot(is_active=False), "silent": {"replication slots": "no"}, "unreachable": "no"}
+    assert [each.code for each in found(facts)] == ["unreachable", "not-told", "slot-inactive"]
