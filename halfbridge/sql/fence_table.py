@@ -10,7 +10,7 @@ from uuid import uuid4
 from sqlalchemy import MetaData, and_, func, inspect, select
 from sqlalchemy.exc import DBAPIError, NoSuchTableError, SQLAlchemyError
 
-from halfbridge.sql.dialects import database_of, own_transaction
+from halfbridge.sql.dialects import database_of_engine, own_transaction
 from halfbridge.sql.errors import Outcome, TableError
 from halfbridge.sql.tables import OWN_KEY, OWN_OUTCOME, WATERMARK_ID, NowMs, fence_table
 
@@ -78,7 +78,7 @@ class FenceTable:
         self, engine: Engine, *, name: str = DEFAULT_NAME, schema: str | None = None
     ) -> None:
         self.engine = engine
-        self.database = database_of(engine.dialect.name)
+        self.database = database_of_engine(engine)
         self.metadata = MetaData()
         self.table = fence_table(self.metadata, name=name, schema=schema)
         self._table_id: str | None = None

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, MetaData, delete, func, inspect, select
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, scoped_session
 
 from halfbridge.bridge.errors import ConfigError
-from halfbridge.sql.dialects import database_of
+from halfbridge.sql.dialects import database_of, database_of_engine
 from halfbridge.sql.errors import FenceUsageError, InboxUsageError, TableError
 from halfbridge.sql.inbox_guard import mark_guard_of
 from halfbridge.sql.inbox_identity import identity_of, storage_flaw
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from sqlalchemy import Engine, Table
-    from sqlalchemy.orm import Session, scoped_session
 
     from halfbridge.sql.dialects import Database
 
@@ -85,7 +85,7 @@ class Inbox:
     ) -> None:
         if flaw := storage_flaw(group_id):
             raise ConfigError(field="group_id", value=group_id, origin="the call", allowed=flaw)
-        database_of(engine.dialect.name)
+        database_of_engine(engine)
         self.metadata = MetaData()
         self.table = inbox_table(self.metadata, name=name, schema=schema)
         self._engine = engine
@@ -267,7 +267,7 @@ def _connection(given: Any, table: Table) -> Connection:
         InboxUsageError: `given` is neither a Connection nor a Session.
     """
     found = given
-    if not isinstance(given, Connection):
+    if isinstance(given, (Session, scoped_session)):
         found = given.connection(bind_arguments={"clause": table})
     if not isinstance(found, Connection):
         raise InboxUsageError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sqlalchemy import Engine
+
 from halfbridge.bridge.errors import ConfigError
 from halfbridge.sql.dialects.base import (
     CHECK_WAIT_MS,
@@ -22,6 +24,7 @@ __all__ = [
     "Database",
     "connected",
     "database_of",
+    "database_of_engine",
     "mend_pool",
     "own_transaction",
     "roll_back_below",
@@ -50,3 +53,21 @@ def database_of(dialect_name: str) -> Database:
             allowed=", ".join(sorted(_DATABASES)),
         )
     return found
+
+
+def database_of_engine(engine: Engine) -> Database:
+    """Return the object for the database of an engine.
+
+    Raises:
+        ConfigError: It is no synchronous engine, or its database is not supported; the calling code
+            gives another one.
+    """
+    if not isinstance(engine, Engine):
+        raise ConfigError(
+            field="engine",
+            value=type(engine).__name__,
+            origin="the call",
+            allowed="SQLAlchemy's Engine. Beside an AsyncEngine, make one with create_engine() and"
+            " a synchronous driver; calls that take a connection run in run_sync()",
+        )
+    return database_of(engine.dialect.name)

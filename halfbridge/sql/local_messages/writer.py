@@ -8,7 +8,7 @@ from sqlalchemy import Connection, func, insert, inspect, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from halfbridge.sql.dialects import database_of
+from halfbridge.sql.dialects import database_of_engine
 from halfbridge.sql.errors import FenceUsageError, TableError
 from halfbridge.sql.fence_guard import guard_of
 from halfbridge.sql.local_messages.errors import RowNotFoundError, RowStateError
@@ -66,7 +66,7 @@ class LocalMessages:
         schema: str | None = None,
     ) -> None:
         self.engine = engine
-        self.database = database_of(engine.dialect.name)
+        self.database = database_of_engine(engine)
         self.tables = make_tables(name=name, relay_name=relay_name, schema=schema)
         self._notifies = self.database.name == "postgresql"
         full_name = self.tables.messages.fullname
@@ -247,6 +247,11 @@ class LocalMessages:
         if isinstance(connection, Session):
             clause = {"clause": self.tables.messages}
             connection = connection.connection(bind_arguments=clause)
+        if not isinstance(connection, Connection):
+            raise FenceUsageError(
+                f"{type(connection).__name__}: give a SQLAlchemy Connection or Session; an asyncio"
+                " one has them inside of run_sync()"
+            )
         driver: Any = connection.connection.dbapi_connection
         if _is_autocommit(self.database.name, driver):
             raise FenceUsageError(
