@@ -79,6 +79,7 @@ class _Blamed(NamedTuple):
     until_ms: int
     pause_ms: int
     why: str
+    is_last: bool  # it failed once more after the longest wait
 
 
 class Routes:
@@ -96,6 +97,7 @@ class Routes:
         partitioner: Callable[[str], Partitioner] = lambda _: Partitioner.MURMUR2,
     ) -> None:
         self._gone_ms = gone_ms
+        self._away_limit_ms = max(gone_ms, AWAY_MS_MIN)
         self._partitioner = partitioner
         self._by_crc: frozenset[str] = frozenset()  # of the topics that exist
         self._partitions: dict[str, int] = {}
@@ -156,7 +158,7 @@ class Routes:
         step_ms = min(now_ms - self._updated_ms, LOOK_STEP_MS_MAX)
         self._updated_ms = now_ms
         self._blamed = {
-            place: blamed
+            place: self._due_for_last_try(place, blamed, now_ms)
             for place, blamed in self._blamed.items()
             if place[0] in topics and now_ms < blamed.until_ms + blamed.pause_ms
         }
@@ -172,6 +174,16 @@ class Routes:
         for (topic, number), why in away.items():
             self._away.setdefault(topic, {})[number] = why
 
+    def _due_for_last_try(self, place: Place, blamed: _Blamed, now_ms: int) -> _Blamed:
+        """Return `blamed`, due at once if its partition was away for so long that it is given up.
+
+        Only a partition that has failed again after that time is given up: silence may have had
+        another cause, such as a network that is mended by now.
+        """
+        if blamed.is_last or self._away_ms.get(place, 0) < self._away_limit_ms:
+            return blamed
+        return blamed._replace(until_ms=min(blamed.until_ms, now_ms))
+
     def blame(self, place: Place, why: str, now_ms: int) -> None:
         """Record that records of a partition were not acknowledged: it is not written to for now.
 
@@ -185,7 +197,8 @@ class Routes:
             return
         before = self._blamed.get(place)
         pause_ms = BLAMED_MS if before is None else min(2 * before.pause_ms, BLAMED_MS_MAX)
-        self._blamed[place] = _Blamed(now_ms + pause_ms, pause_ms, why)
+        is_last = self._away_ms.get(place, 0) >= self._away_limit_ms
+        self._blamed[place] = _Blamed(now_ms + pause_ms, pause_ms, why, is_last=is_last)
         self._away.setdefault(topic, {}).setdefault(number, why)
         self._away_ms.setdefault(place, 0)
 
@@ -359,7 +372,7 @@ class Routes:
         if number != PARTITION_BY_KEY and number not in away:
             return None
         number = next(iter(away)) if number == PARTITION_BY_KEY else number
-        limit_ms = max(self._gone_ms, AWAY_MS_MIN)
+        limit_ms = self._away_limit_ms
         left_ms = limit_ms - self._away_ms.get((topic, number), 0)
         return Lack(topic, number, away[number], limit_ms, left_ms)
 

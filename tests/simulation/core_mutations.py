@@ -9,6 +9,7 @@ from halfbridge.checker.core import judge as core_judge
 from halfbridge.checker.core import ops as core_ops
 from halfbridge.checker.core import rebuild as core_rebuild
 from halfbridge.checker.core.book import Book
+from halfbridge.checker.core.deferred import Deferred
 from halfbridge.checker.core.draft import Draft
 from halfbridge.checker.core.entries import Entries
 from halfbridge.checker.core.events import JunkRead, OpRead
@@ -32,9 +33,42 @@ if TYPE_CHECKING:
 
 _UNLIMITED = 1 << 60
 
-# --- progress ------------------------------------------------------------------------------
+# --- deferred deliveries -------------------------------------------------------------------
 
 _progress = Ledger.progress
+_apply_op = Ops.apply
+
+
+def _no_deferred_op(self: Ledger, copies_end: int = 0) -> Progress:
+    return replace(_progress(self, copies_end), deferred=())
+
+
+def _no_key_is_held(self: Deferred, entry: Entry) -> bool:
+    return False
+
+
+def _deferred_is_done(self: Book, entry: Entry, read: OpRead) -> None:
+    self.decide(entry, State.COMMITTED, read.offset, 0)
+
+
+def _deferred_stays_listed(self: Ledger, copies_end: int = 0) -> Progress:
+    progress = _progress(self, copies_end)
+    before = [at for at in self._committed.deferred if progress.ops_from <= at]
+    return replace(progress, deferred=tuple(sorted({*before, *progress.deferred})))
+
+
+def _deferred_is_undecided(self: Ops, read: OpRead, now_ms: int) -> None:
+    op = read.op
+    entry = self._book.entries.find(op.transaction_id, op.resume_count, op.producer_group)
+    if entry is None or entry.deferred is None or op.kind is not OpKind.ROLLBACK:
+        _apply_op(self, read, now_ms)
+        return
+    entry.deferred = None
+    self._book.decide(entry, State.ROLLED_BACK, read.offset, now_ms)
+
+
+# --- progress ------------------------------------------------------------------------------
+
 _lowest_op = Decided.lowest_op
 
 
@@ -180,6 +214,19 @@ def _apply_past_ops(self: Ledger, read: OpRead) -> None:
 
 
 CORE = (
+    Mutation("D not committed", 300, ((Ledger, "progress", _no_deferred_op),)),
+    Mutation("D never shrinks", 300, ((Ledger, "progress", _deferred_stays_listed),)),
+    Mutation(
+        "a deferred delivery counts as done after a rebuild",
+        300,
+        ((Book, "defer", _deferred_is_done),),
+    ),
+    Mutation(
+        "a later one of the key overtakes", 300, ((Deferred, "holds_key_of", _no_key_is_held),)
+    ),
+    Mutation(
+        "a ROLLBACK wins over a deferred COMMIT", 300, ((Ops, "apply", _deferred_is_undecided),)
+    ),
     Mutation("H one too high", 300, ((Ledger, "progress", _low_half_too_high),)),
     Mutation("R one too low", 100, ((Ledger, "progress", _rebuild_to_without_copies),), begin=235),
     Mutation("T one too high", 300, ((Decided, "lowest_op", _ops_from_too_high),)),

@@ -10,6 +10,7 @@ from halfbridge.checker.loop.asking import Asker
 from halfbridge.checker.loop.assignment import Assignment
 from halfbridge.checker.loop.collector import Collector
 from halfbridge.checker.loop.intake import Input
+from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.stall_watch import StallWatch
 from halfbridge.checker.loop.worker import Worker
 from tests.simulation.mutation import Mutation
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from halfbridge.bridge.ports import Committed, Event, Place
-    from halfbridge.checker.core.plan import Check
+    from halfbridge.checker.core.events import HalfRead
+    from halfbridge.checker.core.plan import Check, Plan
     from halfbridge.checker.loop.collector import Work
     from halfbridge.checker.loop.pair import Pair
 
@@ -45,6 +47,27 @@ def _keep_what_is_written(self: Worker) -> None:
     for pair, plan in work:
         if plan.records and getattr(pair, "written", None) is not plan:
             pair.held = pair.written = plan  # type: ignore[attr-defined]  # once more
+
+
+# --- real topics that are away -------------------------------------------------------------
+
+_plan_of = Ledger.plan
+
+
+def _never_retry(self: Ledger, now_ms: int, **given: Any) -> Plan:
+    return _plan_of(self, now_ms, **{**given, "retry": False})
+
+
+def _wait_without_end(
+    self: Routes, messages: Iterable[HalfRead], op_age_ms: int, now_ms: int
+) -> bool:
+    return any(True for _ in self.lacks(messages, now_ms))
+
+
+def _give_up_at_once(
+    self: Routes, messages: Iterable[HalfRead], op_age_ms: int, now_ms: int
+) -> bool:
+    return False
 
 
 # --- collector -----------------------------------------------------------------------------
@@ -157,6 +180,9 @@ LOOP = (
         300,
         ((Worker, "_recover", _keep_ledgers), (Ledger, "_refuse_a_second_plan", _allow)),
     ),
+    Mutation("deferred deliveries are never retried", 300, ((Ledger, "plan", _never_retry),)),
+    Mutation("waits never end", 300, ((Routes, "must_wait", _wait_without_end),)),
+    Mutation("what waits is given up at once", 300, ((Routes, "must_wait", _give_up_at_once),)),
     Mutation("plan written again", 100, ((Worker, "_committed", _keep_what_is_written),)),
     # Of the collector.
     Mutation(

@@ -250,6 +250,22 @@ def test_a_partition_that_took_no_record_is_left_alone_for_longer_and_longer(
     assert routes.refusal(delivery) == ""
 
 
+def test_a_silent_partition_is_tried_once_more_before_it_is_given_up(routes: Routes) -> None:
+    """What was silent may have been the network, and that may be mended by now."""
+    place, delivery, hour_ms = ("orders", 1), _delivery("orders", 1), 3_600_000
+    now_ms = 0
+    for _ in range(3):  # pauses of 5, 10 and 20 s: the limit of 30 s comes within the third
+        routes.blame(place, "silent", now_ms)
+        while routes.refusal(delivery) and _waits(routes, delivery, hour_ms, now_ms):
+            now_ms += LOOK_STEP_MS_MAX
+            routes.update(_away(), now_ms)
+    assert routes.refusal(delivery) == ""
+    assert not _waits(routes, delivery, hour_ms, now_ms)  # it is written to
+    routes.blame(place, "silent", now_ms)
+    assert "silent" in routes.refusal(delivery)
+    assert not _waits(routes, delivery, hour_ms, now_ms)  # now it is given up
+
+
 def test_a_message_with_a_key_waits_for_its_own_partition(routes: Routes) -> None:
     """As far as its body is in memory; without a body, any partition of the topic may be meant."""
     routes.update(_away(2), 0)
