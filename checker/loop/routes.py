@@ -157,6 +157,9 @@ class Routes:
     ) -> None:
         step_ms = min(now_ms - self._updated_ms, LOOK_STEP_MS_MAX)
         self._updated_ms = now_ms
+        for topic, numbers in self._away.items():
+            for number in numbers:
+                self._away_ms[topic, number] = self._away_ms.get((topic, number), 0) + step_ms
         self._blamed = {
             place: self._due_for_last_try(place, blamed, now_ms)
             for place, blamed in self._blamed.items()
@@ -166,10 +169,9 @@ class Routes:
             **{place: one.why for place, one in self._blamed.items() if now_ms < one.until_ms},
             **dict(_unavailable(topics, min_in_sync)),
         }
-        before = self._away_ms
-        self._away_ms = {place: before.get(place, -step_ms) + step_ms for place in away}
-        for place in self._blamed.keys() - away.keys():
-            self._away_ms[place] = before.get(place, 0)  # it is tried again; nothing is proven yet
+        # That of a blamed partition which is tried again is kept: nothing is proven yet.
+        known = away.keys() | self._blamed.keys()
+        self._away_ms = {place: self._away_ms.get(place, 0) for place in known}
         self._away = {}
         for (topic, number), why in away.items():
             self._away.setdefault(topic, {})[number] = why
